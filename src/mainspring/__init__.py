@@ -1,0 +1,1 @@
+"""Mainspring: one event runtime for Python programs."""
