@@ -1,0 +1,240 @@
+"""Every setting, once: its name, type, default, unit, environment name and help text.
+
+A flag beats the environment, the environment beats the TOML file, the file beats the default. The dataclass below is
+the only list: the command line's flags, `mainspring settings` and the reference page are made from it. A name nobody
+knows and a value that does not fit are errors that say what to write instead; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+from mainspring.errors import SettingError
+
+PREFIX: Final = "MAINSPRING_"
+FILE_NAME: Final = "mainspring.toml"
+# In the name space of the environment without being settings: where the file is.
+NOT_SETTINGS: Final = frozenset({"MAINSPRING_CONFIG"})
+
+
+def setting(
+    default: Any, help: str, *, unit: str = "", env: str = "", least: float | None = None, most: float | None = None
+) -> Any:
+    """One setting. `env` is only given where the name is not MAINSPRING_<NAME>."""
+    return field(default=default, metadata={"help": help, "unit": unit, "env": env, "least": least, "most": most})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a node can be told. Immutable; made by `load` or, in tests, directly."""
+
+    # Where it listens and rests
+    host: str = setting("127.0.0.1", "Address to listen on. Anything but loopback needs tokens.")
+    port: int = setting(7070, "Port of WebSocket, HTTP and dashboard.", env="BUS_PORT", least=0, most=65535)
+    data: str = setting("data", "Directory of everything that must survive.")
+    engine: str = setting("sqlite", "Where the log rests: sqlite or memory.")
+    kernel_socket: str = setting("", "Path of the NDJSON socket. Empty: under the runtime directory.")
+    loop_socket: str = setting("", "Path of the ZCL1 socket of sys/loop. Empty: under the runtime directory.")
+    bus_url: str = setting("ws://127.0.0.1:7070", "Where clients find the node.", env="BUS_URL")
+    mongo_url: str = setting("", "Address of MongoDB.", env="MONGO_URL")
+    mongo_db: str = setting("mainspring", "Name of the MongoDB database.", env="MONGO_DB")
+
+    # The loop
+    max_turns_per_slice: int = setting(1024, "Turns before the loop yields to its host.", unit="turns", least=1)
+    slow_turn_ms: int = setting(100, "A turn that takes longer is reported by name.", unit="ms", least=1)
+    uvloop: bool = setting(True, "Use uvloop when it is installed.")
+
+    # Kernel
+    request_timeout_ms: int = setting(
+        30_000, "Time for a command or query without its own timeout.", unit="ms", least=1
+    )
+
+    # Stopping
+    drain_ms: int = setting(5_000, "Longest time for each of the three steps of an orderly stop.", unit="ms", least=0)
+
+    # Logs for people
+    log_level: str = setting("info", "debug, info, warning or error; logs go to standard error.")
+    log_format: str = setting("text", "text or json.")
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """One setting as people see it."""
+
+    name: str
+    type: str
+    default: Any
+    unit: str
+    env: str
+    help: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The settings, and for each where its value came from: default, file, environment or flag."""
+
+    settings: Settings
+    sources: Mapping[str, str]
+
+
+def environment_name(item: Field[Any]) -> str:
+    return item.metadata["env"] or PREFIX + item.name.upper()
+
+
+def describe() -> list[Description]:
+    """Every setting in the order of the class."""
+    return [
+        Description(
+            name=item.name,
+            type=_type_name(item.type),
+            default=None if item.default is MISSING else item.default,
+            unit=item.metadata["unit"],
+            env=environment_name(item),
+            help=item.metadata["help"],
+        )
+        for item in fields(Settings)
+    ]
+
+
+def load(
+    flags: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+    file: Path | None = None,
+) -> Loaded:
+    """Combine flags, environment and file. Flags that are None count as not given.
+
+    `file` is read when given; it must exist. Raises SettingError with the remedy.
+    """
+    known = {item.name: item for item in fields(Settings)}
+    values: dict[str, object] = {}
+    sources = dict.fromkeys(known, "default")
+
+    if file is not None:
+        for name, value in _read_file(file).items():
+            item = _known(known, name, f"{file}")
+            values[name] = _fit(item, value, f"{name} in {file}")
+            sources[name] = "file"
+
+    environ = environ or {}
+    by_env = {environment_name(item): item for item in known.values()}
+    for variable, text in environ.items():
+        if variable in by_env:
+            if text == "" and by_env[variable].type != "str":
+                continue  # an empty variable is how a shell says "not set"
+            name = by_env[variable].name
+            values[name] = _fit(by_env[variable], _from_text(by_env[variable], text, variable), variable)
+            sources[name] = "environment"
+        elif variable.startswith(PREFIX) and variable not in NOT_SETTINGS:
+            raise SettingError(
+                f"unknown setting {variable} in the environment",
+                remedy=_suggest(variable, by_env) + "`mainspring settings` lists all of them",
+            )
+
+    for name, value in (flags or {}).items():
+        if value is None:
+            continue
+        item = _known(known, name, "the flags")
+        values[name] = _fit(item, value, f"--{name.replace('_', '-')}")
+        sources[name] = "flag"
+
+    return Loaded(Settings(**values), sources)  # type: ignore[arg-type]
+
+
+def _read_file(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingError(
+            f"cannot read {file}: {error.strerror}", remedy="check the path given by --config"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingError(f"{file} is not TOML: {error}", remedy="write lines like: port = 7070") from error
+
+
+def _known(known: Mapping[str, Field[Any]], name: str, where: str) -> Field[Any]:
+    if name in known:
+        return known[name]
+    raise SettingError(
+        f"unknown setting {name!r} in {where}", remedy=_suggest(name, known) + "`mainspring settings` lists all of them"
+    )
+
+
+def _suggest(name: str, known: Mapping[str, object]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]}? " if close else ""
+
+
+def _parts(item: Field[Any]) -> tuple[type, bool]:
+    """The setting's type, and whether it is a tuple of that type."""
+    hint = typing.get_type_hints(Settings)[item.name]
+    if typing.get_origin(hint) is tuple:
+        return typing.get_args(hint)[0], True
+    if isinstance(hint, types.UnionType):
+        raise TypeError(f"{item.name}: a setting has one type")
+    return hint, False
+
+
+def _type_name(hint: object) -> str:
+    return "list of text" if "tuple" in str(hint) else {"str": "text", "bool": "true/false"}.get(str(hint), str(hint))
+
+
+def _from_text(item: Field[Any], text: str, where: str) -> object:
+    """What an environment variable says; the fit is checked afterwards."""
+    kind, many = _parts(item)
+    if many:
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    if kind is bool:
+        try:
+            return {
+                "1": True,
+                "true": True,
+                "yes": True,
+                "on": True,
+                "0": False,
+                "false": False,
+                "no": False,
+                "off": False,
+            }[text.strip().lower()]
+        except KeyError:
+            raise SettingError(f"{where} is {text!r}, not true or false", remedy="write true or false") from None
+    if kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            what = "a whole number" if kind is int else "a number"
+            raise SettingError(f"{where} is {text!r}, not {what}", remedy=f"write {what}{_in_unit(item)}") from None
+    return text
+
+
+def _fit(item: Field[Any], value: object, where: str) -> object:
+    kind, many = _parts(item)
+    if many:
+        if not isinstance(value, list | tuple) or not all(isinstance(part, kind) for part in value):
+            raise SettingError(f"{where} must be a list of text", remedy='write ["a", "b"] in the file, a,b elsewhere')
+        return tuple(value)
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind:
+        raise SettingError(
+            f"{where} is {value!r}, not {_type_name(item.type)}",
+            remedy=f"write {_type_name(item.type)}{_in_unit(item)}",
+        )
+    least, most = item.metadata["least"], item.metadata["most"]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if least is not None and not value >= least:
+            raise SettingError(f"{where} is {value}, below {least}", remedy=f"write at least {least}{_in_unit(item)}")
+        if most is not None and value > most:
+            raise SettingError(f"{where} is {value}, above {most}", remedy=f"write at most {most}{_in_unit(item)}")
+    return value
+
+
+def _in_unit(item: Field[Any]) -> str:
+    unit = item.metadata["unit"]
+    return f" ({unit})" if unit else ""
