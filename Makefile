@@ -1,0 +1,68 @@
+# Everything a person needs, from any state, twice in a row.
+#
+#   make serve   run a node on 127.0.0.1:7070 with SQLite in ./data
+#   make test    run the tests
+#   make check   linters, types, import direction
+#   make bench   measure, one JSON object per part
+#   make clean   remove what these commands made (./data stays)
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUNTIME := $(VENV)/.installed-runtime
+DEV := $(VENV)/.installed-dev
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+PYTEST_ARGS ?= -n 2 --dist loadgroup
+
+.PHONY: serve test check format bench bench-long crash clean help
+
+help:
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -8
+
+serve: $(RUNTIME)
+	@exec $(BIN)/mainspring serve $(ARGS)
+
+test: $(DEV)
+	$(BIN)/python -m pytest $(PYTEST_ARGS) $(ARGS)
+
+check: $(DEV)
+	$(BIN)/ruff check src tests bench examples
+	$(BIN)/ruff format --check src tests bench examples
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(DEV)
+	$(BIN)/ruff check --fix src tests bench examples
+	$(BIN)/ruff format src tests bench examples
+
+bench: $(DEV)
+	$(BIN)/python -m bench $(ARGS)
+
+bench-long: $(DEV)
+	$(BIN)/python -m bench --long $(ARGS)
+
+# A thousand rounds of kill -9 under load; the tests run fifty.
+crash: $(DEV)
+	MAINSPRING_TEST_CRASH_ROUNDS=1000 $(BIN)/python -m pytest tests -k "kill" --timeout 3600 $(ARGS)
+
+clean:
+	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Debian's python3 comes without ensurepip: a venv is then made without pip, and the machine's pip puts one in.
+$(BIN)/python:
+	@echo "making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -c 'import sys; sys.exit("Mainspring needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || { \
+	  rm -rf $(VENV) && $(PYTHON) -m venv --without-pip $(VENV) && \
+	  $(PYTHON) -m pip --disable-pip-version-check --python $(BIN)/python install -q pip; }
+
+# The stamps depend on what was asked for, so a second run installs nothing and a changed lock installs again.
+$(RUNTIME): requirements/runtime.txt pyproject.toml | $(BIN)/python
+	$(PIP) install -q -r requirements/runtime.txt
+	$(PIP) install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(DEV): $(RUNTIME) requirements/dev.txt
+	$(PIP) install -q -r requirements/dev.txt
+	@touch $@
