@@ -1,1 +1,83 @@
-"""Filled by its part."""
+"""The `mainspring` command.
+
+Each subcommand lives in its own module and is imported only when it is asked for, so `mainspring serve` does not pay
+for the tables and progress bars of the others. An error that Mainspring raises on purpose is printed as two lines,
+what happened and what to do, without a traceback; anything else is a defect and shows itself in full.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Annotated, Any, Final, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from mainspring.errors import MainspringError
+
+# name -> module of this package and attribute: a function, or a Typer app with subcommands of its own
+COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "serve": ("serve", "serve"),
+    "settings": ("settings", "settings"),
+}
+
+
+class LazyCommands(TyperGroup):
+    """Finds subcommands in COMMANDS and imports the one that is needed."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[cmd_name]
+        found = getattr(importlib.import_module(f"mainspring.cli.{module}"), attribute)
+        if isinstance(found, typer.Typer):
+            group = typer.main.get_command(found)
+        else:
+            alone = typer.Typer(add_completion=False)
+            alone.command(cmd_name)(found)
+            group = typer.main.get_command(alone)
+        group.name = cmd_name
+        return group
+
+
+app = typer.Typer(
+    cls=LazyCommands,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="One event runtime: commands, events, timers, effects and beats on one loop and one durable log.",
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"mainspring {version('mainspring')}")
+        raise typer.Exit
+
+
+VersionOption = Annotated[
+    bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+]
+
+
+@app.callback()
+def root(version: VersionOption = False) -> None:
+    del version
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """The entry point. Exit codes: 0 done, 1 it could not be done, 2 the command line is wrong."""
+    try:
+        app(arguments, prog_name="mainspring")
+    except MainspringError as error:
+        typer.echo(f"mainspring: {error.message}", err=True)
+        if error.remedy:
+            typer.echo(f"  {error.remedy}", err=True)
+        sys.exit(1)
+    sys.exit(0)

@@ -1,0 +1,113 @@
+"""A node as a process: the host loop, the two lines on standard output, the signals, the exit code.
+
+The node itself knows nothing of processes; everything that only makes sense once per process is here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from mainspring.errors import BootError, MainspringError
+from mainspring.loop import MonotonicClock
+from mainspring.node import Node
+from mainspring.settings import Settings
+
+logger = logging.getLogger("mainspring")
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line, for machines that collect logs."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry: dict[str, object] = {
+            "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        entry |= getattr(record, "fields", {})
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry)
+
+
+def configure_logging(settings: Settings) -> None:
+    levels = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+    if settings.log_level not in levels:
+        raise BootError(f"log_level is {settings.log_level!r}", remedy=f"write one of: {', '.join(levels)}")
+    if settings.log_format not in ("text", "json"):
+        raise BootError(f"log_format is {settings.log_format!r}", remedy="write text or json")
+    handler = logging.StreamHandler(sys.stderr)
+    text = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    handler.setFormatter(JsonLines() if settings.log_format == "json" else text)
+    logging.basicConfig(level=levels[settings.log_level], handlers=[handler], force=True)
+
+
+def say(message: dict[str, object]) -> None:
+    """One line on standard output, at once."""
+    sys.stdout.write(json.dumps(message, separators=(",", ":"), ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def boot_failed(error: MainspringError) -> dict[str, object]:
+    data: dict[str, object] = {"code": 500, "message": str(error), "reason": error.code}
+    if phase := getattr(error, "phase", None):
+        data["phase"] = phase
+    now = MonotonicClock().wall_ms()
+    return {
+        "kind": "error",
+        "type": "Sys.BootFailed",
+        "data": data,
+        "metadata": {"id": f"boot-{os.getpid()}-{now}", "timestamp": now, "causation": "boot"},
+    }
+
+
+def run(read_settings: Callable[[], Settings], program: str | None) -> int:
+    """Boot, serve until a signal or Syscall.Shutdown, drain. The exit code: 0 after an orderly stop, 1 when boot failed."""
+    try:
+        settings = read_settings()
+        configure_logging(settings)
+        with asyncio.Runner(loop_factory=_host_loop(settings)) as runner:
+            return runner.run(_serve(settings, program))
+    except MainspringError as error:
+        say(boot_failed(error))
+        sys.stderr.write(f"mainspring: {error}\n")
+        return 1
+
+
+def _host_loop(settings: Settings) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if settings.uvloop:
+        try:
+            import uvloop
+        except ImportError:
+            return None
+        return uvloop.new_event_loop
+    return None
+
+
+async def _serve(settings: Settings, program: str | None) -> int:
+    node = Node(settings, program)
+    stopping = asyncio.Event()
+    host = asyncio.get_running_loop()
+
+    def on_signal(number: signal.Signals) -> None:
+        if stopping.is_set():
+            os._exit(128 + number)  # the second one ends at once
+        logger.info("%s: stopping; once more ends at once", number.name)
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        host.add_signal_handler(number, on_signal, number)
+
+    say(await node.boot())
+    node.on_shutdown(stopping.set)
+    await stopping.wait()
+    await node.drain()
+    return 0

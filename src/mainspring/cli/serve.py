@@ -1,0 +1,43 @@
+"""`mainspring serve`: run a node until it is told to stop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mainspring.cli.process import run
+from mainspring.cli.settings import ConfigOption, load_all
+
+
+def serve(
+    program: Annotated[
+        str | None, typer.Argument(metavar="[MODULE:APP]", help="The program to run; without one, the bus alone.")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.  [default: 127.0.0.1]")] = None,
+    port: Annotated[int | None, typer.Option(help="Port of WebSocket and HTTP.  [default: 7070]")] = None,
+    data: Annotated[Path | None, typer.Option(help="Directory of what must survive.  [default: ./data]")] = None,
+    engine: Annotated[str | None, typer.Option(help="sqlite or memory.  [default: sqlite]")] = None,
+    kernel_socket: Annotated[Path | None, typer.Option(help="Path of the NDJSON socket.")] = None,
+    loop_socket: Annotated[Path | None, typer.Option(help="Path of the sys/loop socket.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.  [default: info]")] = None,
+    log_format: Annotated[str | None, typer.Option(help="text or json.  [default: text]")] = None,
+    config: ConfigOption = None,
+) -> None:
+    """Run a node: WebSocket and HTTP on one port, NDJSON and sys/loop on unix sockets.
+
+    The first line on standard output is Sys.BootComplete as one JSON line, printed when every socket listens; logs go
+    to standard error. SIGTERM or Ctrl-C stops in order; a second one ends at once.
+    """
+    flags = {
+        "host": host,
+        "port": port,
+        "data": None if data is None else str(data),
+        "engine": engine,
+        "kernel_socket": None if kernel_socket is None else str(kernel_socket),
+        "loop_socket": None if loop_socket is None else str(loop_socket),
+        "log_level": log_level,
+        "log_format": log_format,
+    }
+    raise typer.Exit(run(lambda: load_all(config, **flags).settings, program))
