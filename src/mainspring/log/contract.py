@@ -12,6 +12,18 @@ expectation did not hold) while its neighbours stand. When `commit` returns, wha
 Offsets are given by the engine, start at 1 in each partition, only grow and are never used twice, also not after the
 events were removed. Readers see an event only after it is durable, and never see offset n before n-1 is decided.
 
+Versions grow with every write of any record and are never given twice, also not after a record was deleted and written
+again: a guard on an old version can never hold by accident. They are not counted from 1 per record; compare them, do
+not compute with them.
+
+Operations of one batch act in their order, and a batch sees the effects of the batches before it in the same commit. A
+`dedupe` is compared with the marks of the whole topic (a second try may have been routed to another partition) before
+`expect` is looked at. The time of an `Append` is its own `ts`: an engine never asks a clock.
+
+Nothing damaged is ever handed out. `read` and `outline` give what lies before a damaged event; when the damaged event
+is the first one they would give, they raise `DamagedEvent`, and the caller may go on at `error.offset + 1`. `get` and
+`scan` raise `DamagedRecord`; a scan goes on with `after=error.key`.
+
 Leases shared by several nodes need no methods of their own: a lease is a record, taken and renewed with
 `Put(expect=version)`, and its version is the epoch. A batch that must not happen after the lease was lost carries a
 `Guard` on that record.
@@ -19,8 +31,8 @@ Leases shared by several nodes need no methods of their own: a lease is a record
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Final, Protocol
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
@@ -46,7 +58,10 @@ class Append(msgspec.Struct, frozen=True, gc=False):
 
 
 class Put(msgspec.Struct, frozen=True, gc=False):
-    """Write one record. `expect` is the version it must have now (`ABSENT`, a version, or `ANY_VERSION`)."""
+    """Write one record. `expect` is the version it must have now (`ABSENT`, a version, or `ANY_VERSION`).
+
+    Space and key have at least one character.
+    """
 
     space: str
     key: str
@@ -69,7 +84,11 @@ class Guard(msgspec.Struct, frozen=True, gc=False):
 
 
 class Remove(msgspec.Struct, frozen=True, gc=False):
-    """Remove events: all below `below`, or exactly `offsets` (compaction). Their offsets are never given again."""
+    """Remove events: all below `below`, and exactly `offsets` (compaction). Their offsets are never given again.
+
+    Offsets that hold nothing, now or ever, are passed over. A remove of very many events holds up every writer behind
+    it: `Log.trim` removes in steps.
+    """
 
     topic: str
     partition: int
@@ -97,12 +116,16 @@ class Batch(msgspec.Struct):
     def guard(self, space: str, key: str, version: int) -> None:
         self.operations.append(Guard(space, key, version))
 
+    def remove(self, topic: str, partition: int, *, below: int = 0, offsets: tuple[int, ...] = ()) -> None:
+        self.operations.append(Remove(topic, partition, below, offsets))
+
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
     """What a committed batch got.
 
     `offsets` has one entry per `Append`, in order: (partition, offset, duplicate). A duplicate is an event whose
-    `dedupe` was seen before; the offset is the first one's and nothing was stored. `versions` has one entry per `Put`.
+    `dedupe` was seen before; partition and offset are the first one's and nothing was stored. `versions` has one entry
+    per `Put`, in order.
     """
 
     offsets: tuple[tuple[int, int, bool], ...] = ()
@@ -127,17 +150,70 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class Bounds(msgspec.Struct, frozen=True, gc=False):
-    """Of one partition: the first readable offset and the last one given. Empty: head = tail + 1."""
+    """Of one partition: the first readable offset and the last one given. Empty: head = tail + 1.
+
+    `events` and `bytes` are what the partition holds now; an event's bytes are those of its payload, headers, key and
+    id.
+    """
 
     partition: int
     head: int
     tail: int
+    events: int = 0
+    bytes: int = 0
+
+
+class Outline(msgspec.Struct, frozen=True, gc=False):
+    """What retention and compaction need to know of an event. `tombstone`: its payload is JSON `null`."""
+
+    offset: int
+    key: str | None
+    ts: int
+    bytes: int
+    tombstone: bool
+
+
+class Tail(msgspec.Struct, frozen=True, gc=False):
+    """The last offset given in a partition, also when the events up to it are gone."""
+
+    topic: str
+    partition: int
+    tail: int
+
+
+class KeptRecord(msgspec.Struct, frozen=True, gc=False):
+    """A record with its space, as it travels between engines."""
+
+    space: str
+    key: str
+    value: bytes
+    version: int
+
+
+class Mark(msgspec.Struct, frozen=True, gc=False):
+    """A remembered `dedupe` of a topic, and where its event went."""
+
+    topic: str
+    dedupe: str
+    partition: int
+    offset: int
+    until: int
+
+
+Restorable = StoredEvent | Tail | KeptRecord | Mark
 
 
 class Refused(MainspringError):
-    """An expectation of the batch did not hold; nothing of it was stored."""
+    """An expectation of the batch did not hold; nothing of it was stored.
+
+    `actual` is what was found instead: the partition's last offset, or the record's version.
+    """
 
     code = "conflict"
+
+    def __init__(self, message: str, *, remedy: str = "", code: str | None = None, actual: int | None = None) -> None:
+        super().__init__(message, remedy=remedy, code=code)
+        self.actual = actual
 
 
 class LogUnavailable(MainspringError):
@@ -146,10 +222,48 @@ class LogUnavailable(MainspringError):
     code = "log_unavailable"
 
 
+class LogLocked(MainspringError):
+    """Another process owns this log."""
+
+    code = "log_locked"
+
+
+class FormatError(MainspringError):
+    """The stored format is unknown to this version, or what is stored is no log."""
+
+    code = "log_format"
+
+
 class DamagedEvent(MainspringError):
     """A stored event's checksum does not fit its bytes. It is reported and never served."""
 
     code = "damaged"
+
+    def __init__(self, topic: str, partition: int, offset: int) -> None:
+        super().__init__(
+            f"the event at offset {offset} of {topic!r} partition {partition} is damaged",
+            remedy="run `mainspring log check` for the extent; restore from a backup, or go on behind it",
+        )
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+
+
+class DamagedRecord(MainspringError):
+    """A stored record's checksum does not fit its bytes. It is reported and never served."""
+
+    code = "damaged"
+
+    def __init__(self, space: str, key: str) -> None:
+        super().__init__(
+            f"the record {key!r} in {space!r} is damaged",
+            remedy="run `mainspring log check` for the extent; restore from a backup, or write the record again",
+        )
+        self.space = space
+        self.key = key
+
+
+Result = Receipt | MainspringError
 
 
 class Engine(Protocol):
@@ -163,7 +277,7 @@ class Engine(Protocol):
     async def close(self) -> None:
         """Finish what was accepted, then let go. Idempotent."""
 
-    async def commit(self, batches: Sequence[Batch]) -> list[Receipt | MainspringError]:
+    async def commit(self, batches: Sequence[Batch]) -> list[Result]:
         """Make the batches durable, in order. One result per batch: its receipt, or why it was refused."""
 
     async def read(
@@ -171,8 +285,14 @@ class Engine(Protocol):
     ) -> list[StoredEvent]:
         """Durable events from offset `start` on, ascending; holes are skipped. At least one if there is one."""
 
+    async def outline(self, topic: str, partition: int, start: int, limit: int) -> list[Outline]:
+        """Like `read`, without the payloads."""
+
+    async def topics(self) -> list[str]:
+        """Those that ever held an event, ascending."""
+
     async def bounds(self, topic: str) -> list[Bounds]:
-        """Of each partition that ever held an event."""
+        """Of each partition that ever held an event, ascending."""
 
     async def offset_at(self, topic: str, partition: int, ts: int) -> int:
         """The lowest offset whose event has `ts` or later; tail + 1 when there is none."""
@@ -180,7 +300,32 @@ class Engine(Protocol):
     async def get(self, space: str, key: str) -> Record | None: ...
 
     def scan(self, space: str, prefix: str = "", after: str = "") -> AsyncIterator[Record]:
-        """Records whose key starts with `prefix` and is greater than `after`, ascending by code point."""
+        """Records whose key starts with `prefix` and is greater than `after`, ascending by code point.
+
+        Each record is as it was when the scan came by: a long scan is not one moment in time.
+        """
+
+    async def spaces(self) -> list[str]:
+        """Those that hold a record, ascending."""
+
+    def marks(self) -> AsyncIterator[Mark]:
+        """The dedupe marks, by topic and text."""
 
     async def forget_dedupe(self, now: int) -> int:
-        """Drop dedupe marks whose time is up; how many."""
+        """Drop dedupe marks whose time is up (`until` before `now`); how many."""
+
+    async def restore(self, items: Sequence[Restorable]) -> None:
+        """Store what another engine gave out, with its offsets and versions. For moving into a fresh engine only.
+
+        Offsets of a partition must ascend; a `Tail` comes after its partition's events. Durable when it returns.
+        """
+
+
+@runtime_checkable
+class DirectEngine(Protocol):
+    """An engine that takes a commit without a coroutine: one task less for each commit.
+
+    `done` is called once, in any thread, with what `commit` would have returned. It must be quick and must not raise.
+    """
+
+    def submit(self, batches: Sequence[Batch], done: Callable[[list[Result]], None]) -> None: ...

@@ -1,0 +1,50 @@
+"""The sentences of a refusal, so that every engine says the same thing for the same reason."""
+
+from __future__ import annotations
+
+from mainspring.log.contract import ABSENT, Append, Put, Refused
+
+MAX_OFFSET = (1 << 40) - 1
+MAX_PARTITION = (1 << 31) - 1
+_MAX_INT = (1 << 63) - 1
+
+
+def moved_tail(event: Append, actual: int) -> Refused:
+    return Refused(
+        f"{event.topic!r} partition {event.partition} ends at offset {actual}, not {event.expect}",
+        remedy="read what was published meanwhile and decide again",
+        actual=actual,
+    )
+
+
+def moved_version(space: str, key: str, expect: int, actual: int) -> Refused:
+    if actual == ABSENT:
+        found = "does not exist"
+    elif expect == ABSENT:
+        found = f"already exists (version {actual})"
+    else:
+        found = f"is at version {actual}, not {expect}"
+    return Refused(
+        f"the record {key!r} in {space!r} {found}", remedy="read the record again and decide again", actual=actual
+    )
+
+
+def not_storable(item: Append | Put) -> Refused | None:
+    """Why an operation can never be stored, whatever the state of the log; None when it can."""
+    try:
+        if isinstance(item, Put):
+            item.space.encode()
+            item.key.encode()
+            if not item.space or not item.key:
+                return Refused("a record needs a space and a key", remedy="give both at least one character")
+            return None
+        for text in (item.topic, item.id, item.key, item.dedupe):
+            if text is not None:
+                text.encode()
+    except UnicodeEncodeError:
+        return Refused("a text holds a lone surrogate", remedy="send well-formed Unicode", code="bad_text")
+    if not 0 <= item.partition <= MAX_PARTITION:
+        return Refused(f"partition {item.partition} is out of range", remedy="use 0 or more", code="bad_partition")
+    if not -_MAX_INT <= item.ts <= _MAX_INT:
+        return Refused(f"the time {item.ts} is out of range", remedy="use epoch milliseconds", code="bad_time")
+    return None
