@@ -1,0 +1,100 @@
+"""What the bus tells its callers: plain, frozen data that HTTP can encode as it is.
+
+Field names on the wire are the protocol's (`lastCommitted`, `byTopic`), so the structs rename where Python's differ.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Published(msgspec.Struct, frozen=True, gc=False):
+    """Where an event went. `offset` is 0 for a delayed event: it gets its place when it is due, at `not_before`."""
+
+    topic: str
+    partition: int
+    offset: int
+    id: str
+    ts: int
+    duplicate: bool = False
+    not_before: int = 0
+
+
+class NewEvent(msgspec.Struct, frozen=True, gc=False):
+    """An event to be published. `payload` is JSON text; `headers` a mapping of text to text."""
+
+    payload: bytes
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    id: str | None = None
+    delay_ms: int = 0
+    not_before: int = 0
+
+
+class GroupOffsets(msgspec.Struct, frozen=True, gc=False):
+    """A group in one partition. `last_committed` is durable."""
+
+    last_committed: int = msgspec.field(name="lastCommitted")
+    lag: int
+    inflight: int
+
+
+class PartitionOffsets(msgspec.Struct, frozen=True, gc=False):
+    partition: int
+    head: int
+    tail: int
+    groups: dict[str, GroupOffsets]
+
+
+class GroupInfo(msgspec.Struct, frozen=True, gc=False):
+    """A group of a topic: how many connections it has now, and where it stands in each partition."""
+
+    topic: str
+    group: str
+    members: int
+    partitions: dict[int, GroupOffsets]
+
+
+class TopicCount(msgspec.Struct, frozen=True, gc=False, rename={"published": "pub", "delivered": "del"}):
+    published: int
+    delivered: int
+
+
+class Stats(msgspec.Struct, frozen=True, gc=False):
+    """Counters since the node started, and gauges of now."""
+
+    published: int
+    delivered: int
+    acks: int
+    nacks: int
+    redeliveries: int
+    dlq: int
+    inflight: int
+    connections: int
+    by_topic: dict[str, TopicCount] = msgspec.field(name="byTopic")
+
+
+class DeadLetter(msgspec.Struct, frozen=True, gc=False):
+    """One event of `<topic>.DLQ`: where it lies there, where it came from, and why it died."""
+
+    topic: str
+    partition: int
+    offset: int
+    id: str
+    ts: int
+    key: str | None
+    headers: dict[str, str]
+    payload: msgspec.Raw
+    original_topic: str
+    original_partition: int
+    original_offset: int
+    group: str
+    attempts: int
+    reason: str
+
+
+class Readiness(msgspec.Struct, frozen=True, gc=False):
+    """Whether the node takes requests, and if not, why."""
+
+    ready: bool
+    reason: str = ""

@@ -1,0 +1,103 @@
+"""What the bus refuses, and why.
+
+Each class is one code of the protocol. The same error reaches a WebSocket client as an ERROR frame, an HTTP client as
+problem+json and a Python caller as an exception, so its message must make sense to all three.
+"""
+
+from __future__ import annotations
+
+from mainspring.errors import MainspringError
+
+
+class BusError(MainspringError):
+    """A request the bus answers with an error; nothing of it was stored."""
+
+    code = "internal"
+
+
+class BadJson(BusError):
+    """The text is not JSON."""
+
+    code = "bad_json"
+
+
+class BadFrame(BusError):
+    """A field is missing, has the wrong type, or a value that does not fit."""
+
+    code = "bad_frame"
+
+
+class UnknownType(BusError):
+    """The frame's `type` is none of the protocol's."""
+
+    code = "unknown_type"
+
+
+class Forbidden(BusError):
+    """The caller may not do this to this topic."""
+
+    code = "forbidden"
+
+
+class NotSubscribed(BusError):
+    """The connection holds no subscription for this topic and group."""
+
+    code = "not_subscribed"
+
+
+class BadOffset(BusError):
+    """The offset was never delivered to this group."""
+
+    code = "bad_offset"
+
+
+class ExpectationFailed(BadOffset):
+    """`expect` is not the partition's last offset; someone else published first."""
+
+
+class TooLarge(BusError):
+    """The frame or event is larger than the node accepts."""
+
+    code = "too_large"
+
+
+class RateLimited(BusError):
+    """The connection or the topic takes no more events for now."""
+
+    code = "rate_limited"
+
+
+class Unavailable(BusError):
+    """The log cannot be written now, or the node is stopping. Nothing was stored; try again."""
+
+    code = "unavailable"
+
+
+class UnknownTopic(BusError):
+    """No such topic."""
+
+    code = "unknown_topic"
+
+
+class UnknownGroup(BusError):
+    """No such group of this topic."""
+
+    code = "unknown_group"
+
+
+class UnknownEvent(BusError):
+    """No event at this place: never given, removed, or damaged."""
+
+    code = "unknown_event"
+
+
+class UnknownSchedule(BusError):
+    """No schedule of this name."""
+
+    code = "unknown_schedule"
+
+
+class Conflict(BusError):
+    """The request contradicts what is there: partitions would shrink, a group still has members."""
+
+    code = "conflict"
