@@ -56,6 +56,33 @@ class Settings:
         30_000, "Time for a command or query without its own timeout.", unit="ms", least=1
     )
 
+    # Bus
+    ack_timeout_ms: int = setting(
+        30_000, "Time a consumer has to acknowledge an event.", unit="ms", env="BUS_ACK_TIMEOUT_MS", least=1
+    )
+    max_inflight: int = setting(
+        32, "Window of a subscription that asks for none.", unit="events", env="BUS_MAX_INFLIGHT", least=1
+    )
+    max_window: int = setting(10_000, "Largest window a subscription may have; more is cut.", unit="events", least=100)
+    max_attempts: int = setting(5, "Deliveries before an event becomes a dead letter.", unit="deliveries", least=1)
+    max_frame_bytes: int = setting(1 << 20, "Largest frame or event.", unit="bytes", least=1024)
+    max_topics: int = setting(100_000, "Topics a node keeps; creating more is refused.", unit="topics", least=1)
+    dedupe_window_ms: int = setting(
+        600_000, "How long a publish `id` is remembered, so that a second try is stored once.", unit="ms", least=0
+    )
+    connection_rate: int = setting(0, "Events a connection may publish per second. 0: no limit.", least=0)
+    connection_burst: int = setting(0, "Events a connection may publish at once. 0: one second's worth.", least=0)
+    allowed_origins: tuple[str, ...] = setting((), "Browser origins that may connect besides the node's own.")
+    ping_interval_ms: int = setting(20_000, "A peer that answers no ping for this long is gone.", unit="ms", least=100)
+    send_buffer_bytes: int = setting(
+        1 << 20, "Bytes a connection may leave unread before deliveries to it pause.", unit="bytes", least=4096
+    )
+    metrics_interval_ms: int = setting(10_000, "Time between two events in system.metrics. 0: none.", unit="ms", least=0)
+    retention_interval_ms: int = setting(
+        60_000, "Time between two rounds of retention and compaction.", unit="ms", least=10
+    )
+    audit: bool = setting(True, "Write what the bus decided to system.bus.audit.")
+
     # Stopping
     drain_ms: int = setting(5_000, "Longest time for each of the three steps of an orderly stop.", unit="ms", least=0)
 
