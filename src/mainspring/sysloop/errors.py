@@ -1,0 +1,23 @@
+"""The errors a host program or a guest client of this part can meet."""
+
+from __future__ import annotations
+
+from mainspring.errors import MainspringError
+
+
+class RequestRefused(MainspringError):
+    """A capability answered a request with an error frame; `message` is the text of that frame."""
+
+    code = "request_refused"
+
+
+class NotAttachable(MainspringError):
+    """What was given to a guest is no open descriptor."""
+
+    code = "not_attachable"
+
+
+class StreamClosed(MainspringError):
+    """The other side ended the ZCL1 stream, or sent what is none."""
+
+    code = "stream_closed"
