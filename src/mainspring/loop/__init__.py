@@ -1,1 +1,37 @@
-"""Filled by its part."""
+"""The loop: clocks, lanes, the timer wheel, and the scheduler that turns them."""
+
+from mainspring.loop.clock import Clock, MonotonicClock, VirtualClock
+from mainspring.loop.counters import Counters, FailedTurn, SlowTurn, turn_name
+from mainspring.loop.errors import ClockError, DuplicateTimer, LoopBusy, LoopLimit, LoopStalled
+from mainspring.loop.holds import Hold
+from mainspring.loop.host import new_event_loop, run
+from mainspring.loop.lanes import Lane, Lanes, Turn
+from mainspring.loop.loop import Loop
+from mainspring.loop.virtual import VirtualEventLoop, run_virtual
+from mainspring.loop.wheel import TimerEntry, TimerWheel
+
+__all__ = [
+    "Clock",
+    "ClockError",
+    "Counters",
+    "DuplicateTimer",
+    "FailedTurn",
+    "Hold",
+    "Lane",
+    "Lanes",
+    "Loop",
+    "LoopBusy",
+    "LoopLimit",
+    "LoopStalled",
+    "MonotonicClock",
+    "SlowTurn",
+    "TimerEntry",
+    "TimerWheel",
+    "Turn",
+    "VirtualClock",
+    "VirtualEventLoop",
+    "new_event_loop",
+    "run",
+    "run_virtual",
+    "turn_name",
+]

@@ -1,0 +1,107 @@
+"""The host: an asyncio event loop that runs the slices of a Mainspring loop.
+
+Between two slices the host serves its sockets and tasks. With nothing to do the host sleeps in its own selector until
+the next deadline or arrival: there is exactly one timer at the host, the earliest, and no polling.
+
+Host timers may come a little early (uvloop counts in whole milliseconds) and the loop then sleeps again for the rest,
+never less than a millisecond, so it neither fires early nor spins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from mainspring.loop.clock import NS_PER_MS, Clock, VirtualClock
+from mainspring.loop.virtual import VirtualEventLoop
+
+_T = TypeVar("_T")
+
+_LONGEST_SLEEP_MS = 24 * 3600 * 1000  # event loops limit a timer's length; waking once a day costs nothing
+
+
+class Host:
+    """One attachment of a loop to an asyncio event loop."""
+
+    __slots__ = ("_armed", "_clock", "_next", "_on_slice", "_shares_time", "_stop_listening", "_timer", "aio")
+
+    def __init__(self, aio: asyncio.AbstractEventLoop, clock: Clock, on_slice: Callable[[], object]) -> None:
+        self.aio = aio
+        self._clock = clock
+        self._on_slice = on_slice
+        self._next: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed: int | None = None
+        self._stop_listening: Callable[[], None] | None = None
+        self._shares_time = isinstance(aio, VirtualEventLoop) and aio.clock is clock
+        if isinstance(clock, VirtualClock) and not self._shares_time:
+            # Time moves only by hand here; each move is an arrival.
+            self._stop_listening = clock.on_move(self.next_slice)
+
+    def next_slice(self) -> None:
+        """Have one slice run as soon as the host gets to it."""
+        if self._next is None:
+            self._next = self.aio.call_soon(self._run)
+
+    def next_slice_threadsafe(self) -> None:
+        """The same from any thread."""
+        try:
+            self.aio.call_soon_threadsafe(self.next_slice)
+        except RuntimeError:
+            if not self.aio.is_closed():
+                raise
+            # The host ended meanwhile. What arrived stays with the loop, for whoever drives it next.
+
+    def sleep_until(self, deadline_ms: int | None) -> None:
+        """Have a slice run when this deadline is due (None: no deadline), instead of any deadline before."""
+        if self._timer is not None:
+            if deadline_ms == self._armed:
+                return
+            self._timer.cancel()
+            self._timer = None
+        self._armed = deadline_ms
+        if deadline_ms is None or self._stop_listening is not None:
+            return
+        self._timer = self.aio.call_later(self._delay_s(deadline_ms), self._due)
+
+    def _delay_s(self, deadline_ms: int) -> float:
+        delay_ns = deadline_ms * NS_PER_MS - self._clock.now_ns()
+        if self._shares_time:
+            return max(delay_ns, 0) / 1e9
+        delay_ms = -(-delay_ns // NS_PER_MS)
+        return min(max(delay_ms, 1), _LONGEST_SLEEP_MS) / 1000
+
+    def leave(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._stop_listening is not None:
+            self._stop_listening()
+
+    def _run(self) -> None:
+        self._next = None
+        self._on_slice()
+
+    def _due(self) -> None:
+        self._timer = None
+        if self._next is None:
+            self._on_slice()
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's event loop where it is installed, else asyncio's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def run(main: Coroutine[Any, Any, _T]) -> _T:
+    """Like `asyncio.run`, on the fastest event loop that is installed."""
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(main)
