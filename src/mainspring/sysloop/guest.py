@@ -1,7 +1,7 @@
 """A guest in this process: the calls a guest can make, as methods.
 
-They answer like the guest ABI does, with counts, bytes and negative codes; Python exceptions are for mistakes of the host
-program. One guest belongs to one thread, as a native guest would; only `interrupt` may come from elsewhere.
+They answer like the guest ABI does, with counts, bytes and negative codes; Python exceptions are for mistakes of the
+host program. One guest belongs to one thread, as a native guest would; only `interrupt` may come from elsewhere.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import os
 import select
 import weakref
 from collections.abc import Callable
-from types import TracebackType
 
 from mainspring.loop import Clock, MonotonicClock
 from mainspring.sysloop.codes import Code
@@ -94,13 +93,12 @@ class Guest:
             return entry.write(data)
         taken = entry.offer(data)
         while entry.waiting:
-            self._wait(entry)
-            if not entry.waiting and taken < len(data):
+            if self._wait(entry) and taken < len(data):
                 taken += max(entry.offer(data[taken:]), 0)
         return taken
 
-    def _wait(self, stream: Stream) -> None:
-        """Sleeps until the stream's POLL may have something to say, then asks it."""
+    def _wait(self, stream: Stream) -> bool:
+        """Sleeps until the stream's POLL may have something to say, then asks it; whether it had."""
         loop = stream.capability
         assert isinstance(loop, LoopCapability)
         question = select.poll()
@@ -115,7 +113,7 @@ class Guest:
         if rung:
             os.eventfd_read(self._bell)
             loop.interrupt()
-        stream.resume()
+        return stream.resume()
 
     def _wait_ms(self, wake_at: int | None) -> int | None:
         if wake_at is None:
@@ -154,9 +152,7 @@ class Guest:
     def __enter__(self) -> Guest:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

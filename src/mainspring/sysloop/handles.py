@@ -1,7 +1,7 @@
 """The handle table of one guest: small numbers for what the guest may use.
 
-Numbers start at 3 and count up; an ended number comes again only when the count has gone all the way round. A guest that
-keeps a stale number thus meets "unknown handle" and not somebody else's descriptor.
+Numbers start at 3 and count up; an ended number comes again only when the count has gone all the way round. A guest
+that keeps a stale number thus meets "unknown handle" and not somebody else's descriptor.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Protocol
 
 from mainspring.sysloop.codes import Code
 from mainspring.sysloop.errors import NotAttachable
-from mainspring.sysloop.loop import LoopCapability
 from mainspring.sysloop.stream import Stream
 
 FIRST = 3  # 0, 1 and 2 are kept for standard input, output and error
@@ -31,6 +30,12 @@ _BLOCKING_WRITE = 4096  # what a blocking descriptor that is writable takes with
 
 class HasFileno(Protocol):
     def fileno(self) -> int: ...
+
+
+class Watcher(Protocol):
+    """A loop that may have watches on handles of the table."""
+
+    def forget(self, descriptor: int) -> None: ...
 
 
 class Attached:
@@ -112,6 +117,7 @@ class HandleTable:
         self._most = most
         self._highest = highest
         self._next = FIRST
+        self._watchers: set[Watcher] = set()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -147,15 +153,21 @@ class HandleTable:
         entry = self._entries.get(number)
         return entry.descriptor if isinstance(entry, Attached) and number >= FIRST else None
 
+    def join(self, watcher: Watcher) -> None:
+        """From now on this loop is told when a handle ends."""
+        self._watchers.add(watcher)
+
+    def leave(self, watcher: Watcher) -> None:
+        self._watchers.discard(watcher)
+
     def end(self, number: int) -> int:
         """Closes a handle; watches on it, in whatever loop of this guest, are removed with it."""
         entry = self._entries.pop(number, None)
         if entry is None:
             return Code.NOSYS
         if isinstance(entry, Attached):
-            for other in self._entries.values():
-                if isinstance(other, Stream) and isinstance(other.capability, LoopCapability):
-                    other.capability.forget(entry.descriptor)
+            for watcher in self._watchers:
+                watcher.forget(entry.descriptor)
         entry.close()
         return Code.OK
 

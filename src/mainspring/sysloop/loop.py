@@ -1,8 +1,8 @@
 """The capability `sys/loop@v1`: watches, timers, and POLL, the one place where a guest waits.
 
 It never blocks itself. A POLL with nothing to report is left pending; whoever drives the stream waits until `fileno` is
-readable or `wake_at` has come, and resumes it. An empty answer is given only for a timeout or an interruption: a wake-up
-that turns out to be nothing is not the guest's business.
+readable or `wake_at` has come, and resumes it. An empty answer is given only for a timeout or an interruption: a
+wake-up that turns out to be nothing is not the guest's business.
 
 Ready watches and due timers share an answer half and half when both have more than fits; where the half is not a whole
 number they take turns. Timers keep the order of their deadlines, watches take turns among themselves.
@@ -10,11 +10,12 @@ number they take turns. Timers keep the order of their deadlines, watches take t
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from mainspring.loop import Clock
 from mainspring.sysloop import ops
 from mainspring.sysloop.errors import RequestRefused
+from mainspring.sysloop.handles import HandleTable
 from mainspring.sysloop.ops import Op
 from mainspring.sysloop.readiness import ReadySet, Watch
 from mainspring.sysloop.timers import Due, Timers
@@ -23,13 +24,6 @@ MAX_WATCHES = 65536  # per loop; a bound on memory, far above what descriptors u
 MAX_TIMERS = 65536
 
 _MS = 1_000_000
-
-
-class Watchables(Protocol):
-    """Where a loop finds the descriptors behind handles."""
-
-    def watchable(self, handle: int) -> int | None:
-        """The descriptor to wait for, or None when the handle is unknown or cannot be watched."""
 
 
 class _Pending(NamedTuple):
@@ -42,10 +36,11 @@ class LoopCapability:
 
     trace = "sys.loop"
 
-    def __init__(self, clock: Clock, handles: Watchables) -> None:
+    def __init__(self, clock: Clock, handles: HandleTable) -> None:
         self._clock = clock
         self._handles = handles
         self._ready = ReadySet()
+        self._handles.join(self)
         self._timers = Timers()
         self._pending: _Pending | None = None
         self._interrupted = False
@@ -162,6 +157,7 @@ class LoopCapability:
         self._ready.forget(descriptor)
 
     def close(self) -> None:
+        self._handles.leave(self)
         self._ready.close()
 
 

@@ -11,7 +11,7 @@ from mainspring.sysloop import zcl1
 
 
 class Op(IntEnum):
-    """Operations of the loop. HANDLE_END exists only on the loop socket, where there is no other way to end a handle."""
+    """Operations of the loop. HANDLE_END is only for the loop socket, where there is no other way to end a handle."""
 
     WATCH = 1
     UNWATCH = 2

@@ -91,6 +91,12 @@ class Stream:
     def _refuse(self, op: int, rid: int, message: str) -> None:
         self._output += zcl1.encode_error(op, rid, self.capability.trace, message)
 
+    def break_off(self, message: str) -> None:
+        """Ends the stream from this side: one error frame that belongs to no request, then nothing more is taken."""
+        self._waiting = None
+        self._refuse(0, 0, message)
+        self._closed = True
+
     def resume(self) -> bool:
         """Looks again at the request that waits; whether it is answered now."""
         frame = self._waiting

@@ -60,7 +60,7 @@ class Timers:
         return due
 
     def settle(self, delivered: list[Due], now: int) -> None:
-        """Forgets delivered one-shot timers and arms repeating ones again: once per answer, however short the interval."""
+        """Forgets delivered one-shot timers, arms repeating ones again: once per answer, however short the interval."""
         for ident, deadline in delivered:
             interval = self._intervals[ident]
             if interval:
