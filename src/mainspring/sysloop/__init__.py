@@ -4,6 +4,7 @@ A `Guest` lives in this process. Guests in other processes use `connect` and the
 readiness of descriptors (WATCH) and for timers (TIMER_ARM) with one call (POLL).
 """
 
+from mainspring.sysloop.client import GuestClient, connect, open_loop
 from mainspring.sysloop.codes import Code
 from mainspring.sysloop.errors import NotAttachable, RequestRefused, StreamClosed
 from mainspring.sysloop.guest import Guest
@@ -15,10 +16,13 @@ __all__ = [
     "Code",
     "Event",
     "Guest",
+    "GuestClient",
     "NotAttachable",
     "Op",
     "Poll",
     "Readiness",
     "RequestRefused",
     "StreamClosed",
+    "connect",
+    "open_loop",
 ]
