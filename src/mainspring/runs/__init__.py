@@ -1,1 +1,84 @@
-"""Filled by its part."""
+"""Effect runs: programs that yield typed effects, in memory or durable. See `Runtime`."""
+
+from mainspring.runs.builtin import (
+    Ask,
+    HasEnded,
+    Join,
+    Now,
+    Publish,
+    Random,
+    Signal,
+    Sleep,
+    Spawn,
+    Until,
+    Uuid,
+    Version,
+    WaitEvent,
+    WaitSignal,
+)
+from mainspring.runs.context import Context, Later
+from mainspring.runs.effect import Answer, Effect, end, resume, tail
+from mainspring.runs.errors import (
+    AlreadyAnswered,
+    EffectTimeout,
+    GroupClosed,
+    HandlerGaveUp,
+    NoHostLoop,
+    NotAnEffect,
+    NotIdle,
+    RunCancelled,
+    RunError,
+    TimedOut,
+    UnhandledEffect,
+    UnobservedFailure,
+    WrongAnswer,
+)
+from mainspring.runs.group import Group, Perform
+from mainspring.runs.outcome import Cancelled, Failed, Outcome, Value
+from mainspring.runs.run import Run
+from mainspring.runs.runtime import Runtime
+
+__all__ = [
+    "AlreadyAnswered",
+    "Answer",
+    "Ask",
+    "Cancelled",
+    "Context",
+    "Effect",
+    "EffectTimeout",
+    "Failed",
+    "Group",
+    "GroupClosed",
+    "HandlerGaveUp",
+    "HasEnded",
+    "Join",
+    "Later",
+    "NoHostLoop",
+    "NotAnEffect",
+    "NotIdle",
+    "Now",
+    "Outcome",
+    "Perform",
+    "Publish",
+    "Random",
+    "Run",
+    "RunCancelled",
+    "RunError",
+    "Runtime",
+    "Signal",
+    "Sleep",
+    "Spawn",
+    "TimedOut",
+    "UnhandledEffect",
+    "UnobservedFailure",
+    "Until",
+    "Uuid",
+    "Value",
+    "Version",
+    "WaitEvent",
+    "WaitSignal",
+    "WrongAnswer",
+    "end",
+    "resume",
+    "tail",
+]

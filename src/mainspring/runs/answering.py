@@ -1,0 +1,137 @@
+"""Handlers: how one is registered, what its results mean, and the task that waits for a coroutine.
+
+A handler's result is one of three things: a plain answer (applied at once), something to wait for, or a mistake. The
+kind of the answer is checked here, before the program is resumed: a resume effect takes `resume` or `end`, a tail
+effect only `tail`. A bare value is sugar for the effect's own kind, unless the handler was registered strictly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from mainspring.runs.context import Later
+from mainspring.runs.effect import Answer, Effect, end, resume, tail
+from mainspring.runs.errors import HandlerGaveUp, NoHostLoop, WrongAnswer
+
+if TYPE_CHECKING:
+    from mainspring.runs.run import Run
+    from mainspring.runs.scheduler import Scheduler
+
+Handler = Callable[..., Any]
+
+# Results of these exact types are certainly bare values: no look at their attributes is needed.
+BARE: Final = frozenset({type(None), bool, int, float, str, bytes, list, tuple, dict, set, frozenset})
+
+
+class Handled:
+    """One registration: the handler of one effect class."""
+
+    __slots__ = ("bare", "call", "expected", "kind", "name", "strict", "timeout_ms")
+
+    def __init__(self, effect: type[Effect[Any]], handler: Handler, strict: bool, timeout_ms: float | None) -> None:
+        self.name = effect.__name__
+        self.kind = effect.__kind__
+        self.call = _with_two_arguments(handler)
+        self.strict = strict
+        self.timeout_ms = timeout_ms
+        self.expected: type[Answer] = tail if self.kind == "tail" else resume
+        self.bare: frozenset[type] = frozenset() if strict else BARE
+
+
+def registration(effect: Any, handler: Any, strict: bool, timeout_ms: float | None) -> Handled:
+    """Check what was given to `handle`. Only effect classes have handlers."""
+    if not (isinstance(effect, type) and issubclass(effect, Effect)) or effect is Effect:
+        raise TypeError(f"only effect classes have handlers, not {effect!r}: subclass mainspring.runs.Effect")
+    if not callable(handler):
+        raise TypeError(f"the handler of {effect.__name__} must be a function or a coroutine function")
+    return Handled(effect, handler, strict, timeout_ms)
+
+
+def _with_two_arguments(handler: Handler) -> Handler:
+    """Handlers take (effect, ctx); one that takes only the effect is called with it alone."""
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):
+        return handler
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        try:
+            signature.bind(None)
+        except TypeError:
+            raise TypeError(f"a handler takes (effect, ctx) or (effect); {handler!r} takes {signature}") from None
+        return lambda effect, ctx: handler(effect)
+    return handler
+
+
+def accept(handled: Handled, result: Any) -> tuple[str, Any]:
+    """What a result means: ("resume", value), ("end", value), ("error", exception) or ("wait", awaitable or None)."""
+    if isinstance(result, Answer):
+        if isinstance(result, handled.expected):
+            return "resume", result.value
+        if isinstance(result, end) and handled.kind == "resume":
+            return "end", result.value
+        return "error", WrongAnswer(
+            f"effect {handled.name} is of kind {handled.kind} and was answered with {result.kind}",
+            remedy="answer a resume effect with resume or end, a tail effect with tail",
+        )
+    if isinstance(result, Later):
+        return "wait", None
+    if inspect.isawaitable(result):
+        return "wait", result
+    if handled.strict:
+        return "error", WrongAnswer(
+            f"the handler of {handled.name} returned {type(result).__name__} instead of an answer",
+            remedy="return resume(value), tail(value) or end(value); the handler is registered as strict",
+        )
+    if inspect.isgenerator(result) or inspect.isasyncgen(result) or result in (resume, tail, end):
+        return "error", WrongAnswer(
+            f"the handler of {handled.name} returned {result!r}, which answers nothing",
+            remedy="return a value, or resume(value), tail(value) or end(value)",
+        )
+    return "resume", result
+
+
+def supervise(scheduler: Scheduler, run: Run[Any], handled: Handled, awaitable: Awaitable[Any]) -> None:
+    """Wait for a handler's coroutine on the running asyncio loop; its end is the answer."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        if asyncio.iscoroutine(awaitable):
+            awaitable.close()
+        error = NoHostLoop(
+            f"the handler of {handled.name} is a coroutine and no asyncio loop is running",
+            remedy="drive the runtime inside an asyncio loop, or use a plain function",
+        )
+        scheduler.answered(run, run._steps, handled, None, error)
+        return
+    step = run._steps
+    finished = False
+
+    async def wait() -> None:
+        nonlocal finished
+        result, error = None, None
+        try:
+            result = await awaitable
+        except asyncio.CancelledError as gave_up:
+            if run._asked is not handled or run._steps != step:
+                raise  # the run is over or has its answer: nobody waits for this one
+            if run._durable is not None and task.cancelling():
+                raise  # the process is going down: a durable run stays unfinished and goes on later
+            error = HandlerGaveUp(f"the handler of {handled.name} was cancelled while the run was not")
+            error.__cause__ = gave_up
+        except (KeyboardInterrupt, SystemExit) as stop:
+            scheduler.answered(run, step, handled, None, stop)
+            raise
+        except BaseException as raised:
+            error = raised  # type: ignore[assignment]
+        finished = True
+        scheduler.answered(run, step, handled, result, error)
+
+    task = loop.create_task(wait(), name=f"{handled.name} of {run.id}")
+    scheduler.tasks.add(task)
+    task.add_done_callback(scheduler.tasks.discard)
+    scheduler.on_release(run, lambda: None if finished else task.cancel())

@@ -1,0 +1,207 @@
+"""The effects every runtime knows, and the handlers of those that need nothing from outside.
+
+`Ask`, `Publish` and `WaitEvent` reach other parts of a node; their handlers are made in `ports.py` from what the node
+passes in. `Join`, `GroupEnd`, `HasEnded` and `Until` are what groups and joins perform; they are effects so that a
+durable run writes down what it learned about its children.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from mainspring.runs.context import Context, Later
+from mainspring.runs.effect import Effect, resume
+from mainspring.runs.errors import RunError
+from mainspring.runs.family import when_ended
+from mainspring.runs.outcome import Outcome
+
+
+class Sleep(Effect[None]):
+    """Wait. Fractions of a millisecond are cut; negative and NaN mean not at all."""
+
+    ms: float = 0
+    seconds: float = 0
+    minutes: float = 0
+    hours: float = 0
+    days: float = 0
+
+    @property
+    def total_ms(self) -> int:
+        total = self.ms + 1000 * (self.seconds + 60 * (self.minutes + 60 * (self.hours + 24 * self.days)))
+        return int(total) if math.isfinite(total) and total > 0 else 0
+
+    def __arguments__(self) -> Any:
+        return {"ms": self.total_ms}
+
+
+class Now(Effect[int]):
+    """The wall-clock time in epoch milliseconds; the same one when the run is executed again."""
+
+
+class Random(Effect[float]):
+    """A number in [0, 1); the same one when the run is executed again."""
+
+
+class Uuid(Effect[str]):
+    """A random UUID as text; the same one when the run is executed again."""
+
+
+class Version(Effect[int]):
+    """Gate a change to a program that has running runs.
+
+    A run that comes here for the first time gets `version` and keeps it; a run that passed this point before the gate
+    was written gets 1.
+    """
+
+    name: str
+    version: int = 1
+
+
+class Spawn(Effect[Any], journaled=False):
+    """Start an attached child, or a detached one; answered with its Run. For programs in generator form."""
+
+    program: Any
+    args: tuple[Any, ...] = ()
+    detached: bool = False
+
+
+class Signal(Effect[bool]):
+    """Send a value to another run, where `WaitSignal` of the same name receives it. False when there is no such run."""
+
+    run_id: str
+    name: str
+    value: Any = None
+
+
+class WaitSignal(Effect[Any]):
+    """The next value sent to this run under `name`, also if it came before; None when `timeout_ms` passed first."""
+
+    name: str
+    timeout_ms: float | None = None
+
+
+class Ask(Effect[Any]):
+    """Send a command or query to a capability; answered with the data of its reply."""
+
+    type: str
+    data: Any = None
+    kind: str = "command"
+    timeout_ms: int | None = None
+
+
+class Publish(Effect[str]):
+    """Append an event to a topic; answered with the event's id. In a durable run it happens exactly once."""
+
+    topic: str
+    payload: Any = None
+    key: str | None = None
+    headers: dict[str, str] | None = None
+
+
+class WaitEvent(Effect[Any]):
+    """The first event published to `topic` from now on whose payload has the fields of `filter`; None on timeout."""
+
+    topic: str
+    filter: dict[str, Any] | None = None
+    timeout_ms: float | None = None
+
+
+class Join(Effect[Any]):
+    """The outcome of another run."""
+
+    run: Any
+
+    def __arguments__(self) -> Any:
+        return {"run": self.run.id}
+
+
+class HasEnded(Effect[bool]):
+    """Whether a run has ended."""
+
+    run: Any
+
+    def __arguments__(self) -> Any:
+        return {"run": self.run.id}
+
+
+class Until(Effect[tuple[bool, int]]):
+    """Wait until a run ended or `ms` passed: whether it ended, and how many ms that took."""
+
+    run: Any
+    ms: float
+
+    def __arguments__(self) -> Any:
+        return {"run": self.run.id, "ms": int(self.ms)}
+
+
+class GroupEnd(Effect[None]):
+    """Wait until no child of a group is left that counts."""
+
+    number: int
+    group: Any
+
+    def __arguments__(self) -> Any:
+        return {"number": self.number}
+
+
+def sleep(effect: Sleep, ctx: Context) -> Later:
+    later = ctx.later()
+    ctx.after(effect.total_ms, later.resume)
+    return later
+
+
+def join(effect: Join, ctx: Context) -> Any:
+    if effect.run is ctx.run:
+        raise RunError(f"run {ctx.run_id} waits for itself", remedy="join another run")
+    outcome: Outcome[Any] | None = effect.run.outcome_now()
+    if outcome is not None:
+        when_ended(effect.run, lambda _: None)
+        return resume(outcome)
+    later = ctx.later()
+    ctx.on_release(when_ended(effect.run, later.resume))
+    return later
+
+
+def has_ended(effect: HasEnded, ctx: Context) -> bool:
+    return bool(effect.run.is_done())
+
+
+def until(effect: Until, ctx: Context) -> Any:
+    if effect.run.outcome_now() is not None:
+        return (True, 0)
+    later, begun = ctx.later(), ctx.now_ms()
+
+    def ended(_: Outcome[Any]) -> None:
+        if not later.answered:
+            later.resume((True, ctx.now_ms() - begun))
+
+    def late() -> None:
+        if not later.answered:
+            later.resume((False, ctx.now_ms() - begun))
+
+    ctx.on_release(when_ended(effect.run, ended))
+    ctx.after(effect.ms, late)
+    return later
+
+
+def version(effect: Version, ctx: Context) -> int:
+    return effect.version
+
+
+def handlers(source: random.Random) -> dict[type[Effect[Any]], Callable[[Any, Context], Any]]:
+    """The handlers of the built-in effects; `source` gives `Random` and `Uuid` their numbers."""
+    return {
+        Sleep: sleep,
+        Now: lambda effect, ctx: ctx.wall_ms(),
+        Random: lambda effect, ctx: source.random(),
+        Uuid: lambda effect, ctx: str(uuid.UUID(int=source.getrandbits(128), version=4)),
+        Version: version,
+        Join: join,
+        HasEnded: has_ended,
+        Until: until,
+        GroupEnd: lambda effect, ctx: effect.group.end(ctx),
+    }

@@ -1,0 +1,59 @@
+"""Programs by name. A durable run writes down the name of its program; whoever executes it again looks it up here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mainspring.runs.errors import RunError
+from mainspring.runs.group import PROGRAMS
+from mainspring.runs.programs import Program, form_of, name_of
+
+
+class UnknownProgram(RunError):
+    """A run names a program that is not registered here."""
+
+    code = "unknown_program"
+
+
+class Programs:
+    """The programs that durable runs of one runtime may name."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Program] = dict(PROGRAMS)
+        self._names: dict[Program, str] = {program: name for name, program in PROGRAMS.items()}
+        self.on_new: list[Callable[[str], object]] = []
+
+    def register(self, program: Program, name: str | None = None) -> str:
+        """Make a program known under `name` (module and qualified name unless given); gives the name."""
+        if not hasattr(program, "bind"):
+            form_of(program)
+        name = name or name_of(program)
+        known = self._by_name.get(name)
+        if known is not None and known is not program and name_of(known) != name_of(program):
+            raise RunError(f"program {name!r} is already registered as {name_of(known)}", remedy="choose another name")
+        self._by_name[name] = program
+        self._names[program] = name
+        for listener in self.on_new:
+            listener(name)
+        return name
+
+    def name_for(self, program: Program | str) -> str:
+        """The registered name of a program; one that is new is registered under its own name."""
+        if isinstance(program, str):
+            self.get(program)
+            return program
+        return self._names.get(program) or self.register(program)
+
+    def get(self, name: str) -> Program:
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise UnknownProgram(
+                f"no program named {name!r} is registered", remedy="register it before its runs are recovered"
+            ) from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def names(self) -> list[str]:
+        return sorted(name for name in self._by_name if name not in PROGRAMS)

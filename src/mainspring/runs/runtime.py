@@ -1,0 +1,212 @@
+"""`Runtime`: the face of effect runs.
+
+In memory:
+
+    runtime = Runtime()                              # turns on the running asyncio loop
+    runtime = Runtime(clock=VirtualClock())          # turns only with tick, run_until_idle and advance
+    runtime.handle(Charge, handler)                  # (effect, ctx) -> resume(v) | tail(v) | end(v) | bare value
+    run = runtime.start(program, *args)
+    outcome = await run.outcome()                    # Value | Failed | Cancelled
+
+Durable, on a log:
+
+    runtime = Runtime(log=log, node="node-1")
+    runtime.register(program, name="checkout")       # so that another process finds it
+    await runtime.start_service()                    # takes the lease, recovers, goes on recovering, retention
+    run = runtime.start(program, *args, durable=True, id="order-17")
+    await runtime.stop_service()                     # lets go; unfinished runs go on elsewhere or later
+
+A node hosts it on its own loop (`Runtime(loop=loop)`) and passes in what `Ask`, `Publish` and `WaitEvent` need
+(`runtime.connect(Ports(...))`).
+"""
+
+from __future__ import annotations
+
+import math
+import random as random_module
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mainspring.loop import Clock, Loop, MonotonicClock, VirtualClock
+from mainspring.runs import builtin
+from mainspring.runs.answering import Handler, registration
+from mainspring.runs.builtin import Join, Signal, Spawn, WaitSignal
+from mainspring.runs.context import Context
+from mainspring.runs.effect import Effect, resume
+from mainspring.runs.errors import NotIdle, RunError
+from mainspring.runs.family import adopt, root_of
+from mainspring.runs.group import Perform
+from mainspring.runs.hosting import AsyncioHost, LoopHost
+from mainspring.runs.outcome import Outcome
+from mainspring.runs.programs import bind, name_of
+from mainspring.runs.registry import Programs
+from mainspring.runs.run import Run
+from mainspring.runs.scheduler import FailureSink, Scheduler
+from mainspring.runs.signals import Mailboxes
+
+if TYPE_CHECKING:
+    pass
+
+DEFAULT_MAX_TICKS = 10_000  # run_until_idle gives up after so many: a run that never rests is a bug in the test
+
+
+class Runtime:
+    """Runs programs. All methods belong to one thread, except answering through `ctx.later()`."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock | None = None,
+        max_steps_per_tick: float | None = None,
+        trace: bool = False,
+        on_failure: FailureSink | None = None,
+        loop: Loop | None = None,
+        random: random_module.Random | None = None,
+    ) -> None:
+        self.clock: Clock = clock or MonotonicClock()
+        self.programs = Programs()
+        self._scheduler = Scheduler(self.clock, max_steps_per_tick, trace, on_failure)
+        self._scheduler.join_request = Join
+        if loop is not None:
+            self._scheduler.host = LoopHost(loop)
+        elif not isinstance(self.clock, VirtualClock):
+            self._scheduler.host = AsyncioHost(self.clock)
+        self._started = 0
+        self._mailboxes = Mailboxes(self._scheduler)
+        self._runs: dict[str, Run[Any]] = {}
+        self._scheduler.on_outcome.append(lambda run, outcome: self._runs.pop(run.id, None))
+        for effect, handler in builtin.handlers(random or random_module.SystemRandom()).items():
+            self.handle(effect, handler)
+        self.handle(WaitSignal, self._mailboxes.wait)
+        self.handle(Signal, self._signal_effect)
+        self.handle(Spawn, self._spawn_effect)
+
+    # -- handlers and programs
+
+    def handle(
+        self,
+        effect: type[Effect[Any]],
+        handler: Handler,
+        *,
+        strict: bool = False,
+        timeout_ms: float | None = None,
+    ) -> None:
+        """Answer this effect class with `handler(effect, ctx)`, a function or a coroutine; replaces the one before.
+
+        `strict` demands resume, tail or end. A handler that has not answered after `timeout_ms` fails the run.
+        """
+        self._scheduler.handlers[effect] = registration(effect, handler, strict, timeout_ms)
+
+    def register(self, program: Any, name: str | None = None) -> str:
+        """Make a program known by name, for durable runs and for starting by name."""
+        return self.programs.register(program, name)
+
+    # -- starting
+
+    def start(self, program: Any, *args: Any) -> Run[Any]:
+        """Start a run; it steps in a later tick. TypeError when this is no program or the arguments do not fit."""
+        return self._start(program, args)
+
+    def _start(self, program: Any, args: tuple[Any, ...]) -> Run[Any]:
+        if isinstance(program, str):
+            program = self.programs.get(program)
+        run: Run[Any] = Run(f"run_{self._started + 1}", name_of(program), self._scheduler)
+        bound = bind(program, args, Perform(self, run))
+        run._send, run._close = bound.send, bound.close
+        self._started += 1
+        self._runs[run.id] = run
+        self._scheduler.launch(run)
+        return run
+
+    def spawn(self, owner: Run[Any], program: Any, args: tuple[Any, ...]) -> Run[Any]:
+        """Start a child for `owner`; used by `perform.spawn` and groups, which also say how it belongs."""
+        return self._start(program, args)
+
+    def _spawn_effect(self, effect: Spawn, ctx: Context) -> Any:
+        child = self.spawn(ctx.run, effect.program, tuple(effect.args))
+        owner = root_of(ctx.run) if effect.detached else ctx.run
+        adopt(owner, child, detached=effect.detached)
+        return resume(child)
+
+    # -- looking and talking
+
+    def get(self, run_id: str) -> Run[Any] | None:
+        """The live run of that id in this process."""
+        return self._runs.get(run_id)
+
+    def runs(self) -> list[Run[Any]]:
+        """The live runs of this process, oldest first."""
+        return list(self._runs.values())
+
+    def signal(self, run_id: str, name: str, value: Any = None) -> bool:
+        """Send a value to a run of this process. False when there is no such live run."""
+        run = self._runs.get(run_id)
+        return run is not None and self._mailboxes.deliver(run, name, value)
+
+    def _signal_effect(self, effect: Signal, ctx: Context) -> bool:
+        return self.signal(effect.run_id, effect.name, effect.value)
+
+    def on_outcome(self, listener: Callable[[Run[Any], Outcome[Any]], object]) -> None:
+        """Call `listener(run, outcome)` for every run that ends."""
+        self._scheduler.on_outcome.append(listener)
+
+    @property
+    def trace(self) -> list[str]:
+        """`tick N`, `step RUN K` and `outcome RUN KIND`, oldest first; empty unless asked for."""
+        return self._scheduler.trace
+
+    @property
+    def late_completions(self) -> int:
+        """How many answers and endings came for runs that were over."""
+        return self._scheduler.late_completions
+
+    @property
+    def ticks(self) -> int:
+        return self._scheduler.ticks
+
+    @property
+    def steps(self) -> int:
+        """Steps taken by all runs."""
+        return self._scheduler.steps
+
+    @property
+    def live(self) -> int:
+        """Runs without an outcome."""
+        return self._scheduler.live
+
+    # -- driving
+
+    def tick(self) -> int:
+        """Make one tick; how many steps it took."""
+        return self._scheduler.tick()
+
+    def run_until_idle(self, max_ticks: int = DEFAULT_MAX_TICKS) -> int:
+        """Tick until nothing is ready; how many ticks that took. Raises NotIdle after `max_ticks`."""
+        made = 0
+        while not self._scheduler.is_idle():
+            if made >= max_ticks:
+                raise NotIdle(
+                    f"still busy after {max_ticks} ticks",
+                    remedy="a run never rests: give it something to wait for, or raise max_ticks",
+                )
+            self._scheduler.tick()
+            made += 1
+        return made
+
+    def advance(self, ms: float) -> None:
+        """Let virtual time pass, stopping at each deadline and draining everything ready before time moves on."""
+        if not math.isfinite(ms):
+            raise ValueError(f"time advances by a finite number of milliseconds, not {ms}")
+        if ms < 0:
+            return
+        clock = self.clock
+        if not isinstance(clock, VirtualClock):
+            raise RunError("only a virtual clock can be advanced", remedy="make the runtime with clock=VirtualClock()")
+        target = clock.now_ms() + int(ms)
+        while True:
+            self.run_until_idle()
+            deadline = self._scheduler.next_deadline()
+            if deadline is None or deadline > target:
+                break
+            clock.move_to(deadline)
+        clock.move_to(target)

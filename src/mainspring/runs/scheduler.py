@@ -1,0 +1,458 @@
+"""The scheduler of runs: one queue, one ready list, one timer wheel, and a budget.
+
+Everything that lets a run go on (its start, an answer, a timer, a returned value, a failure) enters one first-in
+first-out queue. A tick appends the timers that are due, drains the queue (endings take effect here, everything else
+moves to the ready list) and then takes at most `budget` steps from the ready list. What a tick produces waits for the
+next tick. From this follow the promises: a run steps at most once per tick, so runs take turns however long their
+chains are; a completion from outside is served after finitely many ticks; an outcome falls in the tick after the last
+step.
+
+The queue holds runs, not messages: a run has at most one thing under way, so what it brings is kept in the run. That
+keeps a step to a handful of attribute reads. A run that ended while it was queued stays in the queue as a stale entry
+that costs nothing and is skipped; `_stale` counts them, so that a runtime with nothing but stale entries is idle.
+
+Nothing here knows asyncio, except that a handler's coroutine becomes a task: how ticks are brought about is the
+business of `hosting.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from mainspring.loop import Clock, TimerEntry, TimerWheel
+from mainspring.runs.answering import Handled, accept, supervise
+from mainspring.runs.context import Context, run_cleanup
+from mainspring.runs.effect import Effect
+from mainspring.runs.errors import EffectTimeout, NotAnEffect, UnhandledEffect
+from mainspring.runs.outcome import Cancelled, Failed, Outcome, Value, kind_of
+from mainspring.runs.run import FAILURE, RESUME, START, VALUE, Run, release_waiters
+
+if TYPE_CHECKING:
+    from mainspring.runs.durable import Durability
+    from mainspring.runs.hosting import Host
+
+logger = logging.getLogger("mainspring.runs")
+
+DEFAULT_BUDGET: Final = 1024  # the seed contract's recommendation: long enough to amortise a host turn
+CLOSE_ATTEMPTS: Final = 16  # how often a program that swallows its closing is closed again
+
+
+class FailureSink(Protocol):
+    def __call__(self, error: BaseException, run_id: str, /) -> object: ...
+
+
+def normal_budget(budget: float | None) -> int:
+    """Floored, at least 1; None, NaN and infinity mean the default."""
+    if budget is None or not math.isfinite(budget):
+        return DEFAULT_BUDGET
+    return max(1, math.floor(budget))
+
+
+class Scheduler:
+    """Owns every live run of one runtime. Used through `Runtime`."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        budget: float | None,
+        trace: bool,
+        on_failure: FailureSink | None,
+    ) -> None:
+        self.clock = clock
+        self.budget = normal_budget(budget)
+        self.on_failure = on_failure
+        self.on_outcome: list[Callable[[Run[Any], Outcome[Any]], object]] = []
+        self.trace: list[str] = []
+        self.ticks = 0
+        self.steps = 0
+        self.late_completions = 0
+        self.live = 0
+        self.handlers: dict[type, Handled] = {}
+        self.current: Run[Any] | None = None
+        self.host: Host | None = None
+        self.durability: Durability | None = None
+        self.join_request: Callable[[Run[Any]], Effect[Any]]
+        self.tasks: set[Any] = set()
+        self._tracing = trace
+        self._queue: deque[Run[Any]] = deque()
+        self._ready: deque[Run[Any]] = deque()
+        self._stale = 0
+        self._outside: deque[Callable[[], None]] = deque()
+        self._wheel = TimerWheel()
+        self._timers = 0
+        self._armed = False
+        self._thread = threading.get_ident()
+
+    # -- starting and driving
+
+    def launch(self, run: Run[Any]) -> None:
+        """Queue the first step of a run whose program is ready."""
+        self.live += 1
+        self.enqueue(run, START, None)
+
+    def enqueue(self, run: Run[Any], brings: int, answer: Any) -> None:
+        """Put a live run into the queue with what it brings."""
+        run._brings = brings
+        run._answer = answer
+        run._queued = True
+        self._queue.append(run)
+        if not self._armed:
+            self.arm()
+
+    def arm(self) -> None:
+        """Ask the host for a turn, if there is a host, something to do, and no turn asked for yet."""
+        if not self._armed and self.host is not None and not self.is_idle():
+            self._armed = self.host.soon(self.pump)
+
+    def pump(self) -> None:
+        """One host turn: ticks until nothing is ready or a budget of steps is spent, then the next wake-up."""
+        self._armed = True
+        left = self.budget
+        while left > 0 and not self.is_idle():
+            left -= max(1, self.tick())
+        self._armed = False
+        self.arm()
+        self._wake_for_timers()
+
+    def _wake_for_timers(self) -> None:
+        if self.host is not None:
+            deadline = self._wheel.next_deadline()
+            if deadline is not None:
+                self.host.wake_at(deadline, self.pump)
+
+    def is_idle(self) -> bool:
+        """Whether a tick would find nothing to do now."""
+        return (
+            len(self._queue) + len(self._ready) <= self._stale
+            and not self._outside
+            and not (len(self._wheel) and self._wheel.has_ready(self.clock.now_ms()))
+        )
+
+    def next_deadline(self) -> int | None:
+        return self._wheel.next_deadline()
+
+    def tick(self) -> int:
+        """One tick; how many steps it took."""
+        self.ticks += 1
+        self._thread = threading.get_ident()
+        if self._tracing:
+            self.trace.append(f"tick {self.ticks}")
+        while self._outside:
+            self._outside.popleft()()
+        if len(self._wheel):
+            self._fire_timers()
+        if self._queue:
+            self._drain()
+        ready, budget, taken = self._ready, self.budget, 0
+        while ready and taken < budget:
+            run = ready.popleft()
+            if run._done:
+                self._stale -= 1
+                continue
+            taken += 1
+            self._step(run)
+        self.steps += taken
+        return taken
+
+    def _fire_timers(self) -> None:
+        now = self.clock.now_ms()
+        while (entry := self._wheel.pop_ready(now)) is not None:
+            entry.message()
+
+    def _drain(self) -> None:
+        """Endings take effect; the rest is ready. What this causes waits for the next tick."""
+        queue, ready = self._queue, self._ready
+        for _ in range(len(queue)):
+            if not queue:
+                return  # an ending made everything stale and the queue was cleared
+            run = queue.popleft()
+            if run._done:
+                self._stale -= 1
+            elif run._brings <= RESUME:
+                ready.append(run)
+            else:
+                run._queued = False
+                answer, run._answer = run._answer, None
+                if run._brings == VALUE:
+                    self._returned(run, answer)
+                else:
+                    self.settle(run, Failed(answer))
+
+    def _returned(self, run: Run[Any], value: Any) -> None:
+        if run._family is not None and run._family.holds_back(run, value):
+            return
+        self.settle(run, Value(value))
+
+    # -- a step
+
+    def _step(self, run: Run[Any]) -> None:
+        answer, run._answer = run._answer, None
+        run._queued = False
+        if self._tracing:
+            self.trace.append(f"step {run.id} {run._steps}")
+        run._steps += 1
+        self.current = run
+        try:
+            request = run._send(answer)  # type: ignore[misc]
+        except StopIteration as stop:
+            self.bring(run, VALUE, stop.value)
+        except (KeyboardInterrupt, SystemExit) as error:
+            self.bring(run, FAILURE, error)
+            raise
+        except BaseException as error:
+            self.bring(run, FAILURE, error)
+        else:
+            if run._done:
+                self._close(run)
+            else:
+                self._dispatch(run, request)
+        finally:
+            self.current = None
+
+    def _dispatch(self, run: Run[Any], request: Any) -> None:
+        handled = self.handlers.get(request.__class__)
+        if handled is None:
+            self.bring(run, FAILURE, self._no_handler(request))
+        elif run._durable is not None and request.__journaled__:
+            run._durable.perform(run, request, handled)
+        else:
+            self.call_handler(run, request, handled)
+
+    def _no_handler(self, request: Any) -> Exception:
+        name = type(request).__name__
+        if not isinstance(request, Effect):
+            return NotAnEffect(
+                f"a program suspended on {name}, which is not an effect",
+                remedy="yield effects only; awaiting asyncio objects belongs in a handler",
+            )
+        return UnhandledEffect(
+            f"Unhandled effect {name}: no handler is registered", remedy=f"call runtime.handle({name}, handler)"
+        )
+
+    def call_handler(self, run: Run[Any], request: Any, handled: Handled) -> None:
+        """Ask the handler, in the step that performed the effect."""
+        context = run._context
+        if context is None:
+            context = run._context = Context(run, self)
+        run._asked = handled
+        try:
+            result = handled.call(request, context)
+        except Exception as error:
+            self.bring(run, FAILURE, error)
+            return
+        answer = result
+        if result.__class__ is handled.expected:
+            answer = result.value
+        elif result.__class__ not in handled.bare:
+            self._unusual_result(run, request, handled, result)
+            return
+        self.bring(run, RESUME, answer)
+
+    def _unusual_result(self, run: Run[Any], request: Any, handled: Handled, result: Any) -> None:
+        """Anything but a plain answer: an ending, something to wait for, or a mistake."""
+        kind, value = accept(handled, result)
+        if kind != "wait":
+            self.bring(run, {"resume": RESUME, "end": VALUE, "error": FAILURE}[kind], value)
+            return
+        if run._asked is not handled:  # it was cancelled, or answered, inside the handler
+            if asyncio.iscoroutine(value):
+                value.close()
+            return
+        if handled.timeout_ms is not None:
+            self._limit(run, handled)
+        if value is not None:
+            supervise(self, run, handled, value)
+
+    def _limit(self, run: Run[Any], handled: Handled) -> None:
+        step = run._steps
+
+        def late() -> None:
+            if run._asked is handled and run._steps == step:
+                error = EffectTimeout(
+                    f"the handler of {handled.name} did not answer within {handled.timeout_ms} ms",
+                    remedy="answer sooner, or register it with a longer timeout_ms",
+                )
+                self.bring(run, FAILURE, error)
+
+        self.release_timer(run, handled.timeout_ms or 0, late)
+
+    # -- what comes back
+
+    def bring(self, run: Run[Any], brings: int, value: Any) -> None:
+        """What a step or a handler produced: queued, journaled first for a durable run, dropped if the run is over."""
+        if run._done:
+            self.late_completions += 1
+            if brings != RESUME and self.current is run:
+                self._close(run)
+            return
+        run._asked = None
+        if run._releases is not None:
+            self.release(run)
+        if run._durable is not None:
+            run._durable.bring(run, brings, value)
+        else:
+            self.enqueue(run, brings, value)
+
+    def answered(self, run: Run[Any], step: int, handled: Handled, result: Any, error: BaseException | None) -> None:
+        """The answer of a handler that took its time; too late when the run is past that step."""
+        if run._asked is not handled or run._steps != step:
+            self.late_completions += 1
+        elif error is not None:
+            self.bring(run, FAILURE, error)
+        else:
+            kind, value = accept(handled, result)
+            if kind != "wait":
+                self.bring(run, {"resume": RESUME, "end": VALUE, "error": FAILURE}[kind], value)
+            elif value is not None:
+                supervise(self, run, handled, value)
+
+    def answer_later(
+        self, run: Run[Any], step: int, handled: Handled, result: Any, error: BaseException | None
+    ) -> None:
+        """`answered` for any thread."""
+        if threading.get_ident() == self._thread:
+            self.answered(run, step, handled, result, error)
+        else:
+            self.from_outside(lambda: self.answered(run, step, handled, result, error))
+
+    def from_outside(self, call: Callable[[], None]) -> None:
+        """Have `call` made at the next tick; for other threads."""
+        self._outside.append(call)
+        if self.host is not None:
+            self.host.from_thread(self.arm)
+
+    # -- what an effect holds while it is unanswered
+
+    def on_release(self, run: Run[Any], release: Callable[[], object]) -> None:
+        if run._done:
+            release()
+        elif run._releases is None:
+            run._releases = [release]
+        else:
+            run._releases.append(release)
+
+    def release(self, run: Run[Any]) -> None:
+        releases, run._releases = run._releases, None
+        for release in releases or ():
+            release()
+
+    def timer(self, delay_ms: float, call: Callable[[], object]) -> int:
+        """Call `call` in the first tick after the delay. Fractions are cut, negative and NaN are 0."""
+        self._timers += 1
+        delay = int(delay_ms) if math.isfinite(delay_ms) and delay_ms > 0 else 0
+        deadline = self.clock.now_ms() + delay
+        self._wheel.schedule(TimerEntry(self._timers, deadline, call, "run"))
+        if self.host is not None and not self._armed:
+            self.host.wake_at(deadline, self.pump)
+        return self._timers
+
+    def forget_timer(self, timer: int) -> bool:
+        return self._wheel.cancel(timer)
+
+    def release_timer(self, run: Run[Any], delay_ms: float, call: Callable[[], object]) -> int:
+        """A timer that dies with the current effect of the run."""
+        timer = self.timer(delay_ms, call)
+        self.on_release(run, lambda: self._wheel.cancel(timer))
+        return timer
+
+    # -- endings
+
+    def cancel(self, run: Run[Any], reason: Any) -> bool:
+        if run._done:
+            return False
+        self.settle(run, Cancelled(reason))
+        return True
+
+    def unref(self, run: Run[Any]) -> None:
+        if run._family is not None:
+            run._family.unref(run)
+
+    def settle(self, run: Run[Any], outcome: Outcome[Any]) -> None:
+        """The one transition to an end. Children first, then the program, then everyone who wants to know."""
+        run._done = True
+        run._asked = None
+        run._outcome = outcome
+        self.live -= 1
+        if run._queued:
+            self._drop_queued(run)
+        if run._releases is not None:
+            self.release(run)
+        if run._family is not None:
+            run._family.owner_ended(run, outcome)
+        self._close(run)
+        if run._durable is not None:
+            run._durable.settle(run, outcome)
+        else:
+            self.announce(run)
+
+    def announce(self, run: Run[Any]) -> None:
+        """The world may know the outcome."""
+        outcome = run._outcome
+        assert outcome is not None
+        run._settled = True
+        if self._tracing:
+            self.trace.append(f"outcome {run.id} {kind_of(outcome)}")
+        closers, run._closers = run._closers, None
+        for cleanup in closers or ():
+            run_cleanup(cleanup, run.id)
+        if isinstance(outcome, Failed):
+            self._report(outcome.error, run.id)
+        for listener in self.on_outcome:
+            try:
+                listener(run, outcome)
+            except Exception:
+                logger.exception("a listener for outcomes failed on run %s", run.id)
+        if run._waiters is not None:
+            release_waiters(run)
+        if run._family is not None:
+            run._family.child_ended(run, outcome)
+
+    def _report(self, error: BaseException, run_id: str) -> None:
+        if self.on_failure is None:
+            logger.error("run %s failed: %s: %s", run_id, type(error).__name__, error)
+            return
+        try:
+            self.on_failure(error, run_id)
+        except Exception:
+            logger.exception("the failure sink failed on run %s", run_id)
+
+    def _drop_queued(self, run: Run[Any]) -> None:
+        """A queued run ended: what it brought is late, and its entry is stale."""
+        run._answer = None
+        run._queued = False
+        self._stale += 1
+        if run._brings != START:
+            self.late_completions += 1
+        if len(self._queue) + len(self._ready) == self._stale:
+            self._queue.clear()
+            self._ready.clear()
+            self._stale = 0
+
+    def _close(self, run: Run[Any]) -> None:
+        """Close the program, so that its finally blocks run; a program in the middle of its step is closed after it."""
+        close = run._close
+        if close is None:
+            return
+        run._send = run._close = None
+        for _ in range(CLOSE_ATTEMPTS):
+            try:
+                close()
+            except ValueError:  # it is running right now: the step closes it when it comes back
+                run._close = close
+                return
+            except RuntimeError as error:
+                if "ignored GeneratorExit" not in str(error):
+                    logger.exception("run %s raised while it was closed", run.id)
+                    return
+            except BaseException:
+                logger.exception("run %s raised while it was closed", run.id)
+                return
+            else:
+                return
+        logger.error("run %s (%s) swallows its closing; it was left behind", run.id, run.program)

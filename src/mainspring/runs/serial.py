@@ -1,0 +1,133 @@
+"""Values as JSON: what a durable run may hold, and what it gets back.
+
+A journal is only worth something if a program that is executed again sees exactly what it saw the first time. So in a
+durable run every value goes through JSON once, also when nothing crashed: the program always gets the decoded value.
+Types come from the annotations (`Effect[Receipt]`, the program's parameters), so dataclasses and Structs come back as
+themselves. What JSON would change silently is refused, with the path to the value: NaN and infinities, bytes without a
+declared type, keys that are not text, sets without a declared type.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import typing
+from typing import Any, Final
+
+import msgspec
+
+from mainspring.runs.errors import RunError
+
+_encode: Final = msgspec.json.Encoder(order="deterministic").encode
+_SCALARS: Final = frozenset({type(None), bool, int, str})
+_DEPTH: Final = 100  # deeper values are almost certainly cycles
+
+Raw = msgspec.Raw
+
+
+class Unserialisable(RunError):
+    """A value of a durable run cannot be written down. The message names the path of the value."""
+
+    code = "unserialisable"
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"{path}: {problem}", remedy="durable runs keep JSON values; convert it, or declare its type")
+        self.path = path
+
+
+def encode(value: Any, path: str, as_type: Any = Any) -> bytes:
+    """The value as JSON text; raises Unserialisable with the path of the part that does not fit."""
+    if value.__class__ in _SCALARS and as_type is Any:
+        try:
+            return _encode(value)
+        except (UnicodeEncodeError, OverflowError) as error:
+            raise Unserialisable(path, str(error)) from None
+    _check(value, path, as_type is not Any, 0)
+    try:
+        text = _encode(value)
+        if as_type is not Any:
+            msgspec.json.decode(text, type=as_type)
+    except (TypeError, ValueError, OverflowError, UnicodeEncodeError, RecursionError) as error:
+        raise Unserialisable(path, _first_line(error)) from None
+    return text
+
+
+def decode(text: bytes | Raw, as_type: Any = Any) -> Any:
+    """The value again, as the declared type."""
+    return msgspec.json.decode(text, type=as_type)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def _check(value: Any, path: str, typed: bool, depth: int) -> None:
+    """Refuse what JSON would change without a word. `typed` values may use what their declared type brings back."""
+    if depth > _DEPTH:
+        raise Unserialisable(path, "nested too deeply, or a cycle")
+    kind = value.__class__
+    if kind in _SCALARS:
+        if kind is str and not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise Unserialisable(path, "text with a lone surrogate") from None
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise Unserialisable(path, f"{value} is not a JSON number")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str) and not typed:
+                raise Unserialisable(f"{path}[{key!r}]", f"a key of type {type(key).__name__}, not text")
+            _check(item, f"{path}[{key!r}]", typed, depth + 1)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            _check(item, f"{path}[{index}]", typed, depth + 1)
+    elif isinstance(value, set | frozenset | bytes | bytearray | memoryview) and not typed:
+        raise Unserialisable(path, f"a value of type {kind.__name__}")
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            _check(getattr(value, name), f"{path}.{name}", True, depth + 1)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            _check(getattr(value, field.name), f"{path}.{field.name}", True, depth + 1)
+    else:
+        _check_other(value, path)
+
+
+def _check_other(value: Any, path: str) -> None:
+    try:
+        _encode(value)
+    except Exception:
+        raise Unserialisable(path, f"a value of type {type(value).__name__}") from None
+
+
+def parameter_types(program: Any) -> list[Any]:
+    """The declared types of a program's positional parameters, in order; Any where it says nothing usable."""
+    hints = hints_of(program)
+    code = getattr(program, "__code__", None)
+    if code is None:
+        return []
+    return [usable(hints.get(name, Any)) for name in code.co_varnames[: code.co_argcount]]
+
+
+def return_type(program: Any) -> Any:
+    return usable(hints_of(program).get("return", Any))
+
+
+def hints_of(program: Any) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(program)
+    except Exception:  # annotations of names that exist only for type checkers
+        return {}
+
+
+def usable(hint: Any) -> Any:
+    """A type msgspec can decode, or Any."""
+    if hint is Any or hint is None or hint is type(None):
+        return Any
+    try:
+        msgspec.json.Decoder(hint)
+    except Exception:
+        return Any
+    return hint
