@@ -34,6 +34,7 @@ from mainspring.log.contract import (
 )
 from mainspring.log.group_commit import Log
 from mainspring.log.memory import MemoryEngine
+from mainspring.log.sqlite import SqliteEngine
 
 __all__ = [
     "ABSENT",
@@ -64,6 +65,7 @@ __all__ = [
     "Remove",
     "Restorable",
     "Result",
+    "SqliteEngine",
     "StoredEvent",
     "Tail",
 ]

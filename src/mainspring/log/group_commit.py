@@ -34,6 +34,7 @@ from mainspring.log.contract import (
 )
 
 TRIM_STEP = 5_000  # events per commit: some 10 ms of a writer's time, so that publishers hardly notice a trim
+MOST_OPERATIONS = 4_096  # per commit: beyond this a group gains nothing, and its first writer waits for its last
 
 Callback = Callable[[Result], object]
 
@@ -49,6 +50,7 @@ class Log:
         self._direct = engine if isinstance(engine, DirectEngine) else None
         self._batches: list[Batch] = []
         self._callbacks: list[Callback] = []
+        self._operations = 0
         self._under_way: list[Callback] | None = None
         self._flush_planned = False
         self._closed = False
@@ -99,6 +101,7 @@ class Log:
             raise LogUnavailable("the log is closed", remedy="open it, or stop writing before it closes")
         self._batches.append(batch)
         self._callbacks.append(callback)
+        self._operations += len(batch.operations)
         if not self._flush_planned and self._under_way is None:
             self._flush_planned = True
             self._idle.clear()
@@ -108,8 +111,11 @@ class Log:
 
     def _flush(self) -> None:
         self._flush_planned = False
-        batches, self._batches = self._batches, []
-        self._under_way, self._callbacks = self._callbacks, []
+        batches = self._batches
+        if self._operations <= MOST_OPERATIONS:
+            self._batches, self._under_way, self._callbacks, self._operations = [], self._callbacks, [], 0
+        else:
+            batches = self._first_batches()
         self.commits += 1
         assert self._loop is not None
         if self._direct is None:
@@ -120,6 +126,19 @@ class Log:
             self._direct.submit(batches, lambda results: _wake(loop, self._finish, results))
         except Exception as error:
             self._loop.call_soon(self._finish, _unavailable(error, len(batches)))
+
+    def _first_batches(self) -> list[Batch]:
+        """As many as fit one commit, at least one; the rest stays for the next."""
+        count = operations = 0
+        for batch in self._batches:
+            if count and operations + len(batch.operations) > MOST_OPERATIONS:
+                break
+            operations += len(batch.operations)
+            count += 1
+        self._operations -= operations
+        first, self._batches = self._batches[:count], self._batches[count:]
+        self._under_way, self._callbacks = self._callbacks[:count], self._callbacks[count:]
+        return first
 
     async def _commit(self, batches: list[Batch]) -> None:
         try:

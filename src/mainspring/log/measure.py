@@ -18,11 +18,12 @@ class _Measurable(Protocol):
 
 def event_bytes(event: _Measurable) -> int:
     """The bytes of payload, headers, key and id: what retention by size counts."""
-    size = len(event.payload) + len(event.id.encode())
-    if event.headers is not None:
-        size += len(event.headers)
-    if event.key is not None:
-        size += len(event.key.encode())
+    id, key, headers = event.id, event.key, event.headers
+    size = len(event.payload) + (len(id) if id.isascii() else len(id.encode()))
+    if key is not None:
+        size += len(key) if key.isascii() else len(key.encode())
+    if headers is not None:
+        size += len(headers)
     return size
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from mainspring.log.contract import ABSENT, Append, Put, Refused
 
-MAX_OFFSET = (1 << 40) - 1
 MAX_PARTITION = (1 << 31) - 1
 _MAX_INT = (1 << 63) - 1
 
@@ -29,6 +28,10 @@ def moved_version(space: str, key: str, expect: int, actual: int) -> Refused:
     )
 
 
+def bad_text() -> Refused:
+    return Refused("a text holds a lone surrogate", remedy="send well-formed Unicode", code="bad_text")
+
+
 def not_storable(item: Append | Put) -> Refused | None:
     """Why an operation can never be stored, whatever the state of the log; None when it can."""
     try:
@@ -42,7 +45,7 @@ def not_storable(item: Append | Put) -> Refused | None:
             if text is not None:
                 text.encode()
     except UnicodeEncodeError:
-        return Refused("a text holds a lone surrogate", remedy="send well-formed Unicode", code="bad_text")
+        return bad_text()
     if not 0 <= item.partition <= MAX_PARTITION:
         return Refused(f"partition {item.partition} is out of range", remedy="use 0 or more", code="bad_partition")
     if not -_MAX_INT <= item.ts <= _MAX_INT:

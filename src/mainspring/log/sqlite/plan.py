@@ -1,0 +1,290 @@
+"""Deciding a commit before the disk is touched.
+
+There is one writer, so what a batch expects can be checked in memory: the ledger knows every tail, and versions and
+dedupe marks that batches ask about are looked up once for the whole commit. A plan goes through the batches in order,
+gives offsets and versions, and collects flat lists of values for a few many-row statements. A batch that is refused is
+taken out of the lists again, so no savepoint is needed, and its neighbours do not notice.
+
+Why many-row statements: Python's sqlite3 lets go of the interpreter lock at every step of a statement. With a busy
+event loop beside it each step can wait for its turn again; 512 rows by `executemany` were measured at 13 ms, by one
+statement at 2.3 ms. Fewer steps are worth more here than anything inside them.
+
+`Append` is by far the most frequent operation and is handled inline; the rest is dispatched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mainspring.log.contract import (
+    ABSENT,
+    ANY_VERSION,
+    Append,
+    Batch,
+    Delete,
+    Guard,
+    Put,
+    Receipt,
+    Refused,
+    Remove,
+    Result,
+)
+from mainspring.log.measure import event_bytes
+from mainspring.log.refusals import bad_text, moved_tail, moved_version, not_storable
+from mainspring.log.sqlite.checksum import event_checksum, record_checksum
+from mainspring.log.sqlite.ledger import Ledger, Slot
+from mainspring.log.sqlite.schema import MAX_OFFSET
+
+Place = tuple[str, str]  # (space, key) of a record, or (topic, dedupe) of a mark
+Found = tuple[int, int]  # of a mark: pos, until
+
+_MAX_INT = (1 << 63) - 1
+
+
+class Plan:
+    """What one commit will do. Made for one commit, then thrown away."""
+
+    def __init__(self, ledger: Ledger, versions: dict[Place, int], marks: dict[Place, Found]) -> None:
+        """`versions` and `marks` hold what the file has of the records and marks that `questions` named."""
+        self._ledger = ledger
+        self._versions = versions
+        self._found_marks = marks
+        self.event_values: list[object] = []  # nine per event, in the table's order
+        self.appended: list[tuple[Slot, Append]] = []
+        self.records: dict[Place, tuple[int, int, bytes] | None] = {}  # version, crc, value; None: deleted
+        self.marks: dict[Place, tuple[int, int]] = {}
+        self.removals: list[tuple[Slot, int, tuple[int, ...]]] = []  # below, offsets
+        self.touched: list[Slot] = []
+        self.first_version = ledger.version
+        self._undo: list[Callable[[], object]] = []
+
+    @property
+    def only_events(self) -> bool:
+        return not (self.records or self.marks or self.removals)
+
+    def add(self, batch: Batch) -> Result:
+        """The batch's receipt once the commit is durable, or why it takes no part in it."""
+        offsets: list[tuple[int, int, bool]] = []
+        versions: list[int] = []
+        undo = self._undo
+        undo.clear()
+        try:
+            for operation in batch.operations:
+                if type(operation) is Append:
+                    offsets.append(self._append(operation))
+                elif type(operation) is Put:
+                    versions.append(self._put(operation))
+                elif type(operation) is Delete:
+                    self._delete(operation)
+                elif type(operation) is Guard:
+                    self._check_version((operation.space, operation.key), operation.version)
+                elif type(operation) is Remove:
+                    self._remove(operation)
+                else:
+                    raise Refused(f"{type(operation).__name__} is no operation of the log", code="bad_operation")
+        except (Refused, UnicodeEncodeError, TypeError, AttributeError) as error:
+            for step in reversed(undo):
+                step()
+            return _refusal(error)
+        return Receipt(tuple(offsets), tuple(versions))
+
+    def abandon(self) -> None:
+        """The commit failed: nothing of it happened, so the ledger goes back to what is on disk."""
+        for slot in self.touched:
+            if slot.saved is not None:
+                slot.tail, slot.total, slot.high_ts = slot.saved
+                slot.saved = None
+            if not slot.stored:
+                self._ledger.drop(slot)
+        self._ledger.version = self.first_version
+
+    def settle(self) -> None:
+        """The commit is on disk: what was planned is now true."""
+        for slot in self.touched:
+            slot.saved = None
+            if slot.tail:
+                slot.stored = True
+                slot.durable_tail = slot.tail
+            elif not slot.stored:
+                self._ledger.drop(slot)  # made for a batch that was refused
+
+    def new_slots(self) -> list[Slot]:
+        return [slot for slot in self.touched if slot.tail and not slot.stored]
+
+    # -- events
+
+    def _append(self, event: Append) -> tuple[int, int, bool]:
+        if event.dedupe is not None:
+            first = self._seen(event)
+            if first is not None:
+                return first
+        partition = event.partition
+        slot = self._ledger.slots.get((event.topic, partition))
+        if slot is None or slot.saved is None:
+            slot = self._touch(event, slot)
+        tail = slot.tail
+        if event.expect is not None and event.expect != tail:
+            raise moved_tail(event, tail)
+        ts, id, key, headers, payload = event.ts, event.id, event.key, event.headers, event.payload
+        offset = tail + 1
+        if offset > MAX_OFFSET or not -_MAX_INT <= ts <= _MAX_INT:
+            raise not_storable(event) or Refused("the partition has no offset left", code="partition_full")
+        pos = slot.base + offset
+        crc = event_checksum(pos, ts, id, key, headers, payload)
+        total, high = slot.total, slot.high_ts
+        size = event_bytes(event)
+        slot.tail = offset
+        slot.total = total + size
+        if high is None or ts >= high:
+            slot.high_ts = ts
+            own_high = None
+        else:
+            own_high = high
+        self.event_values += (pos, ts, own_high, total + size, crc, id, key, headers, payload)
+        self.appended.append((slot, event))
+        self._undo.append(lambda: self._take_back(slot, tail, total, high))
+        if event.dedupe is not None:
+            self._mark(event, pos)
+        return partition, offset, False
+
+    def _take_back(self, slot: Slot, tail: int, total: int, high: int | None) -> None:
+        del self.event_values[-9:]
+        self.appended.pop()
+        slot.tail, slot.total, slot.high_ts = tail, total, high
+
+    def _touch(self, event: Append, slot: Slot | None) -> Slot:
+        if slot is None:
+            if fault := not_storable(event):
+                raise fault
+            slot = self._ledger.create(event.topic, event.partition)
+        slot.saved = (slot.tail, slot.total, slot.high_ts)
+        self.touched.append(slot)
+        return slot
+
+    def _seen(self, event: Append) -> tuple[int, int, bool] | None:
+        assert event.dedupe is not None
+        place = (event.topic, event.dedupe)
+        found = self.marks.get(place) or self._found_marks.get(place)
+        if found is None or found[1] < event.ts:
+            return None
+        return self._ledger.slot_of(found[0]).partition, found[0] & MAX_OFFSET, True
+
+    def _mark(self, event: Append, pos: int) -> None:
+        assert event.dedupe is not None
+        if not -_MAX_INT <= event.dedupe_until <= _MAX_INT:
+            raise Refused(f"the time {event.dedupe_until} is out of range", remedy="use epoch milliseconds")
+        event.dedupe.encode()
+        place = (event.topic, event.dedupe)
+        before = self.marks.get(place)
+        self.marks[place] = (pos, event.dedupe_until)
+        self._undo.append(lambda: _set_back(self.marks, place, before))
+
+    def _remove(self, remove: Remove) -> None:
+        slot = self._ledger.slots.get((remove.topic, remove.partition))
+        if slot is None:
+            return
+        if slot.saved is None:
+            slot.saved = (slot.tail, slot.total, slot.high_ts)
+            self.touched.append(slot)
+        below = min(remove.below, slot.tail + 1)
+        offsets = tuple(offset for offset in remove.offsets if 0 < offset <= slot.tail)
+        self.removals.append((slot, below, offsets))
+        self._undo.append(self.removals.pop)
+
+    # -- records
+
+    def _check_version(self, place: Place, expect: int) -> None:
+        if expect == ANY_VERSION:
+            return
+        if place in self.records:
+            record = self.records[place]
+            actual = ABSENT if record is None else record[0]
+        else:
+            actual = self._versions.get(place, ABSENT)
+        if actual != expect:
+            raise moved_version(place[0], place[1], expect, actual)
+
+    def _write(self, place: Place, record: tuple[int, int, bytes] | None) -> None:
+        had, before = place in self.records, self.records.get(place)
+        self.records[place] = record
+
+        def undo() -> None:
+            if had:
+                self.records[place] = before
+            else:
+                del self.records[place]
+
+        self._undo.append(undo)
+
+    def _put(self, put: Put) -> int:
+        if not put.space or not put.key:
+            raise not_storable(put) or Refused("a record needs a space and a key")
+        place = (put.space, put.key)
+        self._check_version(place, put.expect)
+        version = self._ledger.version + 1
+        self._write(place, (version, record_checksum(put.space, put.key, version, put.value), put.value))
+        self._ledger.version = version
+        return version
+
+    def _delete(self, delete: Delete) -> None:
+        place = (delete.space, delete.key)
+        delete.space.encode()
+        delete.key.encode()
+        self._check_version(place, delete.expect)
+        self._write(place, None)
+
+    def record_values(self) -> tuple[list[object], list[object]]:
+        """Flat values: five for each record to write, two for each to delete."""
+        written: list[object] = []
+        deleted: list[object] = []
+        for place, record in self.records.items():
+            if record is None:
+                deleted += place
+            else:
+                written += (*place, *record)
+        return written, deleted
+
+
+def _refusal(error: Exception) -> Refused:
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, UnicodeEncodeError):
+        return bad_text()
+    return Refused(f"an operation holds a value of the wrong type: {error}", code="bad_operation")
+
+
+def questions(batches: Sequence[Batch]) -> tuple[dict[Place, None], dict[Place, None]]:
+    """What must be known of the file before planning: records whose version matters, and marks that may exist.
+
+    Texts that no file can hold are left out; planning refuses them.
+    """
+    versions: dict[Place, None] = {}
+    marks: dict[Place, None] = {}
+    for batch in batches:
+        for operation in batch.operations:
+            if type(operation) is Append:
+                if operation.dedupe is not None and _storable(operation.topic, operation.dedupe):
+                    marks[operation.topic, operation.dedupe] = None
+            elif type(operation) is not Remove and _matters(operation) and _storable(operation.space, operation.key):
+                versions[operation.space, operation.key] = None
+    return versions, marks
+
+
+def _matters(operation: Put | Delete | Guard) -> bool:
+    return type(operation) is Guard or operation.expect != ANY_VERSION
+
+
+def _storable(*texts: str) -> bool:
+    try:
+        for text in texts:
+            text.encode()
+    except (UnicodeEncodeError, AttributeError):
+        return False
+    return True
+
+
+def _set_back(marks: dict[Place, tuple[int, int]], place: Place, before: tuple[int, int] | None) -> None:
+    if before is None:
+        del marks[place]
+    else:
+        marks[place] = before

@@ -1,0 +1,137 @@
+"""The tables, their format number, and the way from older formats to this one.
+
+**Events** are rows of one table whose integer key is the partition's number shifted left by 43 bits, plus the offset.
+Integer keys make the shortest and fastest b-tree SQLite has; events of one partition lie together in offset order, and
+a publish is an insert at the end of its partition's range, whatever lies elsewhere. 43 bits hold 8.8 million million
+offsets; the 20 bits left hold a million partitions. The view `readable_events` shows topic, partition and offset.
+
+Two columns save an index each. `total` is the number of bytes ever appended to the partition up to and with this event,
+so sizes are a subtraction. `high_ts` is the highest time up to and with this event (NULL when that is its own `ts`): it
+never falls, so the first event of a given time is found by bisection, also when clocks stepped back.
+
+**Partitions** keep the tail, total and highest time as of the last removal, and how much was removed. The tail is the
+higher of this one and the last event's offset, so an append needs not touch this table, and offsets are not reused
+after the last event was removed.
+
+Columns that reads need before they know whether they want the payload stand before it: SQLite reads a row from the
+left.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+from mainspring.log.contract import FormatError
+
+APPLICATION_ID: Final = 0x4D53504C  # "MSPL": `file log.sqlite3` and our own boot tell our files from others'
+FORMAT: Final = 1
+OFFSET_BITS: Final = 43
+MAX_OFFSET: Final = (1 << OFFSET_BITS) - 1
+MAX_PARTITION_ID: Final = (1 << 20) - 1
+
+_FORMAT_1 = f"""
+CREATE TABLE format (
+    version INTEGER PRIMARY KEY  -- each format this file went through
+);
+CREATE TABLE partitions (
+    id            INTEGER PRIMARY KEY,
+    topic         TEXT NOT NULL,
+    partition     INTEGER NOT NULL,
+    tail          INTEGER NOT NULL,
+    total         INTEGER NOT NULL,
+    high_ts       INTEGER,
+    removed       INTEGER NOT NULL,
+    removed_bytes INTEGER NOT NULL,
+    UNIQUE (topic, partition)
+);
+CREATE TABLE events (
+    pos     INTEGER PRIMARY KEY,
+    ts      INTEGER NOT NULL,
+    high_ts INTEGER,
+    total   INTEGER NOT NULL,
+    crc     INTEGER NOT NULL,
+    id      TEXT NOT NULL,
+    key     TEXT,
+    headers BLOB,
+    payload BLOB NOT NULL
+);
+CREATE TABLE records (
+    space   TEXT NOT NULL,
+    key     TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    crc     INTEGER NOT NULL,
+    value   BLOB NOT NULL,
+    PRIMARY KEY (space, key)
+) WITHOUT ROWID;
+CREATE TABLE marks (
+    topic  TEXT NOT NULL,
+    dedupe TEXT NOT NULL,
+    pos    INTEGER NOT NULL,
+    until  INTEGER NOT NULL,
+    PRIMARY KEY (topic, dedupe)
+) WITHOUT ROWID;
+CREATE INDEX marks_by_time ON marks (until);
+CREATE TABLE counters (
+    name  TEXT PRIMARY KEY,
+    value INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE VIEW readable_events AS
+    SELECT p.topic, p.partition, e.pos & {MAX_OFFSET} AS offset,
+           strftime('%Y-%m-%dT%H:%M:%fZ', e.ts / 1000.0, 'unixepoch') AS time,
+           e.ts, e.id, e.key, CAST(e.headers AS TEXT) AS headers, CAST(e.payload AS TEXT) AS payload
+    FROM partitions p JOIN events e
+      ON e.pos > (p.id << {OFFSET_BITS}) AND e.pos < ((p.id + 1) << {OFFSET_BITS});
+CREATE VIEW readable_records AS
+    SELECT space, key, version, CAST(value AS TEXT) AS value FROM records;
+"""
+
+# Each entry brings a file from the format before it; entry n makes format n. Old entries never change.
+MIGRATIONS: Final[dict[int, str]] = {1: _FORMAT_1}
+
+
+def format_of(connection: sqlite3.Connection) -> int:
+    """The file's format; 0 for a new, empty file. Raises `FormatError` for a file that is not ours."""
+    try:
+        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        application = connection.execute("PRAGMA application_id").fetchone()[0]
+        if not tables and not application:
+            return 0
+        if application != APPLICATION_ID:
+            raise FormatError("this SQLite file is not a Mainspring log", remedy="name another file or directory")
+        found = connection.execute("SELECT max(version) FROM format").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.OperationalError) and "no such table" not in str(error):
+            raise
+        raise FormatError(
+            f"this file is no readable log: {error}", remedy="restore it from a backup, or name another file"
+        ) from error
+    return int(found or 0)
+
+
+def migrate(connection: sqlite3.Connection, upto: int = FORMAT, known: dict[int, str] | None = None) -> list[int]:
+    """Bring the file to this program's format; which formats were made. All of it happens, or nothing.
+
+    A file of a newer format is refused and left alone: an older program would not keep what the newer one relies on.
+    """
+    steps = MIGRATIONS if known is None else known
+    found = format_of(connection)
+    if found > upto:
+        raise FormatError(
+            f"the log has format {found}; this version of Mainspring knows formats up to {upto}",
+            remedy="use the newer version that wrote it, or restore a backup made before the upgrade",
+        )
+    made = [version for version in sorted(steps) if found < version <= upto]
+    if not made:
+        return made
+    script = "".join(f"{steps[version]}\nINSERT INTO format VALUES ({version});\n" for version in made)
+    try:
+        connection.executescript(
+            f"BEGIN IMMEDIATE;\nPRAGMA application_id = {APPLICATION_ID};\n{script}"
+            f"PRAGMA user_version = {upto};\nCOMMIT;"
+        )
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return made

@@ -1,0 +1,191 @@
+"""The one thread that writes.
+
+It takes commits from a queue, plans each in memory, and puts the result into the file in one transaction. When SQLite
+says no (a full disk, a failing one), the plan is abandoned: the ledger is what it was, every batch of the commit gets
+the error, and the next commit is tried as if nothing had happened. After errors that leave SQLite's own state in doubt,
+the connection and the ledger are made afresh first.
+
+`BEGIN IMMEDIATE` is left out when a commit is a single statement: that is its own transaction, and two round trips to
+SQLite less.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+
+from mainspring.errors import MainspringError
+from mainspring.log.contract import Batch, Result
+from mainspring.log.sqlite import statements as sql
+from mainspring.log.sqlite.connection import connect_writer
+from mainspring.log.sqlite.faults import connection_is_suspect, unavailable
+from mainspring.log.sqlite.ledger import VERSIONS_PER_RESERVATION, Ledger, Slot
+from mainspring.log.sqlite.plan import Found, Place, Plan, questions
+from mainspring.log.sqlite.recent import Recent
+from mainspring.log.sqlite.schema import migrate
+
+Done = Callable[[list[Result]], None]
+Job = Callable[[], None]
+
+
+class Writer:
+    """Owns the writing connection and the ledger. `submit` and `call` may be used from any thread."""
+
+    def __init__(self, path: Path, recent: Recent) -> None:
+        self._path = path
+        self._recent = recent
+        self._connection = connect_writer(path)
+        try:
+            migrate(self._connection)
+            self.ledger = Ledger(self._connection)
+        except BaseException:
+            self._connection.close()
+            raise
+        self._suspect = False
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="mainspring-log-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, batches: Sequence[Batch], done: Done) -> None:
+        self._jobs.put(lambda: done(self._commit(batches)))
+
+    def call(self, work: Callable[[sqlite3.Connection, Ledger], object], done: Callable[[object], None]) -> None:
+        """Do something rarer, in a transaction of its own; `done` gets what it returned, or the error."""
+        self._jobs.put(lambda: done(self._call(work)))
+
+    def stop(self) -> None:
+        """Finish what is queued, close the file, end the thread."""
+        self._jobs.put(None)
+        self._thread.join()
+        self._connection.close()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    # -- commits
+
+    def _commit(self, batches: Sequence[Batch]) -> list[Result]:
+        plan = None
+        try:
+            self._make_sound()
+            plan = self._plan(batches)
+            results: list[Result] = [plan.add(batch) for batch in batches]
+            self._store(plan)
+        except Exception as error:
+            return [self._failed(plan, error)] * len(batches)
+        return results
+
+    def _plan(self, batches: Sequence[Batch]) -> Plan:
+        asked_versions, asked_marks = questions(batches)
+        versions: dict[Place, int] = {}
+        marks: dict[Place, Found] = {}
+        if asked_versions:
+            places = list(asked_versions)
+            for n, (version,) in sql.ask(self._connection, sql.FIND_VERSIONS, places).items():
+                versions[places[n]] = version
+        if asked_marks:
+            places = list(asked_marks)
+            for n, (pos, until) in sql.ask(self._connection, sql.FIND_MARKS, places).items():
+                marks[places[n]] = (pos, until)
+        return Plan(self.ledger, versions, marks)
+
+    def _store(self, plan: Plan) -> None:
+        work = self._statements(plan)
+        removed: dict[Slot, tuple[int, int]] = {}
+        reserve = self.ledger.version > self.ledger.reserved_version
+        if len(work) == 1 and not plan.removals and not reserve:
+            self._connection.execute(*work[0])
+        elif work or plan.removals:
+            self._connection.execute("BEGIN IMMEDIATE")
+            for statement, values in work:
+                self._connection.execute(statement, values)
+            if reserve:
+                self._connection.execute(sql.RESERVE_VERSIONS, (self.ledger.version + VERSIONS_PER_RESERVATION,))
+            for slot, below, offsets in plan.removals:
+                self._remove(slot, below, offsets, removed)
+            self._connection.execute("COMMIT")
+        if reserve:
+            self.ledger.reserved_version = self.ledger.version + VERSIONS_PER_RESERVATION
+        for slot, (count, size) in removed.items():
+            slot.removed += count
+            slot.removed_bytes += size
+            self._recent.forget(slot)
+        self._recent.add([(slot, event) for slot, event in plan.appended if slot not in removed])
+        plan.settle()
+
+    def _statements(self, plan: Plan) -> list[tuple[str, Sequence[object]]]:
+        work: list[tuple[str, Sequence[object]]] = []
+        fresh = plan.new_slots()
+        if fresh:
+            rows = [value for slot in fresh for value in (slot.id, slot.topic, slot.partition, 0, 0, None, 0, 0)]
+            work += sql.pieces(sql.INSERT_PARTITIONS, 8, rows)
+        work += sql.pieces(sql.INSERT_EVENTS, 9, plan.event_values)
+        if plan.records:
+            written, deleted = plan.record_values()
+            work += sql.pieces(sql.DELETE_RECORDS, 2, deleted)
+            work += sql.pieces(sql.WRITE_RECORDS, 5, written)
+        if plan.marks:
+            rows = [value for place, found in plan.marks.items() for value in (*place, *found)]
+            work += sql.pieces(sql.WRITE_MARKS, 4, rows)
+        return work
+
+    def _remove(self, slot: Slot, below: int, offsets: tuple[int, ...], removed: dict[Slot, tuple[int, int]]) -> None:
+        work: list[tuple[str, str, Sequence[object]]] = []
+        if below > 1:
+            work.append((sql.MEASURE_RANGE, sql.DELETE_RANGE, (slot.base, slot.base + below)))
+        if offsets:
+            places = [slot.base + offset for offset in set(offsets)]
+            for (measure, values), (delete, _) in zip(
+                sql.pieces(sql.MEASURE_OFFSETS, 1, places), sql.pieces(sql.DELETE_OFFSETS, 1, places), strict=True
+            ):
+                work.append((measure, delete, values))
+        count, size = removed.get(slot, (0, 0))
+        for measure, delete, values in work:
+            more, more_size = self._connection.execute(measure, values).fetchone()
+            if more:
+                self._connection.execute(delete, values)
+                count, size = count + more, size + more_size
+        removed[slot] = (count, size)
+        self._connection.execute(
+            sql.UPDATE_PARTITION,
+            (slot.tail, slot.total, slot.high_ts, slot.removed + count, slot.removed_bytes + size, slot.id),
+        )
+
+    # -- the rest
+
+    def _call(self, work: Callable[[sqlite3.Connection, Ledger], object]) -> object:
+        try:
+            self._make_sound()
+            self._connection.execute("BEGIN IMMEDIATE")
+            result = work(self._connection, self.ledger)
+            self._connection.execute("COMMIT")
+        except Exception as error:
+            self._suspect = True  # the work may have moved the ledger
+            return self._failed(None, error)
+        return result
+
+    def _failed(self, plan: Plan | None, error: Exception) -> MainspringError:
+        if plan is not None:
+            plan.abandon()
+        try:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            self._suspect = True
+        if connection_is_suspect(error):
+            self._suspect = True
+        return error if isinstance(error, MainspringError) else unavailable(error)
+
+    def _make_sound(self) -> None:
+        """After a suspect error: what the file says counts, not what was remembered."""
+        if not self._suspect:
+            return
+        self._connection.close()
+        self._connection = connect_writer(self._path)
+        self.ledger.reload(self._connection)
+        self._recent.clear()
+        self._suspect = False
