@@ -23,6 +23,7 @@ from mainspring.log.contract import (
     Batch,
     Delete,
     Guard,
+    Operation,
     Put,
     Receipt,
     Refused,
@@ -265,13 +266,19 @@ def questions(batches: Sequence[Batch]) -> tuple[dict[Place, None], dict[Place, 
             if type(operation) is Append:
                 if operation.dedupe is not None and _storable(operation.topic, operation.dedupe):
                     marks[operation.topic, operation.dedupe] = None
-            elif type(operation) is not Remove and _matters(operation) and _storable(operation.space, operation.key):
-                versions[operation.space, operation.key] = None
+            else:
+                place = _place_that_matters(operation)
+                if place is not None and _storable(*place):
+                    versions[place] = None
     return versions, marks
 
 
-def _matters(operation: Put | Delete | Guard) -> bool:
-    return type(operation) is Guard or operation.expect != ANY_VERSION
+def _place_that_matters(operation: Operation) -> Place | None:
+    if isinstance(operation, Guard):
+        return operation.space, operation.key
+    if isinstance(operation, Put | Delete) and operation.expect != ANY_VERSION:
+        return operation.space, operation.key
+    return None
 
 
 def _storable(*texts: str) -> bool:
