@@ -39,6 +39,7 @@ class Guest:
         self._clock = clock or MonotonicClock()
         self._entropy = entropy
         self._handles = HandleTable(most=max_handles)
+        self.waits = 0  # how often a POLL really waited
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # rung by `interrupt`
         self._end_all = weakref.finalize(self, _end_all, self._handles, self._bell)
 
@@ -104,6 +105,7 @@ class Guest:
         question = select.poll()
         question.register(loop.fileno(), select.POLLIN)
         question.register(self._bell, select.POLLIN)
+        self.waits += 1
         try:
             rung = any(descriptor == self._bell for descriptor, _ in question.poll(self._wait_ms(loop.wake_at())))
         except BaseException:  # a signal handler raised: the POLL is over all the same
