@@ -1,0 +1,142 @@
+"""The HTTP face of a node: one table of operations, put on an aiohttp application.
+
+The application is the node's; the WebSocket and the dashboard live on it too. `add_routes` adds what is in the table and
+nothing else. HEAD is given for every GET, OPTIONS for every path, both made here so that no handler has to think of them.
+`middlewares` are for the whole application: errors as problem documents, and the check of origins, which a WebSocket
+handshake needs as much as a POST.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from importlib.metadata import version
+from typing import Any, Final
+
+import msgspec
+from aiohttp import hdrs, web
+
+from mainspring.bus import Bus
+from mainspring.wire import (
+    http_deadletters,
+    http_groups,
+    http_node,
+    http_publish,
+    http_read,
+    http_schedules,
+    http_stream,
+    http_topics,
+)
+from mainspring.wire.http_access import Identify, Middleware, claimed_agent, origin_check, tell_allowed_origin
+from mainspring.wire.http_face import Face
+from mainspring.wire.http_openapi import build_document
+from mainspring.wire.http_problem import problems
+from mainspring.wire.http_query import check_names
+from mainspring.wire.http_table import JSON, PATH_PARAMETERS, Answer, Content, Operation
+
+
+async def _show_openapi(_face: Face, _: web.Request) -> web.StreamResponse:
+    return web.Response(body=openapi_text(), content_type=JSON)
+
+
+OPERATIONS: Final = (
+    *http_topics.OPERATIONS,
+    *http_publish.OPERATIONS,
+    *http_read.OPERATIONS,
+    *http_stream.OPERATIONS,
+    *http_groups.OPERATIONS,
+    *http_deadletters.OPERATIONS,
+    *http_schedules.OPERATIONS,
+    *http_node.OPERATIONS,
+    Operation(
+        "GET",
+        "/openapi.json",
+        "showOpenapi",
+        "This document",
+        _show_openapi,
+        (Answer(200, "OpenAPI 3.1.", (Content(JSON, {"type": "object"}),)),),
+        "node",
+    ),
+)
+
+
+def openapi_document() -> dict[str, Any]:
+    """What GET /openapi.json answers, as plain data."""
+    return build_document(OPERATIONS, version("mainspring"))
+
+
+def openapi_text() -> bytes:
+    """What GET /openapi.json answers."""
+    return msgspec.json.encode(openapi_document())
+
+
+def middlewares(allowed_origins: Iterable[str] = (), *, check_host: bool = True) -> list[Middleware]:
+    """For the application that carries the routes: problem documents outermost, then the check of origins.
+
+    `check_host=False` is for a node that asks for tokens.
+    """
+    return [problems, origin_check(allowed_origins, check_host=check_host)]
+
+
+def add_routes(
+    app: web.Application,
+    bus: Bus,
+    *,
+    identify: Identify = claimed_agent,
+    max_body_bytes: int = 16 << 20,
+    heartbeat_ms: int = 15_000,
+    stalled_reader_ms: int = 60_000,
+) -> Face:
+    """Put every operation on the application. `identify` says who sent a request; a node with tokens passes its own.
+
+    Streams end when the application shuts down, so that it does not wait for readers that never leave.
+    """
+    face = Face(bus, identify, max_body_bytes, heartbeat_ms, stalled_reader_ms)
+    by_path: dict[str, list[Operation]] = {}
+    for operation in OPERATIONS:
+        by_path.setdefault(operation.path, []).append(operation)
+    # A topic's name may match across slashes, so longer paths must be tried before shorter ones.
+    for path, operations in sorted(by_path.items(), key=lambda item: -item[0].count("/")):
+        _add_path(app, face, path, operations)
+
+    async def end_streams(_: web.Application) -> None:
+        face.closing.set()
+
+    app.on_shutdown.append(end_streams)
+    app.on_response_prepare.append(tell_allowed_origin)
+    return face
+
+
+def _add_path(app: web.Application, face: Face, path: str, operations: list[Operation]) -> None:
+    resource = app.router.add_resource(_route_pattern(path))
+    methods = {operation.method for operation in operations}
+    if hdrs.METH_GET in methods:
+        methods.add(hdrs.METH_HEAD)
+    for operation in operations:
+        handler = _handler(face, operation)
+        resource.add_route(operation.method, handler)
+        if operation.method == hdrs.METH_GET:
+            resource.add_route(hdrs.METH_HEAD, handler)
+    allowed = ", ".join(sorted({*methods, hdrs.METH_OPTIONS}))
+
+    async def tell_methods(_: web.Request) -> web.StreamResponse:
+        return web.Response(status=204, headers={hdrs.ALLOW: allowed})
+
+    resource.add_route(hdrs.METH_OPTIONS, tell_methods)
+
+
+def _handler(face: Face, operation: Operation) -> Any:
+    """The operation as aiohttp calls it. Operations with query parameters refuse the ones they do not know."""
+    known = [parameter.name for parameter in operation.parameters if parameter.place == "query"]
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        if known:
+            check_names(request, known)
+        return await operation.handler(face, request)
+
+    return handle
+
+
+def _route_pattern(path: str) -> str:
+    """The path with each parameter's pattern filled in."""
+    return re.sub(r"\{(\w+)\}", lambda match: f"{{{match[1]}:{PATH_PARAMETERS[match[1]].pattern}}}", path)

@@ -1,0 +1,154 @@
+"""Groups over HTTP: where they stand, moving them, forgetting them.
+
+A group belongs to a topic, so its address names both. Moving or forgetting one changes what its members get; whoever
+may subscribe to the topic may do it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+from aiohttp import web
+
+from mainspring.bus import GroupInfo, GroupOffsets, Start, UnknownGroup
+from mainspring.wire.http_body import read_body, require_json
+from mainspring.wire.http_face import Face, json_response
+from mainspring.wire.http_json import decode, refuse_duplicates
+from mainspring.wire.http_query import MAX_INTEGER
+from mainspring.wire.http_table import JSON, Answer, Content, Operation, Parameter
+
+
+class GroupPartition(msgspec.Struct, frozen=True):
+    """Where a group stands in one partition."""
+
+    partition: int
+    lastCommitted: int
+    lag: int
+    inflight: int
+
+
+class Group(msgspec.Struct, frozen=True):
+    """A group of a topic: how many connections it has now, and where it stands."""
+
+    topic: str
+    group: str
+    members: int
+    lag: int
+    inflight: int
+    partitions: list[GroupPartition]
+
+
+class GroupList(msgspec.Struct, frozen=True):
+    """Groups by topic and name."""
+
+    groups: list[Group]
+
+
+class SeekBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the group shall go on: `latest`, at an `offset`, or at a `timestamp` (epoch ms) given as `value`."""
+
+    kind: Literal["latest", "offset", "timestamp"]
+    value: Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)] | None = None
+    partition: Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)] | None = None
+
+
+_SEEK: Final = msgspec.json.Decoder(SeekBody)
+
+
+def _told(info: GroupInfo) -> Group:
+    partitions = [_told_partition(number, offsets) for number, offsets in sorted(info.partitions.items())]
+    return Group(
+        info.topic,
+        info.group,
+        info.members,
+        sum(each.lag for each in partitions),
+        sum(each.inflight for each in partitions),
+        partitions,
+    )
+
+
+def _told_partition(number: int, offsets: GroupOffsets) -> GroupPartition:
+    return GroupPartition(number, offsets.last_committed, offsets.lag, offsets.inflight)
+
+
+async def list_groups(face: Face, request: web.Request) -> web.StreamResponse:
+    """The groups of one topic, or of all."""
+    found = face.bus.groups(request.query.get("topic"))
+    return json_response(GroupList(sorted((_told(info) for info in found), key=lambda each: (each.topic, each.group))))
+
+
+async def show_group(face: Face, request: web.Request) -> web.StreamResponse:
+    """One group."""
+    topic, group = request.match_info["topic"], request.match_info["group"]
+    for info in face.bus.groups(topic):
+        if info.group == group:
+            return json_response(_told(info))
+    raise UnknownGroup(f"the topic has no group {group!r}", remedy="GET /groups lists the groups there are")
+
+
+async def seek_group(face: Face, request: web.Request) -> web.StreamResponse:
+    """Move the group; what its members hold is given back."""
+    topic, group = request.match_info["topic"], request.match_info["group"]
+    require_json(request)
+    agent = await face.identify(request)
+    face.bus.check_access(agent, "subscribe", topic)
+    body = await read_body(request, face.max_body_bytes)
+    wanted = decode(body, _SEEK)
+    refuse_duplicates(body, SeekBody.__struct_encode_fields__)
+    start = Start(wanted.kind, wanted.value).checked()
+    return json_response(_told(await face.bus.seek(topic, group, start, partition=wanted.partition)))
+
+
+async def delete_group(face: Face, request: web.Request) -> web.StreamResponse:
+    """Forget where the group stood. Refused while it has members."""
+    topic, group = request.match_info["topic"], request.match_info["group"]
+    face.bus.check_access(await face.identify(request), "subscribe", topic)
+    await face.bus.delete_group(topic, group)
+    return web.Response(status=204)
+
+
+OPERATIONS: Final = (
+    Operation(
+        "GET",
+        "/groups",
+        "listGroups",
+        "Groups, of one topic or of all",
+        list_groups,
+        (Answer(200, "The groups, by topic and name.", (Content(JSON, GroupList),)),),
+        "groups",
+        parameters=(Parameter("topic", "Only groups of this topic."),),
+        errors=(400, 404),
+    ),
+    Operation(
+        "GET",
+        "/groups/{topic}/{group}",
+        "showGroup",
+        "Where one group stands",
+        show_group,
+        (Answer(200, "The group.", (Content(JSON, Group),)),),
+        "groups",
+        errors=(404,),
+    ),
+    Operation(
+        "POST",
+        "/groups/{topic}/{group}/seek",
+        "seekGroup",
+        "Move a group to another place",
+        seek_group,
+        (Answer(200, "Where the group stands now.", (Content(JSON, Group),)),),
+        "groups",
+        body=(Content(JSON, SeekBody),),
+        errors=(400, 404, 409, 413, 415, 503),
+    ),
+    Operation(
+        "DELETE",
+        "/groups/{topic}/{group}",
+        "deleteGroup",
+        "Forget a group that has no members",
+        delete_group,
+        (Answer(204, "Forgotten."),),
+        "groups",
+        errors=(404, 409, 503),
+    ),
+)

@@ -1,0 +1,92 @@
+"""How the node is doing: its numbers, whether it lives, whether it takes requests, and what it can be asked."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+from aiohttp import hdrs, web
+
+from mainspring.bus import Stats
+from mainspring.wire.http_face import Face, json_response
+from mainspring.wire.http_problem import problem_response
+from mainspring.wire.http_table import JSON, Answer, Content, Operation
+
+
+class Health(msgspec.Struct, frozen=True):
+    """The process answers."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """The node takes requests."""
+
+    status: Literal["ready"] = "ready"
+
+
+async def show_stats(face: Face, _: web.Request) -> web.StreamResponse:
+    """Counters since the node started, and gauges of now."""
+    return json_response(face.bus.stats())
+
+
+async def show_health(_face: Face, _: web.Request) -> web.StreamResponse:
+    """Always ok while the process answers: a node that only cannot write now should not be restarted."""
+    return json_response(Health())
+
+
+async def show_readiness(face: Face, _: web.Request) -> web.StreamResponse:
+    """200 while requests are taken, else 503 with the reason."""
+    readiness = face.bus.readiness()
+    if readiness.ready:
+        return json_response(Ready())
+    return problem_response(503, "unavailable", f"The node takes no requests: {readiness.reason}.", "Try again later.")
+
+
+async def show_metrics(face: Face, request: web.Request) -> web.StreamResponse:
+    """The numbers for Prometheus."""
+    from mainspring.wire.metrics import exposition
+
+    text, content_type = exposition(face.bus, request.headers.get(hdrs.ACCEPT, ""))
+    return web.Response(body=text, headers={hdrs.CONTENT_TYPE: content_type})
+
+
+OPERATIONS: Final = (
+    Operation(
+        "GET",
+        "/stats",
+        "showStats",
+        "Counters since the node started, and gauges of now",
+        show_stats,
+        (Answer(200, "The numbers.", (Content(JSON, Stats),)),),
+        "node",
+    ),
+    Operation(
+        "GET",
+        "/healthz",
+        "showHealth",
+        "Whether the process answers",
+        show_health,
+        (Answer(200, "It does.", (Content(JSON, Health),)),),
+        "node",
+    ),
+    Operation(
+        "GET",
+        "/readyz",
+        "showReadiness",
+        "Whether the node takes requests",
+        show_readiness,
+        (Answer(200, "It does.", (Content(JSON, Ready),)),),
+        "node",
+        errors=(503,),
+    ),
+    Operation(
+        "GET",
+        "/metrics",
+        "showMetrics",
+        "The numbers in Prometheus' text format",
+        show_metrics,
+        (Answer(200, "The numbers.", (Content("text/plain", {"type": "string"}),)),),
+        "node",
+    ),
+)

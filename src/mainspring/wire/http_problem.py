@@ -1,0 +1,203 @@
+"""Every HTTP error is one problem document (RFC 9457), made in one place.
+
+A handler raises; it never builds an error answer itself. What it raises is one of three things: a `MainspringError` with
+a code (the bus's own refusals, also those a WebSocket client gets), an `HttpProblem` where only HTTP can be wrong (media
+type, query, method), or an accident. The middleware here turns each into `application/problem+json` with the members
+of the RFC plus the two that every Mainspring client reads, `code` and `message`, and the remedy where there is one.
+
+The status follows from the code, so that one refusal has one meaning on both wires. An accident is logged with its
+traceback and told without it: the text of an exception can hold somebody's payload.
+
+Once the first byte of an answer is on its way, the status cannot change any more. Streams therefore end such an answer
+by cutting the connection (`cut_short`): a reader that sees the end of the body may rely on having seen all of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from mainspring.bus import ExpectationFailed
+from mainspring.errors import MainspringError
+
+logger = logging.getLogger("mainspring.wire.http")
+
+PROBLEM_TYPE: Final = "application/problem+json"
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+STATUS_OF_CODE: Final[dict[str, int]] = {
+    "bad_json": 400,
+    "bad_frame": 400,
+    "bad_query": 400,
+    "bad_name": 400,
+    "bad_offset": 400,
+    "not_subscribed": 400,
+    "bad_cursor": 400,
+    "bad_cloudevent": 400,
+    "unknown_type": 400,
+    "unauthorized": 401,
+    "forbidden": 403,
+    "not_found": 404,
+    "unknown_topic": 404,
+    "unknown_group": 404,
+    "unknown_event": 404,
+    "unknown_schedule": 404,
+    "method_not_allowed": 405,
+    "not_acceptable": 406,
+    "conflict": 409,
+    "already_subscribed": 409,
+    "too_large": 413,
+    "unsupported_media_type": 415,
+    "bad_payload": 422,
+    "rate_limited": 429,
+    "internal": 500,
+    "damaged": 500,
+    "unavailable": 503,
+    "log_unavailable": 503,
+}
+
+CODE_OF_STATUS: Final[dict[int, str]] = {
+    400: "bad_request",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    406: "not_acceptable",
+    413: "too_large",
+    415: "unsupported_media_type",
+    429: "rate_limited",
+    503: "unavailable",
+}
+
+RETRY_AFTER_S: Final = 1  # for 429 and 503 without a better figure: the shortest wait the header can say
+
+
+class HttpProblem(MainspringError):
+    """Something only an HTTP request can get wrong. `status` wins over the code's usual one."""
+
+    code = "bad_request"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int,
+        code: str,
+        remedy: str = "",
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message, remedy=remedy, code=code)
+        self.status = status
+        self.headers = headers or {}
+
+
+class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The body of every error answer."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    message: str
+    detail: str
+    remedy: str = ""
+
+
+def bad_query(message: str, remedy: str = "") -> HttpProblem:
+    """A query parameter that cannot mean anything."""
+    return HttpProblem(message, status=400, code="bad_query", remedy=remedy)
+
+
+def bad_json(message: str, remedy: str = "Send one JSON text in UTF-8.") -> HttpProblem:
+    """A body that is not the JSON it claims to be."""
+    return HttpProblem(message, status=400, code="bad_json", remedy=remedy)
+
+
+def status_of(error: MainspringError) -> int:
+    """The HTTP status of an error; a code nobody listed is the server's fault, so it is not hidden as the client's."""
+    if isinstance(error, HttpProblem):
+        return error.status
+    if isinstance(error, ExpectationFailed):
+        return 409  # on the WebSocket a matter of offsets; here, of two writers
+    return STATUS_OF_CODE.get(error.code, 500)
+
+
+def problem_response(
+    status: int, code: str, message: str, remedy: str = "", headers: dict[str, str] | None = None
+) -> web.Response:
+    """One problem document. `code` also names its type, so that two kinds of 400 can be told apart."""
+    sent = dict(headers or {})
+    if status in (429, 503):
+        sent.setdefault("Retry-After", str(RETRY_AFTER_S))
+    document = Problem(
+        type=f"urn:mainspring:problem:{code}",
+        title=HTTPStatus(status).phrase,
+        status=status,
+        code=code,
+        message=message,
+        detail=f"{message} {remedy}".strip(),
+        remedy=remedy,
+    )
+    return web.Response(status=status, body=msgspec.json.encode(document), content_type=PROBLEM_TYPE, headers=sent)
+
+
+def _response_of(error: MainspringError) -> web.Response:
+    status = status_of(error)
+    headers = dict(error.headers) if isinstance(error, HttpProblem) else {}
+    wait_ms = getattr(error, "retry_after_ms", None)
+    if isinstance(wait_ms, int):
+        headers["Retry-After"] = str(max(1, -(-wait_ms // 1000)))
+    if status == 500:
+        logger.error("an HTTP request failed: %s", error, exc_info=error)
+    return problem_response(status, error.code, error.message, error.remedy, headers)
+
+
+def _response_of_aiohttp(request: web.Request, error: web.HTTPException) -> web.StreamResponse:
+    """aiohttp's own refusals (no route, wrong method, too large) in our shape; redirects and the like pass."""
+    if error.status < 400:
+        return error
+    code = CODE_OF_STATUS.get(error.status, "bad_request" if error.status < 500 else "internal")
+    headers: dict[str, str] = {}
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        allowed = sorted({*error.allowed_methods, "OPTIONS"})
+        headers["Allow"] = ", ".join(allowed)
+        message = f"{request.path} does not know the method {request.method}."
+        return problem_response(405, code, message, f"Use one of: {', '.join(allowed)}.", headers)
+    if error.status == 404:
+        return problem_response(
+            404, code, f"There is nothing at {request.path}.", "GET /openapi.json lists what there is."
+        )
+    return problem_response(error.status, code, error.reason, "", headers)
+
+
+@web.middleware
+async def problems(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """The outermost middleware: whatever goes wrong further in leaves as a problem document."""
+    try:
+        return await handler(request)
+    except MainspringError as error:
+        return _response_of(error)
+    except web.HTTPException as error:
+        return _response_of_aiohttp(request, error)
+    except (ConnectionError, TimeoutError):
+        raise  # the peer is gone: there is nobody to tell
+    except Exception:
+        logger.exception("an HTTP request failed by accident: %s %s", request.method, request.path)
+        return problem_response(
+            500, "internal", "The node failed to answer this request.", "The node's log says more; report it."
+        )
+
+
+def cut_short(request: web.Request, response: web.StreamResponse, error: BaseException) -> web.StreamResponse:
+    """End an answer that has begun and cannot be completed, so that no reader takes it for complete."""
+    if not isinstance(error, ConnectionError):
+        logger.error("an HTTP answer was cut short: %s", error, exc_info=error)
+    if request.transport is not None:
+        request.transport.abort()
+    return response

@@ -1,0 +1,247 @@
+"""Publishing over HTTP: one event, a batch of lines, or CloudEvents in any of their three shapes.
+
+What a request is follows from its headers: CloudEvents by their media types or by `ce-` headers, a batch by NDJSON, and
+otherwise one JSON object with the members of a PUBLISH frame. A request is stored entirely or not at all: everything is
+checked before anything is published, and a batch is one commit. The answer comes after the commit.
+
+A payload is handed on as the bytes that arrived. It is parsed once only to be sure that every consumer can.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+from urllib.parse import quote
+
+import msgspec
+from aiohttp import hdrs, web
+
+from mainspring.bus import NewEvent, Published
+from mainspring.bus.frames import EventId
+from mainspring.errors import MainspringError
+from mainspring.wire import cloudevents
+from mainspring.wire.cloudevents import CloudEvent
+from mainspring.wire.http_body import media_type, read_body, unsupported
+from mainspring.wire.http_face import Face, json_response
+from mainspring.wire.http_json import check_value, decode, refuse_duplicates
+from mainspring.wire.http_problem import HttpProblem
+from mainspring.wire.http_query import MAX_INTEGER
+from mainspring.wire.http_table import JSON, NDJSON, Answer, Content, Operation
+
+_NDJSON_TYPES: Final = (NDJSON, "application/ndjson", "application/jsonl", "application/x-jsonlines")
+_KNOWN_TYPES: Final = (JSON, NDJSON, cloudevents.STRUCTURED, cloudevents.BATCHED)
+
+Natural = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
+
+
+class EventBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One event to be published. `id` makes publishing it again harmless; `expect` is the partition's last offset."""
+
+    payload: msgspec.Raw
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    id: EventId | None = None
+    delay_ms: Natural | None = None
+    not_before: Natural | None = None
+    expect: Natural | None = None
+
+
+class PublishedEvent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where the event went. A delayed event has offset 0 until it is due, at `not_before`."""
+
+    topic: str
+    partition: int
+    offset: int
+    id: str
+    ts: int
+    duplicate: bool = False
+    not_before: int = 0
+
+
+class PublishedBatch(msgspec.Struct, frozen=True):
+    """Where the events of a batch went: [partition, offset] of each, and their ids, in the order they were sent."""
+
+    topic: str
+    count: int
+    offsets: list[tuple[int, int]]
+    ids: list[str]
+
+
+_MEMBERS: Final = EventBody.__struct_encode_fields__
+_DECODER: Final = msgspec.json.Decoder(EventBody)
+
+
+async def publish(face: Face, request: web.Request) -> web.StreamResponse:
+    """Store what the body holds; 201 when it is durable."""
+    topic = request.match_info["topic"]
+    agent = await face.identify(request)
+    face.bus.check_access(agent, "publish", topic)
+    body_type = _body_type(request)
+    body = await read_body(request, face.max_body_bytes)
+    if body_type in _NDJSON_TYPES:
+        return await _publish_batch(face, topic, _lines(body), agent)
+    if body_type == cloudevents.BATCHED:
+        return await _publish_batch(face, topic, [_of_cloudevent(e) for e in cloudevents.from_batch(body)], agent)
+    if body_type == cloudevents.STRUCTURED:
+        return await _publish_cloudevent(face, topic, cloudevents.from_structured(body), agent)
+    if body_type == "":
+        given = request.headers.get(hdrs.CONTENT_TYPE)
+        event = cloudevents.from_binary(request.headers.items(), given, body)
+        return await _publish_cloudevent(face, topic, event, agent)
+    return await _publish_one(face, topic, _event(body), agent)
+
+
+def _body_type(request: web.Request) -> str:
+    """The media type that says how to read the body; the empty text for the binary mode of CloudEvents."""
+    if request.headers.get(hdrs.CONTENT_TYPE, "").lower().startswith("application/cloudevents"):
+        kind = media_type(request)
+    elif cloudevents.is_binary_mode(request.headers):
+        return ""
+    else:
+        kind = media_type(request)
+    if kind not in (*_KNOWN_TYPES, *_NDJSON_TYPES):
+        raise unsupported(kind, _KNOWN_TYPES)
+    return kind
+
+
+async def _publish_one(face: Face, topic: str, event: EventBody, agent: str | None) -> web.Response:
+    published = await face.bus.publish(
+        topic,
+        bytes(event.payload),
+        key=event.key,
+        headers=event.headers,
+        id=event.id,
+        delay_ms=event.delay_ms or 0,
+        not_before=event.not_before or 0,
+        expect=event.expect,
+        agent=agent,
+    )
+    return _answer(published)
+
+
+async def _publish_cloudevent(face: Face, topic: str, event: CloudEvent, agent: str | None) -> web.Response:
+    published = await face.bus.publish(
+        topic, event.payload, key=event.key, headers=event.headers, id=event.publish_id, agent=agent
+    )
+    return _answer(published)
+
+
+def told(published: Published) -> PublishedEvent:
+    """Where an event went, as HTTP says it."""
+    return PublishedEvent(
+        published.topic,
+        published.partition,
+        published.offset,
+        published.id,
+        published.ts,
+        published.duplicate,
+        published.not_before,
+    )
+
+
+def _answer(published: Published) -> web.Response:
+    """201 also when the same publish id was seen before: who asks again wants the first answer, not another one."""
+    headers = {}
+    if published.offset:
+        place = f"{published.partition}/{published.offset}"
+        headers[hdrs.LOCATION] = f"/topics/{quote(published.topic, safe='')}/events/{place}"
+    return json_response(told(published), status=201, headers=headers)
+
+
+async def _publish_batch(face: Face, topic: str, events: list[NewEvent], agent: str | None) -> web.Response:
+    if not events:
+        raise HttpProblem("The batch holds no event.", status=400, code="bad_frame", remedy="Send at least one.")
+    published = await face.bus.publish_batch(topic, events, agent=agent)
+    batch = PublishedBatch(
+        topic,
+        len(published),
+        [(each.partition, each.offset) for each in published],
+        [each.id for each in published],
+    )
+    return json_response(batch, status=201)
+
+
+def _event(text: bytes) -> EventBody:
+    event = decode(text, _DECODER)
+    refuse_duplicates(text, _MEMBERS)
+    check_value(bytes(event.payload))
+    return event
+
+
+def _lines(body: bytes) -> list[NewEvent]:
+    """One event per line; empty lines are nothing. An error says which line it is."""
+    events: list[NewEvent] = []
+    for number, line in enumerate(body.split(b"\n"), 1):
+        text = line.strip(b" \t\r")
+        if not text:
+            continue
+        try:
+            event = _event(text)
+            if event.expect is not None:
+                raise HttpProblem(
+                    "expect cannot be given in a batch.", status=400, code="bad_frame", remedy="Publish it alone."
+                )
+        except MainspringError as error:
+            error.message = f"Line {number}: {error.message}"
+            raise
+        events.append(
+            NewEvent(
+                bytes(event.payload),
+                event.key,
+                event.headers,
+                event.id,
+                event.delay_ms or 0,
+                event.not_before or 0,
+            )
+        )
+    return events
+
+
+def _of_cloudevent(event: CloudEvent) -> NewEvent:
+    return NewEvent(event.payload, event.key, event.headers, event.publish_id)
+
+
+_CLOUDEVENT_SCHEMA: Final = {
+    "type": "object",
+    "description": "A CloudEvent 1.0 in the JSON format.",
+    "required": ["specversion", "id", "source", "type"],
+    "properties": {
+        "specversion": {"const": "1.0"},
+        "id": {"type": "string", "minLength": 1},
+        "source": {"type": "string", "minLength": 1},
+        "type": {"type": "string", "minLength": 1},
+        "subject": {"type": "string", "minLength": 1},
+        "time": {"type": "string", "format": "date-time"},
+        "datacontenttype": {"type": "string"},
+        "dataschema": {"type": "string"},
+        "partitionkey": {"type": "string", "minLength": 1, "description": "Becomes the event's key."},
+        "data": {"description": "Becomes the event's payload."},
+        "data_base64": {"type": "string", "contentEncoding": "base64"},
+    },
+}
+
+OPERATIONS: Final = (
+    Operation(
+        "POST",
+        "/topics/{topic}/events",
+        "publish",
+        "Publish one event, a batch of lines, or CloudEvents (also in binary mode, by `ce-` headers)",
+        publish,
+        (
+            Answer(
+                201,
+                "Stored durably: where it went, also when the same id was published before.",
+                (Content(JSON, (PublishedEvent, PublishedBatch)),),
+            ),
+        ),
+        "events",
+        body=(
+            Content(JSON, EventBody),
+            Content(
+                NDJSON, {"type": "string", "description": "One such object per line. All of them are stored, or none."}
+            ),
+            Content(cloudevents.STRUCTURED, _CLOUDEVENT_SCHEMA),
+            Content(cloudevents.BATCHED, {"type": "array", "items": _CLOUDEVENT_SCHEMA}),
+        ),
+        errors=(400, 409, 413, 415, 422, 429, 503),
+    ),
+)

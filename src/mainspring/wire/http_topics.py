@@ -1,0 +1,109 @@
+"""Topics over HTTP: create, grow, list, look at."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from mainspring.bus import PartitionOffsets, TopicConfig, encode_topic, parse_topic
+from mainspring.wire.http_body import read_body, require_json
+from mainspring.wire.http_face import Face, json_response
+from mainspring.wire.http_json import check_text, refuse_duplicates
+from mainspring.wire.http_table import JSON, Answer, Content, Operation, Parameter
+
+_MEMBERS: Final = tuple(member.encode_name for member in msgspec.structs.fields(TopicConfig))
+
+
+class TopicList(msgspec.Struct, frozen=True):
+    """Every topic, by name."""
+
+    topics: list[TopicConfig]
+
+
+class TopicOffsets(msgspec.Struct, frozen=True):
+    """Where each partition of the topic begins and ends, and how far each group has come."""
+
+    topic: str
+    partitions: list[PartitionOffsets]
+
+
+async def put_topic(face: Face, request: web.Request) -> web.StreamResponse:
+    """201 for a new topic, 200 for one that was there; both answer with its settings."""
+    require_json(request)
+    agent = await face.identify(request)
+    body = await read_body(request, face.max_body_bytes)
+    check_text(body)
+    refuse_duplicates(body, _MEMBERS)
+    change = await face.bus.put_topic(parse_topic(body), agent=agent)
+    return json_response(encode_topic(change.config), status=201 if change.created else 200)
+
+
+async def list_topics(face: Face, request: web.Request) -> web.StreamResponse:
+    """Every topic with its settings."""
+    prefix = request.query.get("prefix", "")
+    shown: list[Any] = [
+        msgspec.Raw(encode_topic(config)) for config in face.bus.topics() if config.topic.startswith(prefix)
+    ]
+    return json_response({"topics": shown})
+
+
+async def show_topic(face: Face, request: web.Request) -> web.StreamResponse:
+    """One topic's settings."""
+    return json_response(encode_topic(face.bus.topic(request.match_info["topic"])))
+
+
+async def show_offsets(face: Face, request: web.Request) -> web.StreamResponse:
+    """Head and tail of each partition, and where each group stands in it."""
+    topic = request.match_info["topic"]
+    return json_response(TopicOffsets(topic, await face.bus.offsets(topic)))
+
+
+OPERATIONS: Final = (
+    Operation(
+        "POST",
+        "/topics",
+        "putTopic",
+        "Create a topic, or change its settings",
+        put_topic,
+        (
+            Answer(201, "The topic is new; its settings.", (Content(JSON, TopicConfig),)),
+            Answer(200, "The topic was there; its settings now.", (Content(JSON, TopicConfig),)),
+        ),
+        "topics",
+        body=(Content(JSON, TopicConfig),),
+        errors=(400, 409, 413, 415, 503),
+    ),
+    Operation(
+        "GET",
+        "/topics",
+        "listTopics",
+        "Every topic with its settings, also those that were only published to",
+        list_topics,
+        (Answer(200, "The topics, by name.", (Content(JSON, TopicList),)),),
+        "topics",
+        parameters=(Parameter("prefix", "Only topics whose name begins with this."),),
+        errors=(400,),
+    ),
+    Operation(
+        "GET",
+        "/topics/{topic}",
+        "showTopic",
+        "The settings of one topic",
+        show_topic,
+        (Answer(200, "Its settings.", (Content(JSON, TopicConfig),)),),
+        "topics",
+        errors=(404,),
+    ),
+    Operation(
+        "GET",
+        "/topics/{topic}/offsets",
+        "showOffsets",
+        "Where each partition begins and ends, and where each group stands",
+        show_offsets,
+        (Answer(200, "The partitions, ascending.", (Content(JSON, TopicOffsets),)),),
+        "topics",
+        errors=(404,),
+    ),
+)
