@@ -24,7 +24,7 @@ _LONGEST_SLEEP_MS = 24 * 3600 * 1000  # event loops limit a timer's length; waki
 class Host:
     """One attachment of a loop to an asyncio event loop."""
 
-    __slots__ = ("_armed", "_clock", "_next", "_on_slice", "_shares_time", "_stop_listening", "_timer", "aio")
+    __slots__ = ("_armed", "_clock", "_left", "_next", "_on_slice", "_shares_time", "_stop_listening", "_timer", "aio")
 
     def __init__(self, aio: asyncio.AbstractEventLoop, clock: Clock, on_slice: Callable[[], object]) -> None:
         self.aio = aio
@@ -33,6 +33,7 @@ class Host:
         self._next: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._armed: int | None = None
+        self._left = False
         self._stop_listening: Callable[[], None] | None = None
         self._shares_time = isinstance(aio, VirtualEventLoop) and aio.clock is clock
         if isinstance(clock, VirtualClock) and not self._shares_time:
@@ -47,7 +48,7 @@ class Host:
     def next_slice_threadsafe(self) -> None:
         """The same from any thread."""
         try:
-            self.aio.call_soon_threadsafe(self.next_slice)
+            self.aio.call_soon_threadsafe(self._arrived)
         except RuntimeError:
             if not self.aio.is_closed():
                 raise
@@ -73,6 +74,7 @@ class Host:
         return min(max(delay_ms, 1), _LONGEST_SLEEP_MS) / 1000
 
     def leave(self) -> None:
+        self._left = True  # a knock from another thread may still be on its way
         if self._next is not None:
             self._next.cancel()
             self._next = None
@@ -88,7 +90,10 @@ class Host:
 
     def _due(self) -> None:
         self._timer = None
-        if self._next is None:
+        self._arrived()
+
+    def _arrived(self) -> None:
+        if self._next is None and not self._left:
             self._on_slice()
 
 

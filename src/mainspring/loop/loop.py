@@ -318,9 +318,10 @@ class Loop:
         now_ms = self.clock.now_ms()
         wheel = self._wheel
         if len(wheel):
-            fire, due = self._fire, self._due
+            fire, due, unref = self._fire, self._due, self._unref
             for entry in wheel.take_ready(now_ms):
                 due[entry.id] = entry
+                unref.discard(entry.id)  # from here on it is ready work like any other
                 completions.append((fire, entry))
         for _ in range(len(completions)):
             push(completions.popleft())
