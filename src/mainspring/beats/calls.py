@@ -1,0 +1,169 @@
+"""Calling an enzyme: whatever it does ends as an outcome, and nothing else gets out.
+
+Exceptions become the result "failed". What is not an `Exception` (a keyboard interrupt, a cancelled task) is not the
+enzyme's to answer for: it goes through, and the beat that was under way has not happened.
+
+An enzyme that takes long changes nothing about the order; it is only reported, while it lasts, by a thread that waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+import traceback
+from collections.abc import Awaitable, Coroutine
+from contextvars import copy_context
+from typing import Any, Final, Protocol
+
+from mainspring.beats.errors import RunningLoop
+from mainspring.beats.registry import Enzyme
+from mainspring.beats.stage import Outcome, Stage, current, result_of
+
+_log: Final = logging.getLogger("mainspring.beats")
+
+
+class Host(Protocol):
+    """Where awaitables of enzymes are awaited."""
+
+    async def wait(self, awaitable: Awaitable[Any]) -> Any: ...
+
+    async def finish(self, work: Coroutine[Any, Any, None]) -> None:
+        """See work through to its end, also when whoever waits for it is cancelled meanwhile."""
+
+
+class OnThisLoop:
+    """The asyncio loop that runs the beat."""
+
+    async def wait(self, awaitable: Awaitable[Any]) -> Any:
+        return await awaitable
+
+    async def finish(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait([task])
+            raise
+
+
+class OnItsOwnLoop:
+    """A loop that exists only while a synchronous beat needs one. It never suspends its caller."""
+
+    def __init__(self) -> None:
+        self._runner: asyncio.Runner | None = None
+
+    async def wait(self, awaitable: Awaitable[Any]) -> Any:
+        if _a_loop_runs_here():
+            if inspect.iscoroutine(awaitable):
+                awaitable.close()
+            raise RunningLoop("an async enzyme needs the loop that is running here", remedy="await hb.abeat()")
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        return self._runner.run(_awaited(awaitable), context=copy_context())
+
+    async def finish(self, work: Coroutine[Any, Any, None]) -> None:
+        await work
+
+    def close(self) -> None:
+        if self._runner is not None:
+            self._runner.close()
+
+
+def _a_loop_runs_here() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+async def _awaited(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
+
+
+async def call(function: Enzyme, signal: str | None, target: str | None, stage: Stage, host: Host) -> Outcome:
+    """Call an enzyme and wait for it."""
+    token = current.set(stage)
+    try:
+        answer = function(signal, target, stage)
+        if inspect.isawaitable(answer):
+            answer = await host.wait(answer)
+        return closed(stage, answer)
+    except RunningLoop:
+        raise
+    except Exception as error:
+        return failed(stage, error)
+    finally:
+        current.reset(token)
+
+
+def call_now(function: Enzyme, signal: str | None, target: str | None, stage: Stage) -> Outcome | None:
+    """Call an enzyme that is an ordinary function; None when it is not, and nothing happened."""
+    if is_async(function):
+        return None
+    token = current.set(stage)
+    try:
+        answer = function(signal, target, stage)
+        if inspect.isawaitable(answer):
+            answer = asyncio.run(_awaited(answer))
+        return closed(stage, answer)
+    except Exception as error:
+        return failed(stage, error)
+    finally:
+        current.reset(token)
+
+
+def is_async(function: Enzyme) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def closed(stage: Stage, answer: object) -> Outcome:
+    result = result_of(answer)
+    return stage.close(result, detail="" if result in ("ok", "retry") else f"returned {answer!r}")
+
+
+def failed(stage: Stage, error: Exception) -> Outcome:
+    detail = "".join(traceback.format_exception(error)).strip()
+    return stage.close("failed", type(error).__qualname__, detail)
+
+
+class Watch:
+    """Warns when a call has lasted longer than it should; one thread, only while beats run."""
+
+    def __init__(self, limit_ms: int) -> None:
+        self._limit_s = limit_ms / 1000
+        self._changed = threading.Condition()
+        self._watched: str | None = None
+        self._turn = 0
+        self._thread: threading.Thread | None = None
+
+    def begin(self, what: str) -> None:
+        with self._changed:
+            self._watched = what
+            self._turn += 1
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="mainspring-beats-watch", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def end(self) -> None:
+        with self._changed:
+            self._watched = None
+            self._turn += 1
+            self._changed.notify()
+
+    def _run(self) -> None:
+        with self._changed:
+            while True:
+                if self._watched is None:
+                    if not self._changed.wait(timeout=60) and self._watched is None:
+                        self._thread = None  # nothing to watch for a minute: the next call starts another thread
+                        return
+                    continue
+                turn = self._turn
+                self._changed.wait(timeout=self._limit_s)
+                if turn == self._turn and self._watched is not None:
+                    _log.warning("%s has been running for more than %g s", self._watched, self._limit_s)
+                    self._changed.wait_for(lambda seen=turn: self._turn != seen)  # type: ignore[misc]

@@ -1,0 +1,447 @@
+"""The heartbeat: the face of a line of beats.
+
+Everything that may wait is written once, as coroutines. `beat`, `read` and `flush` run them without a loop: in memory
+or on a blocking log they never suspend. `abeat`, `aread` and `aflush` await the same coroutines on the loop that runs.
+
+A beat collects everything it decides in a draft, stores it as one batch, and only then changes what is in memory. Until
+that moment the beat can fail, be aborted or be cancelled and has not happened: inbox, state and registry are as before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeVar
+
+from mainspring.beats.bindings import CUT, LOCAL, SPREAD
+from mainspring.beats.calls import Host, OnItsOwnLoop, OnThisLoop, Watch, call
+from mainspring.beats.changes import Bind, Register, Unregister, apply, refuse_conflict
+from mainspring.beats.draft import Draft, Entry
+from mainspring.beats.errors import BeatRunning, NotOpen
+from mainspring.beats.facts import Impulse
+from mainspring.beats.inlet import Inlet, Taken
+from mainspring.beats.line import AsyncLog, Changes, Head, Line, Registered, Unhurried
+from mainspring.beats.parallel import Workers
+from mainspring.beats.path import canonical
+from mainspring.beats.reading import Reader
+from mainspring.beats.registry import Enzyme, checked_name
+from mainspring.beats.report import Report
+from mainspring.beats.rules import Rules
+from mainspring.beats.stage import Outcome, Stage, checked_pair, current, landing
+from mainspring.beats.state import RECENT, Decided, State
+from mainspring.log import BlockingLog
+
+T = TypeVar("T")
+
+
+class Heartbeat:
+    """A line of beats.
+
+    Without a log it lives in memory. With a `BlockingLog` it is durable and continues at its beat. With an async `Log`
+    call `await heartbeat.open()` before the first signal, and `abeat` instead of `beat`.
+
+    Signals may come from any thread; one beat runs at a time. `parallel` ("threads" or "processes", with `workers`)
+    calls independent enzymes side by side; the results are the same bytes. Other keywords are the fields of `Rules`.
+    """
+
+    def __init__(
+        self,
+        log: BlockingLog | AsyncLog | None = None,
+        *,
+        line: str = "main",
+        parallel: str | None = None,
+        workers: int = 4,
+        **rules: Any,
+    ) -> None:
+        if "backoff_beats" in rules:
+            rules["backoff_beats"] = tuple(rules["backoff_beats"])
+        self.rules = Rules(**rules)
+        self._state = State(self.rules, keep_journals=None if log is None else RECENT)
+        self._lock = threading.RLock()
+        self._running = False
+        self._arrivals: list[tuple[int, Impulse]] = []  # from outside while a beat runs
+        self._deferred: list[object] = []  # changes from outside while a beat runs
+        self._unsaved: list[tuple[int, Impulse]] = []
+        self._unsaved_bindings: list[tuple[int, Bind]] = []
+        self._saved_registry: list[Registered] = []
+        self._saved_registry_version = -1
+        self._garbage: tuple[list[str], list[str]] = ([], [])
+        self._inlets: list[Inlet] = []
+        self._listeners: list[Callable[[], object]] = []
+        self._workers = Workers(parallel, workers) if parallel is not None else None
+        self._watch = Watch(self.rules.slow_enzyme_ms) if self.rules.slow_enzyme_ms else None
+        self._plays: Heartbeat | None = None
+        self._line: Line | None = None
+        self._open = log is None
+        self._blocking = log is None or isinstance(log, BlockingLog)
+        if log is not None:
+            self._line = Line(Unhurried(log) if isinstance(log, BlockingLog) else log, line)
+        self._reader = Reader(self._state, self._line)
+        if log is not None and self._blocking:
+            run_now(self.open())
+
+    async def open(self) -> None:
+        """Load the line from the log. What was bound before is applied on top of what the log holds."""
+        if self._open:
+            return
+        assert self._line is not None
+        kept = await self._line.load()
+        if kept is not None:
+            declared = self._state.bindings.records()
+            self._state.restore(kept)
+            self._unsaved_bindings.clear()
+            if kept.registry:
+                self._saved_registry = kept.registry[-1][1]
+            for path, name, kind in declared:
+                self._apply(Bind(path, name, kind))
+            for beat in range(max(self._state.oldest, self._state.beat - RECENT), self._state.beat):
+                journal = await self._line.journal(beat)
+                if journal is not None:
+                    self._state.journals[beat] = journal
+            await self._collect_garbage()
+        self._open = True
+
+    def close(self) -> None:
+        """Let go of worker threads and processes. The log belongs to whoever opened it."""
+        if self._workers is not None:
+            self._workers.close()
+
+    # --- registry and bindings ----------------------------------------------------------------------------------------
+
+    def register(
+        self,
+        name: str,
+        query: str,
+        function: Enzyme,
+        match: str = "exact",
+        before: Iterable[str] = (),
+        after: Iterable[str] = (),
+    ) -> None:
+        """Offer an enzyme, `function(signal, target, stage)`, for signals that match a query.
+
+        In a beat it counts from the next beat on. Registering the same again does nothing; the same name and query with
+        another match policy or other dependencies is refused.
+        """
+        new = self._state.registry.make(name, query, function, match, before, after)
+        stage = self._inside()
+        with self._lock:
+            pending = stage.changes if stage is not None else self._deferred
+            refuse_conflict(self._state.registry, pending, new)
+            self._change(Register(new), stage)
+
+    def unregister(self, name: str) -> None:
+        """Take back every registration of a name."""
+        self._change(Unregister(checked_name(name)), self._inside())
+
+    def bind(self, path: str, name: str, propagate: bool = True) -> None:
+        """Bind an enzyme's name to a path and, when it propagates, to everything below. The latest record wins."""
+        self._change(Bind(canonical(path), checked_name(name), SPREAD if propagate else LOCAL), self._inside())
+
+    def unbind(self, path: str, name: str) -> None:
+        """Put a tombstone: the name is not bound here, nor below unless it is bound again there."""
+        self._change(Bind(canonical(path), checked_name(name), CUT), self._inside())
+
+    def _change(self, change: object, stage: Stage | None) -> None:
+        if stage is not None:
+            stage.change(change)
+            return
+        with self._lock:
+            if self._running:
+                self._deferred.append(change)
+            else:
+                self._apply(change)
+
+    def _apply(self, change: object) -> None:
+        bound = apply(change, self._state.registry, self._state.bindings)
+        if bound is not None and self._line is not None:
+            self._unsaved_bindings.append((self._state.beat, bound))
+
+    def resolve(self, signal: str | None, target: str | None = None) -> list[str]:
+        """The names that would run for a pair, in order. Nothing is called."""
+        resolved = self._state.resolver.resolve(*checked_pair(signal, target))
+        return [entry.name for entry in resolved.order]
+
+    # --- signals ------------------------------------------------------------------------------------------------------
+
+    def signal(self, signal: str | None, target: str | None = None, beat: int | None = None) -> int:
+        """Queue a signal for the next beat or a later one; the beat it lands in.
+
+        With a log it is durable when the next beat is, or after `flush`. Called by an enzyme it is `stage.signal`.
+        """
+        stage = self._inside()
+        if stage is not None:
+            return stage.signal(signal, target, beat)
+        impulse = Impulse(*checked_pair(signal, target))
+        with self._lock:
+            self._need_open()
+            lands = landing(beat, self._state.beat + self._running)
+            if self._running:
+                self._arrivals.append((lands, impulse))
+            else:
+                self._queue(lands, impulse)
+        for listener in self._listeners:
+            listener()
+        return lands
+
+    def _queue(self, lands: int, impulse: Impulse) -> None:
+        self._state.queues.setdefault(lands, []).append(impulse)
+        if self._line is not None:
+            self._unsaved.append((lands, impulse))
+
+    def add_inlet(self, inlet: Inlet) -> None:
+        """Ask a source for signals at the start of every beat."""
+        self._inlets.append(inlet)
+
+    def on_signal(self, listener: Callable[[], object]) -> None:
+        """Call back, in the signalling thread, whenever a signal arrives from outside."""
+        self._listeners.append(listener)
+
+    # --- beats --------------------------------------------------------------------------------------------------------
+
+    @property
+    def next_beat(self) -> int:
+        """The beat that will run next, or that runs now."""
+        return self._state.beat
+
+    @property
+    def digest(self) -> str:
+        """The digest of the last beat."""
+        return self._state.digest
+
+    @property
+    def waiting(self) -> int:
+        """How many signals wait for the next beat."""
+        return len(self._state.queues.get(self._state.beat, ())) + len(self._arrivals)
+
+    def beat(self) -> Report:
+        """Run one beat. Async enzymes are awaited one by one, on a loop of their own."""
+        self._need_blocking("abeat")
+        host = OnItsOwnLoop()
+        try:
+            return run_now(self._beat(host))
+        finally:
+            host.close()
+
+    async def abeat(self) -> Report:
+        """Run one beat on the loop that is running."""
+        return await self._beat(OnThisLoop())
+
+    async def _beat(self, host: Host) -> Report:
+        with self._lock:
+            self._need_open()
+            if self._running:
+                raise BeatRunning(
+                    f"beat {self._state.beat} is under way", remedy="wait for it; an enzyme emits signals"
+                )
+            self._running = True
+        try:
+            taken = [await inlet.take(self.rules.max_signals_per_beat) for inlet in self._inlets]
+            draft = self._draft(taken)
+            await self._call_all(draft, host)
+            decided = self._state.decide(draft, draft.events)
+            if not draft.aborted:
+                await host.finish(self._adopt(decided, taken))
+            return decided.report
+        finally:
+            self._end()
+
+    def _draft(self, taken: list[Taken]) -> Draft:
+        state = self._state
+        inbox = [*state.queues.get(state.beat, ()), *(impulse for each in taken for impulse in each.impulses)]
+        events = {path: text for each in taken for path, text in each.events.items()}
+        draft = Draft(state.beat, state.digest, self.rules, state.resolver, inbox, paused=state.paused, events=events)
+        state.inbox = draft.inbox
+        return draft
+
+    async def _call_all(self, draft: Draft, host: Host) -> None:
+        def stage_for(entry: Entry) -> Stage:
+            return Stage(draft.beat, draft.inbox[entry.item].attempt, read, self)
+
+        def read(path: str) -> str | None:
+            text = draft.events.get(path)
+            return text if text is not None else self._state.text(path, draft.beat)
+
+        done: dict[int, Outcome] = {}
+        if self._workers is not None:
+            done = await self._side_by_side(self._workers, draft, stage_for)
+        for entry in draft.agenda:
+            outcome = None
+            if not entry.duplicate and not draft.is_blocked(entry):
+                outcome = done.get(entry.run)
+                if outcome is None:
+                    outcome = await self._call(draft, entry, stage_for(entry), host)
+            draft.settle(entry, outcome)
+            if draft.aborted:
+                return
+
+    async def _call(self, draft: Draft, entry: Entry, stage: Stage, host: Host) -> Outcome:
+        impulse, registration = draft.inbox[entry.item], entry.registration
+        if self._watch is None:
+            return await call(registration.function, impulse.signal, impulse.target, stage, host)
+        self._watch.begin(f"enzyme {registration.name!r} of beat {draft.beat} ({impulse.signal}, {impulse.target})")
+        try:
+            return await call(registration.function, impulse.signal, impulse.target, stage, host)
+        finally:
+            self._watch.end()
+
+    async def _side_by_side(
+        self, workers: Workers, draft: Draft, stage_for: Callable[[Entry], Stage]
+    ) -> dict[int, Outcome]:
+        if self._blocking:
+            return workers.run(draft, stage_for)
+        return await asyncio.to_thread(workers.run, draft, stage_for)
+
+    async def _adopt(self, decided: Decided, taken: list[Taken]) -> None:
+        """Make a beat durable, then real."""
+        if self._line is not None:
+            await self._line.save(self._changes(decided, taken))
+            self._unsaved.clear()
+            self._unsaved_bindings.clear()
+            self._garbage = ([], [])
+        self._state.take_over(decided)
+        for inlet, each in zip(self._inlets, taken, strict=True):
+            inlet.settle(each)
+        await self._collect_garbage()
+
+    def _changes(self, decided: Decided, taken: list[Taken]) -> Changes:
+        state, beat = self._state, self._state.beat
+        registry = None
+        if state.registry.version != self._saved_registry_version:
+            registered = state.registered()
+            if registered != self._saved_registry:
+                registry = self._saved_registry = registered
+            self._saved_registry_version = state.registry.version
+        made = [(beat + 1, change) for change in decided.changes if isinstance(change, Bind)]
+        return Changes(
+            head=self._head(beat, decided.report.digest),
+            journal=decided.journal,
+            cells=decided.cells,
+            contents=decided.contents,
+            references=decided.references,
+            queued=[*((lands, impulse) for lands, impulse in self._unsaved if lands > beat), *decided.queued],
+            carried=decided.carried,
+            bindings=[*self._unsaved_bindings, *made],
+            registry=registry,
+            dead=decided.dead,
+            garbage=self._garbage[0],
+            old_journals=self._garbage[1],
+            operations=[operation for each in taken for operation in each.operations],
+        )
+
+    def _head(self, beat: int, digest: str) -> Head:
+        return Head(beat, digest, self._state.paused, self._state.oldest)
+
+    def _end(self) -> None:
+        with self._lock:
+            self._running = False
+            self._state.inbox = []
+            for change in self._deferred:
+                self._apply(change)
+            self._deferred.clear()
+            for lands, impulse in self._arrivals:
+                self._queue(lands, impulse)
+            self._arrivals.clear()
+
+    async def _collect_garbage(self) -> None:
+        """What retention lets go; it leaves the log with the next beat."""
+        keys, beats = self._state.forget()
+        journals: list[str] = []
+        if self._line is not None:
+            for beat in beats:
+                keys.extend(await self._line.queue_keys(beat))
+                journals.extend(await self._line.journal_keys(beat))
+            self._garbage = ([*self._garbage[0], *keys], [*self._garbage[1], *journals])
+
+    def _inside(self) -> Stage | None:
+        """The stage of the enzyme that is calling, when it belongs to this heartbeat's beat."""
+        stage = current.get()
+        if stage is None or not isinstance(stage.owner, Heartbeat):
+            return None
+        return stage if stage.owner is self or stage.owner._plays is self else None
+
+    # --- pausing and saving -------------------------------------------------------------------------------------------
+
+    @property
+    def paused(self) -> bool:
+        return self._state.paused
+
+    def pause(self) -> None:
+        """From the next beat on signals wait, in order and without loss. Beats go on counting if somebody runs them."""
+        self._at_rest("pause")
+        self._state.paused = True
+
+    def resume(self) -> None:
+        """From the next beat on waiting signals are worked on again."""
+        self._at_rest("resume")
+        self._state.paused = False
+
+    def flush(self) -> None:
+        """Make what came from outside since the last beat durable: signals, bindings, and whether it is paused."""
+        self._need_blocking("aflush")
+        run_now(self._flush())
+
+    async def aflush(self) -> None:
+        await self._flush()
+
+    async def _flush(self) -> None:
+        with self._lock:
+            self._need_open()
+            self._at_rest("flush")
+            if self._line is None:
+                return
+            self._running = True  # nothing may change while it is being written
+            queued, bindings = list(self._unsaved), list(self._unsaved_bindings)
+        try:
+            head = self._head(self._state.beat - 1, self._state.digest)
+            await self._line.save(Changes(head, queued=queued, bindings=bindings))
+            self._unsaved.clear()
+            self._unsaved_bindings.clear()
+        finally:
+            self._end()
+
+    def _at_rest(self, what: str) -> None:
+        if self._running:
+            raise BeatRunning(f"{what} needs a heartbeat at rest", remedy="wait for the beat that is under way")
+
+    def _need_open(self) -> None:
+        if not self._open:
+            raise NotOpen("the heartbeat's log was not read yet", remedy="await heartbeat.open() first")
+
+    def _need_blocking(self, instead: str) -> None:
+        if not self._blocking:
+            raise NotOpen("this heartbeat's log needs a running loop", remedy=f"await heartbeat.{instead}()")
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def read(self, path: str, at: int | None = None) -> Any:
+        """The committed value of a path now, or what enzymes read in beat `at`; None where there is none.
+
+        Also the runtime tree (/rt/beat/<N>/inbox, agenda, stage, ...; /rt/dead/<N>) and the content store
+        (/cas/<sha256>). On an async log, beats further back than the last few need `aread`.
+        """
+        stage = self._inside()
+        if stage is not None and at is None:
+            return stage.read(path)
+        self._need_open()
+        return run_now(self._reader.read(path, at, from_log=self._blocking))
+
+    async def aread(self, path: str, at: int | None = None) -> Any:
+        """`read` on the loop that is running."""
+        self._need_open()
+        return await self._reader.read(path, at, from_log=True)
+
+    def paths(self, prefix: str = "/", at: int | None = None) -> list[str]:
+        """The paths at or below a prefix that hold something, by code point."""
+        return self._state.cells.paths(canonical(prefix), self._reader.readable(at))
+
+
+def run_now(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that never suspends."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    work.close()
+    raise NotOpen("this needs a running loop", remedy="use the method's async form")

@@ -1,0 +1,139 @@
+"""Where signals come from besides `signal`: the port through which a beat takes from elsewhere.
+
+Whatever an inlet gives to a beat, it takes with the beat: the operations it names (a group's new position, say) are
+stored in the beat's own batch. So each event becomes a signal exactly once, although the process may die anywhere. When
+the beat does not happen, nothing was taken and the same is given to the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from mainspring.beats.errors import InvalidPath
+from mainspring.beats.facts import Cause, Impulse
+from mainspring.beats.path import canonical
+from mainspring.beats.value import to_text
+from mainspring.log import Bounds, Operation, Put, Record, StoredEvent
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """What an inlet gives to one beat.
+
+    `events` are values that can be read, while their signal is worked on, at the signal's own path: path and canonical
+    JSON. `operations` go into the beat's batch.
+    """
+
+    impulses: Sequence[Impulse]
+    events: dict[str, str] = {}
+    operations: Sequence[Operation] = ()
+
+
+class Inlet(Protocol):
+    """A source of signals that is asked at the start of each beat."""
+
+    async def take(self, limit: int) -> Taken:
+        """At most `limit` signals. Must give the same again until `settle` is called."""
+
+    def settle(self, taken: Taken) -> None:
+        """The beat happened: what was taken is gone for good."""
+
+
+class Events(Protocol):
+    """What a topic's inlet needs of a log."""
+
+    async def read(self, topic: str, partition: int, start: int, limit: int) -> list[StoredEvent]: ...
+
+    async def bounds(self, topic: str) -> list[Bounds]: ...
+
+    async def get(self, space: str, key: str) -> Record | None: ...
+
+
+POSITIONS: Final = "groups"
+
+
+class TopicInlet:
+    """Each event of a topic is one signal.
+
+    The signal is the event's own path, /topics/<topic>/<partition>/<offset>, and enzymes read the event there:
+    `stage.read(signal)` gives {id, ts, key, payload, headers}. Register with a prefix query, /topics/<topic>. `target`
+    may name a target for an event; without it the signal is a broadcast.
+    """
+
+    def __init__(
+        self,
+        log: Events,
+        topic: str,
+        *,
+        line: str = "main",
+        target: Callable[[StoredEvent], str | None] | None = None,
+    ) -> None:
+        self.topic = topic
+        self._log = log
+        self._target = target
+        self._group = f"beats.{line}"
+        self._path = topic_path(topic)
+        self._next: dict[int, int] = {}
+
+    async def take(self, limit: int) -> Taken:
+        impulses: list[Impulse] = []
+        events: dict[str, str] = {}
+        operations: list[Operation] = []
+        for bounds in await self._log.bounds(self.topic):
+            start = max(await self._position(bounds.partition), bounds.head)
+            if start > bounds.tail or limit <= len(impulses):
+                continue
+            read = await self._log.read(self.topic, bounds.partition, start, limit - len(impulses))
+            for event in read:
+                path = f"{self._path}/{event.partition}/{event.offset}"
+                target = self._target(event) if self._target is not None else None
+                cause = Cause("topic", source=f"{self.topic}/{event.partition}@{event.offset}")
+                impulses.append(Impulse(path, None if target is None else canonical(target), cause))
+                events[path] = event_text(event)
+            if read:
+                operations.append(self._move_to(bounds.partition, read[-1].offset + 1))
+        return Taken(impulses, events, operations)
+
+    def settle(self, taken: Taken) -> None:
+        for operation in taken.operations:
+            if isinstance(operation, Put):
+                position = msgspec.json.decode(operation.value, type=dict[str, int])
+                self._next[position["partition"]] = position["next"]
+
+    async def _position(self, partition: int) -> int:
+        if partition not in self._next:
+            record = await self._log.get(POSITIONS, self._key(partition))
+            stored = msgspec.json.decode(record.value, type=dict[str, int]) if record is not None else {"next": 1}
+            self._next[partition] = stored["next"]
+        return self._next[partition]
+
+    def _move_to(self, partition: int, offset: int) -> Put:
+        return Put(POSITIONS, self._key(partition), msgspec.json.encode({"next": offset, "partition": partition}))
+
+    def _key(self, partition: int) -> str:
+        return f"{self._group}/{self.topic}/{partition:06d}"
+
+
+def topic_path(topic: str) -> str:
+    """The path below which a topic's events stand; dots and slashes of the name stay as they are."""
+    try:
+        return canonical(f"/topics/{topic}")
+    except InvalidPath as error:
+        raise InvalidPath(f"topic {topic!r} cannot be a path", remedy="feed it with signal() instead") from error
+
+
+def event_text(event: StoredEvent) -> str:
+    """The canonical text of an event. A payload that is not JSON is given as text."""
+    value: dict[str, Any] = {"id": event.id, "ts": event.ts, "key": event.key, "payload": _json(event.payload)}
+    if event.headers is not None:
+        value["headers"] = _json(event.headers)
+    return to_text(value)
+
+
+def _json(data: bytes) -> Any:
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        return data.decode(errors="replace")

@@ -1,0 +1,97 @@
+"""Reading a line: committed values, now or as of a beat, the runtime tree, and digests.
+
+Values are in memory. Journals of the last beats are, too; older ones are fetched from the log and checked against their
+digest before anything of them is shown.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mainspring.beats import tree
+from mainspring.beats.errors import UnknownBeat
+from mainspring.beats.facts import GENESIS, Fact, read_journal
+from mainspring.beats.line import Line
+from mainspring.beats.path import canonical
+from mainspring.beats.state import State
+from mainspring.beats.value import from_text
+
+
+class Reader:
+    """Reads a state and, where it is durable, the line behind it."""
+
+    def __init__(self, state: State, line: Line | None) -> None:
+        self._state = state
+        self._line = line
+
+    async def read(self, path: str, at: int | None, *, from_log: bool) -> Any:
+        """The value of a path. Without `from_log` only what is in memory is looked at, and nothing suspends."""
+        where = canonical(path)
+        seen = self.readable(at)
+        if where.startswith("/rt/"):
+            return await self._read_tree(where, seen, from_log=from_log, coming=at is None)
+        text = self._state.text(where, seen)
+        return None if text is None else from_text(text)
+
+    def readable(self, at: int | None) -> int:
+        """The beat to read as of."""
+        state = self._state
+        if at is None:
+            return state.beat
+        if not isinstance(at, int) or isinstance(at, bool) or not state.oldest <= at <= state.beat:
+            raise UnknownBeat(f"beat {at!r} cannot be read", remedy=f"beats {state.oldest} to {state.beat} can")
+        return at
+
+    async def _read_tree(self, path: str, at: int, *, from_log: bool, coming: bool) -> Any:
+        state = self._state
+        dead = tree.dead_in(path)
+        if dead is not None:
+            return state.dead_letters(dead, at)
+        asked = tree.beat_in(path)
+        if asked is None:
+            return None
+        beat, part = asked
+        if beat >= state.beat and coming:
+            return self._coming(beat, part)
+        if beat > at or (beat == at and part != "inbox"):
+            return None
+        if part == "digest":
+            return await self.digest(beat) if from_log else state.digests.get(beat)
+        journal = await self.journal(beat) if from_log else state.journals.get(beat)
+        if journal is None:
+            return None
+        return tree.part_of(read_journal(beat, journal), part, state.content.get)
+
+    def _coming(self, beat: int, part: str | None) -> Any:
+        """What is known of a beat that has not happened: who waits for it."""
+        waiting = self._state.queues.get(beat)
+        if waiting is None and beat > self._state.beat:
+            return None
+        inbox = [tree.inbox_entry(impulse) for impulse in waiting or ()]
+        return {"inbox": inbox, None: {"beat": beat, "inbox": inbox}}.get(part)
+
+    async def journal(self, beat: int) -> bytes | None:
+        """The journal of a beat as it stands; None when the beat's details are not kept."""
+        journal = self._state.journals.get(beat)
+        if journal is None and self._line is not None and self._state.oldest <= beat < self._state.beat:
+            journal = await self._line.journal(beat)
+        return journal
+
+    async def facts(self, beat: int) -> list[Fact]:
+        """What happened in a beat, checked against its digest and the digest before it."""
+        journal = await self.journal(beat)
+        if journal is None:
+            state = self._state
+            raise UnknownBeat(
+                f"the details of beat {beat} are not kept", remedy=f"beats {state.oldest} to {state.beat - 1} are"
+            )
+        return read_journal(beat, journal, previous=await self.digest(beat - 1))
+
+    async def digest(self, beat: int) -> str | None:
+        """The digest of a beat; kept also when the beat's details are gone."""
+        if beat == 0:
+            return GENESIS
+        digest = self._state.digests.get(beat)
+        if digest is None and self._line is not None:
+            digest = await self._line.digest(beat)
+        return digest

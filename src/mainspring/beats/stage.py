@@ -1,0 +1,159 @@
+"""The stage: what one call of an enzyme may see and do.
+
+An enzyme reads the state as it was when the beat began and writes onto its own stage; nobody, not even itself through
+`read`, sees that before the next beat. The stage only collects. What becomes of it is decided after the call, in agenda
+order, by the beat: that is why calls may run side by side and still give the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, Final
+
+import msgspec
+
+from mainspring.beats.errors import InvalidImpulse, InvalidPath, PastBeat, StageClosed
+from mainspring.beats.path import canonical
+from mainspring.beats.value import content_hash, content_path, from_text, to_text
+
+RETRY: Final = -1
+FATAL: Final = -2
+_RESERVED: Final = ("/rt", "/cas")
+
+
+class Signal(msgspec.Struct, frozen=True, gc=False):
+    signal: str | None
+    target: str | None
+    beat: int
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How a call ended and what it asked for, in the order it asked."""
+
+    result: str  # ok, retry, failed, fatal
+    writes: list[tuple[str, str | None]] = msgspec.field(default_factory=list)  # path and text; None deletes
+    signals: list[Signal] = msgspec.field(default_factory=list)
+    contents: list[tuple[str, str]] = msgspec.field(default_factory=list)  # hash and text
+    changes: list[Any] = msgspec.field(default_factory=list)  # of registry and bindings
+    error: str = ""
+    detail: str = ""
+
+
+class Stage:
+    """Handed to an enzyme for one call. `beat` is the beat under way, `attempt` counts from 1."""
+
+    __slots__ = ("_changes", "_closed", "_contents", "_own", "_read", "_signals", "_writes", "attempt", "beat", "owner")
+
+    def __init__(self, beat: int, attempt: int, read: Callable[[str], str | None], owner: object = None) -> None:
+        self.beat = beat
+        self.attempt = attempt
+        self.owner = owner  # whose beat this is
+        self._read = read
+        self._own: dict[str, str | None] = {}
+        self._writes: list[tuple[str, str | None]] = []
+        self._signals: list[Signal] = []
+        self._contents: list[tuple[str, str]] = []
+        self._changes: list[Any] = []
+        self._closed = False
+
+    def read(self, path: str) -> Any:
+        """The committed value as of this beat, as a fresh copy; None where there is none."""
+        text = self._read(canonical(path))
+        return None if text is None else from_text(text)
+
+    def committed(self, path: str) -> str | None:
+        """The canonical text `read` makes its copy from."""
+        return self._read(path)
+
+    def own(self, path: str) -> Any:
+        """What this call itself has staged for a path; None where it staged nothing or a deletion."""
+        text = self._own.get(canonical(path))
+        return None if text is None else from_text(text)
+
+    def write(self, path: str, value: Any) -> None:
+        """Stage a value; visible from the next beat on."""
+        self._put(writable(path), to_text(value))
+
+    def delete(self, path: str) -> None:
+        """Stage a deletion; the path holds nothing from the next beat on."""
+        self._put(writable(path), None)
+
+    def store(self, value: Any) -> str:
+        """Put a value into the content store and return its path, /cas/<sha256>.
+
+        It stays as long as a value that holds this path is kept, so write the path somewhere in the same call.
+        """
+        text = to_text(value)
+        sha256 = content_hash(text)
+        self._open()
+        self._contents.append((sha256, text))
+        return content_path(sha256)
+
+    def signal(self, signal: str | None, target: str | None = None, beat: int | None = None) -> int:
+        """Queue a signal for the next beat or a later one; the beat it lands in."""
+        pair = checked_pair(signal, target)
+        lands = landing(beat, self.beat + 1)
+        self._open()
+        self._signals.append(Signal(*pair, lands))
+        return lands
+
+    def change(self, change: Any) -> None:
+        """Note a change of registry or bindings that counts from the next beat on."""
+        self._open()
+        self._changes.append(change)
+
+    @property
+    def changes(self) -> tuple[Any, ...]:
+        return tuple(self._changes)
+
+    def close(self, result: str, error: str = "", detail: str = "") -> Outcome:
+        self._closed = True
+        return Outcome(result, self._writes, self._signals, self._contents, self._changes, error=error, detail=detail)
+
+    def _put(self, path: str, text: str | None) -> None:
+        self._open()
+        self._own[path] = text
+        self._writes.append((path, text))
+
+    def _open(self) -> None:
+        if self._closed:
+            raise StageClosed("this enzyme has ended", remedy="stage everything before the enzyme returns")
+
+
+# The stage of the enzyme that is running here, so that a heartbeat knows calls that come from inside its beat.
+current: Final[ContextVar[Stage | None]] = ContextVar("mainspring_beats_stage", default=None)
+
+
+def writable(path: object) -> str:
+    text = canonical(path)
+    if text.startswith(_RESERVED) and (text in _RESERVED or text.startswith(("/rt/", "/cas/"))):
+        raise InvalidPath(f"{text} belongs to the runtime and is read-only", remedy="write below another name")
+    return text
+
+
+def checked_pair(signal: object, target: object) -> tuple[str | None, str | None]:
+    """The canonical pair; at least one of the two is there."""
+    if signal is None and target is None:
+        raise InvalidImpulse("a signal names what or where", remedy="give a signal path, a target path, or both")
+    return None if signal is None else canonical(signal), None if target is None else canonical(target)
+
+
+def landing(beat: object, earliest: int) -> int:
+    """The beat a signal lands in: the earliest unless a later one was asked for."""
+    if beat is None:
+        return earliest
+    if not isinstance(beat, int) or isinstance(beat, bool):
+        raise InvalidImpulse(f"a beat is a whole number, not {beat!r}")
+    if beat < earliest:
+        raise PastBeat(f"beat {beat} is over or under way", remedy=f"signal for beat {earliest} or later")
+    return beat
+
+
+def result_of(answer: object) -> str:
+    """What an enzyme's return value means: negative numbers are failures, everything else is fine."""
+    if answer is None or not isinstance(answer, int | float) or not answer < 0:
+        return "ok"
+    if answer == RETRY:
+        return "retry"
+    return "fatal" if answer == FATAL else "failed"

@@ -1,0 +1,212 @@
+"""What a line of beats is at one moment, in memory: inboxes, cells, registry, bindings, digests.
+
+It changes in few places: outside signals are queued, changes of registry and bindings are put in force between beats,
+and `take_over` adopts everything a beat decided, after it is durable.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from mainspring.beats import tree
+from mainspring.beats.agenda import Resolver
+from mainspring.beats.bindings import Bindings
+from mainspring.beats.cells import Cells, Content, Held
+from mainspring.beats.changes import apply
+from mainspring.beats.draft import Draft
+from mainspring.beats.facts import GENESIS, Dead, Impulse, read_journal
+from mainspring.beats.line import Kept, Registered, cell_key, number
+from mainspring.beats.registry import Registry
+from mainspring.beats.report import Report
+from mainspring.beats.rules import Rules
+from mainspring.beats.value import content_of, to_text
+
+# How many beats back an enzyme sees the runtime tree; the same with and without a log, so that replay sees it too.
+RECENT: Final = 64
+
+
+class Decided(msgspec.Struct):
+    """Everything a beat changes."""
+
+    report: Report
+    journal: bytes
+    queued: list[tuple[int, Impulse]]
+    carried: list[Impulse]
+    cells: list[tuple[str, int, Held | None]]
+    contents: list[tuple[str, str]]
+    references: list[str]
+    dead: list[Dead]
+    changes: list[object]
+    live_events: set[str]
+
+
+class State:
+    """One line of beats. `beat` is the next beat to run."""
+
+    def __init__(self, rules: Rules, *, keep_journals: int | None) -> None:
+        self.rules = rules
+        self.beat = 1
+        self.digest = GENESIS
+        self.paused = False
+        self.oldest = 1  # the first beat whose details are kept
+        self.registry = Registry()
+        self.bindings = Bindings()
+        self.content = Content()
+        self.cells = Cells(self.content, rules.inline_chars)
+        self.queues: dict[int, list[Impulse]] = {}
+        self.inbox: list[Impulse] = []  # of the beat under way
+        self.dead: dict[int, list[Dead]] = {}
+        self.journals: dict[int, bytes] = {}
+        self.digests: dict[int, str] = {}
+        self._keep_journals = keep_journals
+        self._references: dict[int, list[str]] = {}
+        self._live_events: set[str] = set()
+        self.resolver = Resolver(
+            self.registry, self.bindings, dispatch=rules.dispatch, fallback_broadcast=rules.fallback_broadcast
+        )
+
+    def restore(self, kept: Kept) -> None:
+        """Become what a log holds. Registrations hold functions and come from the program again."""
+        head = kept.head
+        self.beat, self.digest = head.beat + 1, head.digest
+        self.paused, self.oldest = head.paused, head.oldest
+        for sha256, text in kept.contents.items():
+            self.content.put(sha256, text)
+        for path, since, held in kept.cells:
+            self.cells.put(path, since, held)
+        for beat, hashes in kept.references.items():
+            self._references[beat] = hashes
+            self.content.refer(hashes)
+        self.queues = kept.queues
+        for _, binding in kept.bindings:
+            apply(binding, self.registry, self.bindings)
+        self.dead = kept.dead
+        waiting = (impulse.signal for impulses in self.queues.values() for impulse in impulses)
+        self._live_events = {
+            path for path in waiting if path is not None and path.startswith("/topics/") and self.cells.latest(path)
+        }
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def text(self, path: str, at: int) -> str | None:
+        """What enzymes of beat `at` read at a path."""
+        if path.startswith(("/rt/", "/cas/")):
+            sha256 = content_of(path)
+            if sha256 is not None:
+                return self.content.get(sha256)
+            value = self._recent(path, at)
+            return None if value is None else to_text(value)
+        return self.cells.text(path, at)
+
+    def _recent(self, path: str, at: int) -> Any:
+        asked = tree.beat_in(path)
+        if asked is not None:
+            beat, part = asked
+            if beat == self.beat and beat == at and part == "inbox":
+                return [tree.inbox_entry(impulse) for impulse in self.inbox]
+            seen = at - RECENT <= beat < at or (beat == at and part == "inbox")
+            journal = self.journals.get(beat) if seen else None
+            return None if journal is None else tree.part_of(read_journal(beat, journal), part, self.content.get)
+        beat_of_dead = tree.dead_in(path)
+        return self.dead_letters(beat_of_dead, at) if beat_of_dead is not None else None
+
+    def dead_letters(self, beat: int, at: int) -> list[dict[str, Any]] | None:
+        if beat >= at:
+            return None
+        return [tree.dead_letter(dead) for dead in self.dead.get(beat, ())]
+
+    # --- a beat -------------------------------------------------------------------------------------------------------
+
+    def decide(self, draft: Draft, new_events: dict[str, str]) -> Decided:
+        """What a draft would change; nothing has changed yet."""
+        queued, journal, report = draft.finish()
+        cells: list[tuple[str, int, Held | None]] = []
+        contents = dict(draft.contents)
+        for path, text in new_events.items():
+            cells.append((path, draft.beat, self._held(text)))
+        latest = {staged.path: staged.text for staged in report.staged}
+        for path, staged_text in latest.items():
+            held = None if staged_text is None else self._held(staged_text)
+            if held != self.cells.latest(path) or path in new_events:
+                cells.append((path, draft.beat + 1, held))
+        live = self._still_worked_on(draft, queued, new_events)
+        over = (self._live_events | new_events.keys()) - live
+        cells.extend((path, draft.beat + 1, None) for path in sorted(over) if path not in latest)
+        return Decided(
+            report=report,
+            journal=journal,
+            queued=queued,
+            carried=draft.carried,
+            cells=cells,
+            contents=[(sha256, text) for sha256, text in contents.items() if self.content.get(sha256) is None],
+            references=sorted(contents),
+            dead=draft.dead,
+            changes=draft.changes,
+            live_events=live,
+        )
+
+    def _held(self, text: str) -> Held:
+        return self.cells.hold(text)[0]
+
+    def _still_worked_on(self, draft: Draft, queued: list[tuple[int, Impulse]], new: dict[str, str]) -> set[str]:
+        """The events whose signal is still waiting somewhere; the others have been dealt with."""
+        events = self._live_events | new.keys()
+        if not events:
+            return events
+        done = {impulse.signal for impulse in draft.inbox if impulse.signal in events}
+        again = {impulse.signal for impulse in draft.carried} | {impulse.signal for _, impulse in queued}
+        return {path for path in events if path not in done or path in again}
+
+    def take_over(self, decided: Decided) -> None:
+        """Adopt a beat that has happened."""
+        beat = self.beat
+        for sha256, text in decided.contents:
+            self.content.put(sha256, text)
+        for path, since, held in decided.cells:
+            self.cells.put(path, since, held)
+        if decided.references:
+            self._references[beat] = decided.references
+            self.content.refer(decided.references)
+        self.queues.pop(beat, None)
+        for lands, impulse in decided.queued:
+            self.queues.setdefault(lands, []).append(impulse)
+        if decided.carried:
+            self.queues.setdefault(beat + 1, [])[:0] = decided.carried
+        if decided.dead:
+            self.dead[beat] = decided.dead
+        self._live_events = decided.live_events
+        self.journals[beat] = decided.journal
+        if self._keep_journals is not None:
+            self.journals.pop(beat - self._keep_journals, None)
+        self.digest = self.digests[beat] = decided.report.digest
+        self.beat = beat + 1
+        for change in decided.changes:
+            apply(change, self.registry, self.bindings)
+
+    # --- retention ----------------------------------------------------------------------------------------------------
+
+    def forget(self) -> tuple[list[str], list[int]]:
+        """Let go of beats past their retention: keys of the line that are garbage, and beats whose journals are."""
+        retain = self.rules.retain_beats
+        if retain is None or self.beat - retain <= self.oldest:
+            return [], []
+        gone = range(self.oldest, self.beat - retain)
+        self.oldest = self.beat - retain
+        garbage: list[str] = []
+        for beat in gone:
+            self.journals.pop(beat, None)
+            hashes = self._references.pop(beat, None)
+            if hashes is not None:
+                self.content.release(hashes)
+                garbage.append(f"refs/{number(beat)}")
+        garbage.extend(cell_key(path, since) for path, since in self.cells.forget_before(self.oldest))
+        garbage.extend(f"cas/{sha256}" for sha256 in self.content.sweep())
+        return garbage, list(gone)
+
+    def registered(self) -> list[Registered]:
+        return [
+            Registered(entry.name, entry.query, entry.match, entry.before, entry.after)
+            for entry in self.registry.entries()
+        ]
