@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mainspring.log.blocking import BlockingLog
+from mainspring.log.choice import log_file, open_engine
 from mainspring.log.contract import (
     ABSENT,
     ANY_VERSION,
@@ -68,4 +69,6 @@ __all__ = [
     "SqliteEngine",
     "StoredEvent",
     "Tail",
+    "log_file",
+    "open_engine",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mainspring.log.contract import ABSENT, Append, Put, Refused
 
 MAX_PARTITION = (1 << 31) - 1
-_MAX_INT = (1 << 63) - 1
+MAX_INT = (1 << 63) - 1
 
 
 def moved_tail(event: Append, actual: int) -> Refused:
@@ -48,6 +48,7 @@ def not_storable(item: Append | Put) -> Refused | None:
         return bad_text()
     if not 0 <= item.partition <= MAX_PARTITION:
         return Refused(f"partition {item.partition} is out of range", remedy="use 0 or more", code="bad_partition")
-    if not -_MAX_INT <= item.ts <= _MAX_INT:
-        return Refused(f"the time {item.ts} is out of range", remedy="use epoch milliseconds", code="bad_time")
+    for time in (item.ts, item.dedupe_until):
+        if not -MAX_INT <= time <= MAX_INT:
+            return Refused(f"the time {time} is out of range", remedy="use epoch milliseconds", code="bad_time")
     return None

@@ -31,15 +31,13 @@ from mainspring.log.contract import (
     Result,
 )
 from mainspring.log.measure import event_bytes
-from mainspring.log.refusals import bad_text, moved_tail, moved_version, not_storable
+from mainspring.log.refusals import MAX_INT, bad_text, moved_tail, moved_version, not_storable
 from mainspring.log.sqlite.checksum import event_checksum, record_checksum
 from mainspring.log.sqlite.ledger import Ledger, Slot
 from mainspring.log.sqlite.schema import MAX_OFFSET
 
 Place = tuple[str, str]  # (space, key) of a record, or (topic, dedupe) of a mark
 Found = tuple[int, int]  # of a mark: pos, until
-
-_MAX_INT = (1 << 63) - 1
 
 
 class Plan:
@@ -57,18 +55,15 @@ class Plan:
         self.removals: list[tuple[Slot, int, tuple[int, ...]]] = []  # below, offsets
         self.touched: list[Slot] = []
         self.first_version = ledger.version
-        self._undo: list[Callable[[], object]] = []
-
-    @property
-    def only_events(self) -> bool:
-        return not (self.records or self.marks or self.removals)
+        self._before: list[tuple[Slot, int, int, int | None]] = []  # what each append of the batch under way found
+        self._undo: list[Callable[[], object]] = []  # and how to take back the rest of it
 
     def add(self, batch: Batch) -> Result:
         """The batch's receipt once the commit is durable, or why it takes no part in it."""
         offsets: list[tuple[int, int, bool]] = []
         versions: list[int] = []
-        undo = self._undo
-        undo.clear()
+        self._before.clear()
+        self._undo.clear()
         try:
             for operation in batch.operations:
                 if type(operation) is Append:
@@ -84,10 +79,19 @@ class Plan:
                 else:
                     raise Refused(f"{type(operation).__name__} is no operation of the log", code="bad_operation")
         except (Refused, UnicodeEncodeError, TypeError, AttributeError) as error:
-            for step in reversed(undo):
-                step()
+            self._take_back()
             return _refusal(error)
         return Receipt(tuple(offsets), tuple(versions))
+
+    def _take_back(self) -> None:
+        """Undo the batch under way. Its events are the last ones of the lists."""
+        for step in reversed(self._undo):
+            step()
+        if self._before:
+            del self.event_values[-9 * len(self._before) :]
+            del self.appended[-len(self._before) :]
+            for slot, tail, total, high_ts in reversed(self._before):
+                slot.tail, slot.total, slot.high_ts = tail, total, high_ts
 
     def abandon(self) -> None:
         """The commit failed: nothing of it happened, so the ledger goes back to what is on disk."""
@@ -128,7 +132,7 @@ class Plan:
             raise moved_tail(event, tail)
         ts, id, key, headers, payload = event.ts, event.id, event.key, event.headers, event.payload
         offset = tail + 1
-        if offset > MAX_OFFSET or not -_MAX_INT <= ts <= _MAX_INT:
+        if offset > MAX_OFFSET or not -MAX_INT <= ts <= MAX_INT:
             raise not_storable(event) or Refused("the partition has no offset left", code="partition_full")
         pos = slot.base + offset
         crc = event_checksum(pos, ts, id, key, headers, payload)
@@ -143,15 +147,10 @@ class Plan:
             own_high = high
         self.event_values += (pos, ts, own_high, total + size, crc, id, key, headers, payload)
         self.appended.append((slot, event))
-        self._undo.append(lambda: self._take_back(slot, tail, total, high))
+        self._before.append((slot, tail, total, high))
         if event.dedupe is not None:
             self._mark(event, pos)
         return partition, offset, False
-
-    def _take_back(self, slot: Slot, tail: int, total: int, high: int | None) -> None:
-        del self.event_values[-9:]
-        self.appended.pop()
-        slot.tail, slot.total, slot.high_ts = tail, total, high
 
     def _touch(self, event: Append, slot: Slot | None) -> Slot:
         if slot is None:
@@ -172,9 +171,8 @@ class Plan:
 
     def _mark(self, event: Append, pos: int) -> None:
         assert event.dedupe is not None
-        if not -_MAX_INT <= event.dedupe_until <= _MAX_INT:
-            raise Refused(f"the time {event.dedupe_until} is out of range", remedy="use epoch milliseconds")
-        event.dedupe.encode()
+        if fault := not_storable(event):
+            raise fault
         place = (event.topic, event.dedupe)
         before = self.marks.get(place)
         self.marks[place] = (pos, event.dedupe_until)

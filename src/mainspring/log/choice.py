@@ -1,0 +1,41 @@
+"""From what a user wrote (`--engine sqlite`) to an engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from mainspring.errors import SettingError
+from mainspring.log.contract import Engine
+from mainspring.log.memory import MemoryEngine
+from mainspring.log.sqlite import SqliteEngine
+from mainspring.loop import Clock
+
+LOG_FILE: Final = "log.sqlite3"
+
+
+def log_file(data_dir: str | Path) -> Path:
+    """Where the SQLite engine keeps the log of a data directory."""
+    return Path(data_dir) / LOG_FILE
+
+
+def open_engine(name: str, data_dir: str | Path, clock: Clock | None = None) -> Engine:
+    """The engine of that name, ready for its `open`. Raises `SettingError` for a name nobody knows.
+
+    `clock` is for engines that wait for servers; the embedded ones never ask what time it is.
+    """
+    del clock
+    if name == "memory":
+        return MemoryEngine()
+    if name == "sqlite":
+        return SqliteEngine(log_file(data_dir))
+    raise SettingError(
+        f"there is no engine {_without_password(name)!r}",
+        remedy="use sqlite (durable, in the data directory) or memory",
+    )
+
+
+def _without_password(name: str) -> str:
+    """An address may hold one, and errors end up on other people's screens."""
+    scheme, found, rest = name.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}" if found else name

@@ -1,0 +1,50 @@
+"""One suite, every engine: a test that takes `make_engine` runs on each engine that this file knows.
+
+To add an engine, add an entry to ENGINES: a function from a directory of the test to a maker. A maker gives an engine,
+not yet open; engines of one maker share what they stored, so that a test can close one and open the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from mainspring.log import Engine, Log, MemoryEngine, SqliteEngine
+
+MakeEngine = Callable[[], Engine]
+
+
+def _memory(_: Path) -> MakeEngine:
+    engine = MemoryEngine()  # what it stored lives as long as the object
+    return lambda: engine
+
+
+def _sqlite(place: Path) -> MakeEngine:
+    return lambda: SqliteEngine(place / "log.sqlite3")
+
+
+def _sqlite_from_disk(place: Path) -> MakeEngine:
+    """Nothing kept in memory: every read goes to the file."""
+    return lambda: SqliteEngine(place / "log.sqlite3", recent_bytes=0)
+
+
+ENGINES: dict[str, Callable[[Path], MakeEngine]] = {
+    "memory": _memory,
+    "sqlite": _sqlite,
+    "sqlite-from-disk": _sqlite_from_disk,
+}
+
+
+@pytest.fixture(params=sorted(ENGINES))
+def make_engine(request: pytest.FixtureRequest, tmp_path: Path) -> MakeEngine:
+    return ENGINES[request.param](tmp_path)
+
+
+@pytest.fixture
+async def log(make_engine: MakeEngine) -> AsyncIterator[Log]:
+    log = Log(make_engine())
+    await log.open()
+    yield log
+    await log.close()
