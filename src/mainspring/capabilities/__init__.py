@@ -1,1 +1,17 @@
-"""Filled by its part."""
+"""The built-in capabilities: what every node can be asked."""
+
+from __future__ import annotations
+
+from mainspring.capabilities.event import event
+from mainspring.capabilities.memory import memory
+from mainspring.capabilities.syscall import syscall
+from mainspring.capabilities.timer import timer
+from mainspring.kernel import Capability, Kernel
+
+
+def kernel_capabilities(kernel: Kernel) -> list[Capability]:
+    """Syscall, Timer, Memory and Event of this kernel, to be registered before the application's own."""
+    return [syscall(kernel), timer(kernel), memory(kernel), event(kernel)]
+
+
+__all__ = ["event", "kernel_capabilities", "memory", "syscall", "timer"]

@@ -1,0 +1,213 @@
+"""Actors: one message at a time, in order, never on the loop's own turn.
+
+`BufferedActor` is the Worker-shaped actor a low-level capability can spawn: a mailbox, a handler, `message` events for
+what it says and `error` events for what goes wrong. `HandlerActor` runs the functions of a declared capability. Both
+keep a task of their own; posting only queues. Once terminated an actor is dead: its running handler is cancelled, and
+whatever still escapes from it is ignored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import types
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from mainspring.kernel.blob import Blob
+from mainspring.kernel.context import Context
+from mainspring.kernel.faults import BadOutput, Fail
+from mainspring.kernel.pending import Mail
+
+if TYPE_CHECKING:
+    from mainspring.kernel.supervisor import HandlerSlot
+
+_TURNS_BEFORE_YIELD: Final = 64  # so that a full mailbox of quick handlers leaves room for everyone else
+
+
+@dataclass(frozen=True, slots=True)
+class MessageEvent:
+    """What listeners of `message` get: the actor's output is `data`."""
+
+    data: Any
+    type: str = "message"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorEvent:
+    """What listeners of `error` get."""
+
+    error: BaseException
+    message: str
+    type: str = "error"
+
+
+Listener = Callable[[Any], Any]
+
+
+@types.coroutine
+def _others_first() -> Generator[None]:
+    """Give every other task of the host loop its turn."""
+    yield
+
+
+class Actor(Protocol):
+    """The shape of a Worker. `onmessage` and `onerror` may be left out by actors that take listeners."""
+
+    def post_message(self, message: Any) -> None:
+        """Queue a message; return before it is handled."""
+
+    def terminate(self) -> None:
+        """End now: drop the mail, say nothing more."""
+
+    def add_event_listener(self, type: str, callback: Listener) -> None: ...
+
+    def remove_event_listener(self, type: str, callback: Listener) -> None: ...
+
+
+class Mailbox:
+    """A queue with one reader that runs as a task; it sleeps while the queue is empty."""
+
+    def __init__(self) -> None:
+        self.alive = True
+        self._mail: deque[Any] = deque()
+        self._wake: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def put(self, item: Any) -> None:
+        self._mail.append(item)
+        wake = self._wake
+        if wake is not None:
+            self._wake = None
+            if not wake.done():
+                wake.set_result(None)
+        elif self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._serve())
+
+    def take_all(self) -> list[Any]:
+        """What nobody has begun to handle, oldest first; the box is empty afterwards."""
+        left = list(self._mail)
+        self._mail.clear()
+        return left
+
+    def end(self) -> None:
+        self.alive = False
+        self._mail.clear()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _serve(self) -> None:
+        try:
+            handled = 0
+            while self.alive:
+                if not self._mail:
+                    handled = 0
+                    self._wake = asyncio.get_running_loop().create_future()
+                    await self._wake
+                    continue
+                await self._handle(self._mail.popleft())
+                handled += 1
+                if handled >= _TURNS_BEFORE_YIELD:
+                    handled = 0
+                    await _others_first()
+        except asyncio.CancelledError:
+            if self.alive:
+                raise
+
+    async def _handle(self, item: Any) -> None:
+        raise NotImplementedError
+
+
+class BufferedActor(Mailbox):
+    """A Worker-shaped actor around one function.
+
+    `handler(message)` returns, or awaits to, the messages to say: an iterable, or None. Each becomes a `message` event,
+    in order; an exception becomes an `error` event, and the next message is handled all the same.
+    """
+
+    def __init__(self, handler: Callable[[Any], Awaitable[Iterable[Any] | None] | Iterable[Any] | None]) -> None:
+        super().__init__()
+        self.onmessage: Listener | None = None
+        self.onerror: Listener | None = None
+        self._handler = handler
+        self._listeners: dict[str, list[Listener]] = {}
+
+    def post_message(self, message: Any) -> None:
+        if self.alive:
+            self.put(message)
+
+    def terminate(self) -> None:
+        self.end()
+
+    def add_event_listener(self, type: str, callback: Listener) -> None:
+        self._listeners.setdefault(type, []).append(callback)
+
+    def remove_event_listener(self, type: str, callback: Listener) -> None:
+        if callback in self._listeners.get(type, ()):
+            self._listeners[type].remove(callback)
+
+    async def _handle(self, item: Any) -> None:
+        try:
+            outputs = self._handler(item)
+            if inspect.isawaitable(outputs):
+                outputs = await outputs
+            for output in outputs or ():
+                self._fire("message", self.onmessage, MessageEvent(output))
+        except BaseException as error:
+            if not self.alive:
+                raise
+            self._fire("error", self.onerror, ErrorEvent(error, str(error) or type(error).__name__))
+
+    def _fire(self, type: str, prop: Listener | None, event: Any) -> None:
+        if not self.alive:
+            return
+        for callback in tuple(self._listeners.get(type, ())):
+            callback(event)
+        if prop is not None:
+            prop(event)
+
+
+class HandlerActor(Mailbox):
+    """Runs the functions of a declared capability. An exception ends it; its slot decides what comes next."""
+
+    def __init__(self, slot: HandlerSlot) -> None:
+        super().__init__()
+        self._slot = slot
+        self._port = slot.port(self)
+
+    async def _handle(self, item: Mail) -> None:
+        contract = item.contract
+        try:
+            raw = await self._perform(item)
+        except Fail as refusal:
+            if self.alive:
+                self._slot.refused(item, refusal)
+        except BadOutput as error:
+            self._stop(item, error)
+        except BaseException as error:
+            if not self.alive:
+                raise
+            self._stop(item, error)
+        else:
+            if self.alive:
+                self._slot.finished(item, contract, raw)
+
+    async def _perform(self, mail: Mail) -> Any:
+        """Call the function; the JSON text of what it returned, or None when nobody waits for it."""
+        contract = mail.contract
+        assert contract.function is not None
+        result = contract.function(mail.value, Context(self._port, mail.message, mail.origin))
+        if type(result) is types.CoroutineType or inspect.isawaitable(result):
+            result = await result
+        if mail.origin is None:
+            return None
+        if type(result) is Blob:
+            result = await self._slot.store_blob(result)
+        return contract.output.encode(result)
+
+    def _stop(self, mail: Mail, error: BaseException) -> None:
+        if self.alive:
+            self.alive = False  # the rest of the mail waits for the next actor
+            self._slot.broke(self, mail, error)

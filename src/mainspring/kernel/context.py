@@ -1,0 +1,93 @@
+"""Context: what a handler may do besides returning.
+
+Everything said through a context is caused by the message being handled: causation and correlation are set here, once,
+so that no handler can forget them. The context talks to a port, because the same face serves a handler on the node's
+own loop and one in another process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any, Protocol
+
+import msgspec
+
+from mainspring.kernel.faults import BadOutput, Fail, fail_from
+from mainspring.message import Message, NotEncodable, encode_data, is_type
+
+
+class Port(Protocol):
+    """The kernel as a handler's context sees it."""
+
+    def emit(self, cause: Message, type: str, raw: msgspec.Raw) -> None: ...
+
+    def request(
+        self, cause: Message, kind: str, type: str, raw: msgspec.Raw, timeout_ms: float | None
+    ) -> Awaitable[Message]: ...
+
+    def after(self, cause: Message, delay_ms: float, kind: str, type: str, raw: msgspec.Raw) -> str: ...
+
+    def sleep(self, ms: float) -> Awaitable[None]: ...
+
+    def publish(self, cause: Message, topic: str, payload: Any, options: dict[str, Any]) -> Awaitable[Any]: ...
+
+
+class Context:
+    """The second argument of every handler. Good for the time the handler runs."""
+
+    __slots__ = ("_port", "message", "origin")
+
+    def __init__(self, port: Port, message: Message, origin: Any = None) -> None:
+        self._port = port
+        self.message = message
+        self.origin = origin  # the connection asked from, for capabilities that serve connections
+
+    def emit(self, type: str, data: Any = None) -> None:
+        """Say that something happened. Every subscriber gets the event; nobody answers."""
+        self._port.emit(self.message, _checked(type), _encoded(data, type))
+
+    async def send(self, kind: str, type: str, data: Any = None, *, timeout_ms: float | None = None) -> Any:
+        """Ask another capability and wait; gives the reply's data, raises `Fail` with the error's code and text."""
+        if kind not in ("command", "query"):
+            raise ValueError(f"send takes a command or a query, not {kind!r}")
+        answer = await self._port.request(self.message, kind, _checked(type), _encoded(data, type), timeout_ms)
+        return answer_data(answer)
+
+    def after(self, seconds: float, kind: str, type: str, data: Any = None) -> str:
+        """Send a message later; gives the timer's id, which `Timer.Cancel` takes. Its answer goes nowhere."""
+        if not 0 <= seconds < float("inf"):
+            raise ValueError("after takes a number of seconds from 0 on")
+        if kind not in ("command", "query", "event"):
+            raise ValueError(f"after takes a command, a query or an event, not {kind!r}")
+        return self._port.after(self.message, seconds * 1000, kind, _checked(type), _encoded(data, type))
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait on the loop's own clock, so that a test under virtual time does not wait at all."""
+        await self._port.sleep(max(0.0, seconds) * 1000)
+
+    async def publish(self, topic: str, payload: Any, **options: Any) -> Any:
+        """Append an event to a topic of the bus; `options` (key, headers, ...) are the bus's own."""
+        return await self._port.publish(self.message, topic, payload, options)
+
+
+def answer_data(answer: Message) -> Any:
+    """The data of a reply; an error is raised as `Fail`."""
+    if answer.kind == "reply":
+        return answer.data
+    raise fail_from(answer.data, answer.type)
+
+
+def _checked(type: str) -> str:
+    if not isinstance(type, str) or not is_type(type):
+        raise BadOutput("a message type is two PascalCase segments, like Stock.Changed")
+    return type
+
+
+def _encoded(data: Any, type: str) -> msgspec.Raw:
+    try:
+        return encode_data(data)
+    except NotEncodable as error:
+        raise BadOutput(f"the data of {type} {error.message}") from None
+
+
+__all__ = ["Context", "Fail", "Port", "answer_data"]

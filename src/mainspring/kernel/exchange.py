@@ -1,0 +1,296 @@
+"""Exchange: the turns every message takes, and the one place all of them pass.
+
+A turn does little and never waits: witness the message, find its place, enter it in the pending table, hand it to the
+slot. Errors the kernel makes go to the system lane, everything else to the user lane. No turn runs a handler: slots
+queue, and actors take from their queue in tasks of their own.
+
+Events and errors never cause a routing error. An event without subscribers, an outcome nobody waits for and a reply
+that came after the timeout end here, counted and witnessed, and make nothing new.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from mainspring.kernel import faults
+from mainspring.kernel.deadlines import Deadlines
+from mainspring.kernel.faults import ErrorData
+from mainspring.kernel.pending import Mail, Nobody, Origin, same_content
+from mainspring.kernel.router import Router
+from mainspring.message import Ids, Message, Metadata, encode_data, validation_text
+
+if TYPE_CHECKING:
+    from mainspring.kernel.durable import DurableLane
+    from mainspring.kernel.supervisor import Slot
+    from mainspring.loop import Clock, Loop
+
+logger = logging.getLogger("mainspring.kernel")
+
+WITNESSED: Final = 20_000  # messages whose lineage stays readable; their data is not kept
+
+Observer = Callable[[Message], Any]
+
+
+class Exchange:
+    """Owns the pending table and the turns. One per kernel."""
+
+    def __init__(self, loop: Loop, clock: Clock, ids: Ids, default_timeout_ms: float) -> None:
+        self.loop = loop
+        self.clock = clock
+        self.ids = ids
+        self.deadlines = Deadlines(loop, default_timeout_ms, self._timed_out)
+        self.router = Router()
+        self.nobody = Nobody()
+        self.observers: list[Observer] = []
+        self.streams: dict[Any, Callable[[str], bool]] = {}
+        self.lineage: deque[tuple[str, str, Metadata]] = deque(maxlen=WITNESSED)
+        self.durable: DurableLane | None = None
+        self.pending: set[Mail] = set()
+        self.open_events = 0
+        self.closing = False
+        self.counters = dict.fromkeys(("messages", "late", "unmatched", "sunk", "timeouts", "faults", "restarts"), 0)
+        self.on_quiet: Callable[[], Any] = lambda: None
+
+    # --- in -------------------------------------------------------------------------------------------------------
+
+    def ingest(self, message: Message, origin: Origin) -> None:
+        """Take a valid message from outside. It waits in the user lane, whatever its type is called."""
+        kind = message.kind
+        if kind == "command" or kind == "query":
+            self.loop.post(self.turn_request, (message, origin))
+        elif kind == "event":
+            self.loop.post(self.turn_event, (message, origin))
+        else:
+            self.loop.post(self._turn_stray, (message, origin))
+
+    def reject(self, origin: Origin, code: int, text: str, *, id: str | None = None, type: str = "") -> None:
+        """Answer what never became a message: one `Sys.SchemaError`, with causation when an id could be read."""
+        data = ErrorData(code, text, requestType=type)
+        error = self.make("error", faults.SCHEMA_ERROR, encode_data(data), causation=id)
+        self.loop.post_system(self._turn_refusal, (error, origin))
+
+    def make(
+        self, kind: Any, type: str, raw: msgspec.Raw, *, causation: str | None = None, correlation: str | None = None
+    ) -> Message:
+        """A new message of the kernel's own."""
+        return Message(kind, type, raw, Metadata(self.ids(), self.clock.wall_ms(), correlation, causation))
+
+    def caused(self, cause: Message, kind: Any, type: str, raw: msgspec.Raw, timeout: float | None = None) -> Message:
+        """A new message said while handling `cause`: its lineage is set here and nowhere else."""
+        parent = cause.metadata
+        return Message(
+            kind, type, raw, Metadata(self.ids(), self.clock.wall_ms(), parent.correlation, parent.id, timeout)
+        )
+
+    def error(self, cause: Message, type: str, data: ErrorData) -> Message:
+        return self.caused(cause, "error", type, encode_data(data))
+
+    def refuse(
+        self, message: Message, origin: Origin, type: str, code: int, text: str, remedy: str = "", capability: str = ""
+    ) -> None:
+        """Answer a request that is not dispatched."""
+        data = ErrorData(code, text, remedy=remedy, requestType=message.type, capabilityId=capability)
+        self.loop.post_system(self._turn_refusal, (self.error(message, type, data), origin))
+
+    # --- turns ----------------------------------------------------------------------------------------------------
+
+    def turn_request(self, item: tuple[Message, Origin]) -> None:
+        """A command or a query: exactly one actor, exactly one outcome."""
+        message, origin = item
+        self.witness(message)
+        ident = message.metadata.id
+        earlier = origin.open.get(ident)
+        if earlier is not None:
+            self._repeated(earlier, message, origin)
+            return
+        route = (self.router.commands if message.kind == "command" else self.router.queries).get(message.type)
+        if route is None:
+            remedy = "Syscall.Describe lists what this node handles"
+            text = f"no handler for this {message.kind}"
+            self.refuse(message, origin, faults.ROUTING_ERROR, 404, text, remedy)
+            return
+        contract, slot = route
+        if self.closing and origin.external:
+            text, remedy = "the node is shutting down", "send it again to the next node"
+            self.refuse(message, origin, faults.SHUTTING_DOWN, 503, text, remedy)
+            return
+        try:
+            value = contract.input.decode(message.raw)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
+            text = f"Schema validation failed: data: {validation_text(wrong)}"
+            remedy = "Syscall.Describe shows the schema"
+            self.refuse(message, origin, faults.SCHEMA_ERROR, 422, text, remedy)
+            return
+        if slot.unhealthy:
+            self.refuse_unhealthy(message, origin, slot)
+            return
+        mail = Mail(message, contract, slot, value, origin)
+        if slot.durable and self.durable is not None and message.kind == "command":
+            self.durable.admit(mail)
+            return
+        self.open_request(mail)
+        slot.accept(mail)
+
+    def open_request(self, mail: Mail) -> None:
+        """Enter a request in the pending table and arm its timeout. Always before the actor can see it."""
+        assert mail.origin is not None
+        mail.origin.open[mail.message.metadata.id] = mail
+        self.pending.add(mail)
+        self.deadlines.start(mail, mail.message.metadata.timeout)
+
+    def turn_event(self, item: tuple[Message, Origin | None]) -> None:
+        """An event: every subscriber once, in subscription order. None is fine too."""
+        message, origin = item
+        self.witness(message)
+        for contract, slot in self.router.subscriptions.get(message.type, ()):
+            try:
+                value = contract.input.decode(message.raw)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
+                text = f"Schema validation failed: data: {validation_text(wrong)}"
+                data = ErrorData(422, text, requestType=message.type, capabilityId=slot.id)
+                self.loop.post_system(self._turn_sink, self.error(message, faults.SCHEMA_ERROR, data))
+                continue
+            if not slot.unhealthy:
+                self.open_events += 1
+                slot.accept(Mail(message, contract, slot, value, None))
+        if self.streams:
+            for stream, wanted in tuple(self.streams.items()):
+                if wanted(message.type):
+                    stream.stream(message)
+        if origin is not None:
+            origin.settled()
+
+    def turn_outcome(self, item: tuple[Mail, Message]) -> None:
+        """What an actor answered. Only the first outcome of a request counts."""
+        mail, message = item
+        if mail.unrecorded and self.durable is not None:
+            self.durable.record(mail, message)
+        else:
+            self.conclude(mail, message)
+
+    def conclude(self, mail: Mail, message: Message) -> None:
+        """Close a request and write its outcome to where it came from; too late is too late."""
+        self.witness(message)
+        if mail.closed:
+            self.counters["late"] += 1
+            return
+        self.close(mail)
+        assert mail.origin is not None
+        self.deliver(mail.origin, message, mail.message)
+
+    def close(self, mail: Mail) -> None:
+        """Take a request out of the pending table; its timer with it."""
+        mail.closed = True
+        assert mail.origin is not None
+        open_here = mail.origin.open
+        if open_here.get(mail.message.metadata.id) is mail:
+            del open_here[mail.message.metadata.id]
+        self.deadlines.end(mail)
+        self.pending.discard(mail)
+        if not self.pending:
+            self.on_quiet()
+
+    def event_done(self) -> None:
+        self.open_events -= 1
+        if not self.open_events:
+            self.on_quiet()
+
+    def _timed_out(self, mail: Mail) -> None:
+        self.counters["timeouts"] += 1
+        message = mail.message
+        data = ErrorData(
+            504,
+            "Request timed out",
+            remedy="ask with a larger metadata.timeout, or look why the actor is busy",
+            requestType=message.type,
+            originalId=message.metadata.id,
+            capabilityId=mail.slot.id,
+        )
+        self.conclude(mail, self.error(message, faults.TIMEOUT, data))
+
+    def _turn_refusal(self, item: tuple[Message, Origin]) -> None:
+        error, origin = item
+        self.witness(error)
+        self.deliver(origin, error, None)
+
+    def _turn_sink(self, error: Message) -> None:
+        self.witness(error)
+        self.sink(error)
+
+    def _turn_stray(self, item: tuple[Message, Origin]) -> None:
+        """A reply or an error from outside: only the actor that was asked can answer, so it matches nothing."""
+        message, origin = item
+        self.witness(message)
+        self.counters["unmatched"] += 1
+        origin.settled()
+
+    def _repeated(self, earlier: Mail, message: Message, origin: Origin) -> None:
+        if same_content(earlier.message, message):
+            origin.settled()
+            return
+        text = "this id is in flight with other content"
+        self.refuse(message, origin, faults.DUPLICATE_ID, 409, text, "give every request its own id")
+
+    # --- out ------------------------------------------------------------------------------------------------------
+
+    def deliver(self, origin: Origin, message: Message, request: Message | None) -> None:
+        """Write an outcome. One that does not fit becomes a 413, with as much lineage as fits."""
+        if origin is self.nobody:
+            self.sink(message)
+            return
+        if origin.deliver(message):
+            return
+        lineage = message.metadata
+        kind = "" if request is None else request.type
+        for causation, correlation, told in (
+            (lineage.causation, lineage.correlation, kind),
+            (lineage.causation, None, kind),
+            (None, None, kind),
+            (None, None, ""),
+        ):
+            text, remedy = "the answer does not fit one line of 16KB", "return a Blob"
+            data = encode_data(ErrorData(413, text, remedy=remedy, requestType=told))
+            error = self.make("error", faults.TOO_LARGE, data, causation=causation, correlation=correlation)
+            if origin.deliver(error):
+                self.witness(error)
+                return
+
+    def sink(self, message: Message) -> None:
+        """Where outcomes go that nobody waits for. Errors are logged by type and lineage, never by content."""
+        self.counters["sunk"] += 1
+        if message.kind == "error":
+            meta = message.metadata
+            logger.warning("%s, caused by %s, reached nobody", message.type, meta.causation or "nothing known")
+
+    def witness(self, message: Message) -> None:
+        """The choke point: every message passes here exactly once, in the order of the turns."""
+        self.counters["messages"] += 1
+        self.lineage.append((message.kind, message.type, message.metadata))
+        if self.observers:
+            for observer in tuple(self.observers):
+                try:
+                    observer(message)
+                except Exception:
+                    logger.exception("an observer failed")
+
+    def forget(self, origin: Origin) -> None:
+        """A connection is gone: drop what it waited for. The work itself goes on; late replies are discarded."""
+        self.streams.pop(origin, None)
+        for mail in tuple(origin.open.values()):
+            self.close(mail)
+
+    def refuse_unhealthy(self, message: Message, origin: Origin, slot: Slot) -> None:
+        self.refuse(
+            message,
+            origin,
+            faults.UNHEALTHY,
+            503,
+            f"capability {slot.id} is unhealthy: it failed too often",
+            "the node's log says why it failed; a restart of the node gives it a new start",
+            slot.id,
+        )

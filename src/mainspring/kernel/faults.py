@@ -1,0 +1,118 @@
+"""Everything that can go wrong with a message, as data.
+
+The kernel's own errors have types in `Sys.*` and one shape: a code from 400 to 599 with the meaning HTTP gives it, a
+sentence, the type of the request, and the remedy. `Fail` is different: it is a handler's own, orderly "no", and
+travels under the request's type. Neither is ever made from a payload, so both are safe to log and to send back.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from mainspring.errors import BootError, MainspringError
+
+SCHEMA_ERROR: Final = "Sys.SchemaError"
+ROUTING_ERROR: Final = "Sys.RoutingError"
+TIMEOUT: Final = "Sys.Timeout"
+ACTOR_CRASH: Final = "Sys.ActorCrash"
+ACTOR_FAULT: Final = "Sys.ActorFault"
+DUPLICATE_ID: Final = "Sys.DuplicateId"
+TOO_LARGE: Final = "Sys.TooLarge"
+UNHEALTHY: Final = "Sys.Unhealthy"
+SHUTTING_DOWN: Final = "Sys.ShuttingDown"
+NOT_STORED: Final = "Sys.NotStored"
+
+
+class ErrorData(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The data of an error message."""
+
+    code: int
+    message: str
+    remedy: str = ""
+    requestType: str = ""
+    originalId: str = ""
+    capabilityId: str = ""
+    cause: Any = None
+
+
+class Fail(Exception):
+    """Say no to a request: `raise Fail(409, "sold out")` in a handler is an error reply, not a crash.
+
+    `code` is an HTTP-like number from 400 to 599. The text goes to whoever asked: keep secrets out of it. Asking
+    (`ctx.send`, `kernel.ask`) raises it too, with `type` telling who refused.
+    """
+
+    def __init__(
+        self, code: int, message: str, *, remedy: str = "", cause: Fail | None = None, type: str | None = None
+    ) -> None:
+        super().__init__(message)
+        if not 400 <= code <= 599:
+            raise ValueError(f"Fail takes a code from 400 to 599, not {code}")
+        self.code = code
+        self.message = message or "refused"
+        self.remedy = remedy
+        self.cause = cause
+        self.type = type
+
+    def data(self) -> ErrorData:
+        """This refusal as the data of an error message."""
+        return ErrorData(
+            self.code, self.message, remedy=self.remedy, cause=None if self.cause is None else self.cause.data()
+        )
+
+    def __str__(self) -> str:
+        return f"{self.code} {self.message}"
+
+
+class BadOutput(MainspringError):
+    """A handler gave something its contract does not allow; the actor that gave it is replaced."""
+
+    code = "bad_output"
+
+
+class WaitsForItself(MainspringError):
+    """A handler asked its own actor, which takes one message at a time and is busy asking."""
+
+    code = "waits_for_itself"
+
+
+class NotConfigured(MainspringError):
+    """A handler used a part of the node that is not there."""
+
+    code = "not_configured"
+
+
+class CapabilityError(BootError):
+    """A capability's declaration does not hold together; the node does not start."""
+
+    code = "bad_capability"
+
+
+def fail_from(data: Any, type: str) -> Fail:
+    """The `Fail` an error message stands for."""
+    if not isinstance(data, dict):
+        return Fail(500, "an error without details", type=type)
+    code, text, cause = data.get("code"), data.get("message"), data.get("cause")
+    known = isinstance(code, int) and 400 <= code <= 599
+    return Fail(
+        code if known and isinstance(code, int) else 500,
+        text if isinstance(text, str) else "an error without details",
+        remedy=str(data.get("remedy", "")),
+        cause=fail_from(cause, type) if isinstance(cause, dict) else None,
+        type=type,
+    )
+
+
+def is_error_data(data: Any) -> bool:
+    """Whether `data` has the shape every error has: code, message, and the same again in `cause`."""
+    while True:
+        if not isinstance(data, dict):
+            return False
+        code, text = data.get("code"), data.get("message")
+        if not isinstance(code, int) or isinstance(code, bool) or not 400 <= code <= 599 or not isinstance(text, str):
+            return False
+        if data.get("cause") is None:
+            return True
+        data = data["cause"]

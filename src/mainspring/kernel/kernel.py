@@ -1,0 +1,334 @@
+"""Kernel: messages in, one outcome each out.
+
+    kernel = Kernel()
+    kernel.register(capability)              # before start
+    await kernel.start()                     # checks, indexes, spawns; raises BootError and leaves nothing running
+    await kernel.ask("query", "Stock.Count", {"sku": "x"})
+    await kernel.drain(5_000)                # finish what is open, refuse what is new
+    await kernel.stop()
+
+It needs no socket: adapters (`mainspring.wire.ndjson`) hand messages to `kernel.ingest(message, origin)` and what they
+could not read to `kernel.reject`. Everything the kernel uses is passed in; what is left out is made: a loop attached
+to the running asyncio loop, a monotonic clock, ids, and a folder for blobs in the data directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from mainspring.errors import BootError, MainspringError
+from mainspring.kernel import faults
+from mainspring.kernel.blob import BlobKeeper
+from mainspring.kernel.capability import Capability, Contract, Plan, RestartPolicy
+from mainspring.kernel.context import answer_data
+from mainspring.kernel.durable import OUTCOME_TTL_MS, DurableLane
+from mainspring.kernel.exchange import Exchange, Observer
+from mainspring.kernel.faults import CapabilityError, ErrorData, NotConfigured
+from mainspring.kernel.lineage import Node, causation_tree
+from mainspring.kernel.pending import Caller, Mail, Origin
+from mainspring.kernel.supervisor import Slot, said
+from mainspring.kernel.timers import Timers
+from mainspring.kernel.workers import slot_for
+from mainspring.log import Log
+from mainspring.loop import Clock, Loop, MonotonicClock
+from mainspring.message import Ids, Message, Metadata, counted_ids, encode_data, is_type
+
+logger = logging.getLogger("mainspring.kernel")
+
+DEFAULT_TIMEOUT_MS: Final = 30_000  # longer than any healthy handler needs, short enough to notice
+PHASES: Final = ("LOAD", "DISCOVER", "BUILD", "SPAWN", "ATTACH", "ADAPT", "READY")
+
+Publisher = Callable[..., Awaitable[Any]]
+
+
+class Kernel:
+    """Routes, supervises and times out. Use it from one asyncio loop.
+
+    `publisher` is what `ctx.publish` calls: `await publisher(topic, payload, **options)`. `on_shutdown` is called once
+    when a client sends `Syscall.Shutdown`.
+    """
+
+    def __init__(
+        self,
+        *,
+        loop: Loop | None = None,
+        clock: Clock | None = None,
+        ids: Ids | None = None,
+        log: Log | None = None,
+        default_timeout_ms: float = DEFAULT_TIMEOUT_MS,
+        data_dir: str | Path | None = None,
+        restart: RestartPolicy | None = None,
+        publisher: Publisher | None = None,
+        on_shutdown: Callable[[], Any] | None = None,
+        outcome_ttl_ms: int = OUTCOME_TTL_MS,
+    ) -> None:
+        self._own_loop = loop is None
+        self.loop = loop if loop is not None else Loop(clock or MonotonicClock())
+        self.clock = clock if clock is not None else self.loop.clock
+        self.ids = ids if ids is not None else counted_ids()
+        self.log = log
+        self.publisher = publisher
+        self.on_shutdown = on_shutdown
+        self.exchange = Exchange(self.loop, self.clock, self.ids, default_timeout_ms)
+        self.timers = Timers(self.exchange)
+        self.restart = restart or RestartPolicy()
+        self.phases: list[str] = []
+        self.running = False
+        self._capabilities: list[Capability] = []
+        self._slots: list[Slot] = []
+        self._outcome_ttl_ms = outcome_ttl_ms
+        self._quiet: list[asyncio.Future[None]] = []
+        self._asked: dict[str, Mail] = {}
+        self.blobs = BlobKeeper(None if data_dir is None else Path(data_dir) / "blobs", self.loop, self.clock, self.ids)
+        self._adapters: list[str] = []
+        self.exchange.on_quiet = self._wake_quiet
+
+    # --- declaring ------------------------------------------------------------------------------------------------
+
+    def register(self, *capabilities: Capability) -> None:
+        """Add capabilities; checked at `start`."""
+        if self.running:
+            raise CapabilityError("capabilities are registered before the kernel starts")
+        self._capabilities += capabilities
+
+    @property
+    def ids_taken(self) -> set[str]:
+        """The ids of everything registered so far."""
+        return {capability.id for capability in self._capabilities}
+
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Have `observer(message)` called for every message that passes, in order; call the result to end it."""
+        self.exchange.observers.append(observer)
+
+        def end() -> None:
+            if observer in self.exchange.observers:
+                self.exchange.observers.remove(observer)
+
+        return end
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Boot the phases DISCOVER to ATTACH. On failure every spawned actor is terminated and `BootError` raised."""
+        if self._own_loop:
+            self.loop.attach()
+        try:
+            self._boot()
+        except MainspringError:
+            self._terminate_all()
+            raise
+        except Exception as error:
+            self._terminate_all()
+            raise BootError(f"a capability could not be started: {said(error)}") from error
+        self.running = True
+        self.blobs.start()
+        if self.exchange.durable is not None:
+            await self.exchange.durable.recover()
+
+    def _boot(self) -> None:
+        self.enter_phase("DISCOVER")
+        plans = [Plan(capability) for capability in self._capabilities]
+        self.enter_phase("BUILD")
+        for plan in plans:
+            if plan.capability.durable and self.log is None:
+                raise CapabilityError(
+                    f"capability {plan.capability.id!r} is durable, but this kernel has no log",
+                    remedy="give the kernel a log, or run it with `mainspring serve`",
+                )
+            slot = slot_for(plan, self, self.restart)
+            self._slots.append(slot)
+            self.exchange.router.add(slot)
+        if self.log is not None and any(plan.capability.durable for plan in plans):
+            self.exchange.durable = DurableLane(self.log, self.exchange, self._outcome_ttl_ms)
+        self.enter_phase("SPAWN")
+        for slot in self._slots:
+            slot.start()
+        self.enter_phase("ATTACH")
+        for slot in self._slots:
+            slot.attach()
+
+    def enter_phase(self, name: str) -> None:
+        """Note that a boot phase has begun; phases only come in their order."""
+        if self.phases and PHASES.index(name) <= PHASES.index(self.phases[-1]):
+            raise BootError(f"boot phase {name} came after {self.phases[-1]}")
+        self.phases.append(name)
+
+    def ready(self, adapters: Sequence[str] = ()) -> Message:
+        """The last phase: the `Sys.BootComplete` event, which has also passed the choke point when this returns."""
+        self._adapters = list(adapters)
+        self.enter_phase("READY")
+        message = self.exchange.make("event", "Sys.BootComplete", encode_data(self.summary()))
+        self.exchange.turn_event((message, None))
+        return message
+
+    def summary(self) -> dict[str, Any]:
+        """What runs: the data of `Sys.BootComplete`."""
+        return {
+            "capabilities": [{"id": slot.id, "handles": slot.plan.handles} for slot in self._slots],
+            "subscriptions": self.exchange.router.subscribers(),
+            "adapters": self._adapters,
+            "timers": {"defaultTimeout": self.exchange.deadlines.default_ms},
+        }
+
+    async def drain(self, grace_ms: float = 5_000) -> bool:
+        """Refuse new requests from clients, wait for open ones, fail what is left with 503. True: none was left."""
+        self.exchange.closing = True
+        self.timers.clear()
+        await self._lanes_passed()
+        expired: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        timer = self.loop.schedule(grace_ms, _resolve, expired)
+        while self.exchange.pending and not expired.done():
+            await asyncio.wait([self._next_quiet(), expired], return_when=asyncio.FIRST_COMPLETED)
+        self.loop.cancel(timer)
+        done = not self.exchange.pending
+        self._fail_open()
+        await self._lanes_passed()
+        return done
+
+    async def quiescent(self) -> None:
+        """Wait until nothing is left to do: no message, no open request, no event being handled, no timer."""
+        while True:
+            await self._lanes_passed()
+            if any(self.liveness().values()):
+                await self._next_quiet()
+            elif not self.loop.counters().user_depth:
+                return
+
+    async def _lanes_passed(self) -> None:
+        """Wait until everything posted before this has had its turn."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.loop.post(_resolve, waiter)
+        await waiter
+
+    def _next_quiet(self) -> asyncio.Future[None]:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._quiet.append(waiter)
+        return waiter
+
+    def _wake_quiet(self) -> None:
+        """Something came to its end: let those who wait for silence look again."""
+        if self._quiet:
+            waiting, self._quiet = self._quiet, []
+            for waiter in waiting:
+                _resolve(waiter)
+
+    def _fail_open(self) -> None:
+        """Every open request gets its outcome, also at the end."""
+        exchange = self.exchange
+        for mail in tuple(exchange.pending):
+            data = ErrorData(
+                503,
+                "the node is shutting down",
+                remedy="a stored command runs after the restart: ask Syscall.Outcome"
+                if mail.unrecorded
+                else "try again",
+                requestType=mail.message.type,
+            )
+            exchange.conclude(mail, exchange.error(mail.message, faults.SHUTTING_DOWN, data))
+
+    async def stop(self) -> None:
+        """Fail what is still open, terminate every actor, let go of the loop. Idempotent."""
+        self.exchange.closing = True
+        self._fail_open()
+        self.timers.clear()
+        self.exchange.streams.clear()
+        self._terminate_all()
+        self.blobs.stop()
+        if self.exchange.durable is not None:
+            await self.exchange.durable.close()
+        for slot in self._slots:
+            await slot.ended()
+        if self._own_loop and self.running:
+            self.loop.detach()
+        self.running = False
+
+    def _terminate_all(self) -> None:
+        for slot in self._slots:
+            try:
+                slot.stop()
+            except Exception:
+                logger.exception("an actor of %s could not be terminated", slot.id)
+
+    def request_shutdown(self) -> None:
+        """A client asked the node to end; the node decides how."""
+        if self.on_shutdown is not None:
+            self.on_shutdown()
+
+    async def __aenter__(self) -> Kernel:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    # --- asking ---------------------------------------------------------------------------------------------------
+
+    async def ask(
+        self,
+        kind: str,
+        type: str,
+        data: Any = None,
+        *,
+        timeout_ms: float | None = None,
+        correlation: str | None = None,
+        causation: str | None = None,
+    ) -> Any:
+        """Send a command or a query and wait for its outcome: the reply's data, or `Fail` with the error's code."""
+        if kind not in ("command", "query"):
+            raise ValueError(f"ask takes a command or a query, not {kind!r}")
+        if not is_type(type):
+            raise ValueError(f"{type!r} is not a message type: two PascalCase segments, like Memory.Get")
+        if timeout_ms is not None and not 0 < timeout_ms < float("inf"):
+            raise ValueError("timeout_ms must be a positive, finite number")
+        metadata = Metadata(self.ids(), self.clock.wall_ms(), correlation, causation, timeout_ms)
+        return answer_data(await self.exchange_request(Message(kind, type, encode_data(data), metadata)))  # type: ignore[arg-type]
+
+    def exchange_request(self, message: Message) -> asyncio.Future[Message]:
+        """Send a request; the future gives its reply or error message."""
+        if not self.running:
+            raise NotConfigured("the kernel is not running", remedy="await kernel.start() first")
+        waiter: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self.loop.post(self.exchange.turn_request, (message, Caller(waiter, self._asked)))
+        return waiter
+
+    def emit(self, type: str, data: Any = None) -> None:
+        """Say that something happened, as the node itself: an event without a cause."""
+        self.loop.post(self.exchange.turn_event, (self.exchange.make("event", type, encode_data(data)), None))
+
+    def ingest(self, message: Message, origin: Origin) -> None:
+        """Take a valid message from an adapter."""
+        self.exchange.ingest(message, origin)
+
+    def reject(self, origin: Origin, code: int, text: str, *, id: str | None = None, type: str = "") -> None:
+        """Answer what an adapter could not read."""
+        self.exchange.reject(origin, code, text, id=id, type=type)
+
+    def forget(self, origin: Origin) -> None:
+        """An adapter's connection is gone."""
+        self.exchange.forget(origin)
+
+    # --- looking --------------------------------------------------------------------------------------------------
+
+    def contract(self, type: str) -> Contract | None:
+        return self.exchange.router.find(type)
+
+    def contracts(self) -> list[Contract]:
+        return self.exchange.router.contracts()
+
+    def trace(self, id: str) -> list[Node]:
+        """The causation tree around a message that passed lately."""
+        return causation_tree(self.exchange.lineage, id)
+
+    def liveness(self) -> dict[str, int]:
+        """What keeps the kernel busy: requests in flight, events being handled, scheduled messages."""
+        exchange = self.exchange
+        return {"inFlight": len(exchange.pending), "events": exchange.open_events, "timers": len(self.timers)}
+
+
+def _resolve(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,284 @@
+"""Slots: one per capability. A slot owns the actor, replaces it when it fails, and keeps the mail safe meanwhile.
+
+A fault is reported first, with the causation of the request that was being handled, so that whoever asked knows at
+once. Then the actor is terminated and, after the back-off, replaced; mail that arrived in between or lay behind the
+failed message waits for the new actor, in order. The back-off is a timer like any other, so nothing else waits with
+it. A fault too many inside the window makes the capability unhealthy: its mail and every later request is refused
+with 503.
+
+A slot only listens to its current actor. What an earlier one still says is ignored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from mainspring.kernel import faults
+from mainspring.kernel.actor import HandlerActor, Mailbox
+from mainspring.kernel.blob import Blob, BlobPointer
+from mainspring.kernel.capability import Contract, Plan, RestartPolicy
+from mainspring.kernel.faults import BadOutput, ErrorData, Fail, NotConfigured, WaitsForItself
+from mainspring.kernel.pending import Mail
+from mainspring.message import Message, encode_data
+
+if TYPE_CHECKING:
+    from mainspring.kernel.kernel import Kernel
+
+Fault = tuple[Any, "Mail | None", str, str]  # the actor, what it was handling, the fault's type and text
+
+
+class Slot:
+    """The place of one actor. Subclasses know how to make one and how to talk to it."""
+
+    def __init__(self, plan: Plan, kernel: Kernel, policy: RestartPolicy) -> None:
+        self.plan = plan
+        self.id = plan.capability.id
+        self.durable = plan.capability.durable
+        self.policy = plan.capability.restart or policy
+        self.kernel = kernel
+        self.exchange = kernel.exchange
+        self.actor: Any = None
+        self.unhealthy = False
+        self._held: deque[Mail] = deque()
+        self._restarts: deque[int] = deque()
+        self._restart_timer: Any = None
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Make the first actor. What it raises is the reason the boot fails."""
+        self.actor = self._spawn()
+
+    def attach(self) -> None:
+        """Listen to the actor."""
+
+    def stop(self) -> None:
+        """Terminate the actor; mail that was not begun is dropped."""
+        if self._restart_timer is not None:
+            self.exchange.loop.cancel(self._restart_timer)
+            self._restart_timer = None
+        self._held.clear()
+        actor, self.actor = self.actor, None
+        if actor is not None:
+            self._terminate(actor)
+
+    async def ended(self) -> None:
+        """Wait until what `stop` ended is gone."""
+
+    def accept(self, mail: Mail) -> None:
+        """Take a mail. It is posted now, or held behind what came earlier."""
+        if self.actor is None or self._held or not mail.stored:
+            self._hold(mail)
+        else:
+            self._post(mail)
+
+    def release(self) -> None:
+        """Post what is held, up to the first mail the log does not have yet."""
+        while self._held and self.actor is not None and self._held[0].stored:
+            self._post(self._held.popleft())
+
+    def drop(self, mail: Mail) -> None:
+        """Take back a mail that was never posted."""
+        if mail in self._held:
+            self._held.remove(mail)
+            self.release()
+
+    def _hold(self, mail: Mail) -> None:
+        if self.unhealthy:
+            self._refuse(mail)
+        else:
+            self._held.append(mail)
+
+    # --- faults ---------------------------------------------------------------------------------------------------
+
+    def fault(self, actor: Any, mail: Mail | None, type: str, text: str) -> None:
+        """Report a fault of `actor`; it is handled before any further user message."""
+        if actor is self.actor:
+            self.exchange.loop.post_system(self._turn_fault, (actor, mail, type, text))
+
+    def _turn_fault(self, fault: Fault) -> None:
+        actor, mail, type, text = fault
+        if actor is not self.actor:
+            return
+        self.actor = None
+        mail, left = self._unfinished(actor, mail)
+        self._held.extendleft(reversed(left))
+        self._report(mail, type, text)
+        self._terminate(actor)
+        self._plan_restart()
+
+    def _report(self, mail: Mail | None, type: str, text: str) -> None:
+        self.exchange.counters["faults"] += 1
+        request = mail.message if mail is not None else None
+        data = ErrorData(
+            500,
+            text,
+            remedy="the request was not finished; the actor is replaced",
+            requestType="" if request is None else request.type,
+            capabilityId=self.id,
+        )
+        if mail is None or request is None:
+            error = self.exchange.make("error", type, encode_data(data))
+        else:
+            error = self.exchange.error(request, type, data)
+        if mail is None or mail.origin is None:
+            if mail is not None:
+                self.exchange.event_done()
+            self.exchange.witness(error)
+            self.exchange.sink(error)
+        else:
+            self.exchange.turn_outcome((mail, error))
+
+    def _plan_restart(self) -> None:
+        now = self.exchange.clock.now_ms()
+        while self._restarts and self._restarts[0] <= now - self.policy.window_ms:
+            self._restarts.popleft()
+        if len(self._restarts) >= self.policy.max_restarts:
+            self.unhealthy = True
+            for mail in self._held:
+                self._refuse(mail)
+            self._held.clear()
+            return
+        self._restart_timer = self.exchange.loop.schedule(self.policy.backoff_ms, self._turn_restart, None)
+
+    def _turn_restart(self, _: Any) -> None:
+        self._restart_timer = None
+        self._restarts.append(self.exchange.clock.now_ms())
+        self.exchange.counters["restarts"] += 1
+        try:
+            self.actor = self._spawn()
+            self.attach()
+        except Exception as error:
+            self.actor = None
+            self._report(None, faults.ACTOR_CRASH, f"the actor cannot be spawned: {said(error)}")
+            self._plan_restart()
+            return
+        self.release()
+
+    def _refuse(self, mail: Mail) -> None:
+        if mail.origin is None:
+            self.exchange.event_done()
+            return
+        text = f"capability {self.id} is unhealthy: it failed too often"
+        data = ErrorData(503, text, requestType=mail.message.type, capabilityId=self.id)
+        error = self.exchange.error(mail.message, faults.UNHEALTHY, data)
+        self.exchange.loop.post_system(self.exchange.turn_outcome, (mail, error))
+
+    # --- what kinds of actors differ in ----------------------------------------------------------------------------
+
+    def _spawn(self) -> Any:
+        raise NotImplementedError
+
+    def _post(self, mail: Mail) -> None:
+        raise NotImplementedError
+
+    def _terminate(self, actor: Any) -> None:
+        raise NotImplementedError
+
+    def _unfinished(self, actor: Any, mail: Mail | None) -> tuple[Mail | None, list[Mail]]:
+        """The mail that failed, and what lay behind it."""
+        raise NotImplementedError
+
+
+class HandlerSlot(Slot):
+    """The slot of a declared capability: the kernel makes its actor and its lineage."""
+
+    def _spawn(self) -> Any:
+        return HandlerActor(self)
+
+    def _post(self, mail: Mail) -> None:
+        self.actor.put(mail)
+
+    def _terminate(self, actor: Mailbox) -> None:
+        actor.end()
+
+    def _unfinished(self, actor: Mailbox, mail: Mail | None) -> tuple[Mail | None, list[Mail]]:
+        return mail, actor.take_all()
+
+    def port(self, actor: Mailbox) -> LocalPort:
+        return LocalPort(self, actor)
+
+    def finished(self, mail: Mail, contract: Contract, raw: msgspec.Raw) -> None:
+        """A handler returned. Its reply takes a turn like every other message."""
+        if mail.origin is None:
+            self.exchange.event_done()
+            return
+        reply = self.exchange.caused(mail.message, "reply", contract.type, raw)
+        self.exchange.loop.post(self.exchange.turn_outcome, (mail, reply))
+
+    def refused(self, mail: Mail, refusal: Fail) -> None:
+        """A handler said no. That is an answer, not a fault."""
+        if mail.origin is None:
+            self.exchange.event_done()
+            return
+        error = self.exchange.error(mail.message, mail.message.type, refusal.data())
+        self.exchange.loop.post(self.exchange.turn_outcome, (mail, error))
+
+    def broke(self, actor: Mailbox, mail: Mail, error: BaseException) -> None:
+        """A handler raised, or returned what its contract forbids."""
+        if isinstance(error, BadOutput):
+            self.fault(actor, mail, faults.ACTOR_FAULT, f"invalid output: {error.message}")
+        else:
+            self.fault(actor, mail, faults.ACTOR_CRASH, said(error))
+
+    async def store_blob(self, blob: Blob) -> BlobPointer:
+        return await self.kernel.blobs.store(blob)
+
+
+class LocalPort:
+    """A handler's way to the kernel, for actors on the kernel's own loop."""
+
+    def __init__(self, slot: HandlerSlot, actor: Mailbox) -> None:
+        self._slot = slot
+        self._exchange = slot.exchange
+        self._actor = actor
+
+    def emit(self, cause: Message, type: str, raw: msgspec.Raw) -> None:
+        if self._actor.alive:
+            event = self._exchange.caused(cause, "event", type, raw)
+            self._exchange.loop.post(self._exchange.turn_event, (event, None))
+
+    def request(
+        self, cause: Message, kind: str, type: str, raw: msgspec.Raw, timeout_ms: float | None
+    ) -> Awaitable[Message]:
+        router = self._exchange.router
+        route = (router.commands if kind == "command" else router.queries).get(type)
+        if route is not None and route[1] is self._slot:
+            raise WaitsForItself(
+                f"a handler of {self._slot.id} asked {type}, which its own actor handles",
+                remedy="call the function directly, or use ctx.after to send it without waiting",
+            )
+        return self._slot.kernel.exchange_request(self._exchange.caused(cause, kind, type, raw, timeout_ms))
+
+    def after(self, cause: Message, delay_ms: float, kind: str, type: str, raw: msgspec.Raw) -> str:
+        return self._slot.kernel.timers.schedule(delay_ms, self._exchange.caused(cause, kind, type, raw), cause)
+
+    async def sleep(self, ms: float) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        timer = self._exchange.loop.schedule(ms, _wake, waiter)
+        try:
+            await waiter
+        finally:
+            self._exchange.loop.cancel(timer)
+
+    async def publish(self, cause: Message, topic: str, payload: Any, options: dict[str, Any]) -> Any:
+        publisher = self._slot.kernel.publisher
+        if publisher is None:
+            raise NotConfigured("this kernel has no bus to publish to", remedy="run the app with `mainspring serve`")
+        return await publisher(topic, payload, **options)
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def said(error: BaseException) -> str:
+    """The text of an exception; its class where it says nothing. One line, not a novel."""
+    text = str(error).strip() or type(error).__name__
+    return text if len(text) <= 500 else text[:500] + "..."

@@ -1,0 +1,257 @@
+"""Message: what every part of the kernel says to every other.
+
+A message has a kind, a type, data and metadata. Its data is kept as the JSON text it arrived in, because that one
+choice settles four questions at once: a number keeps its exact value, two receivers never share an object, what a
+handler gets is checked and made in a single step, and an answer is written without encoding it twice.
+
+`parse` is the only door from bytes to a message. It is strict where Python's `json` is lenient (NaN, a byte order mark,
+broken UTF-8, `true` for a number) and its texts name the place of a mistake, never the content.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+import uuid_utils
+
+from mainspring.errors import MainspringError
+
+Kind = Literal["command", "query", "event", "reply", "error"]
+KINDS: Final = ("command", "query", "event", "reply", "error")
+TYPE_SHAPE: Final = re.compile(r"[A-Z][a-zA-Z0-9]*\.[A-Z][a-zA-Z0-9]*")
+NULL: Final = msgspec.Raw(b"null")
+
+Ids = Callable[[], str]
+"""Makes ids that never repeat. Passed in, so that a simulation can repeat itself."""
+
+
+def counted_ids(prefix: str = "") -> Ids:
+    """Ids of one process: a prefix of its own and a number. Short, cheap, and never the same twice."""
+    if not prefix:
+        unique = uuid_utils.uuid7().hex
+        prefix = unique[:12] + unique[-8:]
+    numbers = itertools.count(1)
+    return lambda: f"{prefix}-{next(numbers):x}"
+
+
+_REMEMBERED_TYPES: Final = 4096
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+class NotJson(MainspringError):
+    """The text is not JSON. The message starts with the fixed words clients look for."""
+
+    code = "invalid_json"
+
+
+class NotAMessage(MainspringError):
+    """The JSON is not a message. `id` is the sender's id when it could be read."""
+
+    code = "invalid_message"
+
+    def __init__(self, message: str, *, id: str | None = None, type: str | None = None) -> None:
+        super().__init__(message)
+        self.id = id
+        self.type = type
+
+
+class NotEncodable(MainspringError):
+    """A value cannot be said in JSON (NaN, infinity, an object without a schema, half a surrogate pair)."""
+
+    code = "not_json"
+
+
+class Metadata(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """Who a message is and where it comes from. Absent members are left out on the wire, never null."""
+
+    id: str
+    timestamp: Annotated[int, msgspec.Meta(ge=0)]  # epoch ms
+    correlation: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    causation: str | None = None
+    timeout: Annotated[int, msgspec.Meta(gt=0)] | Annotated[float, msgspec.Meta(gt=0)] | None = None
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """One message. Immutable; `data` gives a new copy each time it is asked, so nobody can change what another sees."""
+
+    kind: Kind
+    type: str
+    raw: msgspec.Raw = msgspec.field(name="data")
+    metadata: Metadata
+
+    @property
+    def data(self) -> Any:
+        return _decode(self.raw)
+
+    @property
+    def id(self) -> str:
+        return self.metadata.id
+
+
+_parse = msgspec.json.Decoder(Message).decode
+_types_seen: set[str] = set()
+
+
+def encode_data(value: Any) -> msgspec.Raw:
+    """`value` as JSON text. Raises `NotEncodable`, whose text says what is wrong without repeating the value."""
+    try:
+        encoded = _encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise NotEncodable(f"cannot be said in JSON: {_without_values(error)}") from None
+    # The encoder writes NaN and infinity as null; only where a null was written can one of them hide.
+    if b"null" in encoded and _hides_a_number(value):
+        raise NotEncodable("cannot be said in JSON: NaN or infinity")
+    return msgspec.Raw(encoded)
+
+
+def encode_line(message: Message) -> bytes:
+    """The message as one compact line, without its LF."""
+    return _encode(message)
+
+
+def is_type(text: str) -> bool:
+    """Whether `text` is two ASCII PascalCase segments."""
+    if text in _types_seen:
+        return True
+    if TYPE_SHAPE.fullmatch(text) is None:
+        return False
+    if len(_types_seen) < _REMEMBERED_TYPES and len(text) < 128:
+        _types_seen.add(text)
+    return True
+
+
+def parse(line: bytes) -> Message:
+    """One line as a message. Raises `NotJson` or `NotAMessage`; their texts are safe to send back."""
+    try:
+        str(line, "utf-8")
+        message = _parse(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _refusal(line, error) from None
+    if message.type not in _types_seen and not is_type(message.type):
+        raise _invalid("type must be two PascalCase segments, like Memory.Get", message)
+    metadata = message.metadata
+    if (metadata.correlation is None or metadata.timeout is None) and b"null" in line:
+        _refuse_null_members(line, message)
+    if metadata.causation is None and (message.kind == "reply" or message.kind == "error"):
+        raise _invalid(f"a message of kind {message.kind} needs metadata.causation", message)
+    return message
+
+
+class _MetadataAsSent(msgspec.Struct):
+    metadata: dict[str, msgspec.Raw]
+
+
+_metadata_as_sent = msgspec.json.Decoder(_MetadataAsSent).decode
+
+
+def _refuse_null_members(line: bytes, message: Message) -> None:
+    given = _metadata_as_sent(line).metadata
+    for name in ("correlation", "timeout"):
+        if name in given and bytes(given[name]) == b"null":
+            raise _invalid(f"metadata.{name} must not be null", message)
+
+
+def _invalid(text: str, message: Message) -> NotAMessage:
+    shown = message.type if is_type(message.type) else None
+    return NotAMessage(f"Schema validation failed: {text}", id=message.metadata.id, type=shown)
+
+
+def _refusal(line: bytes, error: Exception) -> MainspringError:
+    """Tell apart what is no JSON from what is JSON of the wrong shape; read the id if there is one."""
+    if isinstance(error, RecursionError):
+        return NotJson("Invalid JSON: nested too deeply")
+    try:
+        text = str(line, "utf-8")
+        given = _decode(text)
+    except UnicodeDecodeError:
+        return NotJson("Invalid JSON: not UTF-8")
+    except RecursionError:
+        return NotJson("Invalid JSON: nested too deeply")
+    except msgspec.ValidationError:
+        return NotJson("Invalid JSON: number out of range")
+    except msgspec.DecodeError as broken:
+        return NotJson(f"Invalid JSON: {_json_mistake(broken)}")
+    if not isinstance(given, dict):
+        return NotAMessage("Schema validation failed: a message is an object with kind, type, data and metadata")
+    metadata = given.get("metadata")
+    ident = metadata.get("id") if isinstance(metadata, dict) else None
+    kind_of = given.get("type")
+    return NotAMessage(
+        f"Schema validation failed: {validation_text(error)}",
+        id=ident if isinstance(ident, str) else None,
+        type=kind_of if isinstance(kind_of, str) and is_type(kind_of) else None,
+    )
+
+
+_PLACE = re.compile(r" - at `([^`]*)`$")
+_SAFE_TEXTS = re.compile(r"(Expected `|Object missing required field `|Array length|Number out of range|Integer value)")
+
+
+def validation_text(error: Exception) -> str:
+    """What the decoder complains about, with everything that could be a sender's value taken out."""
+    text = str(error)
+    found = _PLACE.search(text)
+    place = f" at {found[1]}" if found else ""
+    text = text[: found.start()] if found else text
+    if text.startswith("Object contains unknown field"):
+        return f"an unknown member{place}"
+    if not _SAFE_TEXTS.match(text):
+        return f"a value that is not allowed{place}"
+    return text.replace("`", "") + place
+
+
+def _json_mistake(error: Exception) -> str:
+    text = str(error)
+    return text.removeprefix("JSON is malformed: ") if text.startswith("JSON is malformed: ") else "unexpected end"
+
+
+def _without_values(error: Exception) -> str:
+    if isinstance(error, UnicodeEncodeError):
+        return "half a surrogate pair"
+    if isinstance(error, RecursionError):
+        return "nested too deeply, or contains itself"
+    text = str(error)
+    return text if text.startswith(("Encoding objects of type", "Only dicts with")) else type(error).__name__
+
+
+def _hides_a_number(value: Any) -> bool:
+    """Whether a NaN or an infinity is inside. Walks without recursion: the encoder accepted the depth already."""
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, float):
+            if item != item or item in (float("inf"), float("-inf")):
+                return True
+        elif isinstance(item, dict):
+            waiting += item.keys()
+            waiting += item.values()
+        elif isinstance(item, (list, tuple, set, frozenset)):
+            waiting += item
+        elif isinstance(item, msgspec.Struct) or hasattr(item, "__dataclass_fields__"):
+            names = getattr(item, "__struct_fields__", None) or item.__dataclass_fields__
+            waiting += [getattr(item, name, None) for name in names]
+    return False
+
+
+__all__ = [
+    "KINDS",
+    "NULL",
+    "Ids",
+    "Kind",
+    "Message",
+    "Metadata",
+    "NotAMessage",
+    "NotEncodable",
+    "NotJson",
+    "counted_ids",
+    "encode_data",
+    "encode_line",
+    "is_type",
+    "parse",
+    "validation_text",
+]

@@ -1,0 +1,379 @@
+"""NDJSON: one message per line, over a unix socket.
+
+This adapter reads lines, hands valid messages to the kernel and writes what the kernel gives back. It knows nothing of
+routes, handlers or timers, and it changes nothing in a message.
+
+Three things need care here. A line may arrive in pieces or be far too long: pieces wait, and the rest of a long line is
+thrown away up to its end. A client may write without reading: then its answers pile up, so the adapter stops reading
+from it until they are gone, and everyone else goes on. A client may close its writing side and still wait: then the
+connection stays until every answer is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import stat
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from mainspring.errors import BootError
+from mainspring.kernel import Kernel, Mail
+from mainspring.message import Message, Metadata, NotAMessage, NotJson, encode_data, encode_line, parse
+
+MAX_LINE_BYTES: Final = 16_384  # without its LF on the way in, with it on the way out
+TOO_LONG: Final = "Message exceeds maximum line length of 16KB"
+MAX_OPEN: Final = 4_096  # messages of one connection that are not finished; more than any client can follow
+WRITE_HIGH_BYTES: Final = 256 << 10  # unread answers of one client before it is read no further
+_BLANK: Final = b" \t\r"
+
+
+class Lines:
+    """Cuts a stream of bytes into lines. `None` stands for a line that was too long; what it held is gone."""
+
+    def __init__(self) -> None:
+        self._tail = b""
+        self._discarding = False
+
+    def feed(self, data: bytes) -> list[bytes | None]:
+        """The lines that are complete now."""
+        *complete, tail = (self._tail + data).split(b"\n") if self._tail else data.split(b"\n")
+        lines: list[bytes | None] = []
+        if complete and self._discarding:
+            self._discarding = False
+            del complete[0]
+        for line in complete:
+            if line.endswith(b"\r"):
+                line = line[:-1]
+            lines.append(line if len(line) <= MAX_LINE_BYTES else None)
+        if self._discarding:
+            tail = b""
+        elif len(tail) > MAX_LINE_BYTES + tail.endswith(b"\r"):
+            lines.append(None)
+            self._discarding, tail = True, b""
+        self._tail = tail
+        return lines
+
+    def end(self) -> list[bytes | None]:
+        """What was left without an LF when the stream ended."""
+        tail, self._tail = self._tail.removesuffix(b"\r"), b""
+        return [tail] if tail else []
+
+
+class LineOrigin:
+    """One peer that speaks lines: everything of a connection but its transport. The kernel answers to it."""
+
+    external = True
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.open: dict[str, Mail] = {}
+        self.gone = False
+        self.unfinished = 0  # handed to the kernel and neither answered nor settled
+        self._kernel = kernel
+        self._missed = 0
+
+    def take(self, line: bytes | None) -> None:
+        """One line from the peer."""
+        if line is None:
+            self.unfinished += 1
+            self._kernel.reject(self, 413, TOO_LONG)
+            return
+        if not line.strip(_BLANK):
+            return
+        self.unfinished += 1
+        try:
+            message = parse(line)
+        except NotAMessage as error:
+            self._kernel.reject(self, 422, error.message, id=error.id, type=error.type or "")
+        except NotJson as error:
+            self._kernel.reject(self, 400, error.message)
+        else:
+            self._kernel.ingest(message, self)
+
+    def deliver(self, message: Message) -> bool:
+        line = encode_line(message)
+        if len(line) >= MAX_LINE_BYTES:
+            return False
+        if not self.gone:
+            self.write(line)
+        self.settled()
+        return True
+
+    def settled(self) -> None:
+        self.unfinished -= 1
+        self.progressed()
+
+    def stream(self, message: Message) -> None:
+        """Write an event this connection subscribed to, if it fits and the peer keeps up."""
+        line = encode_line(message)
+        if b"\r" in line or len(line) >= MAX_LINE_BYTES:
+            line = msgspec.json.format(line, indent=-1)
+        if self.gone or len(line) >= MAX_LINE_BYTES or self.congested():
+            self._missed += 1
+            return
+        self._tell_missed()
+        self.write(line)
+
+    def _tell_missed(self) -> None:
+        if not self._missed:
+            return
+        kernel, missed = self._kernel, self._missed
+        self._missed = 0
+        metadata = Metadata(kernel.ids(), kernel.clock.wall_ms())
+        self.write(encode_line(Message("event", "Sys.EventsMissed", encode_data({"count": missed}), metadata)))
+
+    def write(self, line: bytes) -> None:
+        raise NotImplementedError
+
+    def congested(self) -> bool:
+        return False
+
+    def progressed(self) -> None:
+        """Something of this peer is finished."""
+
+
+class Connection(LineOrigin, asyncio.Protocol):
+    """One client of the socket."""
+
+    def __init__(self, kernel: Kernel, connections: set[Connection], on_left: Callable[[], None]) -> None:
+        super().__init__(kernel)
+        self._connections = connections
+        self._on_left = on_left
+        self._lines = Lines()
+        self._waiting: deque[bytes | None] = deque()
+        self._outgoing: list[bytes] = []
+        self._flush_planned = False
+        self._write_full = False
+        self._reading = True
+        self._ended = False
+        self._transport: Any = None
+
+    # --- the transport --------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        self._loop = asyncio.get_running_loop()
+        self._connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._ended:
+            return
+        self._waiting += self._lines.feed(data)
+        self._serve()
+
+    def eof_received(self) -> bool:
+        if not self._ended:
+            self._ended = True
+            self._waiting += self._lines.end()
+            self._serve()
+        return True
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.gone = True
+        self._ended = True
+        self._waiting.clear()
+        self._outgoing.clear()
+        self._connections.discard(self)
+        self._kernel.forget(self)
+        self._on_left()
+
+    def pause_writing(self) -> None:
+        self._write_full = True
+        self._serve()
+
+    def resume_writing(self) -> None:
+        self._write_full = False
+        self._serve()
+
+    # --- reading and writing --------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        """Take lines while the peer keeps up; read from it only when all of them are taken."""
+        waiting = self._waiting
+        while waiting and not self._write_full and self.unfinished < MAX_OPEN:
+            self.take(waiting.popleft())
+        read = not waiting and not self._write_full and not self._ended
+        if read is not self._reading and not self.gone:
+            self._reading = read
+            if read:
+                self._transport.resume_reading()
+            elif not self._ended:
+                self._transport.pause_reading()
+        self._close_when_done()
+
+    def progressed(self) -> None:
+        if self._waiting:
+            self._serve()
+        elif self._ended:
+            self._close_when_done()
+
+    def congested(self) -> bool:
+        return self._write_full
+
+    def write(self, line: bytes) -> None:
+        self._outgoing.append(line)
+        if not self._flush_planned:
+            self._flush_planned = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Everything one slice of the loop said leaves in one write."""
+        self._flush_planned = False
+        if self._outgoing and not self.gone:
+            self._outgoing.append(b"")
+            self._transport.write(b"\n".join(self._outgoing))
+            self._outgoing = []
+        self._close_when_done()
+
+    def _close_when_done(self) -> None:
+        if self._ended and not self.unfinished and not self._waiting and not self._outgoing and not self.gone:
+            self.gone = True
+            self._transport.close()
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def stop_reading(self) -> None:
+        """Take no further line; what was taken is still answered."""
+        self._ended = True
+        self._waiting.clear()
+        if self._reading and not self.gone:
+            self._reading = False
+            self._transport.pause_reading()
+
+    def hang_up(self) -> None:
+        """Write what is left, then close."""
+        self._ended = True
+        self._flush()
+        if not self.gone:
+            self.gone = True
+            self._transport.close()
+
+    def abort(self) -> None:
+        self.gone = True
+        self._transport.abort()
+
+
+class NdjsonServer:
+    """The unix socket of a kernel: directory 0700, socket 0600, a stale socket replaced, a live one respected.
+
+    `stop` writes what is left and gives a client that does not read `grace_ms`, by the kernel's clock, to take it.
+    """
+
+    def __init__(self, kernel: Kernel, path: str | os.PathLike[str], *, grace_ms: float = 2_000) -> None:
+        self.path = Path(path)
+        self._kernel = kernel
+        self._grace_ms = grace_ms
+        self._server: asyncio.Server | None = None
+        self._connections: set[Connection] = set()
+        self._inode: int | None = None
+        self._emptied: asyncio.Future[None] | None = None
+
+    @property
+    def address(self) -> str:
+        """As the boot summary shows it."""
+        return f"unix:{self.path}"
+
+    async def start(self) -> None:
+        """Listen. Raises `BootError` when the path cannot be used or another server listens there."""
+        listener = _bind(self.path)
+        try:
+            self._inode = os.stat(self.path).st_ino
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_unix_server(self._connect, sock=listener, backlog=512)
+        except BaseException:
+            listener.close()
+            self._remove_socket()
+            raise
+
+    def _connect(self) -> Connection:
+        return Connection(self._kernel, self._connections, self._left)
+
+    def _left(self) -> None:
+        if self._emptied is not None and not self._connections:
+            _expire(self._emptied)
+
+    async def quiesce(self) -> None:
+        """Accept nobody and read nothing any more; answers still go out."""
+        if self._server is not None:
+            self._server.close()
+        self._remove_socket()
+        for connection in tuple(self._connections):
+            connection.stop_reading()
+
+    async def stop(self) -> None:
+        """Write what is left, close every connection, remove the socket. Idempotent."""
+        await self.quiesce()
+        for connection in tuple(self._connections):
+            connection.hang_up()
+        if self._connections:
+            self._emptied = asyncio.get_running_loop().create_future()
+            timer = self._kernel.loop.schedule(self._grace_ms, _expire, self._emptied)
+            await self._emptied
+            self._kernel.loop.cancel(timer)
+        for connection in tuple(self._connections):
+            connection.abort()
+        self._server = None
+
+    def _remove_socket(self) -> None:
+        """Remove the socket file, unless somebody else has put another one there."""
+        try:
+            if self._inode is not None and os.stat(self.path).st_ino == self._inode:
+                os.unlink(self.path)
+        except FileNotFoundError:
+            pass
+        self._inode = None
+
+
+def _expire(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def _bind(path: Path) -> socket.socket:
+    try:
+        if not path.parent.exists():
+            path.parent.mkdir(mode=0o700, parents=True)
+        _clear_stale(path)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as error:
+        raise BootError(f"the socket {path} cannot be used: {error.strerror or error}") from None
+    mask = os.umask(0o177)
+    try:
+        listener.bind(str(path))
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise BootError(
+            f"the socket {path} cannot be bound: {error.strerror or error}",
+            remedy="give a short path in a folder you may write to",
+        ) from None
+    finally:
+        os.umask(mask)
+    return listener
+
+
+def _clear_stale(path: Path) -> None:
+    """Remove a socket nobody listens on; anything else at that path is left alone."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise BootError(f"{path} exists and is not a socket", remedy="move it away, or use another --kernel-socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(str(path))
+        except OSError as error:
+            if error.errno not in (errno.ECONNREFUSED, errno.ENOENT):
+                raise BootError(f"whether {path} is in use cannot be told: {error.strerror or error}") from None
+        else:
+            raise BootError(f"another server listens on {path}", remedy="stop it, or use another --kernel-socket")
+    path.unlink(missing_ok=True)
