@@ -1,19 +1,19 @@
 """CloudEvents 1.0: how one becomes an event of a topic, and how an event of a topic becomes one again.
 
-The payload is the CloudEvent's data, byte for byte where it is JSON. Every attribute becomes a header `ce-<name>`, the
-same spelling the HTTP binding uses, so that a consumer of the topic sees them without knowing this module. The extension
-`partitionkey` becomes the event's key, because that is what it means. Data that is not JSON is kept as a JSON string:
-text as it is, bytes in base64 with the header `ce-data_base64` (an underscore cannot occur in an attribute's name, so
-this header cannot be confused with one).
+The payload is the CloudEvent's data, byte for byte where it is JSON. Every attribute becomes a header `ce-<name>`,
+the same spelling the HTTP binding uses, so that a consumer of the topic sees them without knowing this module. The
+extension `partitionkey` becomes the event's key, because that is what it means. Data that is not JSON is kept as a
+JSON string: text as it is, bytes in base64 with the header `ce-data_base64` (an underscore cannot occur in an
+attribute's name, so this header cannot be confused with one).
 
-Going back, an event that came as a CloudEvent has its own attributes again; any other event is given the four required
-ones: its id, the topic's address as source, the topic as type, its time. Where the event stands in the log is told in
-three extensions of our own, which are ignored on the way in: a copy of an event stands somewhere else.
+Going back, an event that came as a CloudEvent has its own attributes again; any other event is given the four
+required ones: its id, the topic's address as source, the topic as type, its time. Where the event stands in the log
+is told in three extensions of our own, which are ignored on the way in: a copy of an event stands somewhere else.
 
 Types of extension attributes (boolean, integer) become text, as they do in the HTTP binding's binary mode.
 
-`source` and `id` together name a CloudEvent for ever, so they also serve as its publish id: an event sent twice because
-an answer got lost is stored once.
+`source` and `id` together name a CloudEvent for ever, so they also serve as its publish id: an event sent twice
+because an answer got lost is stored once.
 """
 
 from __future__ import annotations

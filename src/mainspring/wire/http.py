@@ -1,9 +1,9 @@
 """The HTTP face of a node: one table of operations, put on an aiohttp application.
 
-The application is the node's; the WebSocket and the dashboard live on it too. `add_routes` adds what is in the table and
-nothing else. HEAD is given for every GET, OPTIONS for every path, both made here so that no handler has to think of them.
-`middlewares` are for the whole application: errors as problem documents, and the check of origins, which a WebSocket
-handshake needs as much as a POST.
+The application is the node's; the WebSocket and the dashboard live on it too. `add_routes` adds what is in the table
+and nothing else. HEAD is given for every GET, OPTIONS for every path, both made here so that no handler has to think
+of them. Two middlewares are for the whole application: errors as problem documents, and the check of origins, which a
+WebSocket handshake needs as much as a POST.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mainspring.wire import (
     http_stream,
     http_topics,
 )
-from mainspring.wire.http_access import Identify, Middleware, claimed_agent, origin_check, tell_allowed_origin
+from mainspring.wire.http_access import Identify, OriginCheck, claimed_agent
 from mainspring.wire.http_face import Face
 from mainspring.wire.http_openapi import build_document
 from mainspring.wire.http_problem import problems
@@ -70,26 +70,21 @@ def openapi_text() -> bytes:
     return msgspec.json.encode(openapi_document())
 
 
-def middlewares(allowed_origins: Iterable[str] = (), *, check_host: bool = True) -> list[Middleware]:
-    """For the application that carries the routes: problem documents outermost, then the check of origins.
-
-    `check_host=False` is for a node that asks for tokens.
-    """
-    return [problems, origin_check(allowed_origins, check_host=check_host)]
-
-
 def add_routes(
     app: web.Application,
     bus: Bus,
     *,
+    allowed_origins: Iterable[str] = (),
+    check_host: bool = True,
     identify: Identify = claimed_agent,
     max_body_bytes: int = 16 << 20,
     heartbeat_ms: int = 15_000,
     stalled_reader_ms: int = 60_000,
 ) -> Face:
-    """Put every operation on the application. `identify` says who sent a request; a node with tokens passes its own.
+    """Put every operation on the application, with the middlewares that all of its routes need.
 
-    Streams end when the application shuts down, so that it does not wait for readers that never leave.
+    `identify` says who sent a request; a node with tokens passes its own, and `check_host=False`. Streams end when the
+    application shuts down, so that it does not wait for readers that never leave.
     """
     face = Face(bus, identify, max_body_bytes, heartbeat_ms, stalled_reader_ms)
     by_path: dict[str, list[Operation]] = {}
@@ -102,8 +97,11 @@ def add_routes(
     async def end_streams(_: web.Application) -> None:
         face.closing.set()
 
+    origins = OriginCheck(allowed_origins, check_host=check_host)
+    app.middlewares.insert(0, problems)
+    app.middlewares.insert(1, origins.middleware())
     app.on_shutdown.append(end_streams)
-    app.on_response_prepare.append(tell_allowed_origin)
+    app.on_response_prepare.append(origins.tell)
     return face
 
 
@@ -138,5 +136,6 @@ def _handler(face: Face, operation: Operation) -> Any:
 
 
 def _route_pattern(path: str) -> str:
-    """The path with each parameter's pattern filled in."""
-    return re.sub(r"\{(\w+)\}", lambda match: f"{{{match[1]}:{PATH_PARAMETERS[match[1]].pattern}}}", path)
+    """The path with each parameter's pattern filled in. Only below /topics may a topic's slashes be plain."""
+    pattern = re.sub(r"\{(\w+)\}", lambda match: f"{{{match[1]}:{PATH_PARAMETERS[match[1]].pattern}}}", path)
+    return pattern.replace("{topic:[^/]+}", "{topic:.+}") if path.startswith("/topics/") else pattern

@@ -1,16 +1,16 @@
 """Who may talk to the node over HTTP, before any topic is looked at.
 
-Two questions are answered here, for WebSocket handshakes as for plain requests. *Which page is asking?* A browser lets
-any web page send requests to this machine, and tells the page's origin. Only the node's own pages and the origins in the
-settings are let in; a foreign origin or `null` gets 403 whatever the method. Programs send no origin and are not
-affected.
+Two questions are answered here, for WebSocket handshakes as for plain requests. *Which page is asking?* A browser
+lets any web page send requests to this machine, and tells the page's origin. Only the node's own pages and the
+origins in the settings are let in; a foreign origin or `null` gets 403 whatever the method. Programs send no origin
+and are not affected.
 
 A page can also reach the node under a name of its own by making that name point to this machine (DNS rebinding); its
-requests then look like the node's own. So while the node is open (no tokens), the name in `Host` must be an address, a
-name of this machine, or one of the allowed origins' names: an address cannot be rebound.
+requests then look like the node's own. So while the node is open (no tokens), the name in `Host` must be an address,
+a name of this machine, or one of the allowed origins' names: an address cannot be rebound.
 
-*Who is asking?* One function says it. Without tokens it believes `?agent_id=` or `X-Agent-Id`: that is for finding one's
-way on a single machine, not for keeping anyone out. A node with tokens passes its own function.
+*Who is asking?* One function says it. Without tokens it believes `?agent_id=` or `X-Agent-Id`: that is for finding
+one's way on a single machine, not for keeping anyone out. A node with tokens passes its own function.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Identify = Callable[[web.Request], Awaitable[str | None]]
 Middleware = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
 
 _LOCAL_NAMES: Final = frozenset({"localhost", "ip6-localhost"})
-_EXPOSED_HEADERS: Final = "Link, Location, Retry-After"
+_EXPOSED_HEADERS: Final = "Allow, Location, Retry-After"
 _PREFLIGHT_AGE_S: Final = "600"
 
 
@@ -42,55 +42,56 @@ async def claimed_agent(request: web.Request) -> str | None:
     return agent or None
 
 
-def origin_check(allowed_origins: Iterable[str] = (), *, check_host: bool = True) -> Middleware:
-    """A middleware that lets in programs, the node's own pages, and pages of `allowed_origins`.
+class OriginCheck:
+    """Lets in programs, the node's own pages, and pages of `allowed_origins`.
 
     `check_host=False` is for a node that asks for tokens: a rebound page has none.
     """
-    allowed = frozenset(origin.strip().rstrip("/").lower() for origin in allowed_origins if origin.strip())
-    allowed_hosts = frozenset(urlsplit(origin).hostname or "" for origin in allowed)
 
-    @web.middleware
-    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if check_host:
-            _check_host(request.host, allowed_hosts)
+    def __init__(self, allowed_origins: Iterable[str] = (), *, check_host: bool = True) -> None:
+        self._allowed = frozenset(origin.strip().rstrip("/").lower() for origin in allowed_origins if origin.strip())
+        self._allowed_hosts = frozenset(urlsplit(origin).hostname or "" for origin in self._allowed)
+        self._check_host = check_host
+
+    def middleware(self) -> Middleware:
+        """For the whole application, so that WebSocket handshakes are checked too."""
+
+        @web.middleware
+        async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+            if self._check_host:
+                _check_host(request.host, self._allowed_hosts)
+            origin = request.headers.get(hdrs.ORIGIN)
+            if origin is None:
+                return await handler(request)
+            if not self._is_allowed(origin):
+                if not _is_own(origin, request.host):
+                    raise _foreign(origin)
+            elif request.method == hdrs.METH_OPTIONS and hdrs.ACCESS_CONTROL_REQUEST_METHOD in request.headers:
+                return _preflight(request)
+            return await handler(request)
+
+        return check
+
+    async def tell(self, request: web.Request, response: web.StreamResponse) -> None:
+        """For `on_response_prepare`: a page of an allowed origin may read the answer."""
         origin = request.headers.get(hdrs.ORIGIN)
-        if origin is None:
-            return await handler(request)
-        if origin.lower() not in allowed:
-            if not _is_own(origin, request.host):
-                raise _foreign(origin)
-            return await handler(request)
-        if request.method == hdrs.METH_OPTIONS and hdrs.ACCESS_CONTROL_REQUEST_METHOD in request.headers:
-            return _preflight(request, origin)
-        request[_ORIGIN_KEY] = origin
-        return await handler(request)
+        if origin is not None and self._is_allowed(origin):
+            response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
+            response.headers[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = _EXPOSED_HEADERS
+            response.headers.add(hdrs.VARY, hdrs.ORIGIN)
 
-    return check
+    def _is_allowed(self, origin: str) -> bool:
+        return origin.lower() in self._allowed
 
 
-async def tell_allowed_origin(request: web.Request, response: web.StreamResponse) -> None:
-    """For `on_response_prepare`: a page of an allowed origin may read the answer."""
-    origin = request.get(_ORIGIN_KEY)
-    if origin is not None:
-        response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
-        response.headers[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = _EXPOSED_HEADERS
-        response.headers.add(hdrs.VARY, hdrs.ORIGIN)
-
-
-_ORIGIN_KEY: Final = "mainspring.allowed_origin"
-
-
-def _preflight(request: web.Request, origin: str) -> web.Response:
+def _preflight(request: web.Request) -> web.Response:
     """The browser's question before a request it considers unusual."""
     return web.Response(
         status=204,
         headers={
-            hdrs.ACCESS_CONTROL_ALLOW_ORIGIN: origin,
             hdrs.ACCESS_CONTROL_ALLOW_METHODS: "GET, HEAD, POST, DELETE",
             hdrs.ACCESS_CONTROL_ALLOW_HEADERS: request.headers.get(hdrs.ACCESS_CONTROL_REQUEST_HEADERS, ""),
             hdrs.ACCESS_CONTROL_MAX_AGE: _PREFLIGHT_AGE_S,
-            hdrs.VARY: hdrs.ORIGIN,
         },
     )
 

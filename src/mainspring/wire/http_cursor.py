@@ -1,9 +1,9 @@
 """A cursor: how far a reader got in every partition of a topic, as one short text.
 
-Server-sent events resume with one id, pages of events with one `cursor`; both are this text: `0:12,1:7` says that offset
-12 of partition 0 and offset 7 of partition 1 were the last ones seen. A partition that is not named was not begun, so a
-partition added after the reader left is read from its first event. The text is stable and made of digits, colons and
-commas, so that it passes through headers, addresses and shells without escaping.
+Server-sent events resume with one id, pages of events with one `cursor`; both are this text: `0:12,1:7` says that
+offset 12 of partition 0 and offset 7 of partition 1 were the last ones seen. A partition that is not named was not
+begun, so a partition added after the reader left is read from its first event. The text is stable and made of digits,
+colons and commas, so that it passes through headers, addresses and shells without escaping.
 """
 
 from __future__ import annotations

@@ -120,9 +120,11 @@ async def list_dead_letter_topics(face: Face, request: web.Request) -> web.Strea
         topic = config.topic.removesuffix(SUFFIX)
         if topic == config.topic or not _may_read(face, agent, topic):
             continue
-        for place in await face.bus.offsets(config.topic):
-            if place.tail:
-                found.append(DeadLetterTopic(topic, config.topic, place.head, place.tail, place.tail - place.head + 1))
+        found.extend(
+            DeadLetterTopic(topic, config.topic, place.head, place.tail, place.tail - place.head + 1)
+            for place in await face.bus.offsets(config.topic)
+            if place.tail
+        )
     return json_response(DeadLetterTopics(found))
 
 

@@ -43,7 +43,7 @@ def build_document(operations: Sequence[Operation], version: str) -> dict[str, A
             "title": "Mainspring",
             "version": version,
             "summary": "Durable topics over HTTP, on the same port as the WebSocket.",
-            "description": "Every error is `application/problem+json` with a stable `code`, a `message` and a `remedy`.",
+            "description": "Errors are `application/problem+json` with a stable `code`, a `message` and a `remedy`.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],

@@ -1,15 +1,17 @@
 """Every HTTP error is one problem document (RFC 9457), made in one place.
 
-A handler raises; it never builds an error answer itself. What it raises is one of three things: a `MainspringError` with
-a code (the bus's own refusals, also those a WebSocket client gets), an `HttpProblem` where only HTTP can be wrong (media
-type, query, method), or an accident. The middleware here turns each into `application/problem+json` with the members
-of the RFC plus the two that every Mainspring client reads, `code` and `message`, and the remedy where there is one.
+A handler raises; it never builds an error answer itself. What it raises is one of three things: a `MainspringError`
+with a code (the bus's own refusals, also those a WebSocket client gets), an `HttpProblem` where only HTTP can be
+wrong (media type, query, method), or an accident. The middleware here turns each into `application/problem+json` with
+the members of the RFC plus the two that every Mainspring client reads, `code` and `message`, and the remedy where
+there is one.
 
 The status follows from the code, so that one refusal has one meaning on both wires. An accident is logged with its
 traceback and told without it: the text of an exception can hold somebody's payload.
 
-Once the first byte of an answer is on its way, the status cannot change any more. Streams therefore end such an answer
-by cutting the connection (`cut_short`): a reader that sees the end of the body may rely on having seen all of it.
+Once the first byte of an answer is on its way, the status cannot change any more. Streams therefore end such an
+answer by cutting the connection (`cut_short`): a reader that sees the end of the body may rely on having seen all of
+it.
 """
 
 from __future__ import annotations

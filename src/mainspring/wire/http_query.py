@@ -24,14 +24,13 @@ _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,6})?([Zz]
 def check_names(request: web.Request, known: Iterable[str]) -> None:
     """Refuse parameters the operation does not know, and known ones given twice."""
     names = {*known, *ALWAYS_KNOWN}
-    given = list(request.query)
-    for name in given:
+    for name in request.query:
         if name not in names:
             raise bad_query(
                 f"The parameter {name[:60]!r} is not known here.", f"Known are: {', '.join(sorted(names))}."
             )
     for name in names:
-        if given.count(name) > 1:
+        if len(request.query.getall(name, ())) > 1:
             raise bad_query(f"The parameter {name!r} is given twice.", "Give it once.")
 
 

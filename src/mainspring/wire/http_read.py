@@ -31,9 +31,7 @@ from mainspring.wire.http_query import integer, moment_ms, path_integer
 from mainspring.wire.http_table import JSON, NDJSON, Answer, Content, Operation, Parameter
 
 PAGE_EVENTS: Final = 256
-DEFAULT_LIMIT: Final = (
-    100  # of a JSON answer, which most readers hold in memory as a whole; NDJSON has no default limit
-)
+DEFAULT_LIMIT: Final = 100  # of a JSON answer, which most readers hold in memory as a whole
 _FORMS: Final = (JSON, NDJSON, cloudevents.BATCHED)
 
 

@@ -1,12 +1,12 @@
 """Following a topic over HTTP: server-sent events that a browser's EventSource understands and resumes.
 
-The id of each message is a cursor over all partitions, so a reader that comes back with `Last-Event-ID` misses nothing
-and sees nothing twice, whichever partition its last event came from. The first message holds only an id: a reader that
-loses its connection before any event arrives still comes back to the place where it began.
+The id of each message is a cursor over all partitions, so a reader that comes back with `Last-Event-ID` misses
+nothing and sees nothing twice, whichever partition its last event came from. The first message holds only an id: a
+reader that loses its connection before any event arrives still comes back to the place where it began.
 
-Nothing is queued for a reader. The next events are read from the log when the ones before are on their way, so a reader
-that stops reading holds one page and one coroutine; after `stalled_reader_ms` it is cut off, and can resume. No group is
-created and nothing is acknowledged: who needs that subscribes over the WebSocket.
+Nothing is queued for a reader. The next events are read from the log when the ones before are on their way, so a
+reader that stops reading holds one page and one coroutine; after `stalled_reader_ms` it is cut off, and can resume.
+No group is created and nothing is acknowledged: who needs that subscribes over the WebSocket.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The vocabulary of the route table: one `Operation` is one thing a client can do over HTTP.
 
-An operation is written once, next to its handler, and used twice: `http.py` routes by it, `http_openapi.py` describes it.
-There is no second list that could forget a route, and no route that could miss its description.
+An operation is written once, next to its handler, and used twice: `http.py` routes by it, `http_openapi.py` describes
+it. There is no second list that could forget a route, and no route that could miss its description.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ class PathParameter:
     schema: Schema
 
 
-# A topic's name may hold slashes. Percent-encoded they are never ambiguous; plain ones are understood too, because
+# A name may hold slashes; percent-encoded they are never ambiguous. Below /topics plain ones are understood too: there
 # every path that goes on after the topic is looked at first.
 PATH_PARAMETERS: Final[dict[str, PathParameter]] = {
     "topic": PathParameter(
-        ".+", "A topic's name. Percent-encode it: `a/b` is `a%2Fb`.", {"type": "string", "maxLength": 255}
+        "[^/]+", "A topic's name. Percent-encode it: `a/b` is `a%2Fb`.", {"type": "string", "maxLength": 255}
     ),
     "group": PathParameter(
         "[^/]+", "A group's name, percent-encoded: `a/b` is `a%2Fb`.", {"type": "string", "maxLength": 255}
