@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from mainspring.errors import BootError, MainspringError
+from mainspring.errors import BootError
 from mainspring.kernel import faults
 from mainspring.kernel.blob import BlobKeeper
 from mainspring.kernel.capability import Capability, Contract, Plan, RestartPolicy
@@ -79,6 +79,7 @@ class Kernel:
         self.phases: list[str] = []
         self.running = False
         self._capabilities: list[Capability] = []
+        self._plans: list[Plan] = []
         self._slots: list[Slot] = []
         self._outcome_ttl_ms = outcome_ttl_ms
         self._quiet: list[asyncio.Future[None]] = []
@@ -114,26 +115,24 @@ class Kernel:
 
     async def start(self) -> None:
         """Boot the phases DISCOVER to ATTACH. On failure every spawned actor is terminated and `BootError` raised."""
-        if self._own_loop:
-            self.loop.attach()
         try:
-            self._boot()
-        except MainspringError:
+            self.discover()
+            self.build()
+            self.spawn()
+            await self.attach()
+        except BaseException:
             self._terminate_all()
             raise
-        except Exception as error:
-            self._terminate_all()
-            raise BootError(f"a capability could not be started: {said(error)}") from error
-        self.running = True
-        self.blobs.start()
-        if self.exchange.durable is not None:
-            await self.exchange.durable.recover()
 
-    def _boot(self) -> None:
+    def discover(self) -> None:
+        """Phase DISCOVER: read every contract. Nothing is started yet."""
         self.enter_phase("DISCOVER")
-        plans = [Plan(capability) for capability in self._capabilities]
+        self._plans = [Plan(capability) for capability in self._capabilities]
+
+    def build(self) -> None:
+        """Phase BUILD: the indexes. Two claims on one key end here."""
         self.enter_phase("BUILD")
-        for plan in plans:
+        for plan in self._plans:
             if plan.capability.durable and self.log is None:
                 raise CapabilityError(
                     f"capability {plan.capability.id!r} is durable, but this kernel has no log",
@@ -142,14 +141,30 @@ class Kernel:
             slot = slot_for(plan, self, self.restart)
             self._slots.append(slot)
             self.exchange.router.add(slot)
-        if self.log is not None and any(plan.capability.durable for plan in plans):
+        if self.log is not None and any(plan.capability.durable for plan in self._plans):
             self.exchange.durable = DurableLane(self.log, self.exchange, self._outcome_ttl_ms)
+
+    def spawn(self) -> None:
+        """Phase SPAWN: make the actors. One that cannot be made ends those already there."""
         self.enter_phase("SPAWN")
         for slot in self._slots:
-            slot.start()
+            try:
+                slot.start()
+            except Exception as error:
+                self._terminate_all()
+                raise BootError(f"capability {slot.id!r} could not be spawned: {said(error)}") from error
+
+    async def attach(self) -> None:
+        """Phase ATTACH: listen to the actors, and give stored commands without an outcome to them again."""
         self.enter_phase("ATTACH")
         for slot in self._slots:
             slot.attach()
+        if self._own_loop:
+            self.loop.attach()
+        self.running = True
+        self.blobs.start()
+        if self.exchange.durable is not None:
+            await self.exchange.durable.recover()
 
     def enter_phase(self, name: str) -> None:
         """Note that a boot phase has begun; phases only come in their order."""
