@@ -1,13 +1,19 @@
 """`Bus`: the one door to topics, groups and events. WebSocket, HTTP, capabilities and the command line all use it.
 
-(Skeleton: signatures first, so that adapters can be written against them.)
+It builds the parts and hands requests to them; the ideas are in the parts. `Publisher` is the one way to the log, `Group`
+the state machine of delivery, `Delivery` its driver, `Session` one connection.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Literal
 
+import msgspec
+
+from mainspring.bus.access import check_access
 from mainspring.bus.answers import (
     DeadLetter,
     GroupInfo,
@@ -17,20 +23,42 @@ from mainspring.bus.answers import (
     Readiness,
     Stats,
 )
-from mainspring.bus.schedules import Schedule
+from mainspring.bus.audit import AUDIT_TOPIC, Audit
+from mainspring.bus.compaction import Compaction
+from mainspring.bus.deadletter import Undertaker, read_letter
+from mainspring.bus.delivery import Delivery
+from mainspring.bus.errors import BadFrame, BadOffset, BusError, UnknownEvent
+from mainspring.bus.follow import follow, read_on
+from mainspring.bus.group_table import GroupTable
+from mainspring.bus.housekeeping import Housekeeping
+from mainspring.bus.intake import Accepted, Intake, check_headers, check_payload, refusal
+from mainspring.bus.metrics import Counters
+from mainspring.bus.publisher import Publisher
+from mainspring.bus.redrive import redrive
+from mainspring.bus.retention import Retention
+from mainspring.bus.schedules import Schedule, Schedules
 from mainspring.bus.session import Session
+from mainspring.bus.settle import FutureTicket
 from mainspring.bus.start import Start
+from mainspring.bus.topic_state import DEAD_LETTERS, TopicState
+from mainspring.bus.topic_table import TopicTable
 from mainspring.bus.topics import TopicChange, TopicConfig
-from mainspring.log import Log, StoredEvent
+from mainspring.errors import MainspringError
+from mainspring.log import Append, Log, StoredEvent
 from mainspring.loop import Clock, Loop
 from mainspring.settings import Settings
+
+logger = logging.getLogger("mainspring.bus")
+
+METRICS_TOPIC = "system.metrics"
+MAX_PAGE = 10_000
 
 
 class Bus:
     """Durable topics, groups, leases, dead letters and replay.
 
-    Every method that takes `agent` obeys the topic's access lists for that agent (None: nobody in particular) and raises
-    `Forbidden`. Names are checked (`BadFrame`). Reading methods raise `UnknownTopic` for a topic nobody created,
+    Every method that takes `agent` obeys the topic's access lists for that agent (None: nobody in particular) and
+    raises `Forbidden`. Names are checked (`BadFrame`). Reading methods raise `UnknownTopic` for a topic nobody created,
     published or subscribed to. Errors are subclasses of `mainspring.bus.BusError`.
     """
 
@@ -45,18 +73,102 @@ class Bus:
         random: Callable[[], float],
     ) -> None:
         """`log` is open before `start` and closed after `stop`. `new_id` gives UUIDv7 text; `random` is in [0, 1)."""
+        self.settings = settings
+        self.clock = clock
+        self.counters = Counters()
+        self.topic_table = TopicTable(log, clock, settings)
+        self._log = log
+        self._new_id = new_id
+        self._audit = Audit(loop, self._write_audit, enabled=settings.audit)
+        self.delivery = Delivery(log, clock, loop, self.counters, self._audit)
+        self._publisher = Publisher(log, self.counters, self.delivery.appended)
+        self.group_table = GroupTable(log, clock, self.topic_table, self.delivery, self._audit)
+        self._undertaker = Undertaker(
+            log,
+            clock,
+            self.delivery,
+            self._publisher,
+            self.counters,
+            self._audit,
+            new_id=new_id,
+            topic=self.topic_table.open,
+        )
+        self.delivery.on_bury = self._undertaker.bury
+        self.schedule_table = Schedules(
+            log,
+            clock,
+            loop,
+            self.topic_table,
+            self._publisher,
+            self.delivery,
+            new_id=new_id,
+            partition=lambda key, partitions: self.intake.partition(key, partitions),
+        )
+        self.intake = Intake(
+            clock,
+            self.topic_table,
+            self._publisher,
+            self.schedule_table,
+            self._audit,
+            settings,
+            new_id=new_id,
+            random=random,
+        )
+        self._housekeeping = Housekeeping(
+            log,
+            clock,
+            loop,
+            self.delivery,
+            self.topic_table,
+            Retention(log, clock),
+            Compaction(log, clock),
+            interval_ms=settings.retention_interval_ms,
+            metrics_interval_ms=settings.metrics_interval_ms,
+            tick=self._write_metrics,
+        )
+        self._sessions: set[Session] = set()
+        self._state: Literal["new", "ready", "draining", "stopped"] = "new"
+
+    # -- life
 
     async def start(self) -> None:
         """Load topics, groups and schedules; start background work. Call once, on the running asyncio loop."""
+        await self.topic_table.start()
+        await self.group_table.start()
+        await self.schedule_table.start()
+        self._housekeeping.start()
+        self._state = "ready"
 
     async def drain(self) -> None:
         """Refuse new requests (`Unavailable`), wait until everything accepted is durable and answered."""
+        if self._state == "ready":
+            self._state = "draining"
+            self.intake.closed = True
+            self.schedule_table.stop()
+            await self._publisher.idle()
 
     async def stop(self) -> None:
         """Give back leases, write positions, end background work. Idempotent."""
+        if self._state == "stopped":
+            return
+        await self.drain()
+        self._state = "stopped"
+        self._housekeeping.stop()
+        for session in list(self._sessions):
+            session.close()
+        for topic in self.topic_table.all():
+            for follower in topic.followers:
+                follower.set()
+        self._audit.flush()
+        await self._publisher.idle()
+        await self.delivery.flush()
+        await self.delivery.close()
 
     def readiness(self) -> Readiness:
-        """Ready between `start` and `drain`, while the log can be written."""
+        """Ready between `start` and `drain`."""
+        if self._state == "ready":
+            return Readiness(True)
+        return Readiness(False, {"new": "starting", "draining": "stopping", "stopped": "stopped"}[self._state])
 
     # -- connections
 
@@ -65,20 +177,38 @@ class Bus:
 
         `session.receive(text)` takes one frame; `session.close()` releases its leases at once.
         """
+        session = Session(self, agent, send)
+        self._sessions.add(session)
+        self.counters.connections += 1
+        return session
+
+    def closed_session(self, session: Session) -> None:
+        """Called by the session itself."""
+        self._sessions.discard(session)
+        self.counters.connections -= 1
 
     # -- topics
 
     async def put_topic(self, config: TopicConfig, *, agent: str | None = None) -> TopicChange:
         """Create or change a topic; durable when it returns. Raises Conflict when partitions would shrink."""
+        known = self.topic_table.find(config.topic)
+        check_access(known.config if known is not None else config, "publish", agent) if known is not None else None
+        change = await self.topic_table.put(config)
+        self.delivery.adopt(self.topic_table.open(config.topic))
+        return change
 
     def topics(self) -> list[TopicConfig]:
         """Every topic, by name; also those that exist only because someone published or subscribed."""
+        states = sorted(self.topic_table.all(), key=lambda topic: topic.name)
+        return [topic.config for topic in states if topic.stored or topic.published or topic.groups]
 
     def topic(self, name: str) -> TopicConfig:
         """Settings of one topic; raises UnknownTopic."""
+        return self.topic_table.get(name).config
 
     async def offsets(self, topic: str) -> list[PartitionOffsets]:
         """Head, tail and groups of each partition, ascending."""
+        return await self.group_table.offsets(self.topic_table.get(topic))
 
     # -- publishing
 
@@ -96,11 +226,38 @@ class Bus:
         agent: str | None = None,
     ) -> Published:
         """Store one event; durable when it returns. `payload` is JSON text (checked)."""
+        event = NewEvent(payload, key, check_headers(headers), id, delay_ms, not_before)
+        return (await self._publish(topic, (event,), agent, expect))[0]
 
     async def publish_batch(
         self, topic: str, events: Sequence[NewEvent], *, agent: str | None = None
     ) -> list[Published]:
         """Store all events or none; answers in the order of the events."""
+        return await self._publish(topic, events, agent, None) if events else []
+
+    async def _publish(
+        self, topic: str, events: Sequence[NewEvent], agent: str | None, expect: int | None
+    ) -> list[Published]:
+        for event in events:
+            check_payload(event.payload)
+            _check_event(event)
+        taken: list[Accepted] = []
+        ticket = FutureTicket()
+
+        def accept(accepted: Accepted) -> FutureTicket:
+            taken.append(accepted)
+            return ticket
+
+        self.intake.publish(topic, events, accept, agent=agent, expect=expect)
+        try:
+            placed = await ticket.placed
+        except MainspringError as error:
+            raise refusal(error) from error
+        accepted = taken[0]
+        return [
+            Published(topic, partition, offset, append.id, append.ts, duplicate, due)
+            for (partition, offset, duplicate), append, due in zip(placed, accepted.appends, accepted.due, strict=True)
+        ]
 
     # -- reading
 
@@ -108,11 +265,14 @@ class Bus:
         self, topic: str, partition: int, offset: int, limit: int, *, agent: str | None = None
     ) -> list[StoredEvent]:
         """Up to `limit` events from `offset` on (0 and 1: the beginning), ascending. Damaged events are skipped."""
+        state = self._readable(topic, agent, partition)
+        return await read_on(self._log, state.name, partition, max(1, offset), min(limit, MAX_PAGE))
 
     async def offset_at(self, topic: str, partition: int, ts: int) -> int:
         """The lowest offset whose event has `ts` (epoch ms) or later; tail + 1 when there is none."""
+        return await self._log.offset_at(self.topic_table.get(topic).name, partition, ts)
 
-    def follow(
+    async def follow(
         self, topic: str, *, after: Mapping[int, int] | None = None, agent: str | None = None
     ) -> AsyncIterator[list[StoredEvent]]:
         """Events as they come, in lists, until the caller stops iterating or the bus stops.
@@ -120,45 +280,120 @@ class Bus:
         `after` gives the last offset already seen of each partition; a partition not named starts behind its tail of
         now, and with `after=None` all do. Within a partition offsets ascend and nothing is left out.
         """
+        state = self._readable(topic, agent)
+        await self.topic_table.load(state)
+        async for events in follow(self._log, state, after, lambda: self._state == "stopped"):
+            yield events
+
+    def _readable(self, name: str, agent: str | None, partition: int = 0) -> TopicState:
+        topic = self.topic_table.get(name)
+        check_access(topic.config, "subscribe", agent)
+        if not 0 <= partition < topic.config.partitions:
+            raise BadOffset(f"topic {name!r} has partitions 0 to {topic.config.partitions - 1}, not {partition}")
+        return topic
 
     # -- groups
 
     def groups(self, topic: str | None = None) -> list[GroupInfo]:
         """Groups of one topic, or of all."""
+        states = self.topic_table.all() if topic is None else [self.topic_table.get(topic)]
+        return [self.group_table.info(group) for state in states for group in state.groups.values()]
 
     async def seek(self, topic: str, group: str, start: Start, *, partition: int | None = None) -> GroupInfo:
         """Move a group (all partitions, or one); what it held is given back. Raises UnknownGroup."""
+        moved = await self.group_table.seek(self.topic_table.get(topic), group, start.checked(), partition)
+        return self.group_table.info(moved)
 
     async def delete_group(self, topic: str, group: str) -> None:
         """Forget a group. Raises UnknownGroup, and Conflict while it has members."""
+        await self.group_table.delete(self.topic_table.get(topic), group)
 
     # -- dead letters
 
     async def dead_letters(self, topic: str, *, offset: int = 0, limit: int = 100) -> list[DeadLetter]:
         """Of the original topic `topic`, from `offset` of its `.DLQ` topic on."""
+        self.topic_table.get(topic)
+        found = await read_on(self._log, topic + DEAD_LETTERS, 0, max(1, offset), min(limit, MAX_PAGE))
+        return [read_letter(event) for event in found]
 
     async def dead_letter(self, topic: str, offset: int) -> DeadLetter:
         """One; raises UnknownEvent."""
+        found = await self.dead_letters(topic, offset=offset, limit=1)
+        if not found or found[0].offset != offset:
+            raise UnknownEvent(f"topic {topic!r} has no dead letter {offset}")
+        return found[0]
 
     async def redrive(self, topic: str, offsets: Sequence[int] | None = None) -> list[Published]:
         """Publish dead letters (all, or those at `offsets`) to their topic again and take them out of the `.DLQ` topic.
 
         Each moves in one step: it is never lost and never in both places.
         """
+        self.topic_table.get(topic)
+        return await redrive(self, self._publisher, topic, offsets)
 
     # -- schedules
 
     async def put_schedule(self, schedule: Schedule, *, agent: str | None = None) -> Schedule:
         """Create or replace the schedule of this name; durable when it returns, with `next_ms` filled in."""
+        check_access(self.topic_table.open(schedule.topic).config, "publish", agent)
+        check_payload(bytes(schedule.payload))
+        return await self.schedule_table.put(schedule)
 
-    def schedules(self) -> list[Schedule]: ...
+    def schedules(self) -> list[Schedule]:
+        """By name."""
+        return self.schedule_table.all()
 
     async def delete_schedule(self, name: str) -> None:
         """Raises UnknownSchedule."""
+        await self.schedule_table.delete(name)
 
     # -- numbers and access
 
-    def stats(self) -> Stats: ...
+    def stats(self) -> Stats:
+        """Counters since the start, and gauges of now."""
+        return self.counters.snapshot(self.topic_table.all())
 
     def check_access(self, agent: str | None, action: Literal["publish", "subscribe"], topic: str) -> None:
         """Raise Forbidden unless `agent` may. Also for topics that do not exist yet."""
+        known = self.topic_table.find(topic)
+        check_access(known.config if known is not None else TopicConfig(topic=topic), action, agent)
+
+    def new_append(self, topic: TopicState, event: NewEvent) -> Append:
+        """An event of the node's own making, ready for a batch."""
+        return Append(
+            topic=topic.name,
+            partition=self.intake.partition(event.key, topic.config.partitions),
+            id=self._new_id(),
+            ts=self.clock.wall_ms(),
+            payload=event.payload,
+            key=event.key,
+            headers=msgspec.json.encode(event.headers) if event.headers else None,
+        )
+
+    # -- what the node writes itself
+
+    def _write_audit(self, payloads: list[bytes]) -> None:
+        self._write(AUDIT_TOPIC, payloads)
+
+    def _write_metrics(self) -> None:
+        self._write(METRICS_TOPIC, [msgspec.json.encode(self.stats())])
+
+    def _write(self, name: str, payloads: Sequence[bytes]) -> None:
+        topic = self.topic_table.open(name)
+        appends = [self.new_append(topic, NewEvent(payload)) for payload in payloads]
+        self._publisher.publish(topic, appends, None)
+
+
+def _check_event(event: NewEvent) -> None:
+    try:
+        (event.key or "").encode()
+        (event.id or "").encode()
+    except UnicodeEncodeError:
+        raise BadFrame("a text holds half a character (a lone surrogate)") from None
+    if event.id is not None and not 0 < len(event.id) <= 255:
+        raise BadFrame("an event's id has 1 to 255 characters")
+    if event.delay_ms < 0 or event.not_before < 0:
+        raise BadFrame("a delay is not negative")
+
+
+__all__ = ["Bus", "BusError"]

@@ -1,0 +1,70 @@
+"""`system.bus.audit`: what the bus decided.
+
+One audit event per event would double the work of the log. So decisions of one kind about one partition (and group) within
+a short time become one record with a count and the last offset: an acknowledgement of ten thousand events costs the same
+as one. The price is that up to `FLUSH_MS` of audit is lost when the node dies. Nothing is ever said about `system.*`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from mainspring.bus.topic_state import TopicState
+from mainspring.loop import Loop
+
+AUDIT_TOPIC: Final = "system.bus.audit"
+FLUSH_MS: Final = 100
+
+_encode = msgspec.json.Encoder().encode
+
+
+class AuditRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`count` decisions, the last one about `offset`."""
+
+    action: str
+    topic: str
+    partition: int
+    offset: int
+    count: int
+    group: str = ""
+
+
+class Audit:
+    """Collects decisions; `write` gets the payloads of what became of them."""
+
+    def __init__(self, loop: Loop, write: Callable[[list[bytes]], None], *, enabled: bool) -> None:
+        self._loop = loop
+        self._write = write
+        self._enabled = enabled
+        self._noted: dict[tuple[str, str, int, str], list[int]] = {}
+        self._planned = False
+
+    def note(self, action: str, topic: TopicState, partition: int, offset: int, count: int, group: str = "") -> None:
+        if not self._enabled or topic.is_system or not topic.config.audit:
+            return
+        noted = self._noted.get((action, topic.name, partition, group))
+        if noted is not None:
+            noted[0] = offset
+            noted[1] += count
+            return
+        self._noted[(action, topic.name, partition, group)] = [offset, count]
+        if not self._planned:
+            self._planned = True
+            self._loop.schedule(FLUSH_MS, self._due, None, ref=False)
+
+    def _due(self, _: None) -> None:
+        self._planned = False
+        self.flush()
+
+    def flush(self) -> None:
+        noted, self._noted = self._noted, {}
+        if noted:
+            self._write(
+                [
+                    _encode(AuditRecord(action, topic, partition, offset, count, group))
+                    for (action, topic, partition, group), (offset, count) in noted.items()
+                ]
+            )

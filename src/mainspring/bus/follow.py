@@ -1,0 +1,52 @@
+"""Following a topic without a group: events as they come, for readers that keep their own place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+
+from mainspring.bus.topic_state import TopicState
+from mainspring.log import DamagedEvent, Log, StoredEvent
+
+PAGE = 256
+PAGE_BYTES = 1 << 20
+
+
+async def read_on(log: Log, topic: str, partition: int, start: int, limit: int) -> list[StoredEvent]:
+    """Events from `start` on; damaged ones are passed over."""
+    while True:
+        try:
+            return await log.read(topic, partition, start, limit, PAGE_BYTES)
+        except DamagedEvent as error:
+            start = error.offset + 1
+
+
+async def follow(
+    log: Log, topic: TopicState, after: Mapping[int, int] | None, stopped: Callable[[], bool]
+) -> AsyncIterator[list[StoredEvent]]:
+    """Lists of events, partition by partition; the topic's tails must be known.
+
+    The reader is woken by new events and asks the log for them: nothing is kept for a reader that does not ask.
+    """
+    arrived = asyncio.Event()
+    topic.followers.add(arrived)
+    known = after or {}
+    place = {tail.partition: known.get(tail.partition, tail.offset) + 1 for tail in topic.tails}
+    try:
+        while not stopped():
+            arrived.clear()
+            moved = False
+            for tail in topic.tails:
+                start = place.get(tail.partition, 1)  # a new partition is followed from its beginning
+                if start > tail.offset:
+                    continue
+                end = tail.offset
+                events = await read_on(log, topic.name, tail.partition, start, PAGE)
+                place[tail.partition] = events[-1].offset + 1 if events else end + 1
+                moved = True
+                if events:
+                    yield events
+            if not moved:
+                await arrived.wait()
+    finally:
+        topic.followers.discard(arrived)

@@ -1,0 +1,501 @@
+"""A group: members that share a topic's events, each event leased to one of them at a time.
+
+This is the state machine of delivery, without clocks, sockets or storage. Its inputs are joins, leaves, acknowledgements,
+expired leases, events that were read; its outputs go to a `Host`: reads it needs, positions that changed, events that
+died. `deliver` moves as many events as there is room for and is cheap when there is nothing to do.
+
+Members share *within* a partition: the default topic has one partition, and a task queue wants many workers. So the unit
+of ownership is the event, not the partition. What comes first goes first: waiting events (redeliveries) before new ones,
+new ones by ascending offset; partitions take turns.
+
+Filters and stickiness make a group choosy: an event may have to wait for one member while others have room. Such events
+are parked, a bounded number of them, so that the others can go on. An event that no live member accepts is settled.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from mainspring.bus.errors import BadOffset
+from mainspring.bus.frames import json_text
+from mainspring.bus.member import Member
+from mainspring.bus.position import OpenEvent, Position
+from mainspring.bus.sticky import KeyOwners
+from mainspring.bus.tails import ReadyEvent, Tail
+
+TURN: Final = 32  # events of one partition before the next has its turn
+PARKED: Final = 256  # events kept for members without room before the partition waits with them
+MAX_OPEN: Final = 20_000  # unsettled events of one partition; a client that delays everything cannot fill the memory
+PAGE: Final = 256  # events read at once
+RETRY_MS: Final = 1_000  # when the log could not be read or written
+COARSEST_CHECK_MS: Final = 1_000
+
+
+class Host(Protocol):
+    """What a group needs from the bus."""
+
+    def fetch(self, group: Group, position: Position, start: int, limit: int) -> None:
+        """Read events; answer with `Group.fetched`."""
+
+    def bury(self, group: Group, position: Position) -> None:
+        """Write dead letters for the position's dying events; answer with `Group.buried`."""
+
+    def changed(self, group: Group, position: Position) -> None:
+        """The position must be stored soon."""
+
+    def wake_at(self, group: Group, deadline: int) -> None:
+        """Call `Group.check` at this monotonic ms, if not earlier."""
+
+    def delivered(self, group: Group, position: Position, offset: int, attempt: int) -> None: ...
+
+    def settled(self, group: Group, position: Position, offset: int, count: int) -> None:
+        """`count` events were acknowledged, the last one at `offset`."""
+
+    def inflight(self, change: int) -> None: ...
+
+
+class Group:
+    """One group of one topic."""
+
+    def __init__(
+        self, topic: str, name: str, host: Host, *, ack_timeout_ms: int, max_attempts: int, first_offset: int = 1
+    ) -> None:
+        self.topic = topic
+        self.name = name
+        self.ack_timeout_ms = ack_timeout_ms
+        self.max_attempts = max_attempts  # 0: as often as it takes
+        self.positions: dict[int, Position] = {}
+        self.members: list[Member] = []
+        self.wake_planned = 0  # used by the host
+        self._host = host
+        self._rotation: deque[Member] = deque()
+        self._turns: deque[Position] = deque()
+        self._parked: list[tuple[Position, ReadyEvent, OpenEvent]] = []
+        self._choosy = False
+        self._owners = KeyOwners()
+        self._head = b',"group":%b,"offset":' % json_text(name)
+
+    # -- partitions
+
+    def add_position(self, tail: Tail, cursor: int = 1) -> Position:
+        head = b'{"type":"MESSAGE","topic":%b,"partition":%d%b' % (json_text(self.topic), tail.partition, self._head)
+        position = Position(tail, head, cursor)
+        self.positions[tail.partition] = position
+        self._turns.append(position)
+        return position
+
+    def seek(self, position: Position, cursor: int, skip_before: int = 0) -> None:
+        """Move the whole group in this partition; what members held there is no longer theirs."""
+        for member in self.members:
+            dropped = member.held.pop(position.partition, {})
+            member.inflight -= len(dropped)
+            self._host.inflight(-len(dropped))
+            self._into_rotation(member)
+        self._parked = [parked for parked in self._parked if parked[0] is not position]
+        self._owners.release(position.open.values())
+        position.move(cursor, skip_before)
+        self._host.changed(self, position)
+
+    # -- members
+
+    def join(self, member: Member) -> None:
+        self.members.append(member)
+        self._settle_choosiness()
+        self._into_rotation(member)
+
+    def changed_member(self, member: Member) -> None:
+        """Its window or filter is a new one."""
+        self._settle_choosiness()
+        self.woken(member)
+
+    def leave(self, member: Member, now: int) -> None:
+        """What it held is given back at once."""
+        member.gone = True
+        self.members.remove(member)
+        if member.in_rotation:
+            self._rotation.remove(member)
+        for partition, held in member.held.items():
+            position = self.positions[partition]
+            for event in list(held.values()):
+                self._let_go(position, member, event)
+                self._give_back(position, event, now)
+        self._settle_choosiness()
+
+    def woken(self, member: Member) -> None:
+        """It may have room again (window, credits, or its peer reads again)."""
+        self._into_rotation(member)
+
+    def _settle_choosiness(self) -> None:
+        self._choosy = any(member.sticky or member.filter is not None for member in self.members)
+        self._owners.active = any(member.sticky for member in self.members)
+        if not self._choosy:
+            parked, self._parked = self._parked, []
+            for position, ready, event in parked:
+                position.bodies[ready.offset] = ready
+                position.wait(event)
+
+    def _into_rotation(self, member: Member) -> None:
+        if not member.in_rotation and not member.gone and member.has_room():
+            member.in_rotation = True
+            self._rotation.append(member)
+
+    # -- what members say
+
+    def ack(self, member: Member, partition: int, offset: int) -> None:
+        """Settle `offset`, and in cumulative mode everything below it that this member holds and did not refuse."""
+        position = self._delivered_position(partition, offset)
+        held = member.held.get(partition)
+        if not held:
+            return
+        if member.ack_each:
+            settled = [held[offset]] if offset in held else []
+        else:
+            settled = _up_to(offset, held, in_order=not member.retries)
+        for event in settled:
+            self._let_go(position, member, event)
+            self._close(position, event)
+        if settled:
+            self._host.settled(self, position, offset, len(settled))
+            self._host.changed(self, position)
+            self._into_rotation(member)
+
+    def nack(self, member: Member, partition: int, offset: int, reason: str, delay_ms: int, now: int) -> bool:
+        """Refuse one event; it comes again, after `delay_ms` at the earliest. False when this member does not hold it."""
+        position = self._delivered_position(partition, offset)
+        event = member.held.get(partition, {}).get(offset)
+        if event is None:
+            return False
+        event.nacked = True
+        event.reason = reason[:1_000]
+        self._let_go(position, member, event)
+        self._give_back(position, event, now, delay_ms)
+        self._into_rotation(member)
+        return True
+
+    def extend(self, member: Member, partition: int, offset: int, deadline: int) -> None:
+        """The lease ends at `deadline` (monotonic ms) instead."""
+        self._delivered_position(partition, offset)
+        event = member.held.get(partition, {}).get(offset)
+        if event is not None:
+            event.deadline = deadline
+            self._wake_at(deadline)
+
+    def _delivered_position(self, partition: int, offset: int) -> Position:
+        position = self.positions.get(partition)
+        if position is None or not 0 < offset < position.cursor or offset > position.tail.offset:
+            if position is not None and 0 < offset <= position.floor:
+                return position
+            raise BadOffset(f"offset {offset} of partition {partition} was never delivered to group {self.name!r}")
+        return position
+
+    def _let_go(self, position: Position, member: Member, event: OpenEvent) -> None:
+        """The lease ends."""
+        del member.held[position.partition][event.offset]
+        member.inflight -= 1
+        if event.deliveries > 1:
+            member.retries -= 1
+        event.member = None
+        self._host.inflight(-1)
+
+    def _close(self, position: Position, event: OpenEvent) -> None:
+        """The event is settled."""
+        position.open.pop(event.offset, None)
+        position.bodies.pop(event.offset, None)
+        if event.key is not None:
+            self._owners.taken_up(event)
+            self._owners.closed(event.key)
+
+    # -- leases that end without an answer
+
+    def check(self, now: int) -> None:
+        """End the leases whose time is up, let delayed events wait, and plan the next check."""
+        self.wake_planned = 0
+        earliest = 0
+        for position in self.positions.values():
+            for event in [e for e in position.open.values() if e.member is not None and e.deadline <= now]:
+                member = event.member
+                assert isinstance(member, Member)
+                self._let_go(position, member, event)
+                self._give_back(position, event, now)
+                self._into_rotation(member)
+            position.promote(now)
+            for event in position.open.values():
+                if event.member is not None and (not earliest or event.deadline < earliest):
+                    earliest = event.deadline
+        if earliest:
+            # Leases end one by one; looking at all of them for each would be quadratic.
+            earliest = max(earliest, now + min(self.ack_timeout_ms // 10, COARSEST_CHECK_MS))
+        due = min((position.delayed[0][0] for position in self.positions.values() if position.delayed), default=0)
+        following = min(filter(None, (earliest, due)), default=0)
+        if following:
+            self._wake_at(following)
+
+    def _wake_at(self, deadline: int) -> None:
+        if not self.wake_planned or deadline < self.wake_planned:
+            self.wake_planned = deadline
+            self._host.wake_at(self, deadline)
+
+    def _give_back(self, position: Position, event: OpenEvent, now: int, delay_ms: int = 0) -> None:
+        """A delivery failed: again later, or never again."""
+        self._owners.held_back(event)
+        if self.max_attempts and event.deliveries >= self.max_attempts:
+            event.dying = True
+            self._host.bury(self, position)
+        elif delay_ms:
+            position.delay(event, now + delay_ms)
+            self._wake_at(now + delay_ms)
+        else:
+            position.wait(event)
+        self._host.changed(self, position)
+
+    def buried(self, position: Position, events: Iterable[OpenEvent], epoch: int) -> None:
+        """Their dead letters are durable (or the events are gone)."""
+        if position.epoch != epoch:
+            return
+        for event in events:
+            self._close(position, event)
+        self._host.changed(self, position)
+
+    def not_buried(self, position: Position, events: Iterable[OpenEvent], epoch: int, now: int) -> None:
+        """Their dead letters could not be written; try again later."""
+        if position.epoch != epoch:
+            return
+        for event in events:
+            event.dying = False
+            position.delay(event, now + RETRY_MS)
+        self._wake_at(now + RETRY_MS)
+
+    # -- delivery
+
+    def deliver(self, now: int) -> None:
+        """Give out what there is and what there is room for."""
+        if not self._rotation:
+            return
+        if self._parked:
+            self._deliver_parked(now)
+        idle = 0
+        while self._rotation and idle < len(self._turns):
+            position = self._turns[0]
+            self._turns.rotate(-1)
+            quiet = position.cursor > position.tail.offset and not position.waiting and not position.delayed
+            idle = 0 if not quiet and self._deliver_some(position, now) else idle + 1
+        for member in self.members:
+            if member.unsent:
+                member.flush()
+
+    def _deliver_some(self, position: Position, now: int) -> bool:
+        """Up to one turn's worth of this partition; whether anything moved."""
+        if position.delayed:
+            position.promote(now)
+        if position.waiting and (moved := self._deliver_waiting(position, now)) is not None:
+            return moved
+        before = position.cursor
+        for _ in range(TURN):
+            ready = self._next_new(position)
+            if ready is None or not self._place(position, ready, None, now):
+                break
+        if position.cursor != before:
+            self._host.changed(self, position)
+            return True
+        return False
+
+    def _deliver_waiting(self, position: Position, now: int) -> bool | None:
+        """Redeliveries. None: there are no more, go on with new events."""
+        moved = False
+        while (event := position.next_waiting()) is not None:
+            if self.max_attempts and event.deliveries >= self.max_attempts:  # restored after a restart
+                event.dying = True
+                self._host.bury(self, position)
+                continue
+            ready = position.bodies.get(event.offset) or position.tail.get(event.offset)
+            if ready is None:
+                self._fetch(position, event.offset)
+                return moved
+            if not self._place(position, ready, event, now):
+                return moved
+            moved = True
+            self._host.changed(self, position)
+        return None
+
+    def _next_new(self, position: Position) -> ReadyEvent | None:
+        if len(position.open) >= MAX_OPEN:
+            return None
+        ahead = position.ahead
+        while ahead:
+            if ahead[-1].offset >= position.cursor:
+                return ahead[-1]
+            ahead.pop()
+        tail = position.tail
+        at = position.cursor - tail.first
+        if 0 <= at < len(tail.events):
+            return tail.events[at]
+        if position.cursor <= tail.offset:
+            self._fetch(position, position.cursor)
+        return None
+
+    def _fetch(self, position: Position, start: int) -> None:
+        if not position.fetching:
+            position.fetching = True
+            self._host.fetch(self, position, start, PAGE)
+
+    def fetched(self, position: Position, epoch: int, start: int, events: list[ReadyEvent], end: int) -> None:
+        """The log's answer: every event from `start` to `end` that still exists."""
+        if position.epoch != epoch:
+            return
+        position.fetching = False
+        self._answered(position, start, events, end)
+
+    def not_fetched(self, position: Position, epoch: int, now: int) -> None:
+        """The log could not be read; try again later."""
+        if position.epoch == epoch:
+            position.fetching = False
+            self._wake_at(now + RETRY_MS)
+
+    def _answered(self, position: Position, start: int, events: list[ReadyEvent], end: int) -> None:
+        present = {event.offset: event for event in events}
+        gone = [e for e in position.open.values() if start <= e.offset <= end and e.offset not in present]
+        for event in gone:
+            if event.member is None and not event.dying:
+                self._close(position, event)
+        for offset in list(position.waiting):
+            if offset in present:
+                position.bodies[offset] = present[offset]
+        if start <= position.cursor <= end:
+            position.ahead = [event for event in reversed(events) if event.offset >= position.cursor]
+            if not position.ahead:
+                position.cursor = end + 1
+        if gone or not position.ahead:
+            self._host.changed(self, position)
+
+    def _place(self, position: Position, ready: ReadyEvent, event: OpenEvent | None, now: int) -> bool:
+        """Lease the event to someone, park it or settle it. False: it must stay where it is, nobody has room."""
+        if position.skip_before and event is None:
+            if ready.ts < position.skip_before:
+                position.cursor = ready.offset + 1
+                return True
+            position.skip_before = 0
+        if not self._choosy:
+            member = self._first_with_room()
+            if member is None:
+                return False
+        else:
+            if not any(member.accepts(ready) for member in self.members):
+                position.cursor = max(position.cursor, ready.offset + 1)
+                if event is not None:
+                    heapq.heappop(position.waiting)
+                    self._close(position, event)
+                return True
+            member = self._choose(ready, event)
+            if member is None:
+                return self._park(position, ready, event)
+        if event is None:
+            event = self._opened(position, ready)
+        else:
+            heapq.heappop(position.waiting)
+        self._lease(position, member, ready, event, now)
+        return True
+
+    def _opened(self, position: Position, ready: ReadyEvent) -> OpenEvent:
+        event = OpenEvent(ready.offset)
+        position.open[ready.offset] = event
+        position.cursor = ready.offset + 1
+        if self._owners.active and ready.key is not None:
+            event.key = ready.key
+            self._owners.opened(ready.key)
+        return event
+
+    def _lease(self, position: Position, member: Member, ready: ReadyEvent, event: OpenEvent, now: int) -> None:
+        event.member = member
+        event.deadline = now + self.ack_timeout_ms
+        event.deliveries += 1
+        held = member.held.get(position.partition)
+        if held is None:
+            held = member.held[position.partition] = {}
+        held[event.offset] = event
+        member.inflight += 1
+        if event.deliveries > 1:
+            member.retries += 1
+            position.bodies.pop(event.offset, None)
+            self._owners.taken_up(event)
+        gate = member.gate
+        if gate.credits is not None:
+            gate.credits -= 1
+        if not self.wake_planned:
+            self._wake_at(event.deadline)
+        self._host.inflight(1)
+        self._host.delivered(self, position, event.offset, event.deliveries)
+        member.deliver(position, ready, event.deliveries)
+
+    # -- who gets it
+
+    def _first_with_room(self) -> Member | None:
+        rotation = self._rotation
+        while rotation:
+            member = rotation[0]
+            if member.has_room():
+                rotation.rotate(-1)
+                return member
+            rotation.popleft()
+            member.in_rotation = False
+        return None
+
+    def _choose(self, ready: ReadyEvent, event: OpenEvent | None) -> Member | None:
+        """The member for this event, or None while the right one has no room."""
+        if self._owners.active and ready.key is not None:
+            if self._owners.must_wait(ready.key, event):
+                return None
+            owner = self._owners.owner(ready.key, [m for m in self.members if m.accepts(ready)])
+            return owner if owner.has_room() else None
+        for member in list(self._rotation):
+            if not member.has_room():
+                self._rotation.remove(member)
+                member.in_rotation = False
+            elif member.accepts(ready):
+                self._rotation.remove(member)
+                self._rotation.append(member)
+                return member
+        return None
+
+    def _park(self, position: Position, ready: ReadyEvent, event: OpenEvent | None) -> bool:
+        if len(self._parked) >= PARKED:
+            return False
+        if event is None:
+            event = self._opened(position, ready)
+        else:
+            heapq.heappop(position.waiting)
+        self._parked.append((position, ready, event))
+        return True
+
+    def _deliver_parked(self, now: int) -> None:
+        kept = []
+        stuck: set[str] = set()  # keys whose first parked event had to stay
+        for position, ready, event in self._parked:
+            if not any(member.accepts(ready) for member in self.members):
+                self._close(position, event)
+                self._host.changed(self, position)
+                continue
+            member = (
+                None if ready.key in stuck or self._owners.must_wait(ready.key, event) else self._choose(ready, event)
+            )
+            if member is None:
+                kept.append((position, ready, event))
+                if ready.key is not None and self._owners.active:
+                    stuck.add(ready.key)
+            else:
+                self._lease(position, member, ready, event, now)
+        self._parked = kept
+
+
+def _up_to(offset: int, held: dict[int, OpenEvent], *, in_order: bool) -> list[OpenEvent]:
+    """What a cumulative acknowledgement settles. First deliveries ascend, so the search can stop; redeliveries do not."""
+    found = []
+    for event in held.values():
+        if event.offset > offset:
+            if in_order:
+                break
+        elif not event.nacked or event.offset == offset:
+            found.append(event)
+    return found

@@ -1,0 +1,222 @@
+"""Takes publish requests: may they, do they fit, where do they go.
+
+Everything is checked before anything is stored, so that a refused request uses no offset. WebSocket frames and Python or
+HTTP callers come through the same door.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from mainspring.bus.access import check_access
+from mainspring.bus.audit import Audit
+from mainspring.bus.errors import BadFrame, BusError, ExpectationFailed, RateLimited, TooLarge, Unavailable
+from mainspring.bus.limits import TokenBucket
+from mainspring.bus.partition import partition_of
+from mainspring.bus.publisher import Publisher, Ticket
+from mainspring.bus.schedules import Schedules
+from mainspring.bus.topic_state import TopicState
+from mainspring.bus.topic_table import TopicTable
+from mainspring.errors import MainspringError
+from mainspring.log import Append, Batch, Refused
+from mainspring.loop import Clock
+from mainspring.settings import Settings
+
+MAX_DELAY_MS: Final = 10 * 366 * 86_400_000  # ten years: beyond that a delay is a mistake in its unit
+
+_encode = msgspec.json.Encoder().encode
+_sorted = msgspec.json.Encoder(order="sorted").encode
+
+
+class Offered(Protocol):
+    """One event of a request: what a PUBLISH frame, an event of a batch and a NewEvent have in common."""
+
+    @property
+    def payload(self) -> bytes | msgspec.Raw: ...
+    @property
+    def key(self) -> str | None: ...
+    @property
+    def headers(self) -> dict[str, str] | None: ...
+    @property
+    def id(self) -> str | None: ...
+    @property
+    def delay_ms(self) -> int | None: ...
+    @property
+    def not_before(self) -> int | None: ...
+
+
+class Accepted(msgspec.Struct, frozen=True, gc=False):
+    """A request that was taken: its events, and when each is due (0: at once)."""
+
+    topic: TopicState
+    appends: list[Append]
+    due: list[int]
+
+
+class Intake:
+    """Checks and submits."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        topics: TopicTable,
+        publisher: Publisher,
+        schedules: Schedules,
+        audit: Audit,
+        settings: Settings,
+        *,
+        new_id: Callable[[], str],
+        random: Callable[[], float],
+    ) -> None:
+        self._clock = clock
+        self._topics = topics
+        self._publisher = publisher
+        self._schedules = schedules
+        self._audit = audit
+        self._settings = settings
+        self._new_id = new_id
+        self._random = random
+        self.closed = False
+
+    def publish(
+        self,
+        name: str,
+        events: Sequence[Offered],
+        ticket: Callable[[Accepted], Ticket],
+        *,
+        agent: str | None,
+        bucket: TokenBucket | None = None,
+        expect: int | None = None,
+    ) -> None:
+        """Submit the events, all or none; `ticket` is made for what was accepted and hears of the rest.
+
+        Raises BusError when the request is refused; then nothing was submitted.
+        """
+        if self.closed:
+            raise Unavailable("the node is stopping", remedy="publish again in a moment")
+        topic = self._topics.open(name)
+        check_access(topic.config, "publish", agent)
+        self._check_rates(topic, bucket, len(events))
+        now = self._clock.wall_ms()
+        appends = [self._append(topic, event, now, expect) for event in events]
+        due = [self._due(event, now) for event in events]
+        accepted = Accepted(topic, appends, due)
+        if any(due):
+            if expect is not None:
+                raise BadFrame("a delayed event has no place yet, so it cannot `expect` one")
+            self._submit_delayed(accepted, ticket(accepted))
+        elif expect is not None:
+            self._publisher.publish_alone(topic, appends, ticket(accepted))
+        else:
+            self._publisher.publish(topic, appends, ticket(accepted))
+        self._audit.note("publish", topic, appends[-1].partition, 0, len(appends))
+
+    def partition(self, key: str | None, partitions: int) -> int:
+        if key is not None:
+            return partition_of(key, partitions)
+        return int(self._random() * partitions) if partitions > 1 else 0
+
+    def _append(self, topic: TopicState, event: Offered, now: int, expect: int | None) -> Append:
+        payload = bytes(event.payload)
+        headers = None if not event.headers else _encode(event.headers)
+        if len(payload) + (len(headers) if headers is not None else 0) > self._settings.max_frame_bytes:
+            raise TooLarge(f"an event may have {self._settings.max_frame_bytes} bytes", remedy="publish a reference")
+        id = event.id
+        window = self._settings.dedupe_window_ms
+        return Append(
+            topic.name,
+            self.partition(event.key, topic.config.partitions),
+            self._new_id() if id is None else id,
+            now,
+            payload,
+            event.key,
+            headers,
+            id if window else None,
+            now + window if id is not None and window else 0,
+            expect,
+        )
+
+    def _due(self, event: Offered, now: int) -> int:
+        due = max(event.not_before or 0, now + event.delay_ms if event.delay_ms else 0)
+        if due > now + MAX_DELAY_MS:
+            raise BadFrame("the event would wait for more than ten years", remedy="give milliseconds")
+        return due if due > now else 0
+
+    def _check_rates(self, topic: TopicState, bucket: TokenBucket | None, count: int) -> None:
+        now = self._clock.now_ms()
+        for limit, whose in ((bucket, "this connection"), (topic.bucket, f"topic {topic.name!r}")):
+            if limit is not None and not limit.take(count, now):
+                raise RateLimited(
+                    f"{whose} takes no more events for now", remedy=f"try again in {limit.wait_ms(count)} ms"
+                )
+
+    def _submit_delayed(self, accepted: Accepted, ticket: Ticket) -> None:
+        batch = Batch()
+        for append, due in zip(accepted.appends, accepted.due, strict=True):
+            if due:
+                self._schedules.delay(batch, append, due)
+            else:
+                batch.append(append)
+        earliest = min(due for due in accepted.due if due)
+        self._publisher.submit(batch, (accepted.topic,), _Delayed(self._schedules, earliest, accepted, ticket))
+
+
+class _Delayed:
+    """Puts the places of delayed events (partition, 0) between those of the others, then plans their firing."""
+
+    def __init__(self, schedules: Schedules, earliest: int, accepted: Accepted, ticket: Ticket) -> None:
+        self._schedules = schedules
+        self._earliest = earliest
+        self._accepted = accepted
+        self._ticket = ticket
+
+    def stored(self, placed: Sequence[tuple[int, int, bool]]) -> None:
+        given = iter(placed)
+        answer = [
+            (append.partition, 0, False) if due else next(given)
+            for append, due in zip(self._accepted.appends, self._accepted.due, strict=True)
+        ]
+        self._schedules.plan(self._earliest)
+        self._ticket.stored(answer)
+
+    def failed(self, error: MainspringError) -> None:
+        self._ticket.failed(error)
+
+
+def refusal(error: MainspringError) -> BusError:
+    """What a client is told when the log did not take its request."""
+    if isinstance(error, BusError):
+        return error
+    if isinstance(error, Refused):
+        return ExpectationFailed(
+            f"`expect` is not the partition's last offset: {error.message}",
+            remedy="read what was published, then retry",
+        )
+    return Unavailable(f"the event could not be stored: {error.message}", remedy=error.remedy or "try again")
+
+
+def check_payload(payload: bytes) -> None:
+    """Raise BadFrame unless this is JSON text (for callers whose payload was not part of a decoded frame)."""
+    try:
+        payload.decode()
+        msgspec.json.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadFrame(f"the payload is not JSON: {error}") from None
+
+
+def check_headers(headers: Mapping[str, str] | None) -> dict[str, str] | None:
+    if headers is None:
+        return None
+    if not all(isinstance(name, str) and isinstance(value, str) for name, value in headers.items()):
+        raise BadFrame("headers are text")
+    return dict(headers)
+
+
+def check_sha256(payload: bytes, digest: str) -> None:
+    """The SHA-256 of the payload as JSON with sorted keys and no spaces, in UTF-8, in hexadecimal."""
+    if hashlib.sha256(_sorted(msgspec.json.decode(payload))).hexdigest() != digest.lower():
+        raise BadFrame("payload_sha256 does not fit the payload", remedy="hash JSON with sorted keys and no spaces")

@@ -1,0 +1,159 @@
+"""The bus's one way to the log.
+
+What connections publish in one slice is collected in one batch, because a batch costs more than an event. Events that carry
+an expectation need a batch of their own: it may be refused, and its neighbours must stand. The order of submission is the
+order in which requests came, so that the order of one connection's events in a partition is the order in which it sent
+them.
+
+When a commit is durable, its requests are answered first and its events are shown to groups afterwards, in a turn of their
+own: nobody sees a MESSAGE before the PUBLISHED of the same event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from mainspring.bus.metrics import Counters
+from mainspring.bus.topic_state import TopicState
+from mainspring.bus.topics import encode_topic
+from mainspring.errors import MainspringError
+from mainspring.log import Append, Batch, Log, Receipt, Result, StoredEvent
+
+Placed = tuple[int, int, bool]  # partition, offset, duplicate
+
+
+class Ticket(Protocol):
+    """Someone who waits for events to be durable."""
+
+    def stored(self, placed: Sequence[Placed]) -> None: ...
+
+    def failed(self, error: MainspringError) -> None: ...
+
+
+class _Pending:
+    """A batch being collected or under way, and who waits for which part of it."""
+
+    __slots__ = ("appends", "batch", "bytes", "tickets", "topics")
+
+    def __init__(self) -> None:
+        self.batch = Batch()
+        self.appends: list[Append] = []
+        self.tickets: list[tuple[Ticket, int, int]] = []
+        self.topics: dict[str, TopicState] = {}
+        self.bytes = 0
+
+    def add(self, topic: TopicState, appends: Sequence[Append], ticket: Ticket | None) -> None:
+        if topic.name not in self.topics:
+            self.topics[topic.name] = topic
+            if not topic.stored:
+                self.batch.put("topics", topic.name, encode_topic(topic.config))
+        if ticket is not None:
+            self.tickets.append((ticket, len(self.appends), len(appends)))
+        self.appends.extend(appends)
+        self.batch.operations.extend(appends)
+        for append in appends:
+            self.bytes += len(append.payload)
+
+
+class Publisher:
+    """Collects, submits, answers. `appended` is called with every topic that has new events."""
+
+    def __init__(self, log: Log, counters: Counters, appended: Callable[[TopicState], None]) -> None:
+        self._log = log
+        self._counters = counters
+        self._appended = appended
+        self._open: _Pending | None = None
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.bytes_under_way = 0
+
+    def publish(self, topic: TopicState, appends: Sequence[Append], ticket: Ticket | None) -> None:
+        """Events without an expectation; they share a batch with others of this slice."""
+        pending = self._open
+        if pending is None:
+            pending = self._open = _Pending()
+            asyncio.get_running_loop().call_soon(self._flush)
+        pending.add(topic, appends, ticket)
+
+    def publish_alone(self, topic: TopicState, appends: Sequence[Append], ticket: Ticket | None) -> None:
+        """Events that may be refused."""
+        self._flush()
+        pending = _Pending()
+        pending.add(topic, appends, ticket)
+        self._submit(pending)
+
+    def submit(self, batch: Batch, topics: Sequence[TopicState], ticket: Ticket) -> None:
+        """A batch that belongs together, with events of these topics in it."""
+        self._flush()
+        pending = _Pending()
+        for topic in topics:
+            pending.add(topic, (), None)
+        pending.appends = [operation for operation in batch.operations if isinstance(operation, Append)]
+        pending.batch.operations.extend(batch.operations)
+        pending.tickets.append((ticket, 0, len(pending.appends)))
+        self._submit(pending)
+
+    async def idle(self) -> None:
+        """Wait until everything published so far is decided."""
+        self._flush()
+        await self._idle.wait()
+
+    def _flush(self) -> None:
+        pending, self._open = self._open, None
+        if pending is not None:
+            self._submit(pending)
+
+    def _submit(self, pending: _Pending) -> None:
+        self._under_way += 1
+        self._idle.clear()
+        self.bytes_under_way += pending.bytes
+        try:
+            self._log.submit(pending.batch, lambda result: self._decided(pending, result))
+        except MainspringError as error:
+            self._decided(pending, error)
+
+    def _decided(self, pending: _Pending, result: Result) -> None:
+        self._under_way -= 1
+        self.bytes_under_way -= pending.bytes
+        if isinstance(result, Receipt):
+            placed = result.offsets
+            self._show(pending, placed)
+            for ticket, start, count in pending.tickets:
+                ticket.stored(placed[start : start + count])
+        else:
+            for ticket, _, _ in pending.tickets:
+                ticket.failed(result)
+        if not self._under_way and self._open is None:
+            self._idle.set()
+
+    def _show(self, pending: _Pending, placed: Sequence[Placed]) -> None:
+        """Let the tails know; the groups are woken in a later turn."""
+        topics = pending.topics
+        for append, (partition, offset, duplicate) in zip(pending.appends, placed, strict=True):
+            if duplicate:
+                continue
+            topic = topics[append.topic]
+            topic.published += 1
+            tail = topic.tails[partition]
+            if topic.active:
+                tail.append(
+                    StoredEvent(
+                        append.topic,
+                        partition,
+                        offset,
+                        append.id,
+                        append.ts,
+                        append.payload,
+                        append.key,
+                        append.headers,
+                    )
+                )
+            else:
+                tail.advance(offset)
+        self._counters.published += len(placed)
+        for topic in topics.values():
+            topic.stored = True
+            self._appended(topic)

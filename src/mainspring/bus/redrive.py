@@ -1,0 +1,49 @@
+"""Sends dead letters back to the topic they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mainspring.bus.answers import DeadLetter, NewEvent, Published
+from mainspring.bus.intake import refusal
+from mainspring.bus.settle import FutureTicket
+from mainspring.bus.topic_state import DEAD_LETTERS
+from mainspring.errors import MainspringError
+from mainspring.log import Batch
+
+if TYPE_CHECKING:
+    from mainspring.bus.bus import Bus
+    from mainspring.bus.publisher import Publisher
+
+PAGE = 100
+
+
+async def redrive(bus: Bus, publisher: Publisher, topic: str, offsets: Sequence[int] | None) -> list[Published]:
+    """All dead letters of `topic` that are there now, or those at `offsets`; where they are now."""
+    sent: list[Published] = []
+    if offsets is not None:
+        for offset in offsets:
+            sent.append(await _send_back(bus, publisher, topic, await bus.dead_letter(topic, offset)))
+        return sent
+    start = 1
+    while letters := await bus.dead_letters(topic, offset=start, limit=PAGE):
+        for letter in letters:
+            sent.append(await _send_back(bus, publisher, topic, letter))
+        start = letters[-1].offset + 1
+    return sent
+
+
+async def _send_back(bus: Bus, publisher: Publisher, topic: str, letter: DeadLetter) -> Published:
+    target = bus.topic_table.open(topic)
+    append = bus.new_append(target, NewEvent(bytes(letter.payload), letter.key, letter.headers))
+    batch = Batch()
+    batch.append(append)
+    batch.remove(topic + DEAD_LETTERS, letter.partition, offsets=(letter.offset,))
+    ticket = FutureTicket()
+    publisher.submit(batch, (target,), ticket)
+    try:
+        ((partition, offset, _),) = await ticket.placed
+    except MainspringError as error:
+        raise refusal(error) from error
+    return Published(topic, partition, offset, append.id, append.ts)

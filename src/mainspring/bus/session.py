@@ -1,0 +1,461 @@
+"""One connection: decodes its frames, answers them in order, holds its subscriptions.
+
+Answers come in the order of the requests, so a client needs no `corr` to match them. Requests that wait for the log
+take a place in a queue of answers; an answer leaves when everything before it has left. A subscription begins to deliver in
+the moment its OK leaves, never before.
+
+`receive` never waits and never raises. A connection that sends faster than the log can store becomes `congested`; its
+adapter then stops reading until `relieved`. A connection whose peer does not read is paused by its adapter: it keeps what
+it has, gets no more deliveries, and hurts nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from mainspring.bus.access import check_access
+from mainspring.bus.delivery import Delivery
+from mainspring.bus.errors import BusError, NotSubscribed, TooLarge, Unavailable
+from mainspring.bus.frames import (
+    NOTHING,
+    Ack,
+    Extend,
+    Flow,
+    Nack,
+    Publish,
+    PublishBatch,
+    Rejected,
+    Request,
+    ScheduleEvent,
+    Subscribe,
+    Unschedule,
+    Unsubscribe,
+    decode,
+    error_frame,
+    json_text,
+    published_frame,
+    with_corr,
+)
+from mainspring.bus.group import Group
+from mainspring.bus.group_table import GroupTable
+from mainspring.bus.intake import Accepted, Intake, check_sha256, refusal
+from mainspring.bus.limits import bucket
+from mainspring.bus.member import Gate, Member
+from mainspring.bus.metrics import Counters
+from mainspring.bus.publisher import Placed
+from mainspring.bus.schedules import Schedule, Schedules
+from mainspring.bus.topic_state import TopicState
+from mainspring.bus.topic_table import TopicTable
+from mainspring.errors import MainspringError
+from mainspring.loop import Clock
+from mainspring.settings import Settings
+
+logger = logging.getLogger("mainspring.bus")
+
+CONGESTED: Final = 8_192  # requests without an answer
+CONGESTED_BYTES: Final = 8 << 20
+
+_to_json = msgspec.json.Encoder().encode
+
+
+class Parts(Protocol):
+    """What a session uses of the bus."""
+
+    settings: Settings
+    clock: Clock
+    counters: Counters
+    topic_table: TopicTable
+    group_table: GroupTable
+    intake: Intake
+    delivery: Delivery
+    schedule_table: Schedules
+
+    def closed_session(self, session: Session) -> None: ...
+
+
+class Answer:
+    """A place in the queue of answers. `sent` runs when the answer leaves."""
+
+    __slots__ = ("frame", "sent", "size")
+
+    def __init__(self, frame: bytes | None = None) -> None:
+        self.frame = frame
+        self.sent: Callable[[], None] | None = None
+        self.size = 0
+
+
+class _PublishAnswer(Answer):
+    """The answer of a PUBLISH or PUBLISH_BATCH, and the ticket that fills it in."""
+
+    __slots__ = ("_about", "_accepted", "_corr", "_session")
+
+    def __init__(self, session: Session, accepted: Accepted, corr: msgspec.Raw, about: str) -> None:
+        super().__init__()
+        self._session = session
+        self._accepted = accepted
+        self._corr = corr
+        self._about = about
+
+    def stored(self, placed: Sequence[Placed]) -> None:
+        accepted = self._accepted
+        topic = accepted.topic.json
+        if self._about == "PUBLISH":
+            partition, offset, duplicate = placed[0]
+            append = accepted.appends[0]
+            frame = published_frame(topic, partition, offset, append.id, append.ts)
+            if duplicate:
+                frame = frame[:-1] + b',"duplicate":true}'
+            elif accepted.due[0]:
+                frame = b'%b,"not_before":%d}' % (frame[:-1], accepted.due[0])
+        else:
+            places = b",".join([b"[%d,%d]" % (place[0], place[1]) for place in placed])
+            frame = b'{"type":"PUBLISHED_BATCH","topic":%b,"offsets":[%b]}' % (topic, places)
+        self.frame = with_corr(frame, self._corr) if self._corr is not NOTHING else frame
+        self._session.answered(self)
+
+    def failed(self, error: MainspringError) -> None:
+        frame = error_frame(refusal(error), self._about, self._accepted.topic.name)
+        self.frame = with_corr(frame, self._corr)
+        self._session.answered(self)
+
+
+class Session:
+    """A connection of the bus. `agent` is who it is; `send` takes one frame of JSON text and must not raise."""
+
+    def __init__(self, parts: Parts, agent: str | None, send: Callable[[bytes], None]) -> None:
+        self.agent = agent
+        self.closed = False
+        self._parts = parts
+        self._send = send
+        self._gate = Gate()
+        self._members: dict[tuple[str, str], tuple[Group, Member]] = {}
+        self._answers: deque[Answer] = deque()
+        self._unanswered_publishes = 0
+        self._unanswered_bytes = 0
+        self._waiting_frames: deque[bytes] = deque()  # arrived while a SUBSCRIBE finds its start
+        self._subscribing = False
+        self._relief = asyncio.Event()
+        self._published = asyncio.Event()
+        settings = parts.settings
+        self._bucket = bucket(settings.connection_rate, settings.connection_burst, parts.clock.now_ms())
+
+    # -- the adapter's side
+
+    def receive(self, data: bytes | str) -> None:
+        """One text frame."""
+        if self.closed:
+            return
+        frame = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+        if self._subscribing:
+            self._waiting_frames.append(frame)
+            self._unanswered_bytes += len(frame)
+        else:
+            self._take(frame)
+
+    def refuse(self, error: BusError) -> None:
+        """Answer something that is no frame (binary data, or more than the adapter reads)."""
+        self._reply(error_frame(error))
+
+    @property
+    def congested(self) -> bool:
+        """Whether the adapter should stop reading for now."""
+        return (
+            len(self._answers) + len(self._waiting_frames) > CONGESTED
+            or self._unanswered_bytes > CONGESTED_BYTES
+            or self._gate.paused
+        )
+
+    async def relieved(self) -> None:
+        """Wait until the session is no longer congested."""
+        while self.congested and not self.closed:
+            self._relief.clear()
+            await self._relief.wait()
+
+    def pause(self) -> None:
+        """The peer does not read: no more deliveries."""
+        self._gate.paused = True
+
+    def resume(self) -> None:
+        self._gate.paused = False
+        self._relief.set()
+        self._wake_members()
+
+    def close(self) -> None:
+        """The connection is gone: give back every lease at once. Idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        now = self._parts.clock.now_ms()
+        for key in list(self._members):
+            self._leave(key, now)
+        self._answers.clear()
+        self._waiting_frames.clear()
+        self._relief.set()
+        self._published.set()
+        self._parts.closed_session(self)
+
+    # -- frames
+
+    def _take(self, data: bytes) -> None:
+        if len(data) > self._parts.settings.max_frame_bytes:
+            limit = self._parts.settings.max_frame_bytes
+            self._reply(error_frame(TooLarge(f"a frame may have {limit} bytes, this one has {len(data)}")))
+            return
+        try:
+            request = decode(data)
+        except Rejected as rejected:
+            self._reply(with_corr(error_frame(rejected.error, rejected.about), rejected.corr))
+            return
+        try:
+            _HANDLERS[type(request)](self, request, len(data))
+        except BusError as error:
+            self._refuse(request, error)
+        except Exception:
+            logger.exception("a %s frame failed", type(request).__name__)
+            self._refuse(request, BusError("the node failed to handle this frame", remedy="see the node's log"))
+
+    def _refuse(self, request: Request, error: BusError) -> None:
+        topic, group = getattr(request, "topic", ""), getattr(request, "group", "")
+        about = str(type(request).__struct_config__.tag)
+        self._reply(with_corr(error_frame(error, about, topic, group), request.corr))
+
+    def _publish(self, frame: Publish, size: int) -> None:
+        if frame.payload_sha256 is not None:
+            check_sha256(bytes(frame.payload), frame.payload_sha256)
+        agent = self.agent
+        if agent is None and frame.headers is not None:
+            agent = frame.headers.get("agent_id")
+        self._submit(frame.topic, (frame,), agent, frame.corr, "PUBLISH", size, frame.expect)
+
+    def _publish_batch(self, frame: PublishBatch, size: int) -> None:
+        agent = self.agent
+        if agent is None:
+            named = {event.headers.get("agent_id") if event.headers else None for event in frame.events}
+            agent = named.pop() if len(named) == 1 else None
+        self._submit(frame.topic, frame.events, agent, frame.corr, "PUBLISH_BATCH", size, None)
+
+    def _submit(
+        self,
+        topic: str,
+        events: Sequence[Any],
+        agent: str | None,
+        corr: msgspec.Raw,
+        about: str,
+        size: int,
+        expect: int | None,
+    ) -> None:
+        def ticket(accepted: Accepted) -> _PublishAnswer:
+            answer = _PublishAnswer(self, accepted, corr, about)
+            answer.size = size
+            self._answers.append(answer)
+            self._unanswered_publishes += 1
+            self._unanswered_bytes += size
+            return answer
+
+        self._parts.intake.publish(topic, events, ticket, agent=agent, bucket=self._bucket, expect=expect)
+
+    # -- subscriptions
+
+    def _subscribe(self, frame: Subscribe, size: int) -> None:
+        if frame.start is not None:
+            frame.start.checked()
+        topic = self._parts.topic_table.open(frame.topic)
+        check_access(topic.config, "subscribe", self.agent)
+        if self._parts.intake.closed:
+            raise Unavailable("the node is stopping", remedy="subscribe again in a moment")
+        answer = Answer()
+        self._answers.append(answer)
+        self._subscribing = True
+        self._parts.delivery.run(self._find_start(frame, topic, answer))
+
+    async def _find_start(self, frame: Subscribe, topic: TopicState, answer: Answer) -> None:
+        """Until the start is known, later frames of this connection wait: they may publish to the same topic."""
+        try:
+            while self._unanswered_publishes and not self.closed:
+                self._published.clear()
+                await self._published.wait()
+            group, unstored = await self._parts.group_table.begin(topic, frame.group, frame.start)
+        except BusError as error:
+            answer.frame = with_corr(error_frame(error, "SUBSCRIBE", frame.topic, frame.group), frame.corr)
+        except MainspringError as error:
+            failed = Unavailable(f"the topic cannot be read: {error.message}", remedy=error.remedy)
+            answer.frame = with_corr(error_frame(failed, "SUBSCRIBE", frame.topic, frame.group), frame.corr)
+        else:
+            self._parts.delivery.run(self._confirm(frame, topic, group, answer, unstored))
+        self._subscribing = False
+        self._flush_answers()
+        self._take_waiting()
+
+    async def _confirm(self, frame: Subscribe, topic: TopicState, group: Group, answer: Answer, unstored: bool) -> None:
+        try:
+            if unstored:
+                await self._parts.group_table.store(group)
+        except BusError as error:
+            answer.frame = with_corr(error_frame(error, "SUBSCRIBE", frame.topic, frame.group), frame.corr)
+        else:
+            ok = b'{"type":"OK","in_reply_to":"SUBSCRIBE","topic":%b,"group":%b}' % (topic.json, json_text(group.name))
+            answer.frame = with_corr(ok, frame.corr)
+            answer.sent = lambda: self._join(frame, topic, group)
+        self._flush_answers()
+
+    def _join(self, frame: Subscribe, topic: TopicState, group: Group) -> None:
+        known = self._members.get((topic.name, group.name))
+        member = known[1] if known is not None else Member(topic.name, group.name, self._gate, self._send)
+        settings = self._parts.settings
+        member.window = min(frame.max_inflight or settings.max_inflight, settings.max_window)
+        member.ack_each = frame.ack == "each"
+        member.batch = min(frame.batch, settings.max_window)
+        member.sticky = frame.sticky
+        wanted = frame.filter
+        member.filter = wanted if wanted is not None and (wanted.key is not None or wanted.header is not None) else None
+        if known is not None:
+            group.changed_member(member)
+        else:
+            self._members[(topic.name, group.name)] = (group, member)
+            topic.active[group] = None
+            group.join(member)
+        self._parts.delivery.wake(group)
+
+    def _take_waiting(self) -> None:
+        while self._waiting_frames and not self._subscribing and not self.closed:
+            data = self._waiting_frames.popleft()
+            self._unanswered_bytes -= len(data)
+            self._take(data)
+        self._relief.set()
+
+    def _unsubscribe(self, frame: Unsubscribe, size: int) -> None:
+        self._held(frame)
+        topic = self._parts.topic_table.open(frame.topic)
+        self._leave((frame.topic, frame.group), self._parts.clock.now_ms())
+        ok = b'{"type":"OK","in_reply_to":"UNSUBSCRIBE","topic":%b,"group":%b}' % (topic.json, json_text(frame.group))
+        self._reply(with_corr(ok, frame.corr))
+
+    def _leave(self, key: tuple[str, str], now: int) -> None:
+        group, member = self._members.pop(key)
+        group.leave(member, now)
+        topic = self._parts.topic_table.open(key[0])
+        if not group.members:
+            topic.active.pop(group, None)
+            if not topic.active:
+                topic.forget_tails()
+        else:
+            self._parts.delivery.wake(group)
+
+    def _held(self, frame: Ack | Nack | Extend | Unsubscribe) -> tuple[Group, Member]:
+        found = self._members.get((frame.topic, frame.group))
+        if found is None:
+            raise NotSubscribed(
+                f"this connection has no subscription of {frame.topic!r} as {frame.group!r}",
+                remedy="send SUBSCRIBE first",
+            )
+        return found
+
+    def _ack(self, frame: Ack, size: int) -> None:
+        group, member = self._held(frame)
+        group.ack(member, frame.partition, frame.offset)
+        self._parts.delivery.wake(group)
+
+    def _nack(self, frame: Nack, size: int) -> None:
+        group, member = self._held(frame)
+        now = self._parts.clock.now_ms()
+        if group.nack(member, frame.partition, frame.offset, frame.reason or "", frame.delay_ms or 0, now):
+            self._parts.counters.nacks += 1
+            self._parts.delivery.wake(group)
+
+    def _extend(self, frame: Extend, size: int) -> None:
+        group, member = self._held(frame)
+        group.extend(member, frame.partition, frame.offset, self._parts.clock.now_ms() + frame.ms)
+
+    def _flow(self, frame: Flow, size: int) -> None:
+        self._gate.credits = (self._gate.credits or 0) + frame.credits
+        self._wake_members()
+
+    def _wake_members(self) -> None:
+        for group, member in self._members.values():
+            group.woken(member)
+            self._parts.delivery.wake(group)
+
+    # -- schedules
+
+    def _schedule(self, frame: ScheduleEvent, size: int) -> None:
+        topic = self._parts.topic_table.open(frame.topic)
+        check_access(topic.config, "publish", self.agent)
+        schedule = Schedule(
+            name=frame.name,
+            topic=frame.topic,
+            payload=msgspec.Raw(bytes(frame.payload)),
+            every=frame.every,
+            cron=frame.cron,
+            key=frame.key,
+            headers=frame.headers,
+        )
+        self._later("SCHEDULE", frame.name, frame.corr, self._parts.schedule_table.put(schedule))
+
+    def _unschedule(self, frame: Unschedule, size: int) -> None:
+        self._later("UNSCHEDULE", frame.name, frame.corr, self._parts.schedule_table.delete(frame.name))
+
+    def _later(self, about: str, name: str, corr: msgspec.Raw, work: Any) -> None:
+        answer = Answer()
+        self._answers.append(answer)
+
+        async def run() -> None:
+            try:
+                done = await work
+            except BusError as error:
+                frame = error_frame(error, about)
+            else:
+                told = {"type": "OK", "in_reply_to": about, "name": name}
+                if isinstance(done, Schedule):
+                    told["next"] = done.next_ms  # type: ignore[assignment]
+                frame = _to_json(told)
+            answer.frame = with_corr(frame, corr)
+            self._flush_answers()
+
+        self._parts.delivery.run(run())
+
+    # -- answers
+
+    def _reply(self, frame: bytes) -> None:
+        if self._answers:
+            self._answers.append(Answer(frame))
+        else:
+            self._send(frame)
+
+    def answered(self, answer: Answer) -> None:
+        """A publish was decided."""
+        self._unanswered_publishes -= 1
+        self._unanswered_bytes -= answer.size
+        if not self._unanswered_publishes:
+            self._published.set()
+        if self._answers and self._answers[0] is answer:
+            self._flush_answers()
+
+    def _flush_answers(self) -> None:
+        answers = self._answers
+        while answers and answers[0].frame is not None:
+            answer = answers.popleft()
+            self._send(answer.frame)  # type: ignore[arg-type]
+            if answer.sent is not None:
+                answer.sent()
+        if not self._relief.is_set() and not self.congested:
+            self._relief.set()
+
+
+_HANDLERS: Final[dict[type, Callable[[Session, Any, int], None]]] = {
+    Publish: Session._publish,
+    PublishBatch: Session._publish_batch,
+    Subscribe: Session._subscribe,
+    Unsubscribe: Session._unsubscribe,
+    Ack: Session._ack,
+    Nack: Session._nack,
+    Extend: Session._extend,
+    Flow: Session._flow,
+    ScheduleEvent: Session._schedule,
+    Unschedule: Session._unschedule,
+}

@@ -1,0 +1,120 @@
+"""The end of each partition, in memory: the newest offset, and the newest events for groups that keep up.
+
+A group that is at most a few hundred events behind is served from here and never touches storage; that is the normal
+case. The events are kept with their envelope already joined, so that ten groups share one piece of work. Nothing is kept
+for topics nobody consumes, and the whole is bounded (`TailBudget`), whatever the backlog is: what is not here is read from
+the log.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from mainspring.bus.frames import envelope, envelope_head
+from mainspring.log import StoredEvent
+
+KEPT_EVENTS: Final = 2_048  # of one partition: several windows of a fast group
+KEPT_BYTES: Final = 1 << 20  # of one partition
+UNKNOWN: Final = -1
+
+_headers = msgspec.json.Decoder(dict[str, str]).decode
+
+
+class ReadyEvent:
+    """An event in the form in which it is delivered."""
+
+    __slots__ = ("envelope", "headers", "key", "offset", "ts")
+
+    def __init__(self, offset: int, ts: int, key: str | None, headers: bytes | None, envelope: bytes) -> None:
+        self.offset = offset
+        self.ts = ts
+        self.key = key
+        self.headers = headers
+        self.envelope = envelope
+
+    def header(self, name: str) -> str | None:
+        return None if self.headers is None else _headers(self.headers).get(name)
+
+
+class Tail:
+    """One partition's end. `offset` is the last durable offset, UNKNOWN until the log was asked."""
+
+    __slots__ = ("budget", "bytes", "events", "first", "head", "offset", "partition", "topic")
+
+    def __init__(self, topic: str, partition: int, budget: TailBudget) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.offset = UNKNOWN
+        self.head = envelope_head(topic, partition)
+        self.events: list[ReadyEvent] = []  # consecutive, the last one at `offset`
+        self.first = 0  # offset of events[0]
+        self.bytes = 0
+        self.budget = budget
+
+    def ready(self, event: StoredEvent) -> ReadyEvent:
+        return ReadyEvent(event.offset, event.ts, event.key, event.headers, envelope(event, self.head))
+
+    def advance(self, offset: int) -> None:
+        """An event nobody waits for became durable."""
+        self.offset = offset
+        if self.events:
+            self.forget()
+
+    def append(self, event: StoredEvent) -> None:
+        """An event became durable and someone may want it now."""
+        if self.offset != event.offset - 1 or not self.events:
+            self.forget()
+            self.first = event.offset
+        self.offset = event.offset
+        ready = self.ready(event)
+        self.events.append(ready)
+        size = len(ready.envelope)
+        self.bytes += size
+        self.budget.grew(self, size)
+        if len(self.events) > KEPT_EVENTS or self.bytes > KEPT_BYTES:
+            self._drop_older_half()
+
+    def get(self, offset: int) -> ReadyEvent | None:
+        at = offset - self.first
+        return self.events[at] if 0 <= at < len(self.events) else None
+
+    def forget(self) -> None:
+        self.budget.shrank(self, self.bytes)
+        self.events.clear()
+        self.bytes = 0
+
+    def _drop_older_half(self) -> None:
+        dropped = self.events[: (len(self.events) + 1) // 2]
+        del self.events[: len(dropped)]
+        self.first += len(dropped)
+        size = sum(len(event.envelope) for event in dropped)
+        self.bytes -= size
+        self.budget.shrank(self, size)
+
+
+class TailBudget:
+    """Bounds what all tails keep together; the tail that has grown longest ago gives way first."""
+
+    def __init__(self, most_bytes: int = 64 << 20) -> None:
+        self._most = most_bytes
+        self._used = 0
+        self._tails: dict[Tail, None] = {}
+
+    def grew(self, tail: Tail, size: int) -> None:
+        self._used += size
+        if tail not in self._tails:
+            self._tails[tail] = None
+        while self._used > self._most and len(self._tails) > 1:
+            oldest = next(iter(self._tails))
+            del self._tails[oldest]
+            if oldest is tail:
+                self._tails[tail] = None
+            else:
+                oldest.forget()
+
+    def shrank(self, tail: Tail, size: int) -> None:
+        self._used -= size
+        if size and size == tail.bytes:
+            self._tails.pop(tail, None)

@@ -1,0 +1,92 @@
+"""A topic as the node keeps it in memory: its settings, tails, groups and counters.
+
+Made for every stored topic at start, and for a new one when someone first names it. Its tails are unknown until the log
+was asked (`loaded`): publishing needs no tail, so a topic that is only written to is never asked about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from mainspring.bus.frames import json_text
+from mainspring.bus.group import Group
+from mainspring.bus.limits import TokenBucket, bucket
+from mainspring.bus.tails import UNKNOWN, Tail, TailBudget
+from mainspring.bus.topics import TopicConfig
+from mainspring.log import Bounds
+
+SYSTEM: Final = "system."
+DEAD_LETTERS: Final = ".DLQ"
+
+
+class TopicState:
+    """One topic. `active` are the groups with members: the only ones a published event has to be shown to."""
+
+    __slots__ = (
+        "active",
+        "bucket",
+        "budget",
+        "config",
+        "delivered",
+        "followers",
+        "groups",
+        "json",
+        "loaded",
+        "name",
+        "published",
+        "stored",
+        "tails",
+    )
+
+    def __init__(self, config: TopicConfig, budget: TailBudget, now_ms: int, *, stored: bool) -> None:
+        self.name = config.topic
+        self.json = json_text(config.topic)
+        self.budget = budget
+        self.stored = stored
+        self.loaded = False
+        self.tails: list[Tail] = []
+        self.groups: dict[str, Group] = {}
+        self.active: dict[Group, None] = {}
+        self.followers: set[asyncio.Event] = set()
+        self.published = 0
+        self.delivered = 0
+        self.bucket: TokenBucket | None = None
+        self.configure(config, now_ms)
+
+    def configure(self, config: TopicConfig, now_ms: int) -> None:
+        """Take new settings. New partitions start at 1 for the groups that exist."""
+        self.config = config
+        self.bucket = bucket(config.rate_per_second, config.rate_burst, now_ms)
+        for partition in range(len(self.tails), config.partitions):
+            tail = Tail(self.name, partition, self.budget)
+            self.tails.append(tail)
+            if self.loaded:
+                tail.offset = 0
+            for group in self.groups.values():
+                group.add_position(tail)
+
+    def take_bounds(self, bounds: list[Bounds]) -> None:
+        """What the log knows of the tails; never older than what was published meanwhile."""
+        for found in bounds:
+            if found.partition < len(self.tails):
+                tail = self.tails[found.partition]
+                tail.offset = max(tail.offset, found.tail)
+        for tail in self.tails:
+            if tail.offset == UNKNOWN:
+                tail.offset = 0
+        self.loaded = True
+
+    @property
+    def is_system(self) -> bool:
+        return self.name.startswith(SYSTEM)
+
+    @property
+    def has_dead_letters(self) -> bool:
+        """A topic of dead letters, or of the system, has none of its own: its events come again until acknowledged."""
+        return not self.is_system and not self.name.endswith(DEAD_LETTERS)
+
+    def forget_tails(self) -> None:
+        """Nobody consumes this topic any more."""
+        for tail in self.tails:
+            tail.forget()

@@ -1,0 +1,112 @@
+"""Every topic of the node, by name."""
+
+from __future__ import annotations
+
+import msgspec
+
+from mainspring.bus.errors import Conflict, Unavailable, UnknownTopic
+from mainspring.bus.group import Group
+from mainspring.bus.names import check_name
+from mainspring.bus.tails import TailBudget
+from mainspring.bus.topic_state import TopicState
+from mainspring.bus.topics import TopicChange, TopicConfig, encode_topic, merge_topic, parse_topic
+from mainspring.errors import MainspringError
+from mainspring.log import Batch, Log
+from mainspring.loop import Clock
+from mainspring.settings import Settings
+
+SPACE = "topics"
+
+# What the node itself writes is bounded: a day, and not more than so many events.
+BOUNDED = {"retention_ms": 86_400_000, "retention_count": 100_000}
+OWN_TOPICS = ("system.metrics", "system.bus.audit", "system.bus.dlq")
+
+
+class TopicTable:
+    """Finds topics, makes implied ones, keeps their settings in the log."""
+
+    def __init__(self, log: Log, clock: Clock, settings: Settings) -> None:
+        self._log = log
+        self._clock = clock
+        self._settings = settings
+        self._topics: dict[str, TopicState] = {}
+        self._budget = TailBudget()
+
+    async def start(self) -> None:
+        async for record in self._log.scan(SPACE):
+            self._add(parse_topic(record.value), stored=True)
+        for name in OWN_TOPICS:
+            if name not in self._topics:
+                self._add(TopicConfig(topic=name, **BOUNDED), stored=False)
+
+    def _add(self, config: TopicConfig, *, stored: bool) -> TopicState:
+        topic = TopicState(config, self._budget, self._clock.now_ms(), stored=stored)
+        self._topics[topic.name] = topic
+        return topic
+
+    def all(self) -> list[TopicState]:
+        return list(self._topics.values())
+
+    def find(self, name: str) -> TopicState | None:
+        return self._topics.get(name)
+
+    def get(self, name: str) -> TopicState:
+        """The topic; raises UnknownTopic for one that nobody created or used."""
+        topic = self._topics.get(name)
+        if topic is None or not (topic.stored or topic.published or topic.groups):
+            check_name("topic", name)
+            raise UnknownTopic(f"there is no topic {name!r}", remedy="create it, or publish to it")
+        return topic
+
+    def open(self, name: str) -> TopicState:
+        """The topic; made with default settings when it is new. Raises BadFrame for a name that cannot be one."""
+        topic = self._topics.get(name)
+        if topic is not None:
+            return topic
+        check_name("topic", name)
+        if len(self._topics) >= self._settings.max_topics:
+            raise Unavailable(
+                f"the node has {len(self._topics)} topics already", remedy="use fewer topics, or raise max_topics"
+            )
+        return self._add(TopicConfig(topic=name), stored=False)
+
+    async def load(self, topic: TopicState) -> None:
+        """Make sure that the topic's tails are known."""
+        if not topic.loaded:
+            topic.take_bounds(await self._log.bounds(topic.name))
+
+    async def put(self, config: TopicConfig) -> TopicChange:
+        """Create or change; durable when it returns."""
+        known = self._topics.get(config.topic)
+        created = known is None or not (known.stored or known.published)
+        if known is not None:
+            config = merge_topic(known.config, config)
+        topic = known or self.open(config.topic)
+        try:
+            await self._log.commit(_put(config))
+        except MainspringError as error:
+            raise Unavailable(f"the settings could not be stored: {error.message}", remedy=error.remedy) from error
+        if config.partitions < len(topic.tails):  # grown meanwhile by someone else
+            raise Conflict(f"topic {config.topic!r} was changed at the same time", remedy="try again")
+        topic.stored = True
+        topic.configure(config, self._clock.now_ms())
+        for group in topic.groups.values():
+            self.apply(topic, group)
+        return TopicChange(config, created)
+
+    def apply(self, topic: TopicState, group: Group) -> None:
+        """The topic's settings as they concern a group."""
+        group.ack_timeout_ms = topic.config.ack_timeout_ms or self._settings.ack_timeout_ms
+        limit = topic.config.max_attempts or self._settings.max_attempts
+        group.max_attempts = limit if topic.has_dead_letters else 0
+
+
+def _put(config: TopicConfig) -> Batch:
+    batch = Batch()
+    batch.put(SPACE, config.topic, encode_topic(config))
+    return batch
+
+
+def shown(config: TopicConfig) -> dict[str, object]:
+    """The settings as plain data, for an answer."""
+    return msgspec.json.decode(encode_topic(config), type=dict[str, object])
