@@ -11,13 +11,17 @@ import math
 import random
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from mainspring.runs.context import Context, Later
 from mainspring.runs.effect import Effect, resume
 from mainspring.runs.errors import RunError
 from mainspring.runs.family import when_ended
-from mainspring.runs.outcome import Outcome
+from mainspring.runs.journal import error_fields, reason_json, stored_failure
+from mainspring.runs.outcome import Cancelled, Failed, Outcome, Value
+from mainspring.runs.serial import decode
+
+WORTH_A_ROW_MS: Final = 50  # a shorter wait begins anew after a crash
 
 
 class Sleep(Effect[None]):
@@ -118,6 +122,22 @@ class Join(Effect[Any]):
     def __arguments__(self) -> Any:
         return {"run": self.run.id}
 
+    @staticmethod
+    def __dump__(outcome: Outcome[Any]) -> Any:
+        if isinstance(outcome, Value):
+            return {"value": outcome.value}
+        if isinstance(outcome, Failed):
+            return {"error": error_fields(outcome.error)}
+        return {"reason": decode(reason_json(outcome.reason))}
+
+    @staticmethod
+    def __load__(stored: Any) -> Outcome[Any]:
+        if "value" in stored:
+            return Value(stored["value"])
+        if "error" in stored:
+            return Failed(stored_failure(stored["error"]))
+        return Cancelled(stored["reason"])
+
 
 class HasEnded(Effect[bool]):
     """Whether a run has ended."""
@@ -150,8 +170,18 @@ class GroupEnd(Effect[None]):
 
 def sleep(effect: Sleep, ctx: Context) -> Later:
     later = ctx.later()
-    ctx.after(effect.total_ms, later.resume)
+    ctx.after(time_left(ctx, effect.total_ms), later.resume)
     return later
+
+
+def time_left(ctx: Context, ms: float) -> float:
+    """How long to wait: `ms`, or what was left of it when a durable run was interrupted."""
+    until = ctx.recall()
+    if until is not None:
+        return max(0.0, float(until - ctx.wall_ms()))
+    if ms >= WORTH_A_ROW_MS:
+        ctx.remember(ctx.wall_ms() + int(ms))
+    return ms
 
 
 def join(effect: Join, ctx: Context) -> Any:

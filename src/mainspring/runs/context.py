@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mainspring.log.contract import Batch
 from mainspring.runs.effect import resume
 from mainspring.runs.errors import AlreadyAnswered, RunError
+from mainspring.runs.serial import decode
 
 if TYPE_CHECKING:
     from mainspring.runs.answering import Handled
@@ -81,6 +82,16 @@ class Context:
         durable = self._run._durable
         if durable is not None:
             durable.after_commit.append(done)
+
+    def remember(self, note: Any) -> None:
+        """Keep a JSON value for this effect until it is answered, over a crash. Without a journal: no effect."""
+        if self._run._durable is not None:
+            self._run._durable.remember(self._run, note)
+
+    def recall(self) -> Any:
+        """What `remember` kept for this effect before the run was interrupted; None if nothing."""
+        durable = self._run._durable
+        return None if durable is None else decode(durable.note)
 
     def now_ms(self) -> int:
         """Monotonic time of the runtime's clock."""

@@ -139,7 +139,21 @@ def adopt(owner: Run[Any], child: Run[Any], *, group: Group | None = None, detac
     """Give a new child its owner."""
     family, own = family_of(owner), family_of(child)
     own.owner, own.group, own.is_detached = owner, group, detached
-    (family.detached if detached else family.children)[child] = None
+    if not child._done:
+        (family.detached if detached else family.children)[child] = None
+    elif isinstance(child._outcome, Failed) and not detached:
+        _adopt_failed(owner, child, child._outcome)
+
+
+def _adopt_failed(owner: Run[Any], child: Run[Any], outcome: Failed) -> None:
+    """A child that the log knows as failed: if the owner's journal goes on after it, the owner knew and coped."""
+    own = family_of(child)
+    if own.group is None:
+        family_of(owner).failed.append(child)
+    elif owner._durable is not None and owner._durable.replaying:
+        own.observed = True
+    else:
+        owner._scheduler.settle(owner, Failed(outcome.error))
 
 
 def when_ended(run: Run[Any], call: Callable[[Outcome[Any]], object]) -> Callable[[], None]:

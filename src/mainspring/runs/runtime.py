@@ -22,16 +22,19 @@ A node hosts it on its own loop (`Runtime(loop=loop)`) and passes in what `Ask`,
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random as random_module
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from mainspring.log import Log
 from mainspring.loop import Clock, Loop, MonotonicClock, VirtualClock
 from mainspring.runs import builtin
 from mainspring.runs.answering import Handler, registration
 from mainspring.runs.builtin import Join, Signal, Spawn, WaitSignal
 from mainspring.runs.context import Context
+from mainspring.runs.durable_runs import DurableRuns
 from mainspring.runs.effect import Effect, resume
 from mainspring.runs.errors import NotIdle, RunError
 from mainspring.runs.family import adopt, root_of
@@ -42,11 +45,13 @@ from mainspring.runs.programs import bind, name_of
 from mainspring.runs.registry import Programs
 from mainspring.runs.run import Run
 from mainspring.runs.scheduler import FailureSink, Scheduler
+from mainspring.runs.service import Service
 from mainspring.runs.signals import Mailboxes
 
 if TYPE_CHECKING:
     pass
 
+SETTLE_TURNS = 20  # turns of the asyncio loop without anything new before handlers count as waiting
 DEFAULT_MAX_TICKS = 10_000  # run_until_idle gives up after so many: a run that never rests is a bug in the test
 
 
@@ -62,7 +67,16 @@ class Runtime:
         on_failure: FailureSink | None = None,
         loop: Loop | None = None,
         random: random_module.Random | None = None,
+        log: Log | None = None,
+        node: str = "local",
+        lease_ms: int = 15_000,
+        recovery_ms: int = 5_000,
+        retention_ms: int | None = None,
     ) -> None:
+        """`lease_ms`: after so long without renewal another node goes on with this node's durable runs; `recovery_ms`
+        is how often it is renewed and others are looked after, `retention_ms` how long finished runs are kept (None:
+        for ever).
+        """
         self.clock: Clock = clock or MonotonicClock()
         self.programs = Programs()
         self._scheduler = Scheduler(self.clock, max_steps_per_tick, trace, on_failure)
@@ -75,7 +89,23 @@ class Runtime:
         self._mailboxes = Mailboxes(self._scheduler)
         self._runs: dict[str, Run[Any]] = {}
         self._scheduler.on_outcome.append(lambda run, outcome: self._runs.pop(run.id, None))
-        for effect, handler in builtin.handlers(random or random_module.SystemRandom()).items():
+        source = random or random_module.SystemRandom()
+        self._durable: DurableRuns | None = None
+        if log is not None:
+            self._durable = DurableRuns(
+                log,
+                self._scheduler,
+                self.programs,
+                self._mailboxes,
+                self._runs,
+                self._bind,
+                node=node,
+                lease_ms=lease_ms,
+                source=source,
+            )
+            self._service = Service(self._durable, self._scheduler, recovery_ms=recovery_ms, retention_ms=retention_ms)
+            self.programs.on_new.append(self._service.program_registered)
+        for effect, handler in builtin.handlers(source).items():
             self.handle(effect, handler)
         self.handle(WaitSignal, self._mailboxes.wait)
         self.handle(Signal, self._signal_effect)
@@ -103,23 +133,53 @@ class Runtime:
 
     # -- starting
 
-    def start(self, program: Any, *args: Any) -> Run[Any]:
-        """Start a run; it steps in a later tick. TypeError when this is no program or the arguments do not fit."""
+    def start(self, program: Any, *args: Any, durable: bool = False, id: str | None = None) -> Run[Any]:
+        """Start a run; it steps in a later tick. TypeError when this is no program or the arguments do not fit.
+
+        A durable run survives this process; starting the same `id` again gives the same run. Its arguments must be
+        JSON values or have declared types: else Unserialisable names the path of the value.
+        """
+        if durable:
+            return self.durable.start(program, args, id)
+        if id is not None:
+            raise TypeError("only durable runs have ids of their own: start(..., durable=True, id=...)")
         return self._start(program, args)
+
+    @property
+    def durable(self) -> DurableRuns:
+        """The durable runs: `signal`, `cancel`, `retry`, `fork`, `find`, `history`, and `store.list`."""
+        if self._durable is None:
+            raise RunError("this runtime has no log", remedy="make it with Runtime(log=...)")
+        return self._durable
+
+    async def start_service(self) -> None:
+        """Go on with unfinished durable runs, now and as long as this runtime lives."""
+        self.durable.writer.hold()
+        await self._service.start()
+
+    async def stop_service(self) -> None:
+        """Let go of the durable runs; unfinished ones go on later or elsewhere."""
+        await self._service.stop()
+
+    def _bind(self, run: Run[Any], program: Any, args: tuple[Any, ...]) -> None:
+        bound = bind(program, args, Perform(self, run))
+        run._send, run._close = bound.send, bound.close
 
     def _start(self, program: Any, args: tuple[Any, ...]) -> Run[Any]:
         if isinstance(program, str):
             program = self.programs.get(program)
         run: Run[Any] = Run(f"run_{self._started + 1}", name_of(program), self._scheduler)
-        bound = bind(program, args, Perform(self, run))
-        run._send, run._close = bound.send, bound.close
+        self._bind(run, program, args)
         self._started += 1
         self._runs[run.id] = run
+        self._scheduler.live += 1
         self._scheduler.launch(run)
         return run
 
     def spawn(self, owner: Run[Any], program: Any, args: tuple[Any, ...]) -> Run[Any]:
         """Start a child for `owner`; used by `perform.spawn` and groups, which also say how it belongs."""
+        if owner._durable is not None:
+            return self.durable.spawn(owner, program, args)
         return self._start(program, args)
 
     def _spawn_effect(self, effect: Spawn, ctx: Context) -> Any:
@@ -205,6 +265,33 @@ class Runtime:
         target = clock.now_ms() + int(ms)
         while True:
             self.run_until_idle()
+            deadline = self._scheduler.next_deadline()
+            if deadline is None or deadline > target:
+                break
+            clock.move_to(deadline)
+        clock.move_to(target)
+
+    async def settle(self) -> None:
+        """Tick until nothing is ready and nothing is being stored, letting handlers on this asyncio loop go on.
+
+        For tests of durable runs and of coroutine handlers under a virtual clock.
+        """
+        turns = 0
+        while turns < SETTLE_TURNS:
+            turns = 0 if self.run_until_idle() else turns + 1
+            if self._durable is not None and (self._durable.busy or self._service.busy):
+                await self._durable.quiet()
+                turns = 0
+            await asyncio.sleep(0)
+
+    async def elapse(self, ms: float) -> None:
+        """`advance` for tests with durable runs: settles before each deadline."""
+        clock = self.clock
+        if not isinstance(clock, VirtualClock):
+            raise RunError("only a virtual clock can be advanced", remedy="make the runtime with clock=VirtualClock()")
+        target = clock.now_ms() + int(ms)
+        while True:
+            await self.settle()
             deadline = self._scheduler.next_deadline()
             if deadline is None or deadline > target:
                 break

@@ -34,7 +34,6 @@ from mainspring.runs.outcome import Cancelled, Failed, Outcome, Value, kind_of
 from mainspring.runs.run import FAILURE, RESUME, START, VALUE, Run, release_waiters
 
 if TYPE_CHECKING:
-    from mainspring.runs.durable import Durability
     from mainspring.runs.hosting import Host
 
 logger = logging.getLogger("mainspring.runs")
@@ -76,7 +75,6 @@ class Scheduler:
         self.handlers: dict[type, Handled] = {}
         self.current: Run[Any] | None = None
         self.host: Host | None = None
-        self.durability: Durability | None = None
         self.join_request: Callable[[Run[Any]], Effect[Any]]
         self.tasks: set[Any] = set()
         self._tracing = trace
@@ -93,7 +91,6 @@ class Scheduler:
 
     def launch(self, run: Run[Any]) -> None:
         """Queue the first step of a run whose program is ready."""
-        self.live += 1
         self.enqueue(run, START, None)
 
     def enqueue(self, run: Run[Any], brings: int, answer: Any) -> None:
@@ -408,6 +405,29 @@ class Scheduler:
                 listener(run, outcome)
             except Exception:
                 logger.exception("a listener for outcomes failed on run %s", run.id)
+        if run._waiters is not None:
+            release_waiters(run)
+        if run._family is not None:
+            run._family.child_ended(run, outcome)
+
+    def abandon(self, run: Run[Any]) -> None:
+        """Stop executing a run without an outcome; somebody else goes on with it."""
+        if run._done:
+            return
+        run._done = True
+        run._asked = None
+        self.live -= 1
+        if run._queued:
+            self._drop_queued(run)
+        if run._releases is not None:
+            self.release(run)
+        self._close(run)
+
+    def conclude(self, run: Run[Any], outcome: Outcome[Any]) -> None:
+        """The outcome of a run that was not executed here, or not to its end."""
+        self.abandon(run)
+        run._outcome = outcome
+        run._settled = True
         if run._waiters is not None:
             release_waiters(run)
         if run._family is not None:

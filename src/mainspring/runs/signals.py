@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from mainspring.runs.builtin import WaitSignal
+from mainspring.runs.builtin import WaitSignal, time_left
 from mainspring.runs.context import Context, Later
 from mainspring.runs.run import Run
 
@@ -58,7 +58,7 @@ class Mailboxes:
         self._waiting[place] = later
         ctx.on_release(lambda: self._waiting.pop(place, None))
         if effect.timeout_ms is not None:
-            ctx.after(effect.timeout_ms, later.resume)
+            ctx.after(time_left(ctx, effect.timeout_ms), later.resume)
         return later
 
 

@@ -1,0 +1,530 @@
+"""Starting, finding and going on with durable runs.
+
+A run is started by writing its record with the expectation that none is there; its first step waits for that write.
+When the record is there already, the same id was started before, here or elsewhere, in this life or an earlier one, and
+the handle becomes a handle of that run: its outcome if it is over, the run itself if this node owns it, and otherwise a
+watcher that hears of the outcome from the log.
+
+Children of a durable run are durable, with ids counted by their parent, so that a parent that is executed again finds
+the same children. They are brought back by their parent's own execution, never behind its back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from mainspring.errors import MainspringError
+from mainspring.log import ABSENT, Batch, Log, Put, Receipt, Refused
+from mainspring.runs.durable import DurableState
+from mainspring.runs.errors import RunError
+from mainspring.runs.family import family_of
+from mainspring.runs.journal import (
+    JOURNAL,
+    LIVE,
+    RUNS,
+    SIGNALS,
+    ReplayMismatch,
+    RunRecord,
+    check_id,
+    child_id,
+    encode_record,
+    entry_key,
+    signal_key,
+)
+from mainspring.runs.lease import Lease
+from mainspring.runs.outcome import Failed, Outcome
+from mainspring.runs.programs import Program
+from mainspring.runs.registry import Programs
+from mainspring.runs.run import Run
+from mainspring.runs.scheduler import Scheduler
+from mainspring.runs.serial import Raw, decode, encode, parameter_types, return_type
+from mainspring.runs.signals import Mailboxes
+from mainspring.runs.store import History, Loaded, Store, UnknownRun
+from mainspring.runs.writer import Result, Writer
+
+logger = logging.getLogger("mainspring.runs")
+
+CANCEL_SIGNAL = "~cancel"  # no signal of a user is called so: ~ is not allowed in their names
+
+Binder = Callable[[Run[Any], Program, tuple[Any, ...]], None]
+
+
+class RunConflict(RunError):
+    """The id belongs to a run of another program."""
+
+    code = "run_conflict"
+
+
+class NotFinished(RunError):
+    """Only a finished run can be retried."""
+
+    code = "not_finished"
+
+
+class DurableRuns:
+    """The durable side of one runtime."""
+
+    def __init__(
+        self,
+        log: Log,
+        scheduler: Scheduler,
+        programs: Programs,
+        mailboxes: Mailboxes,
+        runs: dict[str, Run[Any]],
+        bind: Binder,
+        *,
+        node: str,
+        lease_ms: int,
+        source: random.Random,
+    ) -> None:
+        self.store = Store(log)
+        self.lease = Lease(log, node, lease_ms)
+        self.writer = Writer(log, scheduler, self.lease.key)
+        self.writer.on_need = self._need_lease
+        self.writer.on_fenced = self.fenced
+        self.log = log
+        self._scheduler = scheduler
+        self._programs = programs
+        self._mailboxes = mailboxes
+        self._runs = runs
+        self._bind = bind
+        self._source = source
+        self._signals = 0
+        self._delivered: set[str] = set()
+        self._watched: dict[str, list[Run[Any]]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._opening = False
+        scheduler.on_outcome.append(self._tell_watchers)
+
+    # -- the lease
+
+    def _need_lease(self) -> None:
+        if not self._opening:
+            self._opening = True
+            self._task(self.open())
+
+    async def open(self) -> None:
+        """Take this node's lease; writes flow from then on."""
+        self._opening = True
+        try:
+            self.writer.hold()
+            self.writer.use(await self.lease.take(self._scheduler.clock.wall_ms()))
+        except MainspringError as error:
+            logger.warning("cannot take the lease of %s, durable runs wait: %s", self.lease.node, error)
+            self._scheduler.timer(1000, self._need_lease)
+        finally:
+            self._opening = False
+
+    async def renew(self) -> None:
+        """Extend the lease; when it was taken away, let go of everything and take it anew."""
+        self.writer.hold()
+        version = self.lease.version
+        try:
+            version = await self.lease.renew(self._scheduler.clock.wall_ms())
+        except Refused:
+            self.fenced()
+            return
+        except MainspringError as error:
+            logger.warning("cannot renew the lease of %s now: %s", self.lease.node, error)
+        self.writer.use(version)
+
+    def fenced(self) -> None:
+        """Another node took the lease: stop executing, watch the runs instead, and begin again as a newcomer."""
+        logger.warning("node %s lost its lease; its durable runs go on elsewhere", self.lease.node)
+        self.writer.hold()
+        self.let_go()
+        self._need_lease()
+
+    def let_go(self) -> None:
+        """Stop executing every run that is written down; their handles hear the outcome from the log."""
+        for run in list(self._runs.values()):
+            if run._durable is not None and run._durable.opened:
+                self._runs.pop(run.id, None)
+                self._scheduler.abandon(run)
+                self._watched.setdefault(run.id, []).append(run)
+        self.writer.drop_abandoned()
+
+    # -- starting
+
+    def start(self, program: Any, args: tuple[Any, ...], run_id: str | None, parent: str | None = None) -> Run[Any]:
+        """A new run, or the one that has this id. Raises before anything is written when the arguments do not fit."""
+        name = self._programs.name_for(program)
+        program = self._programs.get(name)
+        encoded = encode_arguments(program, args)
+        if run_id is None:
+            run_id = f"run-{self._source.getrandbits(96):024x}"
+        elif parent is None:
+            check_id(run_id)
+        known = self._runs.get(run_id)
+        if known is not None:
+            return _same_program(known, name)
+        now = self._scheduler.clock.wall_ms()
+        record = RunRecord(id=run_id, program=name, args=encoded, created=now, updated=now, parent=parent)
+        run = self._new(record, program, opened=False)
+        self._write_start(run)
+        return run
+
+    def _new(self, record: RunRecord, program: Program, *, opened: bool) -> Run[Any]:
+        run: Run[Any] = Run(record.id, record.program, self._scheduler)
+        run._durable = DurableState(record, None, self._scheduler, self.writer)
+        run._durable.opened = opened
+        self._bind(run, program, decode_arguments(program, record.args))
+        self._runs[run.id] = run
+        self._scheduler.live += 1
+        return run
+
+    def _write_start(self, run: Run[Any]) -> None:
+        assert run._durable is not None
+        operations = [
+            Put(RUNS, run.id, encode_record(run._durable.record), ABSENT),
+            Put(LIVE, run.id, self.owner()),
+        ]
+        self.writer.alone([*operations], lambda result: self._begun(run, result), run)
+
+    def executes(self, run_id: str) -> bool:
+        """Whether this process has the run."""
+        return run_id in self._runs
+
+    def owner(self) -> bytes:
+        """What `runs/live` says about a run of this node."""
+        return msgspec.json.encode(self.lease.node)
+
+    def _begun(self, run: Run[Any], result: Result) -> None:
+        if isinstance(result, Receipt):
+            self._opened(run)
+        elif isinstance(result, Refused):
+            self._task(self._join_existing(run))
+        else:
+            self._conclude(run, Failed(result))
+
+    def _opened(self, run: Run[Any]) -> None:
+        """The record stands: the first step, or the outcome of a run that was cancelled before it."""
+        assert run._durable is not None
+        run._durable.opened = True
+        if run._done:
+            assert run._outcome is not None
+            run._durable.settle(run, run._outcome)
+        else:
+            self._scheduler.launch(run)
+
+    async def _join_existing(self, run: Run[Any]) -> None:
+        try:
+            record = await self.store.record(run.id)
+        except UnknownRun:  # it was not the record that refused, but the lease
+            self._write_start(run)
+            return
+        if record.program != run.program:
+            self._conclude(run, Failed(_conflict(run.id, record.program)))
+            return
+        outcome = self._outcome(record)
+        if outcome is not None:
+            self._conclude(run, outcome)
+        elif await self.claim(record.id):
+            await self._take_over(run, record)
+        else:
+            self._runs.pop(run.id, None)
+            self._scheduler.abandon(run)
+            self._watched.setdefault(run.id, []).append(run)
+
+    async def _take_over(self, run: Run[Any], record: RunRecord) -> None:
+        """Turn a fresh handle into the run that the log already knows."""
+        loaded = await self.store.load(record)
+        self._prepare(run, loaded)
+        if not run._done:
+            self._bind(
+                run,
+                self._programs.get(record.program),
+                decode_arguments(self._programs.get(record.program), record.args),
+            )
+        self._opened(run)
+
+    def _conclude(self, run: Run[Any], outcome: Outcome[Any]) -> None:
+        self._runs.pop(run.id, None)
+        self._scheduler.conclude(run, outcome)
+
+    # -- going on
+
+    async def claim(self, run_id: str) -> bool:
+        """Make this node the owner of an unfinished run; False when a living node owns it."""
+        live = await self.log.get(LIVE, run_id)
+        if live is None:
+            return False
+        owner = msgspec.json.decode(live.value)
+        if owner == self.lease.node:
+            return True
+        async for lease, _ in self.lease.others():
+            if lease.node == owner and lease.until > self._scheduler.clock.wall_ms():
+                return False
+        return await self.commit([Put(LIVE, run_id, self.owner(), live.version)])
+
+    async def revive(self, record: RunRecord) -> Run[Any] | None:
+        """Go on with an unfinished run of this node; None when its program is not known here yet."""
+        known = self._runs.get(record.id)
+        if known is not None or record.program not in self._programs:
+            return known
+        return self.bring_back(await self.store.load(record))
+
+    def bring_back(self, loaded: Loaded) -> Run[Any]:
+        """Execute a loaded run again: its journal answers what it knows, then handlers do."""
+        record = loaded.record
+        program = self._programs.get(record.program)
+        try:
+            run = self._new(record, program, opened=True)
+        except Exception as error:
+            return self._cannot_begin(record, error)
+        self._prepare(run, loaded)
+        self._scheduler.launch(run)
+        return run
+
+    def _prepare(self, run: Run[Any], loaded: Loaded) -> None:
+        state = run._durable
+        assert state is not None
+        state.record = loaded.record
+        state.entries = loaded.entries or None
+        state.children = loaded.children
+        for key, name, value in loaded.signals:
+            self._deliver(run, key, name, value)
+
+    def _cannot_begin(self, record: RunRecord, error: Exception) -> Run[Any]:
+        """The stored arguments no longer fit the program: the run fails, its journal stays for a repaired one."""
+        run: Run[Any] = Run(record.id, record.program, self._scheduler)
+        run._durable = DurableState(record, None, self._scheduler, self.writer)
+        run._durable.opened = True
+        self._runs[run.id] = run
+        self._scheduler.live += 1
+        self._scheduler.settle(run, Failed(error))
+        return run
+
+    def spawn(self, owner: Run[Any], program: Any, args: tuple[Any, ...]) -> Run[Any]:
+        """A child of a durable run: new, or the one the log remembers under this number."""
+        assert owner._durable is not None
+        family = family_of(owner)
+        family.spawned += 1
+        run_id = child_id(owner.id, family.spawned)
+        loaded = owner._durable.children.get(run_id)
+        if loaded is None:
+            return self.start(program, args, run_id, owner.id)
+        name = self._programs.name_for(program)
+        if loaded.record.program != name:
+            raise ReplayMismatch(
+                f"child {family.spawned} of run {owner.id} was {loaded.record.program} and is now {name}",
+                remedy="restore the old order of children, or gate the change with Version",
+            )
+        outcome = self._outcome(loaded.record)
+        if outcome is None:
+            loaded.children = owner._durable.children
+            return self._runs.get(run_id) or self.bring_back(loaded)
+        run: Run[Any] = Run(run_id, name, self._scheduler)
+        run._outcome, run._done, run._settled = outcome, True, True
+        return run
+
+    def _outcome(self, record: RunRecord) -> Outcome[Any] | None:
+        known = record.program in self._programs
+        return record.outcome(return_type(self._programs.get(record.program)) if known else Any)
+
+    # -- watching runs that are executed elsewhere
+
+    def _tell_watchers(self, run: Run[Any], outcome: Outcome[Any]) -> None:
+        for handle in self._watched.pop(run.id, ()):
+            self._scheduler.conclude(handle, outcome)
+
+    def watch(self, run_id: str, program: str) -> Run[Any]:
+        """A handle of a run that is executed elsewhere."""
+        run: Run[Any] = Run(run_id, program, self._scheduler)
+        run._done = True
+        self._watched.setdefault(run_id, []).append(run)
+        return run
+
+    async def look_at_watched(self) -> None:
+        """Tell the handles of runs that ended elsewhere."""
+        for run_id in list(self._watched):
+            found = await self.log.get(RUNS, run_id)
+            outcome = None if found is None else self._outcome(msgspec.json.decode(found.value, type=RunRecord))
+            if outcome is not None:
+                for handle in self._watched.pop(run_id, ()):
+                    self._scheduler.conclude(handle, outcome)
+
+    # -- signals and cancellation
+
+    async def signal(self, run_id: str, name: str, value: Any = None) -> bool:
+        """Send a value to a durable run, wherever it is executed. Durable when this returns; False if it is over."""
+        if not name or "#" in name or "~" in name:
+            raise RunError(f"a signal cannot be named {name!r}", remedy="leave out # and ~")
+        return await self._send(run_id, name, value)
+
+    async def _send(self, run_id: str, name: str, value: Any) -> bool:
+        text = encode(value, "value")
+        if await self.log.get(LIVE, run_id) is None:
+            return False
+        self._signals += 1
+        key = signal_key(run_id, name, self._scheduler.clock.wall_ms(), self._signals)
+        await self.log.commit(Batch([Put(SIGNALS, key, text)]))
+        run = self._runs.get(run_id)
+        if run is not None:
+            self._deliver(run, key, name, decode(text))
+        return True
+
+    async def cancel(self, run_id: str, reason: Any = None) -> bool:
+        """Cancel a durable run, wherever it is executed; False if it is over."""
+        run = self._runs.get(run_id)
+        if run is not None:
+            return run.cancel(reason)
+        return await self._send(run_id, CANCEL_SIGNAL, reason)
+
+    def _deliver(self, run: Run[Any], key: str, name: str, value: Any) -> None:
+        if key in self._delivered or run._done:
+            return
+        if name == CANCEL_SIGNAL:
+            self._scheduler.timer(0, lambda: run.cancel(value))
+            return
+        self._delivered.add(key)
+        self._mailboxes.deliver(run, name, value, key)
+
+    async def look_at_signals(self) -> None:
+        """Deliver the signals that other nodes sent to runs of this one; forget those that were received."""
+        waiting = set()
+        async for record in self.log.scan(SIGNALS):
+            waiting.add(record.key)
+            run_id, name, _ = record.key.split("#", 2)
+            run = self._runs.get(run_id)
+            if run is not None and run._durable is not None and run._durable.opened:
+                self._deliver(run, record.key, name, msgspec.json.decode(record.value))
+        self._delivered &= waiting
+
+    # -- by hand
+
+    async def retry(self, run_id: str) -> Run[Any]:
+        """Go on with a run that failed or was cancelled, from its journal, with the program as it is now."""
+        found = await self.log.get(RUNS, run_id)
+        if found is None:
+            raise UnknownRun(f"no durable run has the id {run_id!r}", remedy="`mainspring runs list` shows all")
+        record = msgspec.json.decode(found.value, type=RunRecord)
+        if record.state not in ("failed", "cancelled"):
+            raise NotFinished(f"run {run_id} is {record.state}", remedy="only failed and cancelled runs are retried")
+        self._programs.get(record.program)
+        again = RunRecord(
+            id=record.id,
+            program=record.program,
+            args=record.args,
+            created=record.created,
+            updated=self._scheduler.clock.wall_ms(),
+            parent=record.parent,
+            forked_from=record.forked_from,
+            forked_at=record.forked_at,
+            retries=record.retries + 1,
+        )
+        operations = [Put(RUNS, run_id, encode_record(again), found.version), Put(LIVE, run_id, self.owner())]
+        if not await self.commit([*operations]):
+            raise NotFinished(f"run {run_id} changed meanwhile", remedy="look at it again")
+        revived = await self.revive(again)
+        assert revived is not None
+        return revived
+
+    async def fork(self, run_id: str, at: int, new_id: str | None = None) -> Run[Any]:
+        """A new run of the same program and arguments that begins with the first `at` answers of another."""
+        history = await self.store.history(run_id)
+        known = [entry for entry in history.journal if entry.answered]
+        if not 0 <= at <= len(known):
+            raise RunError(f"run {run_id} has {len(known)} answered effects, not {at}", remedy="choose a step it took")
+        new_id = check_id(new_id) if new_id is not None else f"run-{self._source.getrandbits(96):024x}"
+        now = self._scheduler.clock.wall_ms()
+        record = RunRecord(
+            id=new_id,
+            program=history.run.program,
+            args=history.run.args,
+            created=now,
+            updated=now,
+            forked_from=run_id,
+            forked_at=at,
+        )
+        self._programs.get(record.program)
+        copies = [Put(JOURNAL, entry_key(new_id, i), encode_record(entry)) for i, entry in enumerate(known[:at])]
+        start = [Put(RUNS, new_id, encode_record(record), ABSENT), Put(LIVE, new_id, self.owner())]
+        if not await self.commit([*start, *copies]):
+            raise RunConflict(f"the id {new_id!r} is taken", remedy="choose another id")
+        revived = await self.revive(record)
+        assert revived is not None
+        return revived
+
+    async def history(self, run_id: str) -> History:
+        return await self.store.history(run_id)
+
+    async def find(self, run_id: str) -> Run[Any]:
+        """A handle of any durable run: executed here, elsewhere, or over."""
+        run = self._runs.get(run_id)
+        if run is not None:
+            return run
+        record = await self.store.record(run_id)
+        handle = self.watch(run_id, record.program)
+        outcome = self._outcome(record)
+        if outcome is not None:
+            self._watched[run_id].remove(handle)
+            self._scheduler.conclude(handle, outcome)
+        return handle
+
+    # -- writing
+
+    async def commit(self, operations: list[Any]) -> bool:
+        """Store one guarded batch; False when an expectation did not hold."""
+        decided: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self.writer.alone(operations, lambda result: None if decided.done() else decided.set_result(result))
+        result = await decided
+        if isinstance(result, Refused):
+            return False
+        if isinstance(result, Exception):
+            raise result
+        return True
+
+    def _task(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is being written or looked up."""
+        return self.writer.busy or bool(self._tasks)
+
+    async def quiet(self) -> None:
+        """Wait until nothing is being written or looked up."""
+        while self.busy:
+            if self._tasks:
+                await asyncio.wait(set(self._tasks))
+            await self.writer.quiet()
+
+
+def _same_program(run: Run[Any], name: str) -> Run[Any]:
+    if run.program != name:
+        raise _conflict(run.id, run.program)
+    return run
+
+
+def _conflict(run_id: str, program: str) -> RunConflict:
+    return RunConflict(f"run {run_id} is a run of {program}", remedy="use another id for another program")
+
+
+def encode_arguments(program: Program, args: tuple[Any, ...]) -> Raw:
+    """The arguments as a JSON array; Unserialisable names the parameter and the path inside it."""
+    types, names = parameter_types(program), _parameter_names(program)
+    texts = []
+    for index, argument in enumerate(args):
+        path = names[index] if index < len(names) else f"args[{index}]"
+        texts.append(encode(argument, path, types[index] if index < len(types) else Any))
+    return Raw(b"[" + b",".join(texts) + b"]")
+
+
+def decode_arguments(program: Program, args: Raw) -> tuple[Any, ...]:
+    types = parameter_types(program)
+    parts = msgspec.json.decode(args, type=list[Raw])
+    return tuple(decode(part, types[i] if i < len(types) else Any) for i, part in enumerate(parts))
+
+
+def _parameter_names(program: Program) -> tuple[str, ...]:
+    code = getattr(program, "__code__", None)
+    return () if code is None else code.co_varnames[: code.co_argcount]

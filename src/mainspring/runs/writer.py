@@ -1,0 +1,207 @@
+"""The one way durable runs write: gathered per host turn, guarded by the node's lease.
+
+Answers of many runs share one batch and one guard, because a batch costs the engine nearly the same whether it holds
+one row or a thousand. Writes that may be refused on their own (a new run's record, a handler's own writes) get a batch
+each, so that a refusal hits only its run. Every batch carries a guard on this node's lease: after another node took the
+lease away, nothing of this one is stored any more, however late it wakes up.
+
+While the lease is taken or renewed its version is unknown, so writes wait for it; that is one commit every few seconds.
+When the log cannot write, what was decided is kept and tried again: an answer is never lost, only late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from mainspring.log import Batch, Guard, Log, LogUnavailable, Operation, Put, Receipt, Refused
+from mainspring.runs.errors import NoHostLoop
+from mainspring.runs.journal import LEASES
+from mainspring.runs.run import FAILURE, RESUME, Run
+
+if TYPE_CHECKING:
+    from mainspring.runs.scheduler import Scheduler
+
+logger = logging.getLogger("mainspring.runs")
+
+RETRY_MS: Final = (50, 200, 1000, 5000)  # a full disk is not freed faster than that
+
+Result = Receipt | Exception
+
+
+class Writer:
+    """Gathers and submits the writes of one runtime's durable runs."""
+
+    def __init__(self, log: Log, scheduler: Scheduler, lease_key: str) -> None:
+        self._log = log
+        self._scheduler = scheduler
+        self._lease_key = lease_key
+        self._lease_version: int | None = None
+        self._puts: list[Operation] = []
+        self._answers: list[tuple[Run[Any] | None, Any]] = []  # one for each put: who waits for it, with what
+        self._alone: list[tuple[list[Operation], Callable[[Result], None], Run[Any] | None]] = []
+        self._planned = False
+        self._attempt = 0
+        self._stalled = False
+        self._under_way = 0
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self.on_need: Callable[[], None] = lambda: None  # called when writes wait and there is no lease
+        self.on_fenced: Callable[[], None] = lambda: None  # called when the lease turns out to be lost
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is waiting to be stored."""
+        return bool(self._puts or self._alone or self._under_way)
+
+    async def quiet(self) -> None:
+        """Wait until nothing is waiting to be stored."""
+        await self._quiet.wait()
+
+    # -- what to write
+
+    def answer(self, put: Put, run: Run[Any], answer: Any) -> None:
+        """Store a journal entry, then let the run go on with its answer."""
+        self._puts.append(put)
+        self._answers.append((run, answer))
+        if not self._planned:
+            self._plan()
+
+    def note(self, put: Put) -> None:
+        """Store something nobody waits for."""
+        self._puts.append(put)
+        self._answers.append((None, None))
+        if not self._planned:
+            self._plan()
+
+    def alone(
+        self, operations: list[Operation], done: Callable[[Result], None], starting: Run[Any] | None = None
+    ) -> None:
+        """Store this batch by itself; `done` gets the receipt or the refusal. `starting` is a run it brings to life."""
+        self._alone.append((operations, done, starting))
+        if not self._planned:
+            self._plan()
+
+    # -- the lease
+
+    def hold(self) -> None:
+        """Submit nothing until `use` says which version the lease has."""
+        self._lease_version = None
+
+    def use(self, version: int) -> None:
+        """The lease has this version now."""
+        self._lease_version = version
+        self._flush()
+
+    def drop_abandoned(self) -> None:
+        """The lease is lost: nothing waiting may be stored any more, except the beginnings of new runs."""
+        self._puts, self._answers = [], []
+        self._alone = [item for item in self._alone if item[2] is not None]
+        self._rest()
+
+    # -- submitting
+
+    def _plan(self) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise NoHostLoop(
+                "durable runs write to the log and need a running asyncio loop", remedy="start them inside one"
+            ) from None
+        self._planned = True
+        self._quiet.clear()
+        loop.call_soon(self._planned_flush)
+
+    def _planned_flush(self) -> None:
+        self._planned = False
+        if self._lease_version is None:
+            self.on_need()
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._lease_version is None or self._stalled:
+            return
+        guard = Guard(LEASES, self._lease_key, self._lease_version)
+        alone, self._alone = self._alone, []
+        if self._puts:
+            puts, answers = self._puts, self._answers
+            self._puts, self._answers = [], []
+            self._submit(Batch([guard, *puts]), lambda result: self._shared_result(puts, answers, result))
+        for operations, done, starting in alone:
+            self._submit(Batch([guard, *operations]), self._alone_result(operations, done, starting))
+        self._rest()
+
+    def _submit(self, batch: Batch, done: Callable[[Result], None]) -> None:
+        self._under_way += 1
+
+        def decided(result: Result) -> None:
+            self._under_way -= 1
+            done(result)
+            self._rest()
+
+        try:
+            self._log.submit(batch, decided)
+        except LogUnavailable as error:
+            decided(error)
+
+    def _rest(self) -> None:
+        if not self.busy and not self._planned:
+            self._quiet.set()
+
+    def _shared_result(self, puts: list[Operation], answers: list[tuple[Run[Any] | None, Any]], result: Result) -> None:
+        if isinstance(result, Receipt):
+            self._attempt = 0
+            for run, answer in answers:
+                self._go_on(run, answer)
+        elif isinstance(result, Refused):
+            self.on_fenced()
+        elif isinstance(result, LogUnavailable):
+            self._puts, self._answers = puts + self._puts, answers + self._answers
+            self._try_again(result)
+        else:  # one of them cannot be stored: find it by storing each alone
+            for put, (run, answer) in zip(puts, answers, strict=True):
+                self.alone([put], self._single_result(run, answer))
+
+    def _go_on(self, run: Run[Any] | None, answer: Any) -> None:
+        if run is None:
+            return
+        if run._done:
+            self._scheduler.late_completions += 1
+        else:
+            self._scheduler.enqueue(run, RESUME, answer)
+
+    def _single_result(self, run: Run[Any] | None, answer: Any) -> Callable[[Result], None]:
+        def decided(result: Result) -> None:
+            if isinstance(result, Receipt):
+                self._go_on(run, answer)
+            elif run is not None and not run._done:
+                self._scheduler.enqueue(run, FAILURE, result)
+
+        return decided
+
+    def _alone_result(
+        self, operations: list[Operation], done: Callable[[Result], None], starting: Run[Any] | None
+    ) -> Callable[[Result], None]:
+        def decided(result: Result) -> None:
+            if isinstance(result, LogUnavailable):
+                self._alone.insert(0, (operations, done, starting))
+                self._try_again(result)
+            else:
+                done(result)
+
+        return decided
+
+    def _try_again(self, error: Exception) -> None:
+        if self._stalled:
+            return
+        self._stalled = True
+        delay = RETRY_MS[min(self._attempt, len(RETRY_MS) - 1)]
+        self._attempt += 1
+        logger.warning("the log cannot write, durable runs wait %d ms: %s", delay, error)
+        self._scheduler.timer(delay, self._unstall)
+
+    def _unstall(self) -> None:
+        self._stalled = False
+        self._flush()
