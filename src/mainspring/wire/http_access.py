@@ -21,11 +21,11 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
+from aiohttp.typedefs import Middleware
 
 from mainspring.wire.http_problem import Handler, HttpProblem
 
 Identify = Callable[[web.Request], Awaitable[str | None]]
-Middleware = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
 
 _LOCAL_NAMES: Final = frozenset({"localhost", "ip6-localhost"})
 _EXPOSED_HEADERS: Final = "Allow, Location, Retry-After"

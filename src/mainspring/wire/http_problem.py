@@ -143,7 +143,7 @@ def problem_response(
         status=status,
         code=code,
         message=message,
-        detail=f"{message} {remedy}".strip(),
+        detail=f"{message.rstrip('.')}: {remedy}" if remedy else message,
         remedy=remedy,
     )
     return web.Response(status=status, body=msgspec.json.encode(document), content_type=PROBLEM_TYPE, headers=sent)

@@ -140,7 +140,7 @@ def told(published: Published) -> PublishedEvent:
 
 def _answer(published: Published) -> web.Response:
     """201 also when the same publish id was seen before: who asks again wants the first answer, not another one."""
-    headers = {}
+    headers: dict[str, str] = {}
     if published.offset:
         place = f"{published.partition}/{published.offset}"
         headers[hdrs.LOCATION] = f"/topics/{quote(published.topic, safe='')}/events/{place}"

@@ -80,7 +80,9 @@ async def read_events(face: Face, request: web.Request) -> web.StreamResponse:
     form = http_accept.choose(request, _FORMS)
     wanted = await _range(face, request, DEFAULT_LIMIT if form != NDJSON else None)
     pages = _pages(face, wanted)
-    first = await anext(pages, [])  # read before the answer begins, so that a refusal still has its status
+    first: list[StoredEvent] = await anext(
+        pages, []
+    )  # read before the answer begins, so that a refusal still has its status
     response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: form, hdrs.CACHE_CONTROL: "no-store"})
     await response.prepare(request)
     if request.method == hdrs.METH_HEAD:

@@ -36,7 +36,7 @@ def exposition(bus: Bus, accept: str = "") -> tuple[bytes, str]:
     from prometheus_client.exposition import choose_encoder
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_BusCollector(bus))  # type: ignore[arg-type]  # the library asks for a base class it never uses
+    registry.register(_BusCollector(bus))
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 
