@@ -307,7 +307,7 @@ class Kernel:
         if not self.running:
             raise NotConfigured("the kernel is not running", remedy="await kernel.start() first")
         waiter: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self.loop.post(self.exchange.turn_request, (message, Caller(waiter, self._asked)))
+        self.loop.offer(self.exchange.turn_request, (message, Caller(waiter, self._asked)))
         return waiter
 
     def emit(self, type: str, data: Any = None) -> None:

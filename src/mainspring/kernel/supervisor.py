@@ -209,7 +209,7 @@ class HandlerSlot(Slot):
             self.exchange.event_done()
             return
         reply = self.exchange.caused(mail.message, "reply", contract.type, raw)
-        self.exchange.loop.post(self.exchange.turn_outcome, (mail, reply))
+        self.exchange.loop.offer(self.exchange.turn_outcome, (mail, reply))
 
     def refused(self, mail: Mail, refusal: Fail) -> None:
         """A handler said no. That is an answer, not a fault."""
@@ -217,7 +217,7 @@ class HandlerSlot(Slot):
             self.exchange.event_done()
             return
         error = self.exchange.error(mail.message, mail.message.type, refusal.data())
-        self.exchange.loop.post(self.exchange.turn_outcome, (mail, error))
+        self.exchange.loop.offer(self.exchange.turn_outcome, (mail, error))
 
     def broke(self, actor: Mailbox, mail: Mail, error: BaseException) -> None:
         """A handler raised, or returned what its contract forbids."""

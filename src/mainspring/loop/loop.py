@@ -89,6 +89,18 @@ class Loop:
         if self._asleep:
             self._stir()
 
+    def offer(self, function: Callable[[_T], object], argument: _T) -> None:
+        """Like `post`, but the turn is made at once when an attached loop sleeps.
+
+        Nothing waits then, so nothing is overtaken, and the way around the host is saved. Inside a turn, and whenever
+        anything waits, it is a plain `post`.
+        """
+        turns = self._turns
+        if self._asleep and not turns.running and not self._completions:
+            turns.make_now(function, argument)
+        else:
+            self.post(function, argument)
+
     def post_system(self, function: Callable[[_T], object], argument: _T) -> None:
         """Have it called as a system turn: before any further user turn."""
         self._push_system((function, argument))
