@@ -168,7 +168,6 @@ class Session:
         return (
             len(self._answers) + len(self._waiting_frames) > CONGESTED
             or self._unanswered_bytes > CONGESTED_BYTES
-            or self._gate.paused
         )
 
     async def relieved(self) -> None:
@@ -183,7 +182,6 @@ class Session:
 
     def resume(self) -> None:
         self._gate.paused = False
-        self._relief.set()
         self._wake_members()
 
     def close(self) -> None:

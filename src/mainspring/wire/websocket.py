@@ -1,0 +1,189 @@
+"""The bus over WebSocket: JSON text frames between aiohttp and a `Session`.
+
+aiohttp does the handshake, parsing, pings and closing. Outgoing text frames are built here: a server's frame is a length
+and the text, and all frames of one slice leave in one write. Through aiohttp's writer each would be a coroutine and a
+write of its own, which costs several times as much as everything else that is done for a small event.
+
+A peer that does not read is noticed by what is left unsent. From `send_buffer_bytes` on, deliveries to it pause; answers
+still go out, because it may be busy sending. From sixteen times as much on, nothing more is read from it either. So its
+memory on the node is bounded, and whoever shares a group with it goes on. If it stays like that, it also answers no ping
+and is closed.
+
+A frame over the limit is answered with an ERROR and the connection goes on; only a frame so large that reading it would be
+an attack ends the connection (code 1009).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from mainspring.bus import BadFrame, Bus, Session
+from mainspring.settings import Settings
+
+Identify = Callable[[web.Request], Awaitable[str | None]]
+
+HOPELESS: Final = 16  # times the limit: unsent bytes before reading stops, and the size of a frame that ends a connection
+READS_PER_TURN: Final = 256  # frames of one connection before the others have their turn
+FIRST_LOOK_S: Final = 0.002
+LAST_LOOK_S: Final = 0.05
+
+
+class WebSocketFace:
+    """The handler of the route, and the connections it has open."""
+
+    def __init__(self, bus: Bus, settings: Settings, identify: Identify) -> None:
+        self._bus = bus
+        self._settings = settings
+        self._identify = identify
+        self._open: set[web.WebSocketResponse[bool]] = set()
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """One connection, from handshake to close."""
+        socket = web.WebSocketResponse(
+            heartbeat=self._settings.ping_interval_ms / 1000,
+            compress=False,
+            max_msg_size=self._settings.max_frame_bytes * HOPELESS,
+            decode_text=False,
+        )
+        if not socket.can_prepare(request):
+            return web.Response(status=426, text="This path speaks WebSocket.\n", headers={"Upgrade": "websocket"})
+        agent = await self._identify(request)
+        await socket.prepare(request)
+        transport = request.transport
+        if transport is None:
+            return socket
+        outlet = Outlet(transport, self._settings.send_buffer_bytes)
+        session = self._bus.open_session(agent, outlet.send)
+        outlet.session = session
+        self._open.add(socket)
+        try:
+            await _read(socket, session, outlet)
+        finally:
+            self._open.discard(socket)
+            outlet.close()
+            session.close()
+        return socket
+
+    async def close_all(self) -> None:
+        """The node stops: tell every peer to go away."""
+        await asyncio.gather(
+            *(socket.close(code=WSCloseCode.GOING_AWAY, message=b"the node is stopping") for socket in list(self._open)),
+            return_exceptions=True,
+        )
+
+
+def add_websocket(app: web.Application, bus: Bus, settings: Settings, identify: Identify) -> WebSocketFace:
+    """Serve the protocol at `/` of this application."""
+    face = WebSocketFace(bus, settings, identify)
+    app.router.add_get("/", face.handle)
+
+    async def close_all(_: web.Application) -> None:
+        await face.close_all()
+
+    app.on_shutdown.append(close_all)
+    return face
+
+
+async def _read(socket: web.WebSocketResponse[bool], session: Session, outlet: Outlet) -> None:
+    """Frames into the session until the connection ends."""
+    taken = 0
+    while True:
+        message = await socket.receive()
+        kind = message.type
+        if kind is WSMsgType.TEXT:
+            session.receive(message.data)
+        elif kind is WSMsgType.BINARY:
+            session.refuse(BadFrame("a binary frame", remedy="send JSON as text frames"))
+        else:
+            return
+        taken += 1
+        if session.congested:
+            await session.relieved()
+        if outlet.hopeless:
+            await outlet.drained()
+        if taken % READS_PER_TURN == 0:  # what aiohttp has buffered is read without a pause otherwise
+            await asyncio.sleep(0)
+
+
+class Outlet:
+    """What goes out on one connection: collects a slice's frames and writes them at once."""
+
+    def __init__(self, transport: asyncio.Transport, high_bytes: int) -> None:
+        self.session: Session | None = None
+        self._transport = transport
+        self._high = high_bytes
+        self._loop = asyncio.get_running_loop()
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._paused = False
+        self._look_s = FIRST_LOOK_S
+        self._drained = asyncio.Event()
+        self._drained.set()
+        self._closed = False
+
+    def send(self, text: bytes) -> None:
+        """One text frame, with the next write. Never waits."""
+        if self._closed:
+            return
+        if not self._parts:
+            self._loop.call_soon(self._write)
+        size = len(text)
+        if size < 126:
+            head = bytes((0x81, size))
+        elif size < 65_536:
+            head = b"\x81\x7e" + size.to_bytes(2, "big")
+        else:
+            head = b"\x81\x7f" + size.to_bytes(8, "big")
+        self._parts += (head, text)
+        self._size += size
+        if self._size > self._high and not self._paused:
+            self._pause()
+
+    @property
+    def hopeless(self) -> bool:
+        return self._paused and self._unsent() > self._high * HOPELESS
+
+    async def drained(self) -> None:
+        await self._drained.wait()
+
+    def close(self) -> None:
+        self._write()
+        self._closed = True
+        self._drained.set()
+
+    def _unsent(self) -> int:
+        return self._size + self._transport.get_write_buffer_size()
+
+    def _write(self) -> None:
+        parts, self._parts = self._parts, []
+        self._size = 0
+        if not parts or self._transport.is_closing():
+            return
+        self._transport.write(b"".join(parts))
+        if not self._paused and self._transport.get_write_buffer_size() > self._high:
+            self._pause()
+
+    def _pause(self) -> None:
+        """Too much is unsent. Look again soon, later less often, until half of it has left."""
+        self._paused = True
+        self._drained.clear()
+        self._look_s = FIRST_LOOK_S
+        if self.session is not None:
+            self.session.pause()
+        self._loop.call_later(self._look_s, self._look)
+
+    def _look(self) -> None:
+        if self._closed:
+            return
+        if self._unsent() > self._high // 2 and not self._transport.is_closing():
+            self._look_s = min(self._look_s * 2, LAST_LOOK_S)
+            self._loop.call_later(self._look_s, self._look)
+            return
+        self._paused = False
+        self._drained.set()
+        if self.session is not None:
+            self.session.resume()
