@@ -29,7 +29,8 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterator
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import msgspec
@@ -67,6 +68,9 @@ class _Node:
     def __init__(self) -> None:
         self.bits = 0
         self.slots: list[_Slot | _Node | None] = [None] * _SLOTS
+
+
+_deadline = attrgetter("deadline")
 
 
 class TimerWheel:
@@ -187,43 +191,55 @@ class TimerWheel:
 
     def _place_fresh(self) -> None:
         fresh = self._fresh
-        self._place(fresh.values())
+        self._place(fresh)
         soonest = self._soonest
         if soonest is not None:
-            for entry in fresh.values():
-                if entry.deadline < soonest.deadline:
-                    soonest = entry
-            self._soonest = soonest
+            candidate = min(fresh.values(), key=_deadline)
+            if candidate.deadline < soonest.deadline:
+                self._soonest = candidate
         fresh.clear()
 
-    def _place(self, entries: Iterable[TimerEntry]) -> None:
+    def _place(self, entries: _Slot) -> None:
         """Put entries, given in order of registration, into the slots where they belong."""
-        cursor, levels, placed = self._cursor, self._levels, self._placed
-        for entry in entries:
-            timer_id, deadline = entry.id, entry.deadline
-            if deadline > cursor:
-                level = ((deadline ^ cursor).bit_length() - 1) // _BITS
-                while level >= len(levels):
-                    levels.append(_Node())
-                node = levels[level]
-                while True:
-                    index = deadline >> level * _BITS & _MASK
-                    slot = node.slots[index]
-                    if slot is None:
-                        node.slots[index] = slot = {}
-                        node.bits |= 1 << index
-                    elif slot.__class__ is _Node:
-                        node = slot
-                        level -= 1
-                        continue
-                    break
-            elif deadline == cursor:
-                slot = self._current
-            else:
-                slot = self._past
-                self._file_overdue(entry)
-            slot[timer_id] = entry  # type: ignore[index]
-            placed[timer_id] = slot  # type: ignore[assignment]
+        placed = self._placed
+        slot: _Slot = {}
+        low = high = 0  # timeouts of one length come in runs: the slot of the last entry often fits the next one
+        for timer_id, entry in entries.items():
+            deadline = entry.deadline
+            if not low <= deadline < high:
+                if deadline > self._cursor:
+                    slot, low, high = self._slot_for(deadline)
+                else:
+                    slot = self._place_behind(entry)
+                    low = high = 0
+            slot[timer_id] = entry
+            placed[timer_id] = slot
+
+    def _slot_for(self, deadline: int) -> tuple[_Slot, int, int]:
+        """The slot for a deadline after the cursor, and the range of deadlines it is for."""
+        levels = self._levels
+        level = ((deadline ^ self._cursor).bit_length() - 1) // _BITS
+        while level >= len(levels):
+            levels.append(_Node())
+        node = levels[level]
+        while True:
+            shift = level * _BITS
+            index = deadline >> shift & _MASK
+            slot = node.slots[index]
+            if slot is None:
+                node.slots[index] = slot = {}
+                node.bits |= 1 << index
+            if isinstance(slot, dict):
+                low = deadline >> shift << shift
+                return slot, low, low + (1 << shift)
+            node = slot
+            level -= 1
+
+    def _place_behind(self, entry: TimerEntry) -> _Slot:
+        if entry.deadline == self._cursor:
+            return self._current
+        self._file_overdue(entry)
+        return self._past
 
     def _file_overdue(self, entry: TimerEntry) -> None:
         overdue = self._overdue
@@ -339,13 +355,9 @@ class TimerWheel:
                 passed ^= lowest
             if not isinstance(slot, _Node):
                 if slot and level:
-                    self._place(slot.values())
+                    self._place(slot)
                 elif slot:
                     self._current = slot
                 return
             level -= 1
             levels[level] = slot
-
-
-def _deadline(entry: TimerEntry) -> int:
-    return entry.deadline
