@@ -148,6 +148,11 @@ class Cells:
             if (path == prefix or path.startswith(below)) and self.text(path, at) is not None
         )
 
+    def changed_between(self, one: int, other: int) -> list[str]:
+        """The paths that got a version after the earlier and by the later of two beats, by code point."""
+        first, last = sorted((one, other))
+        return sorted({path for since in range(first + 1, last + 1) for path in self._changed.get(since, ())})
+
     def versions(self, up_to: int) -> list[tuple[str, int, Held | None]]:
         """Every version that counts from `up_to` at the latest, by path and beat."""
         return [

@@ -11,8 +11,6 @@ from collections.abc import Iterable
 
 import msgspec
 
-from mainspring.beats.bindings import Bindings
-from mainspring.beats.errors import RegistrationConflict
 from mainspring.beats.registry import Registration, Registry, refuse_contradiction
 
 
@@ -46,21 +44,3 @@ def refuse_conflict(registry: Registry, pending: Iterable[object], new: Registra
             known = known or change.registration
     if known is not None:
         refuse_contradiction(known, new)
-
-
-def apply(change: object, registry: Registry, bindings: Bindings) -> Bind | None:
-    """Put a change in force; the binding record that changed, if one did.
-
-    Two enzymes of one beat may have asked for contradicting registrations; the first in agenda order stands.
-    """
-    match change:
-        case Register(registration):
-            try:
-                registry.add(registration)
-            except RegistrationConflict:
-                return None
-        case Unregister(name):
-            registry.remove(name)
-        case Bind(path, name, kind) if bindings.put(path, name, kind):
-            return change
-    return None

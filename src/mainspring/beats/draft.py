@@ -74,7 +74,7 @@ class Draft:
         self.rules = rules
         limit = 0 if paused else rules.max_signals_per_beat
         self.inbox = list(inbox[:limit])
-        self.carried = [_carry(impulse, impulse.only) for impulse in inbox[limit:]]
+        self._carries = [Carry(impulse) for impulse in inbox[limit:]]
         self.agenda: list[Entry] = []
         self.aborted = False
         self.staged: list[Staged] = []
@@ -102,7 +102,7 @@ class Draft:
             event = self.events.get(impulse.signal) if self.events and impulse.signal is not None else None
             facts.append(Enqueue(item, impulse) if event is None else self._enqueue(item, impulse, event))
         planned: set[tuple[Pair, str]] = set()
-        left_over: list[Impulse] = []
+        left_over: list[Carry] = []
         runs, most_runs = 0, self.rules.max_runs_per_beat
         for item, impulse in enumerate(self.inbox):
             pair = impulse.pair
@@ -126,8 +126,8 @@ class Draft:
                 self.agenda.append(Entry(len(self.agenda), item, entry, duplicate))
             if left:
                 untouched = len(self.agenda) == before
-                left_over.append(_carry(impulse, impulse.only if untouched else tuple(left)))
-        self.carried[:0] = left_over  # what is left of this inbox stands before what never entered it
+                left_over.append(Carry(impulse, True, None if untouched else tuple(left)))
+        self._carries[:0] = left_over  # what is left of this inbox stands before what never entered it
 
     def _say_why_nothing(self, pair: Pair, found: Resolved) -> None:
         for names in found.cycles:
@@ -162,6 +162,11 @@ class Draft:
             group.append(entry)
             at[pair, entry.registration.name] = group
         return [group for group in groups if group]
+
+    @property
+    def carried(self) -> list[Impulse]:
+        """What goes to the front of the next inbox."""
+        return [_carried(carry) for carry in self._carries]
 
     # --- settling -----------------------------------------------------------------------------------------------------
 
@@ -270,7 +275,7 @@ class Draft:
         if self.aborted:
             return self._finish_aborted()
         outgoing = [queued for each in self._outgoing if (queued := self._queued(each)) is not None]
-        self._facts.extend(Carry(impulse) for impulse in self.carried)
+        self._facts.extend(self._carries)
         for path, names in self._writers.items():
             if len(names) > 1:
                 self.note("write_conflict", (None, None), names, path)
@@ -288,8 +293,10 @@ class Draft:
         beat = self.beat + self.rules.backoff(each.attempt)
         only = tuple(sorted(each.names)) if self.rules.retry_scope == "enzyme" else None
         self._facts.append(Retry(each.item, beat, each.attempt + 1, only))
-        cause = Cause("retry", self.beat, each.item)
-        return beat, Impulse(impulse.signal, impulse.target, cause, each.attempt + 1, impulse.depth, only=only)
+        again = msgspec.structs.replace(
+            impulse, cause=Cause("retry", self.beat, each.item), attempt=each.attempt + 1, carried=False, only=only
+        )
+        return beat, again
 
     def _finish_aborted(self) -> tuple[list[tuple[int, Impulse]], bytes, Report]:
         fatal = next(entry for entry in reversed(self.agenda) if entry.result)
@@ -321,8 +328,9 @@ class Draft:
         )
 
 
-def _carry(impulse: Impulse, only: tuple[str, ...] | None) -> Impulse:
-    return msgspec.structs.replace(impulse, carried=True, only=only)
+def _carried(carry: Carry) -> Impulse:
+    only = carry.left if carry.left is not None else carry.impulse.only
+    return msgspec.structs.replace(carry.impulse, carried=True, only=only)
 
 
 def _merge(first: list[Entry], second: list[Entry], at: dict[tuple[Pair, str], list[Entry]], pair: Pair) -> list[Entry]:

@@ -77,6 +77,12 @@ class LineExists(MainspringError):
     code = "line_exists"
 
 
+class MissingEnzyme(MainspringError):
+    """A recorded beat called an enzyme this program does not have."""
+
+    code = "missing_enzyme"
+
+
 class DamagedJournal(MainspringError):
     """The journal of a beat does not fit its digest."""
 

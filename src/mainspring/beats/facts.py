@@ -43,6 +43,7 @@ class Impulse(msgspec.Struct, frozen=True, omit_defaults=True):
     depth: int = 0
     carried: bool = False
     only: tuple[str, ...] | None = None
+    event: bool = False  # a topic's event stands at the signal's path while it is worked on
 
     @property
     def pair(self) -> tuple[str | None, str | None]:
@@ -120,9 +121,11 @@ class Retry(msgspec.Struct, frozen=True, tag_field="fact", tag="retry", omit_def
 
 
 class Carry(msgspec.Struct, frozen=True, tag_field="fact", tag="carry", omit_defaults=True):
-    """An impulse, or what is left of one, moved to the front of the next beat."""
+    """An impulse moved to the front of the next beat: whole, or what is `left` of one that `entered` this beat."""
 
     impulse: Impulse
+    entered: bool = False
+    left: tuple[str, ...] | None = None
 
 
 class Dead(msgspec.Struct, frozen=True, tag_field="fact", tag="dead"):

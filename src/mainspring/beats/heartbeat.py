@@ -12,16 +12,18 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mainspring.beats.bindings import CUT, LOCAL, SPREAD
 from mainspring.beats.calls import Host, OnItsOwnLoop, OnThisLoop, Watch, call
-from mainspring.beats.changes import Bind, Register, Unregister, apply, refuse_conflict
+from mainspring.beats.changes import Bind, Register, Unregister, refuse_conflict
+from mainspring.beats.diff import Difference, difference
 from mainspring.beats.draft import Draft, Entry
 from mainspring.beats.errors import BeatRunning, NotOpen
 from mainspring.beats.facts import Impulse
 from mainspring.beats.inlet import Inlet, Taken
-from mainspring.beats.line import AsyncLog, Changes, Head, Line, Registered, Unhurried
+from mainspring.beats.keeper import Keeper
+from mainspring.beats.line import AsyncLog, Line, Unhurried
 from mainspring.beats.parallel import Workers
 from mainspring.beats.path import canonical
 from mainspring.beats.reading import Reader
@@ -31,6 +33,9 @@ from mainspring.beats.rules import Rules
 from mainspring.beats.stage import Outcome, Stage, checked_pair, current, landing
 from mainspring.beats.state import RECENT, Decided, State
 from mainspring.log import BlockingLog
+
+if TYPE_CHECKING:
+    from mainspring.beats.replay import Replay
 
 T = TypeVar("T")
 
@@ -57,49 +62,31 @@ class Heartbeat:
         if "backoff_beats" in rules:
             rules["backoff_beats"] = tuple(rules["backoff_beats"])
         self.rules = Rules(**rules)
-        self._state = State(self.rules, keep_journals=None if log is None else RECENT)
+        self.state = State(self.rules, keep_journals=None if log is None else RECENT)
         self._lock = threading.RLock()
         self._running = False
         self._arrivals: list[tuple[int, Impulse]] = []  # from outside while a beat runs
         self._deferred: list[object] = []  # changes from outside while a beat runs
-        self._unsaved: list[tuple[int, Impulse]] = []
-        self._unsaved_bindings: list[tuple[int, Bind]] = []
-        self._saved_registry: list[Registered] = []
-        self._saved_registry_version = -1
-        self._garbage: tuple[list[str], list[str]] = ([], [])
         self._inlets: list[Inlet] = []
         self._listeners: list[Callable[[], object]] = []
         self._workers = Workers(parallel, workers) if parallel is not None else None
         self._watch = Watch(self.rules.slow_enzyme_ms) if self.rules.slow_enzyme_ms else None
         self._plays: Heartbeat | None = None
-        self._line: Line | None = None
+        self._turns = asyncio.Lock()
         self._open = log is None
         self._blocking = log is None or isinstance(log, BlockingLog)
+        self._keeper: Keeper | None = None
         if log is not None:
-            self._line = Line(Unhurried(log) if isinstance(log, BlockingLog) else log, line)
-        self._reader = Reader(self._state, self._line)
+            lasting = Line(Unhurried(log) if isinstance(log, BlockingLog) else log, line)
+            self._keeper = Keeper(lasting, self.state)
+        self.reader = Reader(self.state, self._keeper.line if self._keeper is not None else None)
         if log is not None and self._blocking:
             run_now(self.open())
 
     async def open(self) -> None:
         """Load the line from the log. What was bound before is applied on top of what the log holds."""
-        if self._open:
-            return
-        assert self._line is not None
-        kept = await self._line.load()
-        if kept is not None:
-            declared = self._state.bindings.records()
-            self._state.restore(kept)
-            self._unsaved_bindings.clear()
-            if kept.registry:
-                self._saved_registry = kept.registry[-1][1]
-            for path, name, kind in declared:
-                self._apply(Bind(path, name, kind))
-            for beat in range(max(self._state.oldest, self._state.beat - RECENT), self._state.beat):
-                journal = await self._line.journal(beat)
-                if journal is not None:
-                    self._state.journals[beat] = journal
-            await self._collect_garbage()
+        if not self._open and self._keeper is not None:
+            await self._keeper.load()
         self._open = True
 
     def close(self) -> None:
@@ -123,11 +110,11 @@ class Heartbeat:
         In a beat it counts from the next beat on. Registering the same again does nothing; the same name and query with
         another match policy or other dependencies is refused.
         """
-        new = self._state.registry.make(name, query, function, match, before, after)
+        new = self.state.registry.make(name, query, function, match, before, after)
         stage = self._inside()
         with self._lock:
             pending = stage.changes if stage is not None else self._deferred
-            refuse_conflict(self._state.registry, pending, new)
+            refuse_conflict(self.state.registry, pending, new)
             self._change(Register(new), stage)
 
     def unregister(self, name: str) -> None:
@@ -153,13 +140,13 @@ class Heartbeat:
                 self._apply(change)
 
     def _apply(self, change: object) -> None:
-        bound = apply(change, self._state.registry, self._state.bindings)
-        if bound is not None and self._line is not None:
-            self._unsaved_bindings.append((self._state.beat, bound))
+        bound = self.state.change(change)
+        if self._keeper is not None:
+            self._keeper.note_binding(bound)
 
     def resolve(self, signal: str | None, target: str | None = None) -> list[str]:
         """The names that would run for a pair, in order. Nothing is called."""
-        resolved = self._state.resolver.resolve(*checked_pair(signal, target))
+        resolved = self.state.resolver.resolve(*checked_pair(signal, target))
         return [entry.name for entry in resolved.order]
 
     # --- signals ------------------------------------------------------------------------------------------------------
@@ -175,7 +162,7 @@ class Heartbeat:
         impulse = Impulse(*checked_pair(signal, target))
         with self._lock:
             self._need_open()
-            lands = landing(beat, self._state.beat + self._running)
+            lands = landing(beat, self.state.beat + self._running)
             if self._running:
                 self._arrivals.append((lands, impulse))
             else:
@@ -185,9 +172,9 @@ class Heartbeat:
         return lands
 
     def _queue(self, lands: int, impulse: Impulse) -> None:
-        self._state.queues.setdefault(lands, []).append(impulse)
-        if self._line is not None:
-            self._unsaved.append((lands, impulse))
+        self.state.queues.setdefault(lands, []).append(impulse)
+        if self._keeper is not None:
+            self._keeper.note_signal(lands, impulse)
 
     def add_inlet(self, inlet: Inlet) -> None:
         """Ask a source for signals at the start of every beat."""
@@ -202,17 +189,17 @@ class Heartbeat:
     @property
     def next_beat(self) -> int:
         """The beat that will run next, or that runs now."""
-        return self._state.beat
+        return self.state.beat
 
     @property
     def digest(self) -> str:
         """The digest of the last beat."""
-        return self._state.digest
+        return self.state.digest
 
     @property
     def waiting(self) -> int:
         """How many signals wait for the next beat."""
-        return len(self._state.queues.get(self._state.beat, ())) + len(self._arrivals)
+        return len(self.state.queues.get(self.state.beat, ())) + len(self._arrivals)
 
     def beat(self) -> Report:
         """Run one beat. Async enzymes are awaited one by one, on a loop of their own."""
@@ -224,43 +211,61 @@ class Heartbeat:
             host.close()
 
     async def abeat(self) -> Report:
-        """Run one beat on the loop that is running."""
-        return await self._beat(OnThisLoop())
+        """Run one beat on the loop that is running; after the one that is under way there, if one is."""
+        async with self._turn():
+            return await self._beat(OnThisLoop())
+
+    def _turn(self) -> asyncio.Lock:
+        """One at a time for those who can wait. An enzyme would wait for itself."""
+        if self._inside() is not None:
+            raise BeatRunning("an enzyme cannot run beats", remedy="emit a signal for the next beat")
+        return self._turns
 
     async def _beat(self, host: Host) -> Report:
         with self._lock:
             self._need_open()
-            if self._running:
-                raise BeatRunning(
-                    f"beat {self._state.beat} is under way", remedy="wait for it; an enzyme emits signals"
-                )
+            self._at_rest("a beat")
             self._running = True
         try:
-            taken = [await inlet.take(self.rules.max_signals_per_beat) for inlet in self._inlets]
+            taken = await self._take()
             draft = self._draft(taken)
-            await self._call_all(draft, host)
-            decided = self._state.decide(draft, draft.events)
+            await self.call_all(draft, host)
+            decided = self.state.decide(draft, draft.events)
             if not draft.aborted:
                 await host.finish(self._adopt(decided, taken))
             return decided.report
         finally:
             self._end()
 
-    def _draft(self, taken: list[Taken]) -> Draft:
-        state = self._state
-        inbox = [*state.queues.get(state.beat, ()), *(impulse for each in taken for impulse in each.impulses)]
-        events = {path: text for each in taken for path, text in each.events.items()}
+    async def _take(self) -> list[tuple[Inlet, Taken]]:
+        """What the inlets give, as far as the budget of this beat goes."""
+        taken: list[tuple[Inlet, Taken]] = []
+        room = self.rules.max_signals_per_beat - len(self.state.queues.get(self.state.beat, ()))
+        for inlet in () if self.state.paused else self._inlets:
+            if room <= 0:
+                break
+            taken.append((inlet, await inlet.take(room)))
+            room -= len(taken[-1][1].impulses)
+        return taken
+
+    def _draft(self, taken: list[tuple[Inlet, Taken]]) -> Draft:
+        state = self.state
+        registered = state.note_registry()
+        if self._keeper is not None:
+            self._keeper.note_registry(registered)
+        inbox = [*state.queues.get(state.beat, ()), *(impulse for _, each in taken for impulse in each.impulses)]
+        events = {path: text for _, each in taken for path, text in each.events.items()}
         draft = Draft(state.beat, state.digest, self.rules, state.resolver, inbox, paused=state.paused, events=events)
         state.inbox = draft.inbox
         return draft
 
-    async def _call_all(self, draft: Draft, host: Host) -> None:
+    async def call_all(self, draft: Draft, host: Host) -> None:
         def stage_for(entry: Entry) -> Stage:
             return Stage(draft.beat, draft.inbox[entry.item].attempt, read, self)
 
         def read(path: str) -> str | None:
             text = draft.events.get(path)
-            return text if text is not None else self._state.text(path, draft.beat)
+            return text if text is not None else self.state.text(path, draft.beat)
 
         done: dict[int, Outcome] = {}
         if self._workers is not None:
@@ -292,66 +297,28 @@ class Heartbeat:
             return workers.run(draft, stage_for)
         return await asyncio.to_thread(workers.run, draft, stage_for)
 
-    async def _adopt(self, decided: Decided, taken: list[Taken]) -> None:
+    async def _adopt(self, decided: Decided, taken: list[tuple[Inlet, Taken]]) -> None:
         """Make a beat durable, then real."""
-        if self._line is not None:
-            await self._line.save(self._changes(decided, taken))
-            self._unsaved.clear()
-            self._unsaved_bindings.clear()
-            self._garbage = ([], [])
-        self._state.take_over(decided)
-        for inlet, each in zip(self._inlets, taken, strict=True):
+        if self._keeper is not None:
+            await self._keeper.save_beat(decided, [operation for _, each in taken for operation in each.operations])
+        self.state.take_over(decided)
+        for inlet, each in taken:
             inlet.settle(each)
-        await self._collect_garbage()
-
-    def _changes(self, decided: Decided, taken: list[Taken]) -> Changes:
-        state, beat = self._state, self._state.beat
-        registry = None
-        if state.registry.version != self._saved_registry_version:
-            registered = state.registered()
-            if registered != self._saved_registry:
-                registry = self._saved_registry = registered
-            self._saved_registry_version = state.registry.version
-        made = [(beat + 1, change) for change in decided.changes if isinstance(change, Bind)]
-        return Changes(
-            head=self._head(beat, decided.report.digest),
-            journal=decided.journal,
-            cells=decided.cells,
-            contents=decided.contents,
-            references=decided.references,
-            queued=[*((lands, impulse) for lands, impulse in self._unsaved if lands > beat), *decided.queued],
-            carried=decided.carried,
-            bindings=[*self._unsaved_bindings, *made],
-            registry=registry,
-            dead=decided.dead,
-            garbage=self._garbage[0],
-            old_journals=self._garbage[1],
-            operations=[operation for each in taken for operation in each.operations],
-        )
-
-    def _head(self, beat: int, digest: str) -> Head:
-        return Head(beat, digest, self._state.paused, self._state.oldest)
+        if self._keeper is not None:
+            await self._keeper.collect()
+        else:
+            self.state.forget()
 
     def _end(self) -> None:
         with self._lock:
             self._running = False
-            self._state.inbox = []
+            self.state.inbox = []
             for change in self._deferred:
                 self._apply(change)
             self._deferred.clear()
             for lands, impulse in self._arrivals:
                 self._queue(lands, impulse)
             self._arrivals.clear()
-
-    async def _collect_garbage(self) -> None:
-        """What retention lets go; it leaves the log with the next beat."""
-        keys, beats = self._state.forget()
-        journals: list[str] = []
-        if self._line is not None:
-            for beat in beats:
-                keys.extend(await self._line.queue_keys(beat))
-                journals.extend(await self._line.journal_keys(beat))
-            self._garbage = ([*self._garbage[0], *keys], [*self._garbage[1], *journals])
 
     def _inside(self) -> Stage | None:
         """The stage of the enzyme that is calling, when it belongs to this heartbeat's beat."""
@@ -364,17 +331,15 @@ class Heartbeat:
 
     @property
     def paused(self) -> bool:
-        return self._state.paused
+        return self.state.paused
 
     def pause(self) -> None:
         """From the next beat on signals wait, in order and without loss. Beats go on counting if somebody runs them."""
-        self._at_rest("pause")
-        self._state.paused = True
+        self.state.paused = True
 
     def resume(self) -> None:
         """From the next beat on waiting signals are worked on again."""
-        self._at_rest("resume")
-        self._state.paused = False
+        self.state.paused = False
 
     def flush(self) -> None:
         """Make what came from outside since the last beat durable: signals, bindings, and whether it is paused."""
@@ -382,27 +347,25 @@ class Heartbeat:
         run_now(self._flush())
 
     async def aflush(self) -> None:
-        await self._flush()
+        """`flush` on the loop that is running; after the beat that is under way there, if one is."""
+        async with self._turn():
+            await OnThisLoop().finish(self._flush())
 
     async def _flush(self) -> None:
         with self._lock:
             self._need_open()
             self._at_rest("flush")
-            if self._line is None:
+            if self._keeper is None:
                 return
             self._running = True  # nothing may change while it is being written
-            queued, bindings = list(self._unsaved), list(self._unsaved_bindings)
         try:
-            head = self._head(self._state.beat - 1, self._state.digest)
-            await self._line.save(Changes(head, queued=queued, bindings=bindings))
-            self._unsaved.clear()
-            self._unsaved_bindings.clear()
+            await self._keeper.save_rest()
         finally:
             self._end()
 
     def _at_rest(self, what: str) -> None:
         if self._running:
-            raise BeatRunning(f"{what} needs a heartbeat at rest", remedy="wait for the beat that is under way")
+            raise BeatRunning(f"{what} needs a heartbeat at rest", remedy=f"wait until beat {self.state.beat} is over")
 
     def _need_open(self) -> None:
         if not self._open:
@@ -411,6 +374,39 @@ class Heartbeat:
     def _need_blocking(self, instead: str) -> None:
         if not self._blocking:
             raise NotOpen("this heartbeat's log needs a running loop", remedy=f"await heartbeat.{instead}()")
+
+    # --- looking back -------------------------------------------------------------------------------------------------
+
+    def plays(self, original: Heartbeat) -> None:
+        """Take the part of another heartbeat: what its enzymes ask of it while this one runs them is asked of this."""
+        self._plays = original
+
+    def replay(self, first: int | None = None, last: int | None = None) -> Replay:
+        """Run beats again from what came from outside, in memory, and compare; nothing here changes.
+
+        Enzymes are really called. Those that touch the world outside their stage touch it again.
+        """
+        self._need_blocking("areplay")
+        host = OnItsOwnLoop()
+        try:
+            return run_now(self._replay(host, first, last))
+        finally:
+            host.close()
+
+    async def areplay(self, first: int | None = None, last: int | None = None) -> Replay:
+        """`replay` on the loop that is running."""
+        return await self._replay(OnThisLoop(), first, last)
+
+    async def _replay(self, host: Host, first: int | None, last: int | None) -> Replay:
+        from mainspring.beats.replay import replay
+
+        self._need_open()
+        self._at_rest("replay")
+        return await replay(self, host, first, last)
+
+    def diff(self, earlier: int, later: int) -> list[Difference]:
+        """What differs between the states enzymes read in two beats, by path."""
+        return difference(self.state.cells, self.reader.readable(earlier), self.reader.readable(later))
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -424,16 +420,16 @@ class Heartbeat:
         if stage is not None and at is None:
             return stage.read(path)
         self._need_open()
-        return run_now(self._reader.read(path, at, from_log=self._blocking))
+        return run_now(self.reader.read(path, at, from_log=self._blocking))
 
     async def aread(self, path: str, at: int | None = None) -> Any:
         """`read` on the loop that is running."""
         self._need_open()
-        return await self._reader.read(path, at, from_log=True)
+        return await self.reader.read(path, at, from_log=True)
 
     def paths(self, prefix: str = "/", at: int | None = None) -> list[str]:
         """The paths at or below a prefix that hold something, by code point."""
-        return self._state.cells.paths(canonical(prefix), self._reader.readable(at))
+        return self.state.cells.paths(canonical(prefix), self.reader.readable(at))
 
 
 def run_now(work: Coroutine[Any, Any, T]) -> T:

@@ -90,7 +90,7 @@ class TopicInlet:
                 path = f"{self._path}/{event.partition}/{event.offset}"
                 target = self._target(event) if self._target is not None else None
                 cause = Cause("topic", source=f"{self.topic}/{event.partition}@{event.offset}")
-                impulses.append(Impulse(path, None if target is None else canonical(target), cause))
+                impulses.append(Impulse(path, None if target is None else canonical(target), cause, event=True))
                 events[path] = event_text(event)
             if read:
                 operations.append(self._move_to(bounds.partition, read[-1].offset + 1))

@@ -6,6 +6,7 @@ and `take_over` adopts everything a beat decided, after it is durable.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -14,11 +15,12 @@ from mainspring.beats import tree
 from mainspring.beats.agenda import Resolver
 from mainspring.beats.bindings import Bindings
 from mainspring.beats.cells import Cells, Content, Held
-from mainspring.beats.changes import apply
+from mainspring.beats.changes import Bind, Register, Unregister
 from mainspring.beats.draft import Draft
+from mainspring.beats.errors import RegistrationConflict
 from mainspring.beats.facts import GENESIS, Dead, Impulse, read_journal
 from mainspring.beats.line import Kept, Registered, cell_key, number
-from mainspring.beats.registry import Registry
+from mainspring.beats.registry import Enzyme, Registry
 from mainspring.beats.report import Report
 from mainspring.beats.rules import Rules
 from mainspring.beats.value import content_of, to_text
@@ -60,12 +62,14 @@ class State:
         self.dead: dict[int, list[Dead]] = {}
         self.journals: dict[int, bytes] = {}
         self.digests: dict[int, str] = {}
+        self.bound: dict[int, list[Bind]] = {}  # binding records by the beat they count from
+        self.registries: list[tuple[int, list[Registered]]] = []  # who was registered from a beat on
+        self.functions: dict[tuple[str, str], Enzyme] = {}  # by name and query, also of enzymes that are gone
         self._keep_journals = keep_journals
+        self._noted_version = -1
         self._references: dict[int, list[str]] = {}
         self._live_events: set[str] = set()
-        self.resolver = Resolver(
-            self.registry, self.bindings, dispatch=rules.dispatch, fallback_broadcast=rules.fallback_broadcast
-        )
+        self.resolver = self._resolver()
 
     def restore(self, kept: Kept) -> None:
         """Become what a log holds. Registrations hold functions and come from the program again."""
@@ -80,13 +84,19 @@ class State:
             self._references[beat] = hashes
             self.content.refer(hashes)
         self.queues = kept.queues
-        for _, binding in kept.bindings:
-            apply(binding, self.registry, self.bindings)
+        self.bound = {}
+        for since, binding in kept.bindings:
+            self.bindings.put(binding.path, binding.name, binding.kind)
+            self.bound.setdefault(since, []).append(binding)
+        self.registries = kept.registry
         self.dead = kept.dead
-        waiting = (impulse.signal for impulses in self.queues.values() for impulse in impulses)
-        self._live_events = {
-            path for path in waiting if path is not None and path.startswith("/topics/") and self.cells.latest(path)
-        }
+        for impulses in self.queues.values():
+            self.note_live_events(impulses)
+
+    def note_live_events(self, impulses: Iterable[Impulse]) -> None:
+        """Remember which waiting signals are topics' events: their paths hold something until they are dealt with."""
+        paths = (impulse.signal for impulse in impulses if impulse.event and impulse.signal is not None)
+        self._live_events.update(path for path in paths if self.cells.latest(path) is not None)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -116,6 +126,54 @@ class State:
         if beat >= at:
             return None
         return [tree.dead_letter(dead) for dead in self.dead.get(beat, ())]
+
+    # --- registry and bindings ----------------------------------------------------------------------------------------
+
+    def change(self, change: object) -> Bind | None:
+        """Put a change in force from the next beat on; the binding record that changed, if one did.
+
+        Two enzymes of one beat may have asked for contradicting registrations; the first in agenda order stands.
+        """
+        match change:
+            case Register(registration):
+                try:
+                    self.registry.add(registration)
+                except RegistrationConflict:
+                    return None
+                self.functions[registration.name, registration.query] = registration.function
+            case Unregister(name):
+                self.registry.remove(name)
+            case Bind(path, name, kind) if self.bindings.put(path, name, kind):
+                self.bound.setdefault(self.beat, []).append(change)
+                return change
+        return None
+
+    def use_registry(self, registry: Registry) -> None:
+        """Replace the registry as a whole."""
+        self.registry = registry
+        self.resolver = self._resolver()
+
+    def _resolver(self) -> Resolver:
+        rules = self.rules
+        return Resolver(
+            self.registry, self.bindings, dispatch=rules.dispatch, fallback_broadcast=rules.fallback_broadcast
+        )
+
+    def note_registry(self) -> list[Registered] | None:
+        """Remember who is registered for the beat that begins; given when it is not who was before."""
+        if self.registry.version == self._noted_version:
+            return None
+        self._noted_version = self.registry.version
+        now = [
+            Registered(entry.name, entry.query, entry.match, entry.before, entry.after)
+            for entry in self.registry.entries()
+        ]
+        if now == (self.registries[-1][1] if self.registries else []):
+            return None
+        if self.registries and self.registries[-1][0] == self.beat:
+            self.registries.pop()  # the same beat begins again
+        self.registries.append((self.beat, now))
+        return now
 
     # --- a beat -------------------------------------------------------------------------------------------------------
 
@@ -183,7 +241,7 @@ class State:
         self.digest = self.digests[beat] = decided.report.digest
         self.beat = beat + 1
         for change in decided.changes:
-            apply(change, self.registry, self.bindings)
+            self.change(change)
 
     # --- retention ----------------------------------------------------------------------------------------------------
 
@@ -204,9 +262,3 @@ class State:
         garbage.extend(cell_key(path, since) for path, since in self.cells.forget_before(self.oldest))
         garbage.extend(f"cas/{sha256}" for sha256 in self.content.sweep())
         return garbage, list(gone)
-
-    def registered(self) -> list[Registered]:
-        return [
-            Registered(entry.name, entry.query, entry.match, entry.before, entry.after)
-            for entry in self.registry.entries()
-        ]

@@ -16,7 +16,6 @@ from typing import Any, Final
 import msgspec
 
 from mainspring.beats.facts import (
-    Carry,
     Commit,
     Dead,
     Delete,
@@ -78,10 +77,6 @@ def part_of(facts: Sequence[Fact], part: str | None, content: Callable[[str], st
 
 def inbox(facts: Sequence[Fact]) -> list[Impulse]:
     return [fact.impulse for fact in facts if isinstance(fact, Enqueue)]
-
-
-def carried(facts: Sequence[Fact]) -> list[Impulse]:
-    return [fact.impulse for fact in facts if isinstance(fact, Carry)]
 
 
 def _inbox(facts: Sequence[Fact], _: Callable[[str], str | None]) -> list[dict[str, Any]]:

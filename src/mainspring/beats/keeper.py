@@ -1,0 +1,97 @@
+"""Keeping a line in the log: what has to be written with the next beat, and what may go.
+
+Signals and bindings that come from outside are written with the next beat, or earlier when somebody asks for it; what
+retention lets go is deleted with the next beat. Nothing is written on its own account, so a beat is one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mainspring.beats.changes import Bind
+from mainspring.beats.facts import Impulse
+from mainspring.beats.line import Changes, Head, Line, Registered
+from mainspring.beats.state import RECENT, Decided, State
+from mainspring.log import Operation
+
+
+class Keeper:
+    """Between a state in memory and its line in a log."""
+
+    def __init__(self, line: Line, state: State) -> None:
+        self.line = line
+        self._state = state
+        self._signals: list[tuple[int, Impulse]] = []
+        self._bindings: list[tuple[int, Bind]] = []
+        self._registry: list[Registered] | None = None
+        self._garbage: list[str] = []
+        self._old_journals: list[str] = []
+
+    async def load(self) -> None:
+        """Make the state what the line holds. Bindings the program has declared meanwhile count from the next beat."""
+        state = self._state
+        kept = await self.line.load()
+        if kept is None:
+            return
+        declared = state.bindings.records()
+        self._bindings.clear()
+        state.restore(kept)
+        for record in declared:
+            self.note_binding(state.change(Bind(*record)))
+        for beat in range(max(state.oldest, state.beat - RECENT), state.beat):
+            journal = await self.line.journal(beat)
+            if journal is not None:
+                state.journals[beat] = journal
+        await self.collect()
+
+    def note_signal(self, lands: int, impulse: Impulse) -> None:
+        self._signals.append((lands, impulse))
+
+    def note_binding(self, bound: Bind | None) -> None:
+        if bound is not None:
+            self._bindings.append((self._state.beat, bound))
+
+    def note_registry(self, registered: list[Registered] | None) -> None:
+        self._registry = registered or self._registry
+
+    async def save_beat(self, decided: Decided, operations: Sequence[Operation]) -> None:
+        """Write a beat and everything that waited for it, as one batch."""
+        beat = self._state.beat
+        made = [(beat + 1, change) for change in decided.changes if isinstance(change, Bind)]
+        await self.line.save(
+            Changes(
+                head=self._head(beat, decided.report.digest),
+                journal=decided.journal,
+                cells=decided.cells,
+                contents=decided.contents,
+                references=decided.references,
+                queued=[*((lands, impulse) for lands, impulse in self._signals if lands > beat), *decided.queued],
+                carried=decided.carried,
+                bindings=[*self._bindings, *made],
+                registry=self._registry,
+                dead=decided.dead,
+                garbage=self._garbage,
+                old_journals=self._old_journals,
+                operations=operations,
+            )
+        )
+        self._signals, self._bindings, self._registry = [], [], None
+        self._garbage, self._old_journals = [], []
+
+    async def save_rest(self) -> None:
+        """Write what came from outside since the last beat."""
+        state = self._state
+        head = self._head(state.beat - 1, state.digest)
+        await self.line.save(Changes(head, queued=self._signals, bindings=self._bindings))
+        self._signals, self._bindings = [], []
+
+    async def collect(self) -> None:
+        """Note what retention lets go; it leaves the log with the next beat."""
+        keys, beats = self._state.forget()
+        self._garbage.extend(keys)
+        for beat in beats:
+            self._garbage.extend(await self.line.queue_keys(beat))
+            self._old_journals.extend(await self.line.journal_keys(beat))
+
+    def _head(self, beat: int, digest: str) -> Head:
+        return Head(beat, digest, self._state.paused, self._state.oldest)
