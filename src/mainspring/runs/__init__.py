@@ -17,6 +17,7 @@ from mainspring.runs.builtin import (
     WaitSignal,
 )
 from mainspring.runs.context import Context, Later
+from mainspring.runs.durable_runs import DurableRuns, NotFinished, RunConflict
 from mainspring.runs.effect import Answer, Effect, end, resume, tail
 from mainspring.runs.errors import (
     AlreadyAnswered,
@@ -34,43 +35,64 @@ from mainspring.runs.errors import (
     WrongAnswer,
 )
 from mainspring.runs.group import Group, Perform
+from mainspring.runs.journal import BadRunId, Entry, ReplayMismatch, RunRecord, StoredFailure
 from mainspring.runs.outcome import Cancelled, Failed, Outcome, Value
+from mainspring.runs.ports import AskPort, EventPort, Prepared, PublishPort
+from mainspring.runs.registry import UnknownProgram
 from mainspring.runs.run import Run
 from mainspring.runs.runtime import Runtime
+from mainspring.runs.serial import Unserialisable
+from mainspring.runs.store import History, UnknownRun
 
 __all__ = [
     "AlreadyAnswered",
     "Answer",
     "Ask",
+    "AskPort",
+    "BadRunId",
     "Cancelled",
     "Context",
+    "DurableRuns",
     "Effect",
     "EffectTimeout",
+    "Entry",
+    "EventPort",
     "Failed",
     "Group",
     "GroupClosed",
     "HandlerGaveUp",
     "HasEnded",
+    "History",
     "Join",
     "Later",
     "NoHostLoop",
     "NotAnEffect",
+    "NotFinished",
     "NotIdle",
     "Now",
     "Outcome",
     "Perform",
+    "Prepared",
     "Publish",
+    "PublishPort",
     "Random",
+    "ReplayMismatch",
     "Run",
     "RunCancelled",
+    "RunConflict",
     "RunError",
+    "RunRecord",
     "Runtime",
     "Signal",
     "Sleep",
     "Spawn",
+    "StoredFailure",
     "TimedOut",
     "UnhandledEffect",
+    "UnknownProgram",
+    "UnknownRun",
     "UnobservedFailure",
+    "Unserialisable",
     "Until",
     "Uuid",
     "Value",

@@ -93,7 +93,7 @@ class DurableState:
         self._consumed: list[Operation] = []
         self._effect: type = object
         self._args = b""
-        self._at = 0
+        self._at = -1  # epoch ms when the effect was performed, once that is known
         self._value = b"null"
         self._versions: dict[str, int] | None = None
 
@@ -127,14 +127,14 @@ class DurableState:
             self._scheduler.bring(run, FAILURE, error)
             return
         self._effect = type(effect)
-        self._at = 0
+        self._at = -1
         self.note = NULL
         if self.entries is not None and self._replay(run, effect, handled.name):
             return
         if self._versions is not None and isinstance(effect, Version) and effect.name in self._versions:
             self._scheduler.enqueue(run, RESUME, self._versions[effect.name])
             return
-        if self._at == 0:
+        if self._at < 0:
             self._at = self._scheduler.clock.wall_ms()
         self._scheduler.call_handler(run, effect, handled)
 

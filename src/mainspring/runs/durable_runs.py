@@ -97,6 +97,7 @@ class DurableRuns:
         self._source = source
         self._signals = 0
         self._delivered: set[str] = set()
+        self._beginning: dict[str, list[asyncio.Future[None]]] = {}
         self._watched: dict[str, list[Run[Any]]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._opening = False
@@ -170,6 +171,18 @@ class DurableRuns:
         self._write_start(run)
         return run
 
+    async def written(self, run: Run[Any]) -> None:
+        """Wait until the beginning of a run is stored, or it turned out to exist."""
+        if run.id in self._runs and run._durable is not None and not run._durable.opened:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._beginning.setdefault(run.id, []).append(waiter)
+            await waiter
+
+    def _has_begun(self, run_id: str) -> None:
+        for waiter in self._beginning.pop(run_id, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
     def _new(self, record: RunRecord, program: Program, *, opened: bool) -> Run[Any]:
         run: Run[Any] = Run(record.id, record.program, self._scheduler)
         run._durable = DurableState(record, None, self._scheduler, self.writer)
@@ -207,6 +220,7 @@ class DurableRuns:
         """The record stands: the first step, or the outcome of a run that was cancelled before it."""
         assert run._durable is not None
         run._durable.opened = True
+        self._has_begun(run.id)
         if run._done:
             assert run._outcome is not None
             run._durable.settle(run, run._outcome)
@@ -231,6 +245,7 @@ class DurableRuns:
             self._runs.pop(run.id, None)
             self._scheduler.abandon(run)
             self._watched.setdefault(run.id, []).append(run)
+            self._has_begun(run.id)
 
     async def _take_over(self, run: Run[Any], record: RunRecord) -> None:
         """Turn a fresh handle into the run that the log already knows."""
@@ -247,6 +262,7 @@ class DurableRuns:
     def _conclude(self, run: Run[Any], outcome: Outcome[Any]) -> None:
         self._runs.pop(run.id, None)
         self._scheduler.conclude(run, outcome)
+        self._has_begun(run.id)
 
     # -- going on
 

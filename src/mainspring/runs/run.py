@@ -86,6 +86,11 @@ class Run(Generic[T]):
         return {Value: "value", Failed: "failed"}.get(type(self._outcome), "cancelled")
 
     @property
+    def is_durable(self) -> bool:
+        """Whether the run keeps a journal."""
+        return self._durable is not None
+
+    @property
     def steps(self) -> int:
         """How many steps the run has taken in this process."""
         return self._steps

@@ -17,7 +17,7 @@ Durable, on a log:
     await runtime.stop_service()                     # lets go; unfinished runs go on elsewhere or later
 
 A node hosts it on its own loop (`Runtime(loop=loop)`) and passes in what `Ask`, `Publish` and `WaitEvent` need
-(`runtime.connect(Ports(...))`).
+(`runtime.connect(ask=..., publish=..., events=...)`).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ import asyncio
 import math
 import random as random_module
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mainspring.log import Log
 from mainspring.loop import Clock, Loop, MonotonicClock, VirtualClock
 from mainspring.runs import builtin
 from mainspring.runs.answering import Handler, registration
-from mainspring.runs.builtin import Join, Signal, Spawn, WaitSignal
+from mainspring.runs.builtin import Ask, Join, Publish, Signal, Spawn, WaitEvent, WaitSignal
 from mainspring.runs.context import Context
 from mainspring.runs.durable_runs import DurableRuns
 from mainspring.runs.effect import Effect, resume
@@ -41,15 +41,14 @@ from mainspring.runs.family import adopt, root_of
 from mainspring.runs.group import Perform
 from mainspring.runs.hosting import AsyncioHost, LoopHost
 from mainspring.runs.outcome import Outcome
+from mainspring.runs.ports import AskPort, EventPort, PublishPort, ask_handler, publish_handler, wait_event_handler
 from mainspring.runs.programs import bind, name_of
 from mainspring.runs.registry import Programs
 from mainspring.runs.run import Run
 from mainspring.runs.scheduler import FailureSink, Scheduler
 from mainspring.runs.service import Service
 from mainspring.runs.signals import Mailboxes
-
-if TYPE_CHECKING:
-    pass
+from mainspring.runs.watchdog import SlowStep, Watchdog, warn
 
 SETTLE_TURNS = 20  # turns of the asyncio loop without anything new before handlers count as waiting
 DEFAULT_MAX_TICKS = 10_000  # run_until_idle gives up after so many: a run that never rests is a bug in the test
@@ -72,10 +71,12 @@ class Runtime:
         lease_ms: int = 15_000,
         recovery_ms: int = 5_000,
         retention_ms: int | None = None,
+        slow_step_ms: int | None = None,
+        on_slow_step: SlowStep = warn,
     ) -> None:
         """`lease_ms`: after so long without renewal another node goes on with this node's durable runs; `recovery_ms`
         is how often it is renewed and others are looked after, `retention_ms` how long finished runs are kept (None:
-        for ever).
+        for ever). With `slow_step_ms` a thread reports runs that do not suspend for so long.
         """
         self.clock: Clock = clock or MonotonicClock()
         self.programs = Programs()
@@ -89,6 +90,7 @@ class Runtime:
         self._mailboxes = Mailboxes(self._scheduler)
         self._runs: dict[str, Run[Any]] = {}
         self._scheduler.on_outcome.append(lambda run, outcome: self._runs.pop(run.id, None))
+        self._watchdog = None if slow_step_ms is None else Watchdog(self._scheduler, slow_step_ms, on_slow_step)
         source = random or random_module.SystemRandom()
         self._durable: DurableRuns | None = None
         if log is not None:
@@ -126,6 +128,17 @@ class Runtime:
         `strict` demands resume, tail or end. A handler that has not answered after `timeout_ms` fails the run.
         """
         self._scheduler.handlers[effect] = registration(effect, handler, strict, timeout_ms)
+
+    def connect(
+        self, *, ask: AskPort | None = None, publish: PublishPort | None = None, events: EventPort | None = None
+    ) -> None:
+        """Pass in what `Ask`, `Publish` and `WaitEvent` need; an effect without its port is unhandled."""
+        if ask is not None:
+            self.handle(Ask, ask_handler(ask))
+        if publish is not None:
+            self.handle(Publish, publish_handler(publish))
+        if events is not None:
+            self.handle(WaitEvent, wait_event_handler(events))
 
     def register(self, program: Any, name: str | None = None) -> str:
         """Make a program known by name, for durable runs and for starting by name."""
@@ -233,6 +246,16 @@ class Runtime:
     def live(self) -> int:
         """Runs without an outcome."""
         return self._scheduler.live
+
+    def close(self) -> None:
+        """Cancel every run that is not durable, let go of those that are, and stop the watchdog."""
+        for run in self.runs():
+            if run._durable is None:
+                run.cancel("the runtime was closed")
+        if self._durable is not None:
+            self._durable.let_go()
+        if self._watchdog is not None:
+            self._watchdog.stop()
 
     # -- driving
 
