@@ -166,7 +166,9 @@ class Host:
 
     def event(self, value: int = 0) -> io.FileIO:
         """An eventfd: always writable, readable when its value is not 0."""
-        return self.keep(io.FileIO(os.eventfd(value, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+"))
+        event = io.FileIO(os.eventfd(value, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")
+        self.keep(event)
+        return event
 
     def file(self) -> Any:
         return self.keep(tempfile.TemporaryFile(buffering=0))

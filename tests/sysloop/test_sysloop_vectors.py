@@ -217,7 +217,7 @@ class World:
         self.received = b""
         self.code = 0
         self.calls: list[tuple[str, int]] = []
-        self.expected = bytes.fromhex(vector.get("response_spec_hex", vector["response_hex"]))
+        self.expected = bytes.fromhex(vector["response_spec_hex" if "response_spec_hex" in vector else "response_hex"])
 
     def answer(self) -> Answer:
         (only,) = answers(self.received)
@@ -412,7 +412,7 @@ class World:
         elif self.vector["on"] == "calls":
             assert self.calls == [(call, code) for call, code in self.vector["calls"]]
         else:
-            volatile = self.vector.get("volatile_spec", self.vector["volatile"])
+            volatile = self.vector["volatile_spec" if "volatile_spec" in self.vector else "volatile"]
             assert same(self.received, self.expected, volatile), answers(self.received)
         if "write_rc" in self.vector:
             wanted = self.vector["write_rc"]

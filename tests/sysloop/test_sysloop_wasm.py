@@ -33,7 +33,12 @@ def test_the_example_watches_a_pipe_arms_a_timer_and_polls(guest: Guest, host: H
     output, guest_output = host.pipe()
     guest.reserve(1, guest_output)
     assert guest.attach(reader) == 3
-    host.later(0.7, lambda: (writer.write(b"hello\n"), writer.close()))
+
+    def speak() -> None:
+        writer.write(b"hello\n")
+        writer.close()
+
+    host.later(0.7, speak)
     assert run_module(EXAMPLE, guest) == 0
     assert output.read(100) == b"tick\nhello\n"
 
