@@ -30,9 +30,9 @@ from mainspring.kernel.exchange import Exchange, Observer
 from mainspring.kernel.faults import CapabilityError, ErrorData, NotConfigured
 from mainspring.kernel.lineage import Node, causation_tree
 from mainspring.kernel.pending import Caller, Mail, Origin
+from mainspring.kernel.slots import slot_for
 from mainspring.kernel.supervisor import Slot, said
 from mainspring.kernel.timers import Timers
-from mainspring.kernel.workers import slot_for
 from mainspring.log import Log
 from mainspring.loop import Clock, Loop, MonotonicClock
 from mainspring.message import Ids, Message, Metadata, counted_ids, encode_data, is_type
@@ -162,6 +162,11 @@ class Kernel:
         if self._own_loop:
             self.loop.attach()
         self.running = True
+        for slot in self._slots:
+            try:
+                await slot.ready()
+            except Exception as error:
+                raise BootError(f"capability {slot.id!r} could not be started: {said(error)}") from error
         self.blobs.start()
         if self.exchange.durable is not None:
             await self.exchange.durable.recover()

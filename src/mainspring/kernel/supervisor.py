@@ -28,6 +28,7 @@ from mainspring.message import Message, encode_data
 
 if TYPE_CHECKING:
     from mainspring.kernel.kernel import Kernel
+    from mainspring.loop import Loop
 
 Fault = tuple[Any, "Mail | None", str, str]  # the actor, what it was handling, the fault's type and text
 
@@ -66,6 +67,9 @@ class Slot:
         actor, self.actor = self.actor, None
         if actor is not None:
             self._terminate(actor)
+
+    async def ready(self) -> None:
+        """Wait until the first actor can take mail; raises when it never will."""
 
     async def ended(self) -> None:
         """Wait until what `stop` ended is gone."""
@@ -219,7 +223,7 @@ class HandlerSlot(Slot):
         error = self.exchange.error(mail.message, mail.message.type, refusal.data())
         self.exchange.loop.offer(self.exchange.turn_outcome, (mail, error))
 
-    def broke(self, actor: Mailbox, mail: Mail, error: BaseException) -> None:
+    def broke(self, actor: Mailbox, mail: Mail | None, error: BaseException) -> None:
         """A handler raised, or returned what its contract forbids."""
         if isinstance(error, BadOutput):
             self.fault(actor, mail, faults.ACTOR_FAULT, f"invalid output: {error.message}")
@@ -255,22 +259,30 @@ class LocalPort:
             )
         return self._slot.kernel.exchange_request(self._exchange.caused(cause, kind, type, raw, timeout_ms))
 
-    def after(self, cause: Message, delay_ms: float, kind: str, type: str, raw: msgspec.Raw) -> str:
-        return self._slot.kernel.timers.schedule(delay_ms, self._exchange.caused(cause, kind, type, raw), cause)
+    def after(
+        self, cause: Message, delay_ms: float, kind: str, type: str, raw: msgspec.Raw, *, id: str | None = None
+    ) -> str:
+        message = self._exchange.caused(cause, kind, type, raw)
+        return self._slot.kernel.timers.schedule(delay_ms, message, cause, id=id)
 
-    async def sleep(self, ms: float) -> None:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        timer = self._exchange.loop.schedule(ms, _wake, waiter)
-        try:
-            await waiter
-        finally:
-            self._exchange.loop.cancel(timer)
+    def sleep(self, ms: float) -> Awaitable[None]:
+        return sleep_on(self._exchange.loop, ms)
 
     async def publish(self, cause: Message, topic: str, payload: Any, options: dict[str, Any]) -> Any:
         publisher = self._slot.kernel.publisher
         if publisher is None:
             raise NotConfigured("this kernel has no bus to publish to", remedy="run the app with `mainspring serve`")
         return await publisher(topic, payload, **options)
+
+
+async def sleep_on(loop: Loop, ms: float) -> None:
+    """Wait on a loop's clock; the timer goes when the wait is given up."""
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    timer = loop.schedule(ms, _wake, waiter)
+    try:
+        await waiter
+    finally:
+        loop.cancel(timer)
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

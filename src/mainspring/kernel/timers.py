@@ -36,10 +36,10 @@ class Timers:
     def __len__(self) -> int:
         return len(self._pending)
 
-    def schedule(self, delay_ms: float, message: Message, cause: Message) -> str:
+    def schedule(self, delay_ms: float, message: Message, cause: Message, *, id: str | None = None) -> str:
         """Send `message` after `delay_ms`, as a consequence of `cause`; the id is for `cancel`."""
         exchange = self._exchange
-        timer = ScheduledMessage(exchange.ids(), exchange.clock.wall_ms() + int(delay_ms), message, cause)
+        timer = ScheduledMessage(id or exchange.ids(), exchange.clock.wall_ms() + int(delay_ms), message, cause)
         timer.handle = exchange.loop.schedule(delay_ms, self._fire, timer)
         self._pending[timer.id] = timer
         return timer.id

@@ -21,7 +21,7 @@ from mainspring.kernel import faults
 from mainspring.kernel.capability import Plan, RestartPolicy
 from mainspring.kernel.faults import is_error_data
 from mainspring.kernel.pending import Mail
-from mainspring.kernel.supervisor import HandlerSlot, Slot, said
+from mainspring.kernel.supervisor import Slot, said
 from mainspring.message import Message, encode_data, parse
 
 if TYPE_CHECKING:
@@ -172,10 +172,3 @@ def _causation_of(given: Any) -> str:
     metadata = given.get("metadata") if isinstance(given, dict) else getattr(given, "metadata", None)
     found = metadata.get("causation") if isinstance(metadata, dict) else getattr(metadata, "causation", None)
     return found if isinstance(found, str) else ""
-
-
-def slot_for(plan: Plan, kernel: Kernel, policy: RestartPolicy) -> Slot:
-    """The kind of slot a capability needs."""
-    if plan.capability.handlers:
-        return HandlerSlot(plan, kernel, policy)
-    return WorkerSlot(plan, kernel, policy)

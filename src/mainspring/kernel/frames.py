@@ -1,0 +1,65 @@
+"""Frames: what a node and an actor in another process say to each other, over a socket pair.
+
+Each frame is four bytes of length and a msgpack array. Data stays JSON text inside, so that nothing is decoded only to
+be passed on. One mail is under way at a time; `number` says which one a frame is about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Any, Final
+
+import msgspec
+
+MAX_FRAME_BYTES: Final = 256 << 20  # far beyond any message; more is a broken stream
+_LENGTH: Final = struct.Struct("!I")
+
+
+class Frame(msgspec.Struct, array_like=True, omit_defaults=True):
+    """One step of the conversation.
+
+    From the node: `start` (text: the job as JSON), `mail` and `post` (raw: a message line; ask: which listener), `answer` (number: of the
+    ask). From the actor: `ready`, `broken`, `reply`, `refused`, `fault`, `crash`, `emit`, `ask`, `after`, `publish`,
+    and for low-level actors `said` and `error`.
+    """
+
+    op: str
+    number: int = 0
+    kind: str = ""
+    type: str = ""
+    raw: bytes = b""
+    text: str = ""
+    ask: int = 0
+    amount: float | None = None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Frame).decode
+
+
+def packed(frame: Frame) -> bytes:
+    body = _encode(frame)
+    return _LENGTH.pack(len(body)) + body
+
+
+async def next_frame(reader: asyncio.StreamReader) -> Frame | None:
+    """The next frame; None when the other side is gone."""
+    try:
+        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        if length > MAX_FRAME_BYTES:
+            return None
+        return _decode(await reader.readexactly(length))
+    except (asyncio.IncompleteReadError, ConnectionError, msgspec.DecodeError):
+        return None
+
+
+class Job(msgspec.Struct):
+    """What an actor's process has to run: the functions of a declared capability, or one spawn."""
+
+    capability: str
+    path: list[str]
+    handlers: list[tuple[str, str, Any]] = []  # kind, type, place
+    spawn: Any = None
+    blob_folder: str = ""
+    memory_mb: int | None = None
