@@ -77,7 +77,7 @@ class Settings:
     send_buffer_bytes: int = setting(
         1 << 20, "Bytes a connection may leave unread before deliveries to it pause.", unit="bytes", least=4096
     )
-    metrics_interval_ms: int = setting(10_000, "Time between two events in system.metrics. 0: none.", unit="ms", least=0)
+    metrics_interval_ms: int = setting(10_000, "Time between events of system.metrics; 0: none.", unit="ms", least=0)
     retention_interval_ms: int = setting(
         60_000, "Time between two rounds of retention and compaction.", unit="ms", least=10
     )

@@ -1,12 +1,11 @@
 """`Bus`: the one door to topics, groups and events. WebSocket, HTTP, capabilities and the command line all use it.
 
-It builds the parts and hands requests to them; the ideas are in the parts. `Publisher` is the one way to the log, `Group`
-the state machine of delivery, `Delivery` its driver, `Session` one connection.
+It builds the parts and hands requests to them; the ideas are in the parts. `Publisher` is the one way to the log,
+`Group` the state machine of delivery, `Delivery` its driver, `Session` one connection.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Literal

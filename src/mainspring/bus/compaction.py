@@ -1,12 +1,14 @@
 """Compaction: of each key only the newest event stays.
 
-A topic with `compact` is a table: its newest event per key is the key's value, and a `null` payload (a tombstone) says that
-the key is gone. In the background, older events of a key are removed, and tombstones once every reader had time to see them
-(`tombstoneMs`). Events without a key are left alone. Offsets stay as they are; the gaps are skipped by readers.
+A topic with `compact` is a table: its newest event per key is the key's value, and a `null` payload (a tombstone) says
+that the key is gone. In the background, older events of a key are removed, and tombstones once every reader had time to
+see them (`tombstoneMs`). Events without a key are left alone. Offsets stay as they are; the gaps are skipped by
+readers.
 
-A round goes over a partition twice: first over what came since the last round, to learn the newest offset of each key in
-it (so many keys at a time that memory stays bounded), then over everything before, removing what is older. Each removal
-is a batch of its own and says nothing about the next: a node that dies in between has removed less, and nothing wrong.
+A round goes over a partition twice: first over what came since the last round, to learn the newest offset of each key
+in it (so many keys at a time that memory stays bounded), then over everything before, removing what is older. Each
+removal is a batch of its own and says nothing about the next: a node that dies in between has removed less, and nothing
+wrong.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _Progress(msgspec.Struct, frozen=True, rename="camel"):
-    """`clean`: below this offset no key has two events. `tombstone_ts`: the oldest tombstone that is still kept, or 0."""
+    """`clean`: below this offset no key has two events. `tombstone_ts`: the oldest tombstone still kept, or 0."""
 
     clean: int = 1
     tombstone_ts: int = 0

@@ -13,14 +13,15 @@ from typing import Final
 
 from mainspring.bus.errors import BadFrame
 
-_MONTHS: Final = {name: n for n, name in enumerate("jan feb mar apr may jun jul aug sep oct nov dec".split(), 1)}
-_DAYS: Final = {name: n for n, name in enumerate("sun mon tue wed thu fri sat".split())}
+_MONTHS: Final = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
+_DAYS: Final = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
+_NO_NAMES: Final[dict[str, int]] = {}
 _FIELDS: Final = (
-    ("minute", 0, 59, {}),
-    ("hour", 0, 23, {}),
-    ("day of month", 1, 31, {}),
-    ("month", 1, 12, _MONTHS),
-    ("day of week", 0, 7, _DAYS),
+    ("minute", 0, 59, _NO_NAMES),
+    ("hour", 0, 23, _NO_NAMES),
+    ("day of month", 1, 31, _NO_NAMES),
+    ("month", 1, 12, {name: number for number, name in enumerate(_MONTHS, 1)}),
+    ("day of week", 0, 7, {name: number for number, name in enumerate(_DAYS)}),
 )
 _MOST_DAYS: Final = 366 * 8 + 2  # 29 February may be eight years away
 
@@ -72,7 +73,7 @@ def _parse(text: str, what: str, least: int, most: int, names: dict[str, int]) -
         else:
             low = _number(first, what, names)
             high = _number(last, what, names) if dash else (most if step else low)
-        every = _number(step, what, {}) if "/" in part else 1
+        every = _number(step, what, _NO_NAMES) if "/" in part else 1
         if not least <= low <= high <= most or every < 1:
             raise BadFrame(f"{part!r} does not fit the {what} of a cron line", remedy=f"use {least} to {most}")
         found.update(range(low, high + 1, every))

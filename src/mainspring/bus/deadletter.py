@@ -1,8 +1,8 @@
 """Dead letters: events a group could not handle.
 
 An event cannot be moved, because other groups still need it. So a copy goes to `<topic>.DLQ`, a notice to
-`system.bus.dlq`, and for the group that failed it is settled. All three are one batch: the event is never lost, and never
-dies twice. The copy keeps payload, key and headers; where it came from and why it died is added to its headers.
+`system.bus.dlq`, and for the group that failed it is settled. All three are one batch: the event is never lost, and
+never dies twice. The copy keeps payload, key and headers; where it came from and why it died is added to its headers.
 
 Sending a dead letter back is the same in reverse: the copy on the original topic and the removal from `<topic>.DLQ` are
 one batch. The event then comes to every group of the topic, like any new event.

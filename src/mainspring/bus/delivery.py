@@ -1,8 +1,8 @@
 """Drives the groups: wakes them, reads for them, watches their leases, stores their positions.
 
 Work is collected per slice. However many acknowledgements arrive in one slice, a group delivers once; however many
-positions change within a few milliseconds, each is stored once, and all of them share the log's next commit with whatever
-is published at the time.
+positions change within a few milliseconds, each is stored once, and all of them share the log's next commit with
+whatever is published at the time.
 """
 
 from __future__ import annotations

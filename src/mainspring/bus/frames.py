@@ -1,11 +1,11 @@
 """The protocol's frames: typed decoding of what clients send, and the bytes of what they get.
 
 A frame is decoded once, straight into its type; fields nobody asked for are skipped, so that newer clients can talk to
-older nodes. `payload` and `corr` stay the bytes they were: a payload is stored and delivered without being decoded. Only
-when decoding fails is the text looked at a second time, to say what exactly is wrong.
+older nodes. `payload` and `corr` stay the bytes they were: a payload is stored and delivered without being decoded.
+Only when decoding fails is the text looked at a second time, to say what exactly is wrong.
 
-Outgoing frames are joined from bytes. Encoding a delivered event again would cost more than everything else the node does
-for it.
+Outgoing frames are joined from bytes. Encoding a delivered event again would cost more than everything else the node
+does for it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Frame(msgspec.Struct, tag_field="type", frozen=True, gc=False):
     corr: msgspec.Raw = NOTHING
 
 
-class Publish(Frame, tag="PUBLISH", kw_only=True):
+class Publish(Frame, tag="PUBLISH", frozen=True, gc=False, kw_only=True):
     topic: str
     payload: msgspec.Raw
     key: str | None = None
@@ -54,7 +54,7 @@ class BatchEvent(msgspec.Struct, frozen=True, gc=False):
     not_before: Offset | None = None
 
 
-class PublishBatch(Frame, tag="PUBLISH_BATCH", kw_only=True):
+class PublishBatch(Frame, tag="PUBLISH_BATCH", frozen=True, gc=False, kw_only=True):
     topic: str
     events: Annotated[list[BatchEvent], msgspec.Meta(min_length=1)]
 
@@ -66,7 +66,7 @@ class Filter(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     header: tuple[str, str] | None = None
 
 
-class Subscribe(Frame, tag="SUBSCRIBE", kw_only=True):
+class Subscribe(Frame, tag="SUBSCRIBE", frozen=True, gc=False, kw_only=True):
     topic: str
     group: str
     start: Start | None = msgspec.field(default=None, name="from")
@@ -77,19 +77,19 @@ class Subscribe(Frame, tag="SUBSCRIBE", kw_only=True):
     sticky: bool = False
 
 
-class Unsubscribe(Frame, tag="UNSUBSCRIBE", kw_only=True):
+class Unsubscribe(Frame, tag="UNSUBSCRIBE", frozen=True, gc=False, kw_only=True):
     topic: str
     group: str
 
 
-class Ack(Frame, tag="ACK", kw_only=True):
+class Ack(Frame, tag="ACK", frozen=True, gc=False, kw_only=True):
     topic: str
     partition: Offset
     group: str
     offset: Offset
 
 
-class Nack(Frame, tag="NACK", kw_only=True):
+class Nack(Frame, tag="NACK", frozen=True, gc=False, kw_only=True):
     topic: str
     partition: Offset
     group: str
@@ -98,7 +98,7 @@ class Nack(Frame, tag="NACK", kw_only=True):
     delay_ms: Offset | None = None
 
 
-class Extend(Frame, tag="EXTEND", kw_only=True):
+class Extend(Frame, tag="EXTEND", frozen=True, gc=False, kw_only=True):
     topic: str
     partition: Offset
     group: str
@@ -106,11 +106,11 @@ class Extend(Frame, tag="EXTEND", kw_only=True):
     ms: Count
 
 
-class Flow(Frame, tag="FLOW", kw_only=True):
+class Flow(Frame, tag="FLOW", frozen=True, gc=False, kw_only=True):
     credits: Offset
 
 
-class ScheduleEvent(Frame, tag="SCHEDULE", kw_only=True):
+class ScheduleEvent(Frame, tag="SCHEDULE", frozen=True, gc=False, kw_only=True):
     name: str
     topic: str
     payload: msgspec.Raw
@@ -120,7 +120,7 @@ class ScheduleEvent(Frame, tag="SCHEDULE", kw_only=True):
     headers: dict[str, str] | None = None
 
 
-class Unschedule(Frame, tag="UNSCHEDULE", kw_only=True):
+class Unschedule(Frame, tag="UNSCHEDULE", frozen=True, gc=False, kw_only=True):
     name: str
 
 
@@ -129,7 +129,8 @@ TYPES: Final = frozenset(
     ("PUBLISH", "PUBLISH_BATCH", "SUBSCRIBE", "UNSUBSCRIBE", "ACK", "NACK", "EXTEND", "FLOW", "SCHEDULE", "UNSCHEDULE")
 )
 
-_decode = msgspec.json.Decoder(Request).decode
+_decoder: Final[msgspec.json.Decoder[Request]] = msgspec.json.Decoder(Request)
+_decode = _decoder.decode
 _to_json = msgspec.json.Encoder().encode
 
 

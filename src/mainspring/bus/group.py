@@ -1,15 +1,15 @@
 """A group: members that share a topic's events, each event leased to one of them at a time.
 
-This is the state machine of delivery, without clocks, sockets or storage. Its inputs are joins, leaves, acknowledgements,
-expired leases, events that were read; its outputs go to a `Host`: reads it needs, positions that changed, events that
-died. `deliver` moves as many events as there is room for and is cheap when there is nothing to do.
+This is the state machine of delivery, without clocks, sockets or storage. Its inputs are joins, leaves,
+acknowledgements, expired leases, events that were read; its outputs go to a `Host`: reads it needs, positions that
+changed, events that died. `deliver` moves as many events as there is room for and is cheap when there is nothing to do.
 
-Members share *within* a partition: the default topic has one partition, and a task queue wants many workers. So the unit
-of ownership is the event, not the partition. What comes first goes first: waiting events (redeliveries) before new ones,
-new ones by ascending offset; partitions take turns.
+Members share *within* a partition: the default topic has one partition, and a task queue wants many workers. So the
+unit of ownership is the event, not the partition. What comes first goes first: waiting events (redeliveries) before new
+ones, new ones by ascending offset; partitions take turns.
 
-Filters and stickiness make a group choosy: an event may have to wait for one member while others have room. Such events
-are parked, a bounded number of them, so that the others can go on. An event that no live member accepts is settled.
+An event that must wait for one member while others have room (see `chooser.py`) is parked, a bounded number of them, so
+that the others can go on. An event that no live member accepts is settled.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final, Protocol
 
+from mainspring.bus.chooser import Chooser
 from mainspring.bus.errors import BadOffset
 from mainspring.bus.frames import json_text
 from mainspring.bus.member import Member
 from mainspring.bus.position import OpenEvent, Position
-from mainspring.bus.sticky import KeyOwners
 from mainspring.bus.tails import ReadyEvent, Tail
 
 TURN: Final = 32  # events of one partition before the next has its turn
@@ -60,28 +60,30 @@ class Host(Protocol):
 class Group:
     """One group of one topic."""
 
-    def __init__(
-        self, topic: str, name: str, host: Host, *, ack_timeout_ms: int, max_attempts: int, first_offset: int = 1
-    ) -> None:
+    def __init__(self, topic: str, name: str, host: Host, *, ack_timeout_ms: int, max_attempts: int) -> None:
         self.topic = topic
         self.name = name
         self.ack_timeout_ms = ack_timeout_ms
         self.max_attempts = max_attempts  # 0: as often as it takes
         self.positions: dict[int, Position] = {}
-        self.members: list[Member] = []
-        self.wake_planned = 0  # used by the host
         self._host = host
-        self._rotation: deque[Member] = deque()
+        self._chooser = Chooser()
         self._turns: deque[Position] = deque()
         self._parked: list[tuple[Position, ReadyEvent, OpenEvent]] = []
-        self._choosy = False
-        self._owners = KeyOwners()
-        self._head = b',"group":%b,"offset":' % json_text(name)
+        self._check_planned = 0
+
+    @property
+    def members(self) -> list[Member]:
+        return self._chooser.members
 
     # -- partitions
 
     def add_position(self, tail: Tail, cursor: int = 1) -> Position:
-        head = b'{"type":"MESSAGE","topic":%b,"partition":%d%b' % (json_text(self.topic), tail.partition, self._head)
+        head = b'{"type":"MESSAGE","topic":%b,"partition":%d,"group":%b,"offset":' % (
+            json_text(self.topic),
+            tail.partition,
+            json_text(self.name),
+        )
         position = Position(tail, head, cursor)
         self.positions[tail.partition] = position
         self._turns.append(position)
@@ -90,57 +92,46 @@ class Group:
     def seek(self, position: Position, cursor: int, skip_before: int = 0) -> None:
         """Move the whole group in this partition; what members held there is no longer theirs."""
         for member in self.members:
-            dropped = member.held.pop(position.partition, {})
-            member.inflight -= len(dropped)
-            self._host.inflight(-len(dropped))
-            self._into_rotation(member)
+            for event in list(member.held.get(position.partition, {}).values()):
+                self._let_go(position, member, event)
+            self._chooser.woken(member)
         self._parked = [parked for parked in self._parked if parked[0] is not position]
-        self._owners.release(position.open.values())
+        self._chooser.owners.release(position.open.values())
         position.move(cursor, skip_before)
         self._host.changed(self, position)
 
     # -- members
 
     def join(self, member: Member) -> None:
-        self.members.append(member)
-        self._settle_choosiness()
-        self._into_rotation(member)
+        self._chooser.join(member)
+        self._unpark_if_not_choosy()
 
     def changed_member(self, member: Member) -> None:
         """Its window or filter is a new one."""
-        self._settle_choosiness()
-        self.woken(member)
+        self._chooser.changed()
+        self._chooser.woken(member)
+        self._unpark_if_not_choosy()
 
     def leave(self, member: Member, now: int) -> None:
         """What it held is given back at once."""
-        member.gone = True
-        self.members.remove(member)
-        if member.in_rotation:
-            self._rotation.remove(member)
+        self._chooser.leave(member)
         for partition, held in member.held.items():
             position = self.positions[partition]
             for event in list(held.values()):
                 self._let_go(position, member, event)
                 self._give_back(position, event, now)
-        self._settle_choosiness()
+        self._unpark_if_not_choosy()
 
     def woken(self, member: Member) -> None:
-        """It may have room again (window, credits, or its peer reads again)."""
-        self._into_rotation(member)
+        """It may have room again (credits, or its peer reads again)."""
+        self._chooser.woken(member)
 
-    def _settle_choosiness(self) -> None:
-        self._choosy = any(member.sticky or member.filter is not None for member in self.members)
-        self._owners.active = any(member.sticky for member in self.members)
-        if not self._choosy:
+    def _unpark_if_not_choosy(self) -> None:
+        if self._parked and not self._chooser.choosy:
             parked, self._parked = self._parked, []
             for position, ready, event in parked:
                 position.bodies[ready.offset] = ready
                 position.wait(event)
-
-    def _into_rotation(self, member: Member) -> None:
-        if not member.in_rotation and not member.gone and member.has_room():
-            member.in_rotation = True
-            self._rotation.append(member)
 
     # -- what members say
 
@@ -160,10 +151,10 @@ class Group:
         if settled:
             self._host.settled(self, position, offset, len(settled))
             self._host.changed(self, position)
-            self._into_rotation(member)
+            self._chooser.woken(member)
 
     def nack(self, member: Member, partition: int, offset: int, reason: str, delay_ms: int, now: int) -> bool:
-        """Refuse one event; it comes again, after `delay_ms` at the earliest. False when this member does not hold it."""
+        """Refuse one event; it comes again, after `delay_ms` at the earliest. False: this member does not hold it."""
         position = self._delivered_position(partition, offset)
         event = member.held.get(partition, {}).get(offset)
         if event is None:
@@ -172,7 +163,7 @@ class Group:
         event.reason = reason[:1_000]
         self._let_go(position, member, event)
         self._give_back(position, event, now, delay_ms)
-        self._into_rotation(member)
+        self._chooser.woken(member)
         return True
 
     def extend(self, member: Member, partition: int, offset: int, deadline: int) -> None:
@@ -181,15 +172,15 @@ class Group:
         event = member.held.get(partition, {}).get(offset)
         if event is not None:
             event.deadline = deadline
-            self._wake_at(deadline)
+            self._check_at(deadline)
 
     def _delivered_position(self, partition: int, offset: int) -> Position:
+        """The position, if this offset was ever given to the group (a backward seek does not unmake that)."""
         position = self.positions.get(partition)
-        if position is None or not 0 < offset < position.cursor or offset > position.tail.offset:
-            if position is not None and 0 < offset <= position.floor:
-                return position
-            raise BadOffset(f"offset {offset} of partition {partition} was never delivered to group {self.name!r}")
-        return position
+        given = 0 if position is None else min(max(position.cursor - 1, position.floor), position.tail.offset)
+        if position is not None and 0 < offset <= given:
+            return position
+        raise BadOffset(f"offset {offset} of partition {partition} was never delivered to group {self.name!r}")
 
     def _let_go(self, position: Position, member: Member, event: OpenEvent) -> None:
         """The lease ends."""
@@ -203,81 +194,86 @@ class Group:
     def _close(self, position: Position, event: OpenEvent) -> None:
         """The event is settled."""
         position.open.pop(event.offset, None)
-        position.bodies.pop(event.offset, None)
+        if event.deliveries != 1:
+            position.bodies.pop(event.offset, None)
         if event.key is not None:
-            self._owners.taken_up(event)
-            self._owners.closed(event.key)
+            self._chooser.owners.taken_up(event)
+            self._chooser.owners.closed(event.key)
 
     # -- leases that end without an answer
 
     def check(self, now: int) -> None:
         """End the leases whose time is up, let delayed events wait, and plan the next check."""
-        self.wake_planned = 0
+        self._check_planned = 0
         earliest = 0
         for position in self.positions.values():
-            for event in [e for e in position.open.values() if e.member is not None and e.deadline <= now]:
-                member = event.member
-                assert isinstance(member, Member)
-                self._let_go(position, member, event)
-                self._give_back(position, event, now)
-                self._into_rotation(member)
-            position.promote(now)
-            for event in position.open.values():
-                if event.member is not None and (not earliest or event.deadline < earliest):
+            for event in [e for e in position.open.values() if e.member is not None]:
+                if event.deadline <= now:
+                    self._expire(position, event, now)
+                elif not earliest or event.deadline < earliest:
                     earliest = event.deadline
+            position.promote(now)
         if earliest:
             # Leases end one by one; looking at all of them for each would be quadratic.
             earliest = max(earliest, now + min(self.ack_timeout_ms // 10, COARSEST_CHECK_MS))
         due = min((position.delayed[0][0] for position in self.positions.values() if position.delayed), default=0)
         following = min(filter(None, (earliest, due)), default=0)
         if following:
-            self._wake_at(following)
+            self._check_at(following)
 
-    def _wake_at(self, deadline: int) -> None:
-        if not self.wake_planned or deadline < self.wake_planned:
-            self.wake_planned = deadline
+    def _expire(self, position: Position, event: OpenEvent, now: int) -> None:
+        member = event.member
+        assert isinstance(member, Member)
+        self._let_go(position, member, event)
+        self._give_back(position, event, now)
+        self._chooser.woken(member)
+
+    def _check_at(self, deadline: int) -> None:
+        if not self._check_planned or deadline < self._check_planned:
+            self._check_planned = deadline
             self._host.wake_at(self, deadline)
 
     def _give_back(self, position: Position, event: OpenEvent, now: int, delay_ms: int = 0) -> None:
         """A delivery failed: again later, or never again."""
-        self._owners.held_back(event)
+        self._chooser.owners.held_back(event)
         if self.max_attempts and event.deliveries >= self.max_attempts:
-            event.dying = True
-            self._host.bury(self, position)
+            self._bury(position, event)
         elif delay_ms:
             position.delay(event, now + delay_ms)
-            self._wake_at(now + delay_ms)
+            self._check_at(now + delay_ms)
         else:
             position.wait(event)
         self._host.changed(self, position)
 
+    def _bury(self, position: Position, event: OpenEvent) -> None:
+        event.dying = True
+        self._host.bury(self, position)
+
     def buried(self, position: Position, events: Iterable[OpenEvent], epoch: int) -> None:
         """Their dead letters are durable (or the events are gone)."""
-        if position.epoch != epoch:
-            return
-        for event in events:
-            self._close(position, event)
-        self._host.changed(self, position)
+        if position.epoch == epoch:
+            for event in events:
+                self._close(position, event)
+            self._host.changed(self, position)
 
     def not_buried(self, position: Position, events: Iterable[OpenEvent], epoch: int, now: int) -> None:
         """Their dead letters could not be written; try again later."""
-        if position.epoch != epoch:
-            return
-        for event in events:
-            event.dying = False
-            position.delay(event, now + RETRY_MS)
-        self._wake_at(now + RETRY_MS)
+        if position.epoch == epoch:
+            for event in events:
+                event.dying = False
+                position.delay(event, now + RETRY_MS)
+            self._check_at(now + RETRY_MS)
 
     # -- delivery
 
     def deliver(self, now: int) -> None:
         """Give out what there is and what there is room for."""
-        if not self._rotation:
+        if not self._chooser.someone_has_room:
             return
         if self._parked:
             self._deliver_parked(now)
         idle = 0
-        while self._rotation and idle < len(self._turns):
+        while self._chooser.someone_has_room and idle < len(self._turns):
             position = self._turns[0]
             self._turns.rotate(-1)
             quiet = position.cursor > position.tail.offset and not position.waiting and not position.delayed
@@ -307,8 +303,7 @@ class Group:
         moved = False
         while (event := position.next_waiting()) is not None:
             if self.max_attempts and event.deliveries >= self.max_attempts:  # restored after a restart
-                event.dying = True
-                self._host.bury(self, position)
+                self._bury(position, event)
                 continue
             ready = position.bodies.get(event.offset) or position.tail.get(event.offset)
             if ready is None:
@@ -346,21 +341,12 @@ class Group:
         if position.epoch != epoch:
             return
         position.fetching = False
-        self._answered(position, start, events, end)
-
-    def not_fetched(self, position: Position, epoch: int, now: int) -> None:
-        """The log could not be read; try again later."""
-        if position.epoch == epoch:
-            position.fetching = False
-            self._wake_at(now + RETRY_MS)
-
-    def _answered(self, position: Position, start: int, events: list[ReadyEvent], end: int) -> None:
         present = {event.offset: event for event in events}
         gone = [e for e in position.open.values() if start <= e.offset <= end and e.offset not in present]
         for event in gone:
             if event.member is None and not event.dying:
                 self._close(position, event)
-        for offset in list(position.waiting):
+        for offset in position.waiting:
             if offset in present:
                 position.bodies[offset] = present[offset]
         if start <= position.cursor <= end:
@@ -370,6 +356,12 @@ class Group:
         if gone or not position.ahead:
             self._host.changed(self, position)
 
+    def not_fetched(self, position: Position, epoch: int, now: int) -> None:
+        """The log could not be read; try again later."""
+        if position.epoch == epoch:
+            position.fetching = False
+            self._check_at(now + RETRY_MS)
+
     def _place(self, position: Position, ready: ReadyEvent, event: OpenEvent | None, now: int) -> bool:
         """Lease the event to someone, park it or settle it. False: it must stay where it is, nobody has room."""
         if position.skip_before and event is None:
@@ -377,34 +369,33 @@ class Group:
                 position.cursor = ready.offset + 1
                 return True
             position.skip_before = 0
-        if not self._choosy:
-            member = self._first_with_room()
-            if member is None:
-                return False
-        else:
-            if not any(member.accepts(ready) for member in self.members):
-                position.cursor = max(position.cursor, ready.offset + 1)
-                if event is not None:
-                    heapq.heappop(position.waiting)
-                    self._close(position, event)
-                return True
-            member = self._choose(ready, event)
-            if member is None:
-                return self._park(position, ready, event)
+        if not self._chooser.anyone_accepts(ready):
+            if event is None:
+                position.cursor = ready.offset + 1
+            else:
+                heapq.heappop(position.waiting)
+                self._close(position, event)
+            return True
+        member = self._chooser.choose(ready, event)
+        if member is None and not (self._chooser.choosy and len(self._parked) < PARKED):
+            return False
         if event is None:
             event = self._opened(position, ready)
         else:
             heapq.heappop(position.waiting)
-        self._lease(position, member, ready, event, now)
+        if member is None:
+            self._parked.append((position, ready, event))
+        else:
+            self._lease(position, member, ready, event, now)
         return True
 
     def _opened(self, position: Position, ready: ReadyEvent) -> OpenEvent:
         event = OpenEvent(ready.offset)
         position.open[ready.offset] = event
         position.cursor = ready.offset + 1
-        if self._owners.active and ready.key is not None:
+        if self._chooser.owners.active and ready.key is not None:
             event.key = ready.key
-            self._owners.opened(ready.key)
+            self._chooser.owners.opened(ready.key)
         return event
 
     def _lease(self, position: Position, member: Member, ready: ReadyEvent, event: OpenEvent, now: int) -> None:
@@ -419,70 +410,29 @@ class Group:
         if event.deliveries > 1:
             member.retries += 1
             position.bodies.pop(event.offset, None)
-            self._owners.taken_up(event)
+            self._chooser.owners.taken_up(event)
         gate = member.gate
         if gate.credits is not None:
             gate.credits -= 1
-        if not self.wake_planned:
-            self._wake_at(event.deadline)
+        if not self._check_planned or event.deadline < self._check_planned:
+            self._check_at(event.deadline)
         self._host.inflight(1)
         self._host.delivered(self, position, event.offset, event.deliveries)
         member.deliver(position, ready, event.deliveries)
 
-    # -- who gets it
-
-    def _first_with_room(self) -> Member | None:
-        rotation = self._rotation
-        while rotation:
-            member = rotation[0]
-            if member.has_room():
-                rotation.rotate(-1)
-                return member
-            rotation.popleft()
-            member.in_rotation = False
-        return None
-
-    def _choose(self, ready: ReadyEvent, event: OpenEvent | None) -> Member | None:
-        """The member for this event, or None while the right one has no room."""
-        if self._owners.active and ready.key is not None:
-            if self._owners.must_wait(ready.key, event):
-                return None
-            owner = self._owners.owner(ready.key, [m for m in self.members if m.accepts(ready)])
-            return owner if owner.has_room() else None
-        for member in list(self._rotation):
-            if not member.has_room():
-                self._rotation.remove(member)
-                member.in_rotation = False
-            elif member.accepts(ready):
-                self._rotation.remove(member)
-                self._rotation.append(member)
-                return member
-        return None
-
-    def _park(self, position: Position, ready: ReadyEvent, event: OpenEvent | None) -> bool:
-        if len(self._parked) >= PARKED:
-            return False
-        if event is None:
-            event = self._opened(position, ready)
-        else:
-            heapq.heappop(position.waiting)
-        self._parked.append((position, ready, event))
-        return True
-
     def _deliver_parked(self, now: int) -> None:
+        chooser = self._chooser
         kept = []
-        stuck: set[str] = set()  # keys whose first parked event had to stay
+        stuck: set[str | None] = set()  # keys whose first parked event had to stay
         for position, ready, event in self._parked:
-            if not any(member.accepts(ready) for member in self.members):
+            if not chooser.anyone_accepts(ready):
                 self._close(position, event)
                 self._host.changed(self, position)
                 continue
-            member = (
-                None if ready.key in stuck or self._owners.must_wait(ready.key, event) else self._choose(ready, event)
-            )
+            member = None if ready.key in stuck else chooser.choose(ready, event)
             if member is None:
                 kept.append((position, ready, event))
-                if ready.key is not None and self._owners.active:
+                if ready.key is not None and chooser.owners.active:
                     stuck.add(ready.key)
             else:
                 self._lease(position, member, ready, event, now)
@@ -490,7 +440,7 @@ class Group:
 
 
 def _up_to(offset: int, held: dict[int, OpenEvent], *, in_order: bool) -> list[OpenEvent]:
-    """What a cumulative acknowledgement settles. First deliveries ascend, so the search can stop; redeliveries do not."""
+    """What a cumulative acknowledgement settles. First deliveries ascend, so the search can stop early."""
     found = []
     for event in held.values():
         if event.offset > offset:

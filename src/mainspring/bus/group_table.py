@@ -10,8 +10,8 @@ right after it does not move the start of a group that asked for `latest`.
     offset v        moves to v                            v (beyond the tail: waits)
     timestamp v     moves to the first event not older    the same
 
-A move concerns the whole group, also its other members: what they hold is taken from them. Moving forward settles what is
-skipped, moving backward never lowers the commit.
+A move concerns the whole group, also its other members: what they hold is taken from them. Moving forward settles what
+is skipped, moving backward never lowers the commit.
 """
 
 from __future__ import annotations
@@ -109,10 +109,11 @@ class GroupTable:
     async def store(self, group: Group) -> None:
         """Make the group's positions durable now."""
         batch = Batch()
-        stored: list[tuple[Position, int]] = []
-        for position in group.positions.values():
-            if not position.burying:
-                stored.append((position, self._delivery.put_position(batch, group, position)))
+        stored = [
+            (position, self._delivery.put_position(batch, group, position))
+            for position in group.positions.values()
+            if not position.burying
+        ]
         try:
             await self._log.commit(batch)
         except MainspringError as error:

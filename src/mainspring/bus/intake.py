@@ -1,7 +1,7 @@
 """Takes publish requests: may they, do they fit, where do they go.
 
-Everything is checked before anything is stored, so that a refused request uses no offset. WebSocket frames and Python or
-HTTP callers come through the same door.
+Everything is checked before anything is stored, so that a refused request uses no offset. WebSocket frames and Python
+or HTTP callers come through the same door.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which partition a key belongs to: the protocol's hash, the same in every language.
 
 h starts at 0; for each UTF-16 code unit c, h = 31 h + c, wrapped to 32 bits and read as signed; the partition is |h|
-modulo the number of partitions. It is Java's `String.hashCode`. Half surrogate pairs count as the units they are. |-2^31|
-is 2^31, as in JavaScript. The empty key is a key; only an absent one is keyless.
+modulo the number of partitions. It is Java's `String.hashCode`. Half surrogate pairs count as the units they are.
+|-2^31| is 2^31, as in JavaScript. The empty key is a key; only an absent one is keyless.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """Where a group stands in one partition.
 
-Two things say it all: the **cursor**, the next offset nobody of the group was given yet, and the **open** events below it,
-which were given to someone (or are kept for someone) and are not settled. Everything else below the cursor is settled. The
-commit follows from that: it is the offset before the first open one. So an acknowledgement out of order needs no
-bookkeeping of its own, and a negatively acknowledged event holds back the commit simply by staying open.
+Two things say it all: the **cursor**, the next offset nobody of the group was given yet, and the **open** events below
+it, which were given to someone (or are kept for someone) and are not settled. Everything else below the cursor is
+settled. The commit follows from that: it is the offset before the first open one. So an acknowledgement out of order
+needs no bookkeeping of its own, and a negatively acknowledged event holds back the commit simply by staying open.
 
 A backward seek opens events again that were committed once; the commit is never lowered by that (`floor`).
 
-What is stored of it (one record per topic, group and partition) survives a restart: how often an open event was delivered,
-whether it was refused, until when it must wait, and why. Runs of events that were delivered once are stored as ranges, so
-that a large window costs no more than a small one. An event counts as delivered once it is below the stored cursor.
+What is stored of it (one record per topic, group and partition) survives a restart: how often an open event was
+delivered, whether it was refused, until when it must wait, and why. Runs of events that were delivered once are stored
+as ranges, so that a large window costs no more than a small one. An event counts as delivered once it is below the
+stored cursor.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class OpenEvent:
 
 
 class PositionRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The stored form. `open`: ranges delivered once. `retried`: [offset, deliveries, refused, due (epoch ms), reason]."""
+    """The stored form. `open`: ranges delivered once. `retried`: offset, deliveries, refused, due (epoch ms), why."""
 
     topic: str
     group: str

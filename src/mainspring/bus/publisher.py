@@ -1,12 +1,12 @@
 """The bus's one way to the log.
 
-What connections publish in one slice is collected in one batch, because a batch costs more than an event. Events that carry
-an expectation need a batch of their own: it may be refused, and its neighbours must stand. The order of submission is the
-order in which requests came, so that the order of one connection's events in a partition is the order in which it sent
-them.
+What connections publish in one slice is collected in one batch, because a batch costs more than an event. Events that
+carry an expectation need a batch of their own: it may be refused, and its neighbours must stand. The order of
+submission is the order in which requests came, so that the order of one connection's events in a partition is the order
+in which it sent them.
 
-When a commit is durable, its requests are answered first and its events are shown to groups afterwards, in a turn of their
-own: nobody sees a MESSAGE before the PUBLISHED of the same event.
+When a commit is durable, its requests are answered first and its events are shown to groups afterwards, in a turn of
+their own: nobody sees a MESSAGE before the PUBLISHED of the same event.
 """
 
 from __future__ import annotations

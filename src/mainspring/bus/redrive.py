@@ -21,15 +21,13 @@ PAGE = 100
 
 async def redrive(bus: Bus, publisher: Publisher, topic: str, offsets: Sequence[int] | None) -> list[Published]:
     """All dead letters of `topic` that are there now, or those at `offsets`; where they are now."""
-    sent: list[Published] = []
     if offsets is not None:
-        for offset in offsets:
-            sent.append(await _send_back(bus, publisher, topic, await bus.dead_letter(topic, offset)))
-        return sent
+        letters = [await bus.dead_letter(topic, offset) for offset in offsets]
+        return [await _send_back(bus, publisher, topic, letter) for letter in letters]
+    sent: list[Published] = []
     start = 1
     while letters := await bus.dead_letters(topic, offset=start, limit=PAGE):
-        for letter in letters:
-            sent.append(await _send_back(bus, publisher, topic, letter))
+        sent += [await _send_back(bus, publisher, topic, letter) for letter in letters]
         start = letters[-1].offset + 1
     return sent
 

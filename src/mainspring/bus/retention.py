@@ -1,7 +1,7 @@
 """Retention: removes what a topic no longer keeps, by age, number and size, oldest first.
 
-All three say where the partition should begin; the furthest wins. Events are removed in steps so that publishers get their
-turns in between. Offsets are never used again, and a group whose next event is gone goes on behind the gap.
+All three say where the partition should begin; the furthest wins. Events are removed in steps so that publishers get
+their turns in between. Offsets are never used again, and a group whose next event is gone goes on behind the gap.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """Delayed events and schedules: rows in the log that become events when their time comes.
 
 A delayed event is kept under its due time; when it is due, one batch appends it to its topic and deletes the row. A
-schedule (`every`, cron) is kept under its name with the time it fires next; when it fires, one batch appends the event and
-moves that time on. So a node that dies in between has done both or neither: nothing is lost and nothing doubled. Both carry
-the version of the row they replace, so that two nodes on one log cannot fire the same row.
+schedule (`every`, cron) is kept under its name with the time it fires next; when it fires, one batch appends the event
+and moves that time on. So a node that dies in between has done both or neither: nothing is lost and nothing doubled.
+Both carry the version of the row they replace, so that two nodes on one log cannot fire the same row.
 
-A delayed event gets its offset when it is due, not when it is accepted. Giving it one at once would leave it below every
-group's cursor as an open event for as long as it waits, hold back every commit, and make an hour of delayed events an hour
-of memory.
+A delayed event gets its offset when it is due, not when it is accepted. Giving it one at once would leave it below
+every group's cursor as an open event for as long as it waits, hold back every commit, and make an hour of delayed
+events an hour of memory.
 
-Memory does not grow with the number of delayed events: rows are read in the order of their time, when it has come. A firing
-missed while no node ran is made up once.
+Memory does not grow with the number of delayed events: rows are read in the order of their time, when it has come. A
+firing missed while no node ran is made up once.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """One connection: decodes its frames, answers them in order, holds its subscriptions.
 
 Answers come in the order of the requests, so a client needs no `corr` to match them. Requests that wait for the log
-take a place in a queue of answers; an answer leaves when everything before it has left. A subscription begins to deliver in
-the moment its OK leaves, never before.
+take a place in a queue of answers; an answer leaves when everything before it has left. A subscription begins to
+deliver in the moment its OK leaves, never before.
 
 `receive` never waits and never raises. A connection that sends faster than the log can store becomes `congested`; its
-adapter then stops reading until `relieved`. A connection whose peer does not read is paused by its adapter: it keeps what
-it has, gets no more deliveries, and hurts nobody.
+adapter then stops reading until `relieved`. A connection whose peer does not read is paused by its adapter: it keeps
+what it has, gets no more deliveries, and hurts nobody.
 """
 
 from __future__ import annotations
@@ -165,10 +165,7 @@ class Session:
     @property
     def congested(self) -> bool:
         """Whether the adapter should stop reading for now."""
-        return (
-            len(self._answers) + len(self._waiting_frames) > CONGESTED
-            or self._unanswered_bytes > CONGESTED_BYTES
-        )
+        return len(self._answers) + len(self._waiting_frames) > CONGESTED or self._unanswered_bytes > CONGESTED_BYTES
 
     async def relieved(self) -> None:
         """Wait until the session is no longer congested."""

@@ -1,7 +1,8 @@
 """Which member a key sticks to, so that events of one key are handled in order.
 
 A key belongs to the member that got it first, for as long as that member lives; a new key goes to the member with the
-fewest. While an event of a key waits to be delivered again, later ones of that key that were not sent yet are held back.
+fewest. While an event of a key waits to be delivered again, later ones of that key that were not sent yet are held
+back.
 
 Keys are forgotten, oldest first, when there are very many and none of their events is open: order is not touched by
 that, only the habit.

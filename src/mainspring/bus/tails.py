@@ -1,9 +1,9 @@
 """The end of each partition, in memory: the newest offset, and the newest events for groups that keep up.
 
 A group that is at most a few hundred events behind is served from here and never touches storage; that is the normal
-case. The events are kept with their envelope already joined, so that ten groups share one piece of work. Nothing is kept
-for topics nobody consumes, and the whole is bounded (`TailBudget`), whatever the backlog is: what is not here is read from
-the log.
+case. The events are kept with their envelope already joined, so that ten groups share one piece of work. Nothing is
+kept for topics nobody consumes, and the whole is bounded (`TailBudget`), whatever the backlog is: what is not here is
+read from the log.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ from mainspring.settings import Settings
 SPACE = "topics"
 
 # What the node itself writes is bounded: a day, and not more than so many events.
-BOUNDED = {"retention_ms": 86_400_000, "retention_count": 100_000}
+KEPT_MS = 86_400_000
+KEPT_EVENTS = 100_000
 OWN_TOPICS = ("system.metrics", "system.bus.audit", "system.bus.dlq")
 
 
@@ -37,7 +38,7 @@ class TopicTable:
             self._add(parse_topic(record.value), stored=True)
         for name in OWN_TOPICS:
             if name not in self._topics:
-                self._add(TopicConfig(topic=name, **BOUNDED), stored=False)
+                self._add(TopicConfig(topic=name, retention_ms=KEPT_MS, retention_count=KEPT_EVENTS), stored=False)
 
     def _add(self, config: TopicConfig, *, stored: bool) -> TopicState:
         topic = TopicState(config, self._budget, self._clock.now_ms(), stored=stored)

@@ -27,7 +27,7 @@ class AccessList(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
 
 
 class TopicConfig(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """The settings of one topic, as POST /topics takes and gives them. 0 means "not limited" or "the node's default"."""
+    """The settings of one topic, as POST /topics takes and gives them. 0 means "no limit" or "the node's default"."""
 
     topic: str
     partitions: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTITIONS)] = 1

@@ -1,16 +1,16 @@
 """The bus over WebSocket: JSON text frames between aiohttp and a `Session`.
 
-aiohttp does the handshake, parsing, pings and closing. Outgoing text frames are built here: a server's frame is a length
-and the text, and all frames of one slice leave in one write. Through aiohttp's writer each would be a coroutine and a
-write of its own, which costs several times as much as everything else that is done for a small event.
+aiohttp does the handshake, parsing, pings and closing. Outgoing text frames are built here: a server's frame is a
+length and the text, and all frames of one slice leave in one write. Through aiohttp's writer each would be a coroutine
+and a write of its own, which costs several times as much as everything else that is done for a small event.
 
-A peer that does not read is noticed by what is left unsent. From `send_buffer_bytes` on, deliveries to it pause; answers
-still go out, because it may be busy sending. From sixteen times as much on, nothing more is read from it either. So its
-memory on the node is bounded, and whoever shares a group with it goes on. If it stays like that, it also answers no ping
-and is closed.
+A peer that does not read is noticed by what is left unsent. From `send_buffer_bytes` on, deliveries to it pause;
+answers still go out, because it may be busy sending. From sixteen times as much on, nothing more is read from it
+either. So its memory on the node is bounded, and whoever shares a group with it goes on. If it stays like that, it also
+answers no ping and is closed.
 
-A frame over the limit is answered with an ERROR and the connection goes on; only a frame so large that reading it would be
-an attack ends the connection (code 1009).
+A frame over the limit is answered with an ERROR and the connection goes on; only a frame so large that reading it would
+be an attack ends the connection (code 1009).
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from mainspring.settings import Settings
 
 Identify = Callable[[web.Request], Awaitable[str | None]]
 
-HOPELESS: Final = 16  # times the limit: unsent bytes before reading stops, and the size of a frame that ends a connection
+HOPELESS: Final = (
+    16  # times the limit: unsent bytes before reading stops, and the size of a frame that ends a connection
+)
 READS_PER_TURN: Final = 256  # frames of one connection before the others have their turn
 FIRST_LOOK_S: Final = 0.002
 LAST_LOOK_S: Final = 0.05
@@ -71,7 +73,10 @@ class WebSocketFace:
     async def close_all(self) -> None:
         """The node stops: tell every peer to go away."""
         await asyncio.gather(
-            *(socket.close(code=WSCloseCode.GOING_AWAY, message=b"the node is stopping") for socket in list(self._open)),
+            *(
+                socket.close(code=WSCloseCode.GOING_AWAY, message=b"the node is stopping")
+                for socket in list(self._open)
+            ),
             return_exceptions=True,
         )
 
