@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from mainspring.beats.driver import Driver
 from mainspring.beats.heartbeat import Heartbeat
 from mainspring.beats.inlet import Inlet, Taken, TopicInlet
+from mainspring.beats.program import BeatsProgram
+from mainspring.beats.replay import Divergence, Replay
 from mainspring.beats.report import AgendaEntry, Diagnostic, Emitted, Report, Staged
 from mainspring.beats.stage import FATAL, RETRY, Stage
 
@@ -11,10 +14,14 @@ __all__ = [
     "FATAL",
     "RETRY",
     "AgendaEntry",
+    "BeatsProgram",
     "Diagnostic",
+    "Divergence",
+    "Driver",
     "Emitted",
     "Heartbeat",
     "Inlet",
+    "Replay",
     "Report",
     "Stage",
     "Staged",

@@ -59,7 +59,7 @@ async def _kept(log: AsyncLog, line: str, new: str, at: int) -> AsyncIterator[tu
             held = decode_held(record.value, texts)
             wanted.update(held.hashes() if held is not None else ())
             yield SPACE, new + record.key[len(line) :], record.value
-    for kind, last in (("refs", at), ("dead", at), ("digest", at), ("registry", at + 1), ("bindings", at + 1)):
+    for kind, last in (("refs", at), ("dead", at), ("digest", at), ("registry", at), ("bindings", at + 1)):
         async for record in log.scan(SPACE, f"{line}/{kind}/"):
             if int(record.key.split("/")[2]) <= last:
                 if kind == "refs":
@@ -79,8 +79,13 @@ async def _kept(log: AsyncLog, line: str, new: str, at: int) -> AsyncIterator[tu
 async def lines(log: AsyncLog) -> dict[str, Head]:
     """Every line of a log and where it stands."""
     found: dict[str, Head] = {}
-    async for record in log.scan(SPACE):
-        name, _, rest = record.key.partition("/")
-        if rest == "head":
-            found[name] = msgspec.json.decode(record.value, type=Head)
-    return found
+    after = ""
+    while True:
+        record = await anext(log.scan(SPACE, "", after), None)
+        if record is None:
+            return found
+        name = record.key.partition("/")[0]
+        head = await log.get(SPACE, f"{name}/head")
+        if head is not None:
+            found[name] = msgspec.json.decode(head.value, type=Head)
+        after = f"{name}/~"  # beyond everything of this line

@@ -21,9 +21,10 @@ from mainspring.beats.diff import Difference, difference
 from mainspring.beats.draft import Draft, Entry
 from mainspring.beats.errors import BeatRunning, NotOpen
 from mainspring.beats.facts import Impulse
+from mainspring.beats.fork import fork, lines
 from mainspring.beats.inlet import Inlet, Taken
 from mainspring.beats.keeper import Keeper
-from mainspring.beats.line import AsyncLog, Line, Unhurried
+from mainspring.beats.line import AsyncLog, Head, Line, Unhurried
 from mainspring.beats.parallel import Workers
 from mainspring.beats.path import canonical
 from mainspring.beats.reading import Reader
@@ -73,6 +74,7 @@ class Heartbeat:
         self._watch = Watch(self.rules.slow_enzyme_ms) if self.rules.slow_enzyme_ms else None
         self._plays: Heartbeat | None = None
         self._turns = asyncio.Lock()
+        self._more_waits = False
         self._open = log is None
         self._blocking = log is None or isinstance(log, BlockingLog)
         self._keeper: Keeper | None = None
@@ -167,9 +169,12 @@ class Heartbeat:
                 self._arrivals.append((lands, impulse))
             else:
                 self._queue(lands, impulse)
+        self._tell_listeners()
+        return lands
+
+    def _tell_listeners(self) -> None:
         for listener in self._listeners:
             listener()
-        return lands
 
     def _queue(self, lands: int, impulse: Impulse) -> None:
         self.state.queues.setdefault(lands, []).append(impulse)
@@ -200,6 +205,16 @@ class Heartbeat:
     def waiting(self) -> int:
         """How many signals wait for the next beat."""
         return len(self.state.queues.get(self.state.beat, ())) + len(self._arrivals)
+
+    @property
+    def waiting_later(self) -> bool:
+        """Whether a signal waits for a beat after the next one."""
+        return any(beat > self.state.beat for beat in self.state.queues)
+
+    @property
+    def more_waits(self) -> bool:
+        """Whether an inlet gave as much as the last beat could take, so that it may have more."""
+        return self._more_waits
 
     def beat(self) -> Report:
         """Run one beat. Async enzymes are awaited one by one, on a loop of their own."""
@@ -242,10 +257,10 @@ class Heartbeat:
         taken: list[tuple[Inlet, Taken]] = []
         room = self.rules.max_signals_per_beat - len(self.state.queues.get(self.state.beat, ()))
         for inlet in () if self.state.paused else self._inlets:
-            if room <= 0:
-                break
-            taken.append((inlet, await inlet.take(room)))
-            room -= len(taken[-1][1].impulses)
+            if room > 0:
+                taken.append((inlet, await inlet.take(room)))
+                room -= len(taken[-1][1].impulses)
+        self._more_waits = bool(self._inlets) and room <= 0
         return taken
 
     def _draft(self, taken: list[tuple[Inlet, Taken]]) -> Draft:
@@ -340,6 +355,7 @@ class Heartbeat:
     def resume(self) -> None:
         """From the next beat on waiting signals are worked on again."""
         self.state.paused = False
+        self._tell_listeners()
 
     def flush(self) -> None:
         """Make what came from outside since the last beat durable: signals, bindings, and whether it is paused."""
@@ -404,6 +420,25 @@ class Heartbeat:
         self._at_rest("replay")
         return await replay(self, host, first, last)
 
+    def journal(self, beat: int) -> bytes:
+        """The records of a beat as they were written, checked against their digest; `unknown_beat` when not kept."""
+        self._need_blocking("aread")
+        return run_now(self.reader.checked_journal(beat))
+
+    def fork(self, at: int, new: str) -> None:
+        """Start a new line in the log after beat `at` of this one. This line stays as it is."""
+        self._need_blocking("afork")
+        run_now(self._fork(at, new))
+
+    async def afork(self, at: int, new: str) -> None:
+        """`fork` on the loop that is running."""
+        await self._fork(at, new)
+
+    async def _fork(self, at: int, new: str) -> None:
+        if self._keeper is None:
+            raise NotOpen("a heartbeat in memory has no lines", remedy="give it a log")
+        await fork(self._keeper.line.log, at, new, line=self._keeper.line.name)
+
     def diff(self, earlier: int, later: int) -> list[Difference]:
         """What differs between the states enzymes read in two beats, by path."""
         return difference(self.state.cells, self.reader.readable(earlier), self.reader.readable(later))
@@ -430,6 +465,11 @@ class Heartbeat:
     def paths(self, prefix: str = "/", at: int | None = None) -> list[str]:
         """The paths at or below a prefix that hold something, by code point."""
         return self.state.cells.paths(canonical(prefix), self.reader.readable(at))
+
+
+def lines_of(log: BlockingLog) -> dict[str, Head]:
+    """Every line of beats in a log and where it stands."""
+    return run_now(lines(Unhurried(log)))
 
 
 def run_now(work: Coroutine[Any, Any, T]) -> T:

@@ -26,6 +26,7 @@ class Keeper:
         self._registry: list[Registered] | None = None
         self._garbage: list[str] = []
         self._old_journals: list[str] = []
+        self._saved_paused = False
 
     async def load(self) -> None:
         """Make the state what the line holds. Bindings the program has declared meanwhile count from the next beat."""
@@ -36,6 +37,7 @@ class Keeper:
         declared = state.bindings.records()
         self._bindings.clear()
         state.restore(kept)
+        self._saved_paused = state.paused
         for record in declared:
             self.note_binding(state.change(Bind(*record)))
         for beat in range(max(state.oldest, state.beat - RECENT), state.beat):
@@ -57,10 +59,11 @@ class Keeper:
     async def save_beat(self, decided: Decided, operations: Sequence[Operation]) -> None:
         """Write a beat and everything that waited for it, as one batch."""
         beat = self._state.beat
+        head = self._head(beat, decided.report.digest)
         made = [(beat + 1, change) for change in decided.changes if isinstance(change, Bind)]
         await self.line.save(
             Changes(
-                head=self._head(beat, decided.report.digest),
+                head=head,
                 journal=decided.journal,
                 cells=decided.cells,
                 contents=decided.contents,
@@ -76,14 +79,18 @@ class Keeper:
             )
         )
         self._signals, self._bindings, self._registry = [], [], None
+        self._saved_paused = head.paused
         self._garbage, self._old_journals = [], []
 
     async def save_rest(self) -> None:
         """Write what came from outside since the last beat."""
         state = self._state
+        if not self._signals and not self._bindings and state.paused == self._saved_paused:
+            return
         head = self._head(state.beat - 1, state.digest)
         await self.line.save(Changes(head, queued=self._signals, bindings=self._bindings))
         self._signals, self._bindings = [], []
+        self._saved_paused = head.paused
 
     async def collect(self) -> None:
         """Note what retention lets go; it leaves the log with the next beat."""

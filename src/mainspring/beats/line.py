@@ -51,16 +51,16 @@ class Unhurried:
     """A blocking log behind the face of an async one. Its coroutines never suspend, so they need no loop."""
 
     def __init__(self, log: BlockingLog) -> None:
-        self._log = log
+        self.log = log
 
     async def commit(self, batch: Batch) -> Receipt:
-        return self._log.commit(batch)
+        return self.log.commit(batch)
 
     async def get(self, space: str, key: str) -> Record | None:
-        return self._log.get(space, key)
+        return self.log.get(space, key)
 
     async def scan(self, space: str, prefix: str = "", after: str = "") -> AsyncIterator[Record]:
-        for record in self._log.scan(space, prefix, after):
+        for record in self.log.scan(space, prefix, after):
             yield record
 
 
@@ -130,7 +130,7 @@ class Line:
 
     def __init__(self, log: AsyncLog, name: str = "main") -> None:
         self.name = checked_line(name)
-        self._log = log
+        self.log = log
         self._journals = f"journal/beats/{name}"
         self._head_version = ABSENT
         self._place = 0
@@ -141,7 +141,7 @@ class Line:
         """Make the changes durable, together. `line_busy` when somebody else has written the line."""
         batch, place = self._batch(changes)
         try:
-            receipt = await self._log.commit(batch)
+            receipt = await self.log.commit(batch)
         except Refused as error:
             raise LineBusy(
                 f"line {self.name!r} was written by somebody else", remedy="open the heartbeat again; drive it once"
@@ -183,7 +183,7 @@ class Line:
 
     async def load(self) -> Kept | None:
         """Everything of the line that is kept in memory; None when there is no such line yet."""
-        record = await self._log.get(SPACE, f"{self.name}/head")
+        record = await self.log.get(SPACE, f"{self.name}/head")
         if record is None:
             return None
         head = msgspec.json.decode(record.value, type=Head)
@@ -210,7 +210,7 @@ class Line:
 
     async def _records(self, kind: str, after: str = "") -> AsyncIterator[tuple[str, bytes]]:
         prefix = f"{self.name}/{kind}"
-        async for record in self._log.scan(SPACE, prefix, prefix + after if after else ""):
+        async for record in self.log.scan(SPACE, prefix, prefix + after if after else ""):
             yield record.key[len(prefix) :], record.value
 
     async def queued_at(self, beat: int) -> dict[int, list[Impulse]]:
@@ -225,13 +225,13 @@ class Line:
     async def journal(self, beat: int) -> bytes | None:
         """The journal of a beat as it was written; None when it is not kept."""
         try:
-            pieces = [record.value async for record in self._log.scan(self._journals, f"{number(beat)}.")]
+            pieces = [record.value async for record in self.log.scan(self._journals, f"{number(beat)}.")]
         except DamagedRecord as error:
             raise DamagedJournal(beat, "a piece of its journal fails its checksum") from error
         return b"".join(pieces) or None
 
     async def journal_keys(self, beat: int) -> list[str]:
-        return [record.key async for record in self._log.scan(self._journals, f"{number(beat)}.")]
+        return [record.key async for record in self.log.scan(self._journals, f"{number(beat)}.")]
 
     async def queue_keys(self, beat: int) -> list[str]:
         prefix = f"queue/{number(beat)}/"
@@ -242,7 +242,7 @@ class Line:
         return {int(key): value.decode() async for key, value in self._records("digest/")}
 
     async def digest(self, beat: int) -> str | None:
-        record = await self._log.get(SPACE, f"{self.name}/digest/{number(beat)}")
+        record = await self.log.get(SPACE, f"{self.name}/digest/{number(beat)}")
         return None if record is None else record.value.decode()
 
 

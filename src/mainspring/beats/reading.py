@@ -79,13 +79,21 @@ class Reader:
 
     async def facts(self, beat: int) -> list[Fact]:
         """What happened in a beat, checked against its digest and the digest before it."""
+        return read_journal(beat, await self._kept(beat), previous=await self.digest(beat - 1))
+
+    async def checked_journal(self, beat: int) -> bytes:
+        """The records of a beat as they were written, checked like `facts`."""
+        await self.facts(beat)
+        return await self._kept(beat)
+
+    async def _kept(self, beat: int) -> bytes:
         journal = await self.journal(beat)
         if journal is None:
             state = self._state
             raise UnknownBeat(
                 f"the details of beat {beat} are not kept", remedy=f"beats {state.oldest} to {state.beat - 1} are"
             )
-        return read_journal(beat, journal, previous=await self.digest(beat - 1))
+        return journal
 
     async def digest(self, beat: int) -> str | None:
         """The digest of a beat; kept also when the beat's details are gone."""

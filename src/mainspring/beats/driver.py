@@ -1,0 +1,172 @@
+"""Driving: who calls `beat`, and when.
+
+A heartbeat does nothing by itself. A driver runs it on a loop: at an interval, when work arrives, or both. Neither
+changes what a beat does, only when it happens, so a driven line replays like any other.
+
+An interval is a grid of instants. When the loop was late (a long enzyme, a machine that slept), the instants that
+passed are left out: there is one beat, then the next instant of the grid, and never a burst to catch up.
+
+Driven by work, beats follow each other while the next one has an inbox. Signals for later beats, retries among them,
+need the beats in between to pass; these are paced, so that a back-off in beats also takes time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Hashable
+from typing import Final
+
+from mainspring.beats.errors import LineBusy
+from mainspring.beats.heartbeat import Heartbeat
+from mainspring.beats.report import Report
+from mainspring.errors import MainspringError, SettingError
+from mainspring.loop import Loop
+
+_log: Final = logging.getLogger("mainspring.beats")
+
+
+class Driver:
+    """Runs a heartbeat on a loop until it is stopped.
+
+    On a loop hosted by asyncio beats are awaited; on a bare loop each is one turn. `on_report` gets every report. An
+    error that may pass (a log that cannot write now) is logged and the beat is tried again at the pace; when another
+    process has taken the line over, the driver stops.
+    """
+
+    def __init__(
+        self,
+        heartbeat: Heartbeat,
+        loop: Loop,
+        *,
+        interval_ms: int | None = None,
+        on_work: bool = True,
+        pace_ms: int = 100,
+        on_report: Callable[[Report], object] | None = None,
+    ) -> None:
+        if interval_ms is not None and interval_ms < 1:
+            raise SettingError(f"interval_ms is a whole number of at least 1, not {interval_ms!r}")
+        self._heartbeat = heartbeat
+        self._loop = loop
+        self._interval_ms = interval_ms
+        self._on_work = on_work
+        self._pace_ms = pace_ms
+        self._on_report = on_report
+        self._grid = 0
+        self._timers: dict[str, Hashable] = {}
+        self._running = False
+        self._beating: asyncio.Task[None] | None = None
+        self._posted = False
+        self._again = False
+        if on_work:
+            heartbeat.on_signal(self.wake)
+
+    def start(self) -> None:
+        """Begin; work that waits already is worked on at once."""
+        if self._running:
+            return
+        self._running = True
+        if self._interval_ms is not None:
+            self._grid = self._loop.clock.now_ms()
+            self._next_instant()
+        if self._on_work:
+            self.wake()
+
+    async def stop(self) -> None:
+        """Run no further beat; wait for the one that is under way."""
+        self._running = False
+        for timer in self._timers.values():
+            self._loop.cancel(timer)
+        self._timers.clear()
+        if self._beating is not None:
+            await asyncio.wait([self._beating])
+
+    def wake(self) -> None:
+        """Something arrived, here or where an inlet takes from. From any thread."""
+        if self._running and not self._posted:
+            self._posted = True
+            self._loop.complete(self._worked, None)
+
+    # --- when ---------------------------------------------------------------------------------------------------------
+
+    def _next_instant(self) -> None:
+        assert self._interval_ms is not None
+        now = self._loop.clock.now_ms()
+        self._grid += self._interval_ms * ((now - self._grid) // self._interval_ms + 1)
+        self._timers["interval"] = self._loop.schedule_at(self._grid, self._instant, None, ref=False)
+
+    def _instant(self, _: None) -> None:
+        if self._running:
+            self._next_instant()
+            self._run()
+
+    def _worked(self, _: None) -> None:
+        self._posted = False
+        if self._running:
+            self._run()
+
+    def _paced(self, _: None) -> None:
+        self._timers.pop("pace", None)
+        if self._running:
+            self._run()
+
+    def _pace(self) -> None:
+        if "pace" not in self._timers and self._running:
+            self._timers["pace"] = self._loop.schedule(self._pace_ms, self._paced, None, ref=False)
+
+    # --- a beat -------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        if self._heartbeat.paused:
+            return
+        if self._beating is not None:
+            self._again = True
+            return
+        if _inside_asyncio():
+            self._beating = asyncio.ensure_future(self._beat_on_loop())
+            return
+        try:
+            self._after(self._heartbeat.beat())
+        except MainspringError as error:
+            self._failed(error)
+
+    async def _beat_on_loop(self) -> None:
+        report: Report | None = None
+        try:
+            report = await self._heartbeat.abeat()
+        except MainspringError as error:
+            self._failed(error)
+        finally:
+            self._beating = None
+        if report is not None:
+            self._after(report)
+        if self._again:
+            self._again = False
+            self.wake()
+
+    def _after(self, report: Report) -> None:
+        if self._on_report is not None:
+            self._on_report(report)
+        if not self._on_work:
+            return
+        if report.aborted:
+            self._pace()
+        elif self._heartbeat.waiting or self._heartbeat.more_waits:
+            self.wake()
+        elif self._heartbeat.waiting_later:
+            self._pace()
+
+    def _failed(self, error: MainspringError) -> None:
+        _log.error("beat %d did not happen: %s", self._heartbeat.next_beat, error)
+        if isinstance(error, LineBusy):
+            self._running = False
+        else:
+            self._pace()
+
+
+def _inside_asyncio() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

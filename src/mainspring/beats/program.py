@@ -1,0 +1,91 @@
+"""What a program declares about beats: enzymes, bindings, and topics that feed them.
+
+Declaring runs nothing. `install` puts everything into a heartbeat, in the order it was written, when a node or a test
+makes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import msgspec
+
+from mainspring.beats.bindings import CUT, LOCAL, SPREAD
+from mainspring.beats.errors import InvalidRegistration
+from mainspring.beats.heartbeat import Heartbeat
+from mainspring.log import StoredEvent
+
+F = TypeVar("F", bound=Callable[..., Any])
+TargetOf = Callable[[StoredEvent], str | None]
+
+
+class DeclaredEnzyme(msgspec.Struct, frozen=True):
+    name: str
+    query: str
+    function: Callable[..., Any]
+    match: str
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+
+class DeclaredTopic(msgspec.Struct, frozen=True):
+    """A topic whose events become signals; `target` may name a target for an event."""
+
+    topic: str
+    target: TargetOf | None = None
+
+
+class BeatsProgram:
+    """The beats of a program."""
+
+    def __init__(self) -> None:
+        self.enzymes: list[DeclaredEnzyme] = []
+        self.bindings: list[tuple[str, str, str]] = []
+        self.topics: list[DeclaredTopic] = []
+
+    def enzyme(
+        self,
+        query: str,
+        *,
+        name: str | None = None,
+        match: str = "exact",
+        before: Iterable[str] = (),
+        after: Iterable[str] = (),
+    ) -> Callable[[F], F]:
+        """Declare a function as an enzyme; its name is the function's unless another is given."""
+
+        def decorate(function: F) -> F:
+            said = name if name is not None else getattr(function, "__name__", "")
+            for side, names in (("before", before), ("after", after)):
+                if isinstance(names, str):
+                    raise InvalidRegistration(f"{side} is a sequence of names", remedy=f"write {side}=[{names!r}]")
+            self.enzymes.append(DeclaredEnzyme(said, query, function, match, tuple(before), tuple(after)))
+            return function
+
+        return decorate
+
+    def bind(self, path: str, name: str, propagate: bool = True) -> None:
+        """Declare a binding."""
+        self.bindings.append((path, name, SPREAD if propagate else LOCAL))
+
+    def unbind(self, path: str, name: str) -> None:
+        """Declare a tombstone."""
+        self.bindings.append((path, name, CUT))
+
+    def beats_from(self, topic: str, *, target: TargetOf | None = None) -> None:
+        """Declare that each event of a topic is one signal, /topics/<topic>/<partition>/<offset>."""
+        self.topics.append(DeclaredTopic(topic, target))
+
+    def __bool__(self) -> bool:
+        return bool(self.enzymes or self.bindings or self.topics)
+
+    def install(self, heartbeat: Heartbeat) -> None:
+        """Register and bind everything. Topics need a log; whoever has one adds their inlets."""
+        for each in self.enzymes:
+            heartbeat.register(each.name, each.query, each.function, each.match, each.before, each.after)
+        for path, name, kind in self.bindings:
+            if kind == CUT:
+                heartbeat.unbind(path, name)
+            else:
+                heartbeat.bind(path, name, propagate=kind == SPREAD)

@@ -1,0 +1,143 @@
+"""Beat: signals, beats and what they made, for everyone who can send a message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from mainspring.beats import Heartbeat, Report
+from mainspring.errors import MainspringError
+from mainspring.kernel import Capability, Context, Fail, handler_from
+
+_STATUS: Final = {"past_beat": 409, "unknown_beat": 404, "beat_running": 409, "line_busy": 503, "log_unavailable": 503}
+
+
+class Signal(msgspec.Struct):
+    signal: Annotated[str | None, msgspec.Meta(description="What is asked for: a path like /signals/image.")] = None
+    target: Annotated[str | None, msgspec.Meta(description="Where: a path; only names bound to it run.")] = None
+    beat: Annotated[int | None, msgspec.Meta(description="A later beat than the next one.")] = None
+
+
+class Queued(msgspec.Struct):
+    beat: Annotated[int, msgspec.Meta(description="The beat the signal lands in.")]
+
+
+class Run(msgspec.Struct):
+    beats: Annotated[int, msgspec.Meta(ge=1, le=1000, description="How many beats to run, one after the other.")] = 1
+
+
+class Ran(msgspec.Struct):
+    beat: Annotated[int, msgspec.Meta(description="The last beat that ran.")]
+    digest: Annotated[str, msgspec.Meta(description="Its digest.")]
+    runs: Annotated[int, msgspec.Meta(description="Enzymes called in all beats.")]
+    diagnostics: Annotated[list[dict[str, Any]], msgspec.Meta(description="What a person should know, in order.")]
+
+
+class Read(msgspec.Struct):
+    path: Annotated[
+        str, msgspec.Meta(description="A path of the state, of /rt/beat/<N>, /rt/dead/<N> or /cas/<sha256>.")
+    ]
+    at: Annotated[int | None, msgspec.Meta(description="As enzymes of this beat read it; without it, now.")] = None
+
+
+class Value(msgspec.Struct):
+    value: Annotated[Any, msgspec.Meta(description="The value; null where there is none.")]
+
+
+class Fork(msgspec.Struct):
+    at: Annotated[int, msgspec.Meta(ge=0, description="The last beat both lines share.")]
+    name: Annotated[str, msgspec.Meta(description="Name of the new line.")]
+
+
+class Forked(msgspec.Struct):
+    line: Annotated[str, msgspec.Meta(description="Name of the new line.")]
+    beat: Annotated[int, msgspec.Meta(description="Its next beat.")]
+
+
+class Nothing(msgspec.Struct):
+    """No input."""
+
+
+class Standing(msgspec.Struct):
+    beat: Annotated[int, msgspec.Meta(description="The next beat.")]
+    digest: Annotated[str, msgspec.Meta(description="The digest of the last one.")]
+    paused: Annotated[bool, msgspec.Meta(description="Whether signals wait.")]
+    waiting: Annotated[int, msgspec.Meta(description="Signals that wait for the next beat.")]
+
+
+def beat(heartbeat: Heartbeat) -> Capability:
+    """The capability `Beat` of a node with this heartbeat."""
+
+    async def signal(data: Signal, ctx: Context) -> Queued:
+        """Queue a signal for the next beat or a later one. It is durable when the answer comes."""
+        with _answered():
+            lands = heartbeat.signal(data.signal, data.target, data.beat)
+            await heartbeat.aflush()
+        return Queued(lands)
+
+    async def run(data: Run, ctx: Context) -> Ran:
+        """Run beats now, whatever drives them otherwise."""
+        with _answered():
+            reports = [await heartbeat.abeat() for _ in range(data.beats)]
+        return _summary(reports)
+
+    async def read(data: Read, ctx: Context) -> Value:
+        """Read the committed state, now or as of a beat."""
+        with _answered():
+            return Value(await heartbeat.aread(data.path, data.at))
+
+    async def pause(data: Nothing, ctx: Context) -> Standing:
+        """Let signals wait from the next beat on."""
+        heartbeat.pause()
+        return await standing(data, ctx)
+
+    async def resume(data: Nothing, ctx: Context) -> Standing:
+        """Work on waiting signals again."""
+        heartbeat.resume()
+        return await standing(data, ctx)
+
+    async def standing(data: Nothing, ctx: Context) -> Standing:
+        """Where the line of beats stands."""
+        with _answered():
+            if ctx.message.kind == "command":
+                await heartbeat.aflush()
+        return Standing(heartbeat.next_beat, heartbeat.digest, heartbeat.paused, heartbeat.waiting)
+
+    async def fork(data: Fork, ctx: Context) -> Forked:
+        """Start a new line after an old beat; this one goes on as it is."""
+        with _answered():
+            await heartbeat.afork(data.at, data.name)
+        return Forked(data.name, data.at + 1)
+
+    handlers = [
+        handler_from("command", "Beat.Signal", signal),
+        handler_from("command", "Beat.Run", run),
+        handler_from("query", "Beat.Read", read),
+        handler_from("command", "Beat.Pause", pause),
+        handler_from("command", "Beat.Resume", resume),
+        handler_from("command", "Beat.Fork", fork),
+        handler_from("query", "Beat.Standing", standing),
+    ]
+    return Capability(id="Beat", description="Signals, beats and the state they make.", handlers=handlers)
+
+
+@contextmanager
+def _answered() -> Iterator[None]:
+    """Errors of beats as answers: the request was wrong, unless it came at a wrong time."""
+    try:
+        yield
+    except MainspringError as error:
+        raise Fail(_STATUS.get(error.code, 422), error.message, remedy=error.remedy) from None
+
+
+def _summary(reports: list[Report]) -> Ran:
+    notes = [
+        {"beat": report.beat, "code": note.code, "signal": note.signal, "target": note.target, "names": note.names}
+        for report in reports
+        for note in report.diagnostics
+    ]
+    runs = sum(entry.result not in ("duplicate", "blocked") for report in reports for entry in report.agenda)
+    return Ran(reports[-1].beat, reports[-1].digest, runs, notes)

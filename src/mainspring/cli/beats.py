@@ -1,0 +1,339 @@
+"""`mainspring beats`: look at a line of beats, replay it, fork it, and signal it.
+
+What only reads opens the log beside a running node. What changes something asks the node, over its kernel socket, when
+one is running, and opens the log itself otherwise.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from mainspring.beats import BeatsProgram, Heartbeat
+from mainspring.beats.facts import lines as journal_lines
+from mainspring.cli.settings import ConfigOption, load_all
+from mainspring.errors import BootError, MainspringError
+from mainspring.log import BlockingLog
+from mainspring.log.choice import log_file, open_engine
+from mainspring.log.sqlite import SqliteEngine
+from mainspring.loop import MonotonicClock
+from mainspring.settings import Settings
+
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Show, replay, watch, compare, fork and signal a line of beats."
+)
+
+DataOption = Annotated[Path | None, typer.Option("--data", help="Directory of what must survive.  [default: ./data]")]
+EngineOption = Annotated[str | None, typer.Option("--engine", help="Where the log rests.  [default: sqlite]")]
+LineOption = Annotated[str, typer.Option("--line", help="Which line of beats.")]
+SocketOption = Annotated[Path | None, typer.Option("--kernel-socket", help="Path of a running node's NDJSON socket.")]
+BeatArgument = Annotated[int, typer.Argument(metavar="N", min=1, help="A beat.")]
+
+_ANSWER_BYTES: Final = 64 << 20
+
+
+class NodeRefused(MainspringError):
+    """The running node answered with an error."""
+
+    code = "refused"
+
+
+def _settings(
+    config: Path | None, data: Path | None, engine: str | None, kernel_socket: Path | None = None
+) -> Settings:
+    flags = {
+        "data": None if data is None else str(data),
+        "engine": engine,
+        "kernel_socket": None if kernel_socket is None else str(kernel_socket),
+    }
+    return load_all(config, **flags).settings
+
+
+@contextmanager
+def _opened(settings: Settings, line: str, *, write: bool = False) -> Iterator[Heartbeat]:
+    """The heartbeat of a line; read-only beside a running node where the engine allows it."""
+    with _log(settings, write=write) as log:
+        yield Heartbeat(log=log, line=line)
+
+
+@contextmanager
+def _log(settings: Settings, *, write: bool = False) -> Iterator[BlockingLog]:
+    if settings.engine == "sqlite" and not write:
+        engine = SqliteEngine(log_file(settings.data), read_only=True)
+        with BlockingLog(engine) as log:
+            yield log
+    else:
+        with BlockingLog(open_engine(settings.engine, settings.data, MonotonicClock())) as log:
+            yield log
+
+
+def _print(value: Any) -> None:
+    typer.echo(json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True))
+
+
+def _summary(beat: int, whole: dict[str, Any]) -> str:
+    ran = [entry for entry in whole["agenda"] if entry["result"] != "duplicate"]
+    bad = [f"{note['code']}({', '.join(note['names'])})" for note in whole["diagnostics"]]
+    return (
+        f"beat {beat}  {whole['digest'][:12]}  {len(whole['inbox'])} signals  {len(ran)} runs  "
+        f"{len(whole['stage'])} staged  {len(whole['emitted'])} emitted" + (f"  {' '.join(bad)}" if bad else "")
+    )
+
+
+@app.command()
+def show(
+    beat: BeatArgument,
+    journal: Annotated[bool, typer.Option("--journal", help="The records as they stand in the log.")] = False,
+    line: LineOption = "main",
+    data: DataOption = None,
+    engine: EngineOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Show what happened in a beat: inbox, agenda with results, stage, emissions, diagnostics, digest."""
+    with _opened(_settings(config, data, engine), line) as heartbeat:
+        whole = heartbeat.read(f"/rt/beat/{beat}")
+        if whole is None or "digest" not in whole:
+            raise _unknown(heartbeat, beat)
+        if journal:
+            for record in journal_lines(heartbeat.journal(beat)):
+                typer.echo(record.decode())
+        else:
+            _print(whole)
+
+
+def _unknown(heartbeat: Heartbeat, beat: int) -> MainspringError:
+    return MainspringError(
+        f"there are no details of beat {beat}", remedy=f"the next beat is {heartbeat.next_beat}", code="unknown_beat"
+    )
+
+
+@app.command()
+def read(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A path of the state, of /rt or of /cas.")],
+    at: Annotated[int | None, typer.Option("--at", min=1, help="As enzymes of this beat read it.")] = None,
+    line: LineOption = "main",
+    data: DataOption = None,
+    engine: EngineOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Read a path, now or as of a beat."""
+    with _opened(_settings(config, data, engine), line) as heartbeat:
+        _print(heartbeat.read(path, at=at))
+
+
+@app.command()
+def diff(
+    earlier: BeatArgument,
+    later: Annotated[int, typer.Argument(metavar="M", min=1, help="Another beat.")],
+    line: LineOption = "main",
+    data: DataOption = None,
+    engine: EngineOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Show which paths enzymes of two beats read differently, one JSON object per line."""
+    with _opened(_settings(config, data, engine), line) as heartbeat:
+        for each in heartbeat.diff(earlier, later):
+            row = {"path": each.path, str(earlier): each.earlier, str(later): each.later}
+            typer.echo(json.dumps(row, ensure_ascii=False))
+
+
+@app.command()
+def watch(
+    count: Annotated[int | None, typer.Option("--count", min=1, help="Stop after so many beats.")] = None,
+    since: Annotated[int | None, typer.Option("--from", min=1, help="Start with this beat, not with the next.")] = None,
+    line: LineOption = "main",
+    data: DataOption = None,
+    engine: EngineOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Print a line for each beat as it happens, until interrupted."""
+    settings = _settings(config, data, engine)
+    pause = threading.Event()
+    beat = since
+    seen = 0
+    with _log(settings) as log:
+        while count is None or seen < count:
+            heartbeat = Heartbeat(log=log, line=line)
+            beat = heartbeat.next_beat if beat is None else beat
+            while beat < heartbeat.next_beat and (count is None or seen < count):
+                whole = heartbeat.read(f"/rt/beat/{beat}")
+                if whole is not None:
+                    typer.echo(_summary(beat, whole))
+                    seen += 1
+                beat += 1
+            if count is None or seen < count:
+                pause.wait(0.2)
+
+
+@app.command()
+def lines(data: DataOption = None, engine: EngineOption = None, config: ConfigOption = None) -> None:
+    """List the lines of beats in the log, where each stands and where it came from."""
+    from mainspring.beats.heartbeat import lines_of
+
+    with _log(_settings(config, data, engine)) as log:
+        for name, head in lines_of(log).items():
+            origin = f"  forked from {head.parent} at beat {head.forked_at}" if head.parent else ""
+            state = "  paused" if head.paused else ""
+            typer.echo(f"{name}  beat {head.beat}  {head.digest[:12]}{state}{origin}")
+
+
+@app.command()
+def replay(
+    program: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The program whose enzymes ran.")],
+    first: Annotated[int | None, typer.Option("--from", min=1, help="First beat; by default the first kept.")] = None,
+    last: Annotated[int | None, typer.Option("--to", min=1, help="Last beat; by default the last there is.")] = None,
+    line: LineOption = "main",
+    data: DataOption = None,
+    engine: EngineOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Run old beats again from what came from outside and compare every record. Exit code 1 when one differs.
+
+    Enzymes are really called: those that touch the world outside their stage touch it again.
+    """
+    declared = load_beats(program)
+    with _opened(_settings(config, data, engine), line) as heartbeat:
+        declared.install(heartbeat)
+        found = heartbeat.replay(first, last)
+    if found.divergence is not None:
+        typer.echo(str(found.divergence), err=True)
+        raise typer.Exit(1)
+    typer.echo(f"{found.beats} beats, {found.first} to {found.last}: identical, digest {found.digest}")
+
+
+def load_beats(program: str) -> BeatsProgram:
+    """The beats of the app that MODULE:APP names, imported with the working directory on the path."""
+    module_name, colon, attribute = program.partition(":")
+    if not (module_name and colon and attribute):
+        raise BootError(f"{program!r} does not name a program", remedy="write MODULE:APP, like shop:app")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise BootError(f"{program!r} cannot be imported: {error}", remedy="check the name") from error
+    declared = found if isinstance(found, BeatsProgram) else getattr(found, "beats", None)
+    if not isinstance(declared, BeatsProgram):
+        raise BootError(f"{program!r} declares no beats", remedy="use @app.enzyme")
+    return declared
+
+
+# --- what changes something -------------------------------------------------------------------------------------------
+
+
+@app.command()
+def signal(
+    signal: Annotated[str, typer.Argument(metavar="SIGNAL", help="What: a path, or - for none.")],
+    target: Annotated[str | None, typer.Argument(metavar="[TARGET]", help="Where: a path.")] = None,
+    beat: Annotated[int | None, typer.Option("--beat", min=1, help="A later beat than the next.")] = None,
+    line: LineOption = "main",
+    data: DataOption = None,
+    engine: EngineOption = None,
+    kernel_socket: SocketOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Queue a signal; prints the beat it lands in. It is durable when the command ends."""
+    settings = _settings(config, data, engine, kernel_socket)
+    what = None if signal == "-" else signal
+    answer = _ask(settings, "Beat.Signal", {"signal": what, "target": target, "beat": beat}) if line == "main" else None
+    if answer is None:
+        with _opened(settings, line, write=True) as heartbeat:
+            answer = {"beat": heartbeat.signal(what, target, beat)}
+            heartbeat.flush()
+    typer.echo(f"beat {answer['beat']}")
+
+
+@app.command()
+def pause(
+    line: LineOption = "main",
+    data: DataOption = None,
+    engine: EngineOption = None,
+    kernel_socket: SocketOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Let signals wait, in order and without loss."""
+    _set_paused(_settings(config, data, engine, kernel_socket), line, paused=True)
+
+
+@app.command()
+def resume(
+    line: LineOption = "main",
+    data: DataOption = None,
+    engine: EngineOption = None,
+    kernel_socket: SocketOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Work on waiting signals again."""
+    _set_paused(_settings(config, data, engine, kernel_socket), line, paused=False)
+
+
+def _set_paused(settings: Settings, line: str, *, paused: bool) -> None:
+    answer = _ask(settings, "Beat.Pause" if paused else "Beat.Resume", {}) if line == "main" else None
+    if answer is None:
+        with _opened(settings, line, write=True) as heartbeat:
+            (heartbeat.pause if paused else heartbeat.resume)()
+            heartbeat.flush()
+            answer = {"beat": heartbeat.next_beat}
+    typer.echo(f"{'paused' if paused else 'running'} from beat {answer['beat']} on")
+
+
+@app.command()
+def fork(
+    at: Annotated[int, typer.Option("--at", min=0, help="The last beat both lines share.")],
+    new: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new line.")],
+    line: LineOption = "main",
+    data: DataOption = None,
+    engine: EngineOption = None,
+    kernel_socket: SocketOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Start a new line from an old beat. The old line stays as it is."""
+    settings = _settings(config, data, engine, kernel_socket)
+    answer = _ask(settings, "Beat.Fork", {"at": at, "name": new}) if line == "main" else None
+    if answer is None:
+        with _opened(settings, line, write=True) as heartbeat:
+            heartbeat.fork(at, new)
+    typer.echo(f"line {new} continues line {line} with beat {at + 1}")
+
+
+def _ask(settings: Settings, type: str, data: dict[str, Any]) -> dict[str, Any] | None:
+    """A running node's answer; None when there is no node to ask."""
+    path = _socket_path(settings)
+    with socket.socket(socket.AF_UNIX) as node:
+        try:
+            node.connect(str(path))
+        except OSError:
+            return None
+        metadata = {"id": f"beats-{os.getpid()}", "timestamp": MonotonicClock().wall_ms()}
+        given = {key: value for key, value in data.items() if value is not None}
+        message = {"kind": "command", "type": type, "data": given, "metadata": metadata}
+        node.sendall(json.dumps(message).encode() + b"\n")
+        with node.makefile("rb") as answers:
+            for text in iter(lambda: answers.readline(_ANSWER_BYTES), b""):
+                answer = json.loads(text)
+                if answer["kind"] in ("reply", "error"):
+                    break
+            else:
+                raise NodeRefused("the node closed the connection without an answer", remedy="try again")
+    if answer["kind"] == "error":
+        raise NodeRefused(answer["data"]["message"], remedy=answer["data"].get("remedy", ""))
+    reply: dict[str, Any] = answer["data"]
+    return reply
+
+
+def _socket_path(settings: Settings) -> Path:
+    """Where a node with these settings listens."""
+    if settings.kernel_socket:
+        return Path(settings.kernel_socket)
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return (Path(runtime) / "mainspring" if runtime else Path(settings.data)) / "kernel.sock"
