@@ -187,6 +187,17 @@ async def test_a_batch_of_nothing_is_refused(site: Site) -> None:
         assert refused.status == 400
 
 
+async def test_a_batch_of_too_many_events_is_413_and_stores_nothing() -> None:
+    async with serve(max_batch_events=10) as site:
+        assert (await site.post("/topics/t/events", b'{"payload":1}\n' * 10, type=NDJSON)).status == 201
+        lines = await site.post("/topics/u/events", b'{"payload":1}\n' * 11, type=NDJSON)
+        assert (lines.status, lines.problem["code"]) == (413, "too_large")
+        many = [{**CE, "id": str(n)} for n in range(11)]
+        refused = await site.post("/topics/u/events", many, type="application/cloudevents-batch+json")
+        assert refused.status == 413
+        assert await site.nothing_stored("u")
+
+
 # --- idempotence, expectations, delay
 
 

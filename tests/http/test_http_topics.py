@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from urllib.parse import quote
 
 import pytest
@@ -149,6 +150,25 @@ async def test_the_query_names_the_agent_before_the_header_does(site: Site) -> N
     await site.post("/topics", {"topic": "secret", "publishACL": ["alice"]})
     refused = await site.post("/topics/secret/events?agent_id=bob", {"payload": 1}, headers={"X-Agent-Id": "alice"})
     assert refused.status == 403
+
+
+async def test_an_event_names_its_agent_when_the_request_does_not(site: Site) -> None:
+    await site.post("/topics", {"topic": "t", "publishACL": ["alice"]})
+    event = {"payload": 1, "headers": {"agent_id": "alice"}}
+    assert (await site.post("/topics/t/events", event)).status == 201
+    assert (await site.post("/topics/t/events?agent_id=bob", event)).status == 403
+    lines = json.dumps(event) + "\n" + json.dumps(event)
+    assert (await site.post("/topics/t/events", lines, type="application/x-ndjson")).status == 201
+    mixed = json.dumps(event) + "\n" + json.dumps({"payload": 2})
+    assert (await site.post("/topics/t/events", mixed, type="application/x-ndjson")).status == 403
+
+
+async def test_who_may_not_use_a_topic_may_not_open_it_to_everybody(site: Site) -> None:
+    await site.post("/topics", {"topic": "read", "subscribeACL": ["alice"]})
+    await site.post("/topics", {"topic": "write", "publishACL": ["alice"]})
+    for topic in ("read", "write"):
+        assert (await site.post("/topics?agent_id=bob", {"topic": topic})).status == 403
+        assert (await site.post("/topics?agent_id=alice", {"topic": topic})).status == 200
 
 
 async def test_the_bus_topics_cannot_be_written_by_clients(site: Site) -> None:

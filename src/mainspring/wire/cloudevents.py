@@ -22,7 +22,7 @@ import base64
 import binascii
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
@@ -84,17 +84,16 @@ def from_structured(body: bytes) -> CloudEvent:
     return _from_members(members)
 
 
-def from_batch(body: bytes) -> list[CloudEvent]:
-    """A JSON array of CloudEvents; an error says which one it is."""
+def from_batch(body: bytes) -> Iterator[CloudEvent]:
+    """The CloudEvents of a JSON array, one by one as they are asked for; an error says which one it is."""
     check_text(body)
-    events: list[CloudEvent] = []
     for number, raw in enumerate(_decoded(_ARRAYS, body, "an array"), 1):
         try:
-            events.append(from_structured(bytes(raw)))
+            event = from_structured(bytes(raw))
         except MainspringError as error:
             error.message = f"Event {number} of the batch: {error.message}"
             raise
-    return events
+        yield event
 
 
 def from_binary(headers: Iterable[tuple[str, str]], content_type: str | None, body: bytes) -> CloudEvent:

@@ -78,6 +78,7 @@ def add_routes(
     check_host: bool = True,
     identify: Identify = claimed_agent,
     max_body_bytes: int = 16 << 20,
+    max_batch_events: int = 10_000,
     heartbeat_ms: int = 15_000,
     stalled_reader_ms: int = 60_000,
 ) -> Face:
@@ -86,7 +87,14 @@ def add_routes(
     `identify` says who sent a request; a node with tokens passes its own, and `check_host=False`. Streams end when the
     application shuts down, so that it does not wait for readers that never leave.
     """
-    face = Face(bus, identify, max_body_bytes, heartbeat_ms, stalled_reader_ms)
+    face = Face(
+        bus,
+        identify,
+        max_body_bytes=max_body_bytes,
+        max_batch_events=max_batch_events,
+        heartbeat_ms=heartbeat_ms,
+        stalled_reader_ms=stalled_reader_ms,
+    )
     by_path: dict[str, list[Operation]] = {}
     for operation in OPERATIONS:
         by_path.setdefault(operation.path, []).append(operation)

@@ -6,13 +6,13 @@ itself: who may not subscribe to it sees none of them, and sending one again als
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Annotated, Final
 
 import msgspec
 from aiohttp import web
 
-from mainspring.bus import DeadLetter, Forbidden
+from mainspring.bus import DeadLetter, Forbidden, UnknownEvent
 from mainspring.wire.http_body import read_body, require_json
 from mainspring.wire.http_face import Face, json_response
 from mainspring.wire.http_json import decode, refuse_duplicates
@@ -24,7 +24,6 @@ SUFFIX: Final = ".DLQ"
 PAGE: Final = 256
 DEFAULT_LIMIT: Final = 100
 MAX_LIMIT: Final = 1_000  # a page is held in memory as a whole
-REDRIVE_STEP: Final = 256  # letters per commit: a long redrive leaves room for other writers between its steps
 
 Offset = Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER)]
 
@@ -177,8 +176,11 @@ async def redrive(face: Face, request: web.Request) -> web.StreamResponse:
     refuse_duplicates(body, RedriveBody.__struct_encode_fields__)
     face.bus.topic(topic)
     published: list[PublishedEvent] = []
-    for step in _in_steps([letter.offset async for letter in _limited(face, topic, wanted)], REDRIVE_STEP):
-        published.extend(told(each) for each in await face.bus.redrive(topic, step))
+    for offset in [letter.offset async for letter in _limited(face, topic, wanted)]:
+        try:
+            published.extend(told(each) for each in await face.bus.redrive(topic, [offset]))
+        except UnknownEvent:
+            continue  # someone else was faster with this one
     return json_response(Redriven(topic, len(published), published))
 
 
@@ -209,11 +211,6 @@ def _fits(letter: DeadLetter, wanted: RedriveBody) -> bool:
         and (wanted.reason is None or wanted.reason in letter.reason)
         and (wanted.before is None or letter.ts < wanted.before)
     )
-
-
-def _in_steps(offsets: Sequence[int], size: int) -> Iterator[Sequence[int]]:
-    for start in range(0, len(offsets), size):
-        yield offsets[start : start + size]
 
 
 OPERATIONS: Final = (

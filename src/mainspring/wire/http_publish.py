@@ -9,6 +9,7 @@ A payload is handed on as the bytes that arrived. It is parsed once only to be s
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Final
 from urllib.parse import quote
 
@@ -27,6 +28,7 @@ from mainspring.wire.http_problem import HttpProblem
 from mainspring.wire.http_query import MAX_INTEGER
 from mainspring.wire.http_table import JSON, NDJSON, Answer, Content, Operation
 
+CHECKED_AT_ONCE: Final = 256  # events of a batch before others have their turn
 _NDJSON_TYPES: Final = (NDJSON, "application/ndjson", "application/jsonl", "application/x-jsonlines")
 _KNOWN_TYPES: Final = (JSON, NDJSON, cloudevents.STRUCTURED, cloudevents.BATCHED)
 
@@ -73,21 +75,22 @@ _DECODER: Final = msgspec.json.Decoder(EventBody)
 async def publish(face: Face, request: web.Request) -> web.StreamResponse:
     """Store what the body holds; 201 when it is durable."""
     topic = request.match_info["topic"]
-    agent = await face.identify(request)
-    face.bus.check_access(agent, "publish", topic)
     body_type = _body_type(request)
-    body = await read_body(request, face.max_body_bytes)
     if body_type in _NDJSON_TYPES:
-        return await _publish_batch(face, topic, _lines(body), agent)
+        events = await _lines(face, await read_body(request, face.max_body_bytes))
+        return await _publish_batch(face, request, topic, events)
     if body_type == cloudevents.BATCHED:
-        return await _publish_batch(face, topic, [_of_cloudevent(e) for e in cloudevents.from_batch(body)], agent)
+        events = await _cloudevents(face, await read_body(request, face.max_body_bytes))
+        return await _publish_batch(face, request, topic, events)
+    body = await read_body(request, face.max_event_bytes)
     if body_type == cloudevents.STRUCTURED:
-        return await _publish_cloudevent(face, topic, cloudevents.from_structured(body), agent)
+        return await _publish_cloudevent(face, request, topic, cloudevents.from_structured(body))
     if body_type == "":
         given = request.headers.get(hdrs.CONTENT_TYPE)
-        event = cloudevents.from_binary(request.headers.items(), given, body)
-        return await _publish_cloudevent(face, topic, event, agent)
-    return await _publish_one(face, topic, _event(body), agent)
+        return await _publish_cloudevent(
+            face, request, topic, cloudevents.from_binary(request.headers.items(), given, body)
+        )
+    return await _publish_one(face, request, topic, _event(body))
 
 
 def _body_type(request: web.Request) -> str:
@@ -103,7 +106,7 @@ def _body_type(request: web.Request) -> str:
     return kind
 
 
-async def _publish_one(face: Face, topic: str, event: EventBody, agent: str | None) -> web.Response:
+async def _publish_one(face: Face, request: web.Request, topic: str, event: EventBody) -> web.Response:
     published = await face.bus.publish(
         topic,
         bytes(event.payload),
@@ -113,14 +116,19 @@ async def _publish_one(face: Face, topic: str, event: EventBody, agent: str | No
         delay_ms=event.delay_ms or 0,
         not_before=event.not_before or 0,
         expect=event.expect,
-        agent=agent,
+        agent=await face.publisher(request, event.headers),
     )
     return _answer(published)
 
 
-async def _publish_cloudevent(face: Face, topic: str, event: CloudEvent, agent: str | None) -> web.Response:
+async def _publish_cloudevent(face: Face, request: web.Request, topic: str, event: CloudEvent) -> web.Response:
     published = await face.bus.publish(
-        topic, event.payload, key=event.key, headers=event.headers, id=event.publish_id, agent=agent
+        topic,
+        event.payload,
+        key=event.key,
+        headers=event.headers,
+        id=event.publish_id,
+        agent=await face.identify(request),
     )
     return _answer(published)
 
@@ -147,9 +155,12 @@ def _answer(published: Published) -> web.Response:
     return json_response(told(published), status=201, headers=headers)
 
 
-async def _publish_batch(face: Face, topic: str, events: list[NewEvent], agent: str | None) -> web.Response:
+async def _publish_batch(face: Face, request: web.Request, topic: str, events: list[NewEvent]) -> web.Response:
     if not events:
         raise HttpProblem("The batch holds no event.", status=400, code="bad_frame", remedy="Send at least one.")
+    claimed = {event.headers.get("agent_id") if event.headers else None for event in events}
+    named = claimed.pop() if len(claimed) == 1 else None  # a batch has one publisher
+    agent = await face.publisher(request, None if named is None else {"agent_id": named})
     published = await face.bus.publish_batch(topic, events, agent=agent)
     batch = PublishedBatch(
         topic,
@@ -167,7 +178,7 @@ def _event(text: bytes) -> EventBody:
     return event
 
 
-def _lines(body: bytes) -> list[NewEvent]:
+async def _lines(face: Face, body: bytes) -> list[NewEvent]:
     """One event per line; empty lines are nothing. An error says which line it is."""
     events: list[NewEvent] = []
     for number, line in enumerate(body.split(b"\n"), 1):
@@ -175,29 +186,43 @@ def _lines(body: bytes) -> list[NewEvent]:
         if not text:
             continue
         try:
-            event = _event(text)
-            if event.expect is not None:
-                raise HttpProblem(
-                    "expect cannot be given in a batch.", status=400, code="bad_frame", remedy="Publish it alone."
-                )
+            events.append(_of_line(_event(text)))
         except MainspringError as error:
             error.message = f"Line {number}: {error.message}"
             raise
-        events.append(
-            NewEvent(
-                bytes(event.payload),
-                event.key,
-                event.headers,
-                event.id,
-                event.delay_ms or 0,
-                event.not_before or 0,
-            )
-        )
+        await _make_way(face, len(events))
     return events
 
 
-def _of_cloudevent(event: CloudEvent) -> NewEvent:
-    return NewEvent(event.payload, event.key, event.headers, event.publish_id)
+async def _cloudevents(face: Face, body: bytes) -> list[NewEvent]:
+    events: list[NewEvent] = []
+    for event in cloudevents.from_batch(body):
+        events.append(NewEvent(event.payload, event.key, event.headers, event.publish_id))
+        await _make_way(face, len(events))
+    return events
+
+
+async def _make_way(face: Face, count: int) -> None:
+    """Between the events of a batch: it has a bound, and others have their turn while it is checked."""
+    if count > face.max_batch_events:
+        raise HttpProblem(
+            f"The batch holds more than {face.max_batch_events} events.",
+            status=413,
+            code="too_large",
+            remedy="Send it in several requests.",
+        )
+    if count % CHECKED_AT_ONCE == 0:
+        await asyncio.sleep(0)
+
+
+def _of_line(event: EventBody) -> NewEvent:
+    if event.expect is not None:
+        raise HttpProblem(
+            "expect cannot be given in a batch.", status=400, code="bad_frame", remedy="Publish it alone."
+        )
+    return NewEvent(
+        bytes(event.payload), event.key, event.headers, event.id, event.delay_ms or 0, event.not_before or 0
+    )
 
 
 _CLOUDEVENT_SCHEMA: Final = {

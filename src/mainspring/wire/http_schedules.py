@@ -59,6 +59,9 @@ async def put_schedule(face: Face, request: web.Request) -> web.StreamResponse:
     given = decode(body, _DECODER)
     refuse_duplicates(body, ScheduleBody.__struct_encode_fields__)
     check_value(bytes(given.payload))
+    for known in face.bus.schedules():
+        if known.name == given.name:  # replacing one takes it away from its topic
+            face.bus.check_access(agent, "publish", known.topic)
     kept = await face.bus.put_schedule(
         Schedule(
             name=given.name,

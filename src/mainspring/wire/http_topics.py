@@ -36,7 +36,9 @@ async def put_topic(face: Face, request: web.Request) -> web.StreamResponse:
     body = await read_body(request, face.max_body_bytes)
     check_text(body)
     refuse_duplicates(body, _MEMBERS)
-    change = await face.bus.put_topic(parse_topic(body), agent=agent)
+    config = parse_topic(body)
+    face.bus.check_access(agent, "subscribe", config.topic)  # who may not read it may not open it to others either
+    change = await face.bus.put_topic(config, agent=agent)
     return json_response(encode_topic(change.config), status=201 if change.created else 200)
 
 
