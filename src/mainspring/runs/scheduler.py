@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mainspring.loop import Clock, TimerEntry, TimerWheel
 from mainspring.runs.answering import Handled, accept, supervise
-from mainspring.runs.context import Context, run_cleanup
+from mainspring.runs.context import Context, Later, run_cleanup
 from mainspring.runs.effect import Effect
 from mainspring.runs.errors import EffectTimeout, NotAnEffect, UnhandledEffect
 from mainspring.runs.outcome import Cancelled, Failed, Outcome, Value, kind_of
@@ -241,7 +241,10 @@ class Scheduler:
         try:
             result = handled.call(request, context)
         except Exception as error:
-            self.bring(run, FAILURE, error)
+            self.answered(run, run._steps, handled, None, error)
+            return
+        if run._asked is not handled:
+            self._not_needed(result)
             return
         answer = result
         if result.__class__ is handled.expected:
@@ -251,15 +254,18 @@ class Scheduler:
             return
         self.bring(run, RESUME, answer)
 
+    def _not_needed(self, result: Any) -> None:
+        """The run was cancelled, or answered, inside the handler that returned this."""
+        if asyncio.iscoroutine(result):
+            result.close()
+        elif not isinstance(result, Later):
+            self.late_completions += 1
+
     def _unusual_result(self, run: Run[Any], request: Any, handled: Handled, result: Any) -> None:
         """Anything but a plain answer: an ending, something to wait for, or a mistake."""
         kind, value = accept(handled, result)
         if kind != "wait":
             self.bring(run, {"resume": RESUME, "end": VALUE, "error": FAILURE}[kind], value)
-            return
-        if run._asked is not handled:  # it was cancelled, or answered, inside the handler
-            if asyncio.iscoroutine(value):
-                value.close()
             return
         if handled.timeout_ms is not None:
             self._limit(run, handled)
