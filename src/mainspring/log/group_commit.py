@@ -59,6 +59,7 @@ class Log:
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.commits = 0
+        self.fault: LogUnavailable | None = None  # why the last commit failed; None while writing works
 
     async def open(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -150,6 +151,7 @@ class Log:
     def _finish(self, results: Sequence[Result]) -> None:
         callbacks = self._under_way or []
         self._under_way = None
+        self.fault = next((result for result in results[:1] if isinstance(result, LogUnavailable)), None)
         if self._batches:
             self._flush()
         for callback, result in zip(callbacks, results, strict=True):

@@ -18,6 +18,7 @@ def connect_writer(path: Path) -> sqlite3.Connection:
     """For the one writer. WAL: readers go on while it writes. FULL: a commit that returned is on stable storage."""
     connection = _connect(path, "rwc")
     try:
+        format_of(connection)  # before anything is set: a file that is not ours stays as it is
         connection.execute("PRAGMA journal_mode = WAL").fetchone()
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA fullfsync = ON")  # macOS: fsync alone does not reach the platters there

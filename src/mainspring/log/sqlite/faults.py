@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 
 from mainspring.log.contract import LogUnavailable
@@ -18,9 +19,21 @@ _MEANING = {
 }
 
 
+_FROM_ERRNO = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EIO: _IOERR,
+    errno.EACCES: _READONLY,
+    errno.EPERM: _READONLY,
+    errno.EROFS: _READONLY,
+}
+
+
 def unavailable(error: Exception) -> LogUnavailable:
     """The error to give every batch of a failed commit; its cause is kept."""
     code = getattr(error, "sqlite_errorcode", None)
+    if isinstance(error, OSError):
+        code = _FROM_ERRNO.get(error.errno or 0, _CANTOPEN)
     primary = code & 0xFF if isinstance(code, int) else -1
     what, remedy = _MEANING.get(primary, ("the log cannot be written", "see the cause; writing is tried again"))
     fault = LogUnavailable(f"{what}: {error}", remedy=remedy)

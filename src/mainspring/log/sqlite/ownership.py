@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from mainspring.log.contract import LogLocked
@@ -24,8 +25,9 @@ class Ownership:
                 f"the log at {path.parent} is in use by process {owner}",
                 remedy="stop that process, or give this one its own data directory",
             ) from error
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+        with suppress(OSError):  # on a full disk the lock still holds, only nameless
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         """The file stays: removing it could take it from under the next owner."""

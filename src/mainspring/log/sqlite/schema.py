@@ -28,7 +28,7 @@ APPLICATION_ID: Final = 0x4D53504C  # "MSPL": `file log.sqlite3` and our own boo
 FORMAT: Final = 1
 OFFSET_BITS: Final = 43
 MAX_OFFSET: Final = (1 << OFFSET_BITS) - 1
-MAX_PARTITION_ID: Final = (1 << 20) - 1
+MAX_PARTITION_ID: Final = (1 << 20) - 2  # the key after its last one is still a 64-bit integer
 
 _FORMAT_1 = f"""
 CREATE TABLE format (

@@ -1,0 +1,266 @@
+"""`mainspring log`: look at a log, verify it, copy it, move it.
+
+`check`, `stats`, `export` and `backup` only read and may run beside a node that serves. `import` makes a new log.
+
+Exit codes: 0 done, 1 it could not be done, 2 the command line is wrong, 3 it was done and damage was found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Annotated, Any, TypeVar
+
+import msgspec
+import typer
+
+from mainspring.cli.settings import ConfigOption, load_all
+from mainspring.errors import SettingError
+from mainspring.log import Engine, LogUnavailable, SqliteEngine, log_file
+from mainspring.log.moving import Export, Moved, import_lines
+from mainspring.log.progress import Progress
+from mainspring.log.sqlite.backup import backup as copy_log
+from mainspring.log.sqlite.check import Report
+from mainspring.log.sqlite.check import check as check_log
+from mainspring.log.survey import Survey, survey
+
+FOUND_DAMAGE = 3
+
+T = TypeVar("T")
+
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Look at the log, verify it, copy it, move it elsewhere."
+)
+
+DataOption = Annotated[Path | None, typer.Option("--data", help="The node's data directory.  [default: ./data]")]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+
+
+@app.command()
+def check(data: DataOption = None, as_json: JsonOption = False, config: ConfigOption = None) -> None:
+    """Verify every checksum, offset, tail and version of the log. Changes nothing; may run while a node serves."""
+    path = _existing(data, config)
+    with _progress() as progress:
+        report = check_log(path, progress)
+    if as_json:
+        _print_json(msgspec.structs.asdict(report) | {"file": str(path), "ok": not report.problems})
+    else:
+        _print_report(path, report)
+    if report.problems:
+        raise typer.Exit(FOUND_DAMAGE)
+
+
+@app.command()
+def stats(data: DataOption = None, as_json: JsonOption = False, config: ConfigOption = None) -> None:
+    """Events and bytes of each topic and partition, records of each space, size of the files."""
+    path = _existing(data, config)
+    with _progress() as progress:
+        found = _with_engine(SqliteEngine(path, read_only=True), lambda engine: survey(engine, progress))
+    sizes = {
+        name: file.stat().st_size
+        for name, file in (("file_bytes", path), ("wal_bytes", path.with_name(path.name + "-wal")))
+        if file.exists()
+    }
+    if as_json:
+        _print_json(msgspec.structs.asdict(found) | {"file": str(path)} | sizes)
+    else:
+        _print_survey(path, found, sizes)
+
+
+@app.command(name="export")
+def export_command(
+    target: Annotated[str, typer.Argument(metavar="FILE", help="Where to write; - is standard output.")] = "-",
+    skip_damaged: Annotated[bool, typer.Option(help="Leave damaged entries out instead of stopping at them.")] = False,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+    config: ConfigOption = None,
+) -> None:
+    """Write events, records, tails and dedupe marks as lines of JSON. May run while a node serves."""
+    path = _existing(data, config)
+    if as_json and target == "-":
+        raise typer.BadParameter("--json and the export cannot share standard output; name a file", param_hint="FILE")
+
+    async def work(engine: Engine, out: IO[bytes], progress: Progress) -> Moved:
+        export = Export(engine, skip_damaged=skip_damaged, progress=progress)
+        async for line in export.lines():
+            out.write(line)
+        out.flush()
+        return export.moved
+
+    with _progress() as progress, _output(target) as out:
+        moved = _with_engine(SqliteEngine(path, read_only=True), lambda engine: work(engine, out, progress))
+    _print_moved("exported", moved, as_json)
+    if moved.damaged:
+        raise typer.Exit(FOUND_DAMAGE)
+
+
+@app.command(name="import")
+def import_command(
+    source: Annotated[str, typer.Argument(metavar="FILE", help="What to read; - is standard input.")] = "-",
+    data: DataOption = None,
+    as_json: JsonOption = False,
+    config: ConfigOption = None,
+) -> None:
+    """Make a new log from an export, with the same offsets, versions and tails. The data directory must hold none."""
+    path = _file(data, config)
+    if path.exists():
+        raise LogUnavailable(f"there is a log already: {path}", remedy="import into a new data directory")
+    partial = path.with_name(path.name + ".partial")
+    _remove_log(partial)
+    try:
+        with _progress() as progress, _input(source) as lines:
+            moved = _with_engine(SqliteEngine(partial), lambda engine: import_lines(lines, engine, progress))
+        partial.rename(path)
+    finally:
+        _remove_log(partial)
+    _print_moved("imported", moved, as_json)
+
+
+@app.command()
+def backup(
+    target: Annotated[Path, typer.Argument(metavar="FILE", help="The copy; must not exist yet.")],
+    data: DataOption = None,
+    as_json: JsonOption = False,
+    config: ConfigOption = None,
+) -> None:
+    """Copy the log as it is at one moment, while a node serves. The copy is a log: put it in a data directory."""
+    path = _existing(data, config)
+    with _progress() as progress:
+        size = copy_log(path, target, progress)
+    if as_json:
+        _print_json({"file": str(target), "bytes": size})
+    else:
+        typer.echo(f"copied {path} to {target}, {size:,} bytes")
+
+
+# -- where things are
+
+
+def _file(data: Path | None, config: Path | None) -> Path:
+    settings = load_all(config, data=None if data is None else str(data)).settings
+    if settings.engine != "sqlite":
+        raise SettingError(
+            f"this command works on the log of the sqlite engine; the settings name {settings.engine!r}",
+            remedy="set MAINSPRING_ENGINE=sqlite, or name the data directory of a node that uses it",
+        )
+    return log_file(settings.data)
+
+
+def _existing(data: Path | None, config: Path | None) -> Path:
+    path = _file(data, config)
+    if not path.exists():
+        raise LogUnavailable(f"there is no log at {path}", remedy="name the node's data directory with --data")
+    return path
+
+
+def _remove_log(path: Path) -> None:
+    for suffix in ("", "-wal", "-shm", ".lock"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+@contextmanager
+def _output(target: str) -> Iterator[IO[bytes]]:
+    if target == "-":
+        yield sys.stdout.buffer
+        return
+    try:
+        with Path(target).open("xb") as file:
+            yield file
+    except FileExistsError:
+        raise LogUnavailable(f"{target} exists already", remedy="name a file that does not exist yet") from None
+
+
+@contextmanager
+def _input(source: str) -> Iterator[IO[bytes]]:
+    if source == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        with Path(source).open("rb") as file:
+            yield file
+    except FileNotFoundError:
+        raise LogUnavailable(f"there is no file {source}", remedy="name an export") from None
+
+
+def _with_engine(engine: Engine, work: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:
+    async def run() -> T:
+        await engine.open()
+        try:
+            return await work(engine)
+        finally:
+            await engine.close()
+
+    return asyncio.run(run())
+
+
+# -- what people see
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """A bar on standard error when somebody watches it; nothing otherwise."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        tasks: dict[str, Any] = {}
+
+        def show(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total or None)
+            bars.update(tasks[what], completed=done, total=total or None)
+
+        yield show
+
+
+def _print_json(value: object) -> None:
+    typer.echo(msgspec.json.encode(value).decode())
+
+
+def _print_report(path: Path, report: Report) -> None:
+    typer.echo(
+        f"{path}: format {report.format}, {report.events:,} events in {report.partitions:,} partitions of "
+        f"{report.topics:,} topics, {report.records:,} records, {report.marks:,} dedupe marks"
+    )
+    for problem in report.problems:
+        typer.echo(f"{problem.kind}: {problem.where}: {problem.detail}")
+    if report.more_problems:
+        typer.echo(f"and {report.more_problems:,} problems more")
+    typer.echo("sound" if not report.problems else "damaged: restore from a backup, or see docs/how-to/back-up.md")
+
+
+def _print_survey(path: Path, found: Survey, sizes: dict[str, int]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table("topic", "partition", "first", "last", "events", "bytes", box=None, pad_edge=False)
+    for topic in found.topics:
+        for bounds in topic.partitions:
+            numbers = (bounds.partition, bounds.head, bounds.tail, bounds.events, bounds.bytes)
+            table.add_row(topic.topic, *(f"{number:,}" for number in numbers))
+    console.print(table)
+    table = Table("space", "records", "bytes", box=None, pad_edge=False)
+    for space in found.spaces:
+        table.add_row(space.space, f"{space.records:,}", f"{space.bytes:,}")
+    console.print(table)
+    sized = ", ".join(f"{name.removesuffix('_bytes')} {size:,} bytes" for name, size in sizes.items())
+    console.print(f"{path}: {sized}, {found.marks:,} dedupe marks", soft_wrap=True)
+
+
+def _print_moved(verb: str, moved: Moved, as_json: bool) -> None:
+    if as_json:
+        _print_json(moved)
+        return
+    typer.echo(f"{verb} {moved.events:,} events, {moved.records:,} records, {moved.marks:,} dedupe marks", err=True)
+    for damage in moved.damaged:
+        typer.echo(f"left out: {damage}", err=True)
+
+
+__all__ = ["app"]
