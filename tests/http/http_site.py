@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -85,9 +85,14 @@ class Site:
 
 @asynccontextmanager
 async def serve(
-    engine: Engine | None = None, *, settings: Settings | None = None, origins: tuple[str, ...] = (), **options: Any
+    engine: Engine | None = None,
+    *,
+    settings: Settings | None = None,
+    origins: tuple[str, ...] = (),
+    besides: Callable[[web.Application, Bus], None] | None = None,
+    **options: Any,
 ) -> AsyncIterator[Site]:
-    """A node's HTTP face on a free port. `options` go to `add_routes`."""
+    """A node's HTTP face on a free port. `besides` adds other routes; `options` go to `add_routes`."""
     async with AsyncExitStack() as stack:
         clock = MonotonicClock()
         loop = Loop(clock)
@@ -107,6 +112,8 @@ async def serve(
         await bus.start()
         stack.push_async_callback(bus.stop)
         app = web.Application()
+        if besides is not None:
+            besides(app, bus)
         http.add_routes(app, bus, allowed_origins=origins, **options)
         runner = web.AppRunner(app, shutdown_timeout=5)
         await runner.setup()

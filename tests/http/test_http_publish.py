@@ -111,6 +111,13 @@ async def test_a_hostile_body_is_a_clear_400_and_stores_nothing(site: Site, body
     assert (await site.post("/topics/t/events", {"payload": 1})).json["offset"] == 1
 
 
+@pytest.mark.parametrize(("inner", "outer"), [("[", "]"), ('{"a":', "}")])
+async def test_nesting_has_an_exact_bound(site: Site, inner: str, outer: str) -> None:
+    for levels, status in ((128, 201), (129, 400)):
+        payload = inner * (levels - 1) + "[]" + outer * (levels - 1)
+        assert (await site.post("/topics/t/events", f'{{"payload":{payload}}}')).status == status
+
+
 @pytest.mark.parametrize(
     "kind",
     ["text/plain", "application/x-www-form-urlencoded", "application/octet-stream", "application/xml", "nonsense"],

@@ -12,8 +12,6 @@ or be spelled with escapes.
 from __future__ import annotations
 
 import json
-import re
-from itertools import accumulate
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -38,12 +36,12 @@ def check_text(body: bytes) -> None:
 def check_value(text: bytes) -> None:
     """Refuse a raw value that a consumer could not read back: too deep, or a number outside every range."""
     try:
-        msgspec.json.decode(text)
+        value = msgspec.json.decode(text)
     except RecursionError:
         raise _too_deep() from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise bad_json(f"The body is not valid JSON: {_reason(error)}.") from None
-    if text.count(b"[") + text.count(b"{") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
+    if _is_too_deep(value):
         raise _too_deep()
 
 
@@ -89,7 +87,6 @@ def refuse_duplicates(body: bytes, names: tuple[str, ...]) -> None:
         )
 
 
-_NOT_BRACKETS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[^\[\]{}"]+')
 _SEE_OPENAPI: Final = "GET /openapi.json describes the body."
 
 
@@ -101,7 +98,17 @@ def _reason(error: Exception) -> str:
     return str(error).removeprefix("JSON is malformed: ")
 
 
-def _depth(text: bytes) -> int:
-    """The deepest nesting of valid JSON text. Brackets inside strings do not count."""
-    brackets = _NOT_BRACKETS.sub(b"", text)
-    return max(accumulate(1 if byte in b"[{" else -1 for byte in brackets), default=0)
+def _is_too_deep(value: object) -> bool:
+    """Goes down level by level, so that the check itself cannot run out of stack."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
