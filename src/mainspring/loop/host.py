@@ -41,8 +41,8 @@ class Host:
             self._stop_listening = clock.on_move(self.next_slice)
 
     def next_slice(self) -> None:
-        """Have one slice run as soon as the host gets to it."""
-        if self._next is None:
+        """Have one slice run as soon as the host gets to it; never, when the host has ended."""
+        if self._next is None and not self.aio.is_closed():
             self._next = self.aio.call_soon(self._run)
 
     def next_slice_threadsafe(self) -> None:

@@ -235,23 +235,17 @@ class Loop:
 
         More than `limit` turns are an error that names the limit: something feeds itself.
         """
-        self._enter()
-        made = 0
-        while self._is_due():
-            if made >= limit:
-                raise self._over(limit)
-            made += self._slice(min(self.max_turns_per_slice, limit - made))
-        return made
+        return self._make_ready(0, limit)
 
     def advance(self, ms: float, limit: int = TURN_LIMIT) -> int:
         """Move a virtual clock forward by `ms`, stopping at every deadline on the way; returns the turns made."""
         clock = self._virtual_clock()
         target_ns = clock.now_ns() + max(0, math.ceil(ms * NS_PER_MS))
-        made = self.run_until_idle(limit)
+        made = self._make_ready(0, limit)
         while (deadline := self._wheel.next_deadline()) is not None and deadline * NS_PER_MS <= target_ns:
             clock.move_to(deadline)
-            made += self.run_until_idle(limit - made)
-        clock.move_to_ns(target_ns)
+            made = self._make_ready(made, limit)
+        clock.move_to_ns(max(target_ns, clock.now_ns()))  # a turn may have moved it further by itself
         return made
 
     def run_until_quiescent(self, limit: int = TURN_LIMIT) -> int:
@@ -259,11 +253,11 @@ class Loop:
 
         A virtual clock jumps to the next deadline whenever nothing is ready; with a real one the thread sleeps.
         """
-        made = self.run_until_idle(limit)
+        made = self._make_ready(0, limit)
         while self.alive:
             if not self._ready:
                 self._wait()
-            made += self.run_until_idle(limit - made)
+            made = self._make_ready(made, limit)
         return made
 
     # Having it driven by asyncio
@@ -274,6 +268,9 @@ class Loop:
         if self._host is not None:
             if self._host.aio is aio:
                 return
+            if self._host.aio.is_closed():
+                self.detach()
+        if self._host is not None:
             raise LoopBusy("this loop is attached to another event loop", remedy="detach it there first")
         self._host = Host(aio, self.clock, self._host_slice)
         self._asleep = True
@@ -311,12 +308,18 @@ class Loop:
     def _ready(self) -> bool:
         return bool(self._lanes or self._completions)
 
-    def _is_due(self) -> bool:
-        return self._ready or self._wheel.has_ready(self.clock.now_ms())
-
     def _enter(self) -> None:
         if self._turns.running:
             raise LoopBusy("a turn tried to drive the loop it runs on", remedy="post the work and return")
+
+    def _make_ready(self, made: int, limit: int) -> int:
+        """Make all turns that are ready at this instant, after `made` others of the same call."""
+        self._enter()
+        while self._ready or self._wheel.has_ready(self.clock.now_ms()):
+            if made >= limit:
+                raise self._over(limit)
+            made += self._slice(min(self.max_turns_per_slice, limit - made))
+        return made
 
     def _slice(self, budget: int) -> int:
         self._slices += 1

@@ -103,7 +103,7 @@ class TimerWheel:
         self._overdue: list[tuple[int, int, TimerEntry]] = []  # ... and its heap, by deadline and registration
         self._serials: dict[Hashable, int] = {}  # which item of the heap is the right one for an id
         self._serial = 0
-        self._soonest: TimerEntry | None = None  # the last answer to "what is next"; right while it is pending
+        self._soonest: TimerEntry | None = None  # the last answer to "what is next", while it is right
 
     def __len__(self) -> int:
         return len(self._fresh) + len(self._placed)
@@ -134,7 +134,8 @@ class TimerWheel:
         slot = self._placed.pop(timer_id, None)
         if slot is None:
             return False
-        del slot[timer_id]
+        if slot.pop(timer_id) is self._soonest:
+            self._soonest = None
         return True
 
     def has_ready(self, now: int) -> bool:
@@ -181,13 +182,9 @@ class TimerWheel:
     def _first(self) -> TimerEntry | None:
         if self._fresh:
             self._place_fresh()
-        entry = self._soonest
-        if entry is not None:
-            slot = self._placed.get(entry.id)
-            if slot is not None and slot.get(entry.id) is entry:
-                return entry
-        self._soonest = entry = self._search() if self._placed else None
-        return entry
+        if self._soonest is None and self._placed:
+            self._soonest = self._search()
+        return self._soonest
 
     def _place_fresh(self) -> None:
         fresh = self._fresh
