@@ -425,6 +425,15 @@ class Heartbeat:
         self._need_blocking("aread")
         return run_now(self.reader.checked_journal(beat))
 
+    def verify(self) -> list[int]:
+        """The beats whose kept journals do not fit their digests or are missing; empty when all is well."""
+        self._need_blocking("averify")
+        return run_now(self.reader.damaged())
+
+    async def averify(self) -> list[int]:
+        """`verify` on the loop that is running."""
+        return await self.reader.damaged()
+
     def fork(self, at: int, new: str) -> None:
         """Start a new line in the log after beat `at` of this one. This line stays as it is."""
         self._need_blocking("afork")

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from mainspring.beats import tree
-from mainspring.beats.errors import UnknownBeat
-from mainspring.beats.facts import GENESIS, Fact, read_journal
+from mainspring.beats.errors import DamagedJournal, UnknownBeat
+from mainspring.beats.facts import GENESIS, Commit, Fact, read_journal
 from mainspring.beats.line import Line
 from mainspring.beats.path import canonical
 from mainspring.beats.state import State
@@ -94,6 +94,19 @@ class Reader:
                 f"the details of beat {beat} are not kept", remedy=f"beats {state.oldest} to {state.beat - 1} are"
             )
         return journal
+
+    async def damaged(self) -> list[int]:
+        """The beats whose journals are missing, do not fit their digests, or state another digest than the line."""
+        found: list[int] = []
+        for beat in range(self._state.oldest, self._state.beat):
+            try:
+                facts = await self.facts(beat)
+                commit = facts[-1]
+                if not isinstance(commit, Commit) or commit.digest != await self.digest(beat):
+                    found.append(beat)
+            except (DamagedJournal, UnknownBeat):
+                found.append(beat)
+        return found
 
     async def digest(self, beat: int) -> str | None:
         """The digest of a beat; kept also when the beat's details are gone."""
