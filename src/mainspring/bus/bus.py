@@ -254,8 +254,8 @@ class Bus:
             raise refusal(error) from error
         accepted = taken[0]
         return [
-            Published(topic, partition, offset, append.id, append.ts, duplicate, due)
-            for (partition, offset, duplicate), append, due in zip(placed, accepted.appends, accepted.due, strict=True)
+            Published(topic, partition, offset, append.id, append.ts, duplicate, accepted.due_at(n))
+            for n, ((partition, offset, duplicate), append) in enumerate(zip(placed, accepted.appends, strict=True))
         ]
 
     # -- reading

@@ -29,6 +29,11 @@ class Chooser:
         """May be true too often, never false too often."""
         return bool(self._rotation)
 
+    @property
+    def only_member(self) -> Member | None:
+        """The one member that gets everything, if the group has just one and it takes everything."""
+        return self.members[0] if len(self.members) == 1 and not self.choosy else None
+
     def join(self, member: Member) -> None:
         self.members.append(member)
         self.changed()

@@ -186,11 +186,11 @@ class Delivery:
 
     # -- counting
 
-    def delivered(self, group: Group, position: Position, offset: int, attempt: int) -> None:
+    def delivered(self, group: Group, position: Position, offset: int, attempt: int, count: int) -> None:
         counters = self._counters
-        counters.delivered += 1
+        counters.delivered += count
         topic = self._topics[group.topic]
-        topic.delivered += 1
+        topic.delivered += count
         if attempt > 1:
             counters.redeliveries += 1
             self._audit.note("redelivery", topic, position.partition, offset, 1, group.name)

@@ -26,10 +26,10 @@ from mainspring.bus.member import Member
 from mainspring.bus.position import OpenEvent, Position
 from mainspring.bus.tails import ReadyEvent, Tail
 
-TURN: Final = 32  # events of one partition before the next has its turn
+TURN: Final = 64  # events of one partition before the next has its turn
 PARKED: Final = 256  # events kept for members without room before the partition waits with them
 MAX_OPEN: Final = 20_000  # unsettled events of one partition; a client that delays everything cannot fill the memory
-PAGE: Final = 256  # events read at once
+PAGE: Final = 512  # events read at once
 RETRY_MS: Final = 1_000  # when the log could not be read or written
 COARSEST_CHECK_MS: Final = 1_000
 
@@ -49,7 +49,8 @@ class Host(Protocol):
     def wake_at(self, group: Group, deadline: int) -> None:
         """Call `Group.check` at this monotonic ms, if not earlier."""
 
-    def delivered(self, group: Group, position: Position, offset: int, attempt: int) -> None: ...
+    def delivered(self, group: Group, position: Position, offset: int, attempt: int, count: int) -> None:
+        """`count` events were sent, the last one at `offset`; `attempt` is 1 for first deliveries."""
 
     def settled(self, group: Group, position: Position, offset: int, count: int) -> None:
         """`count` events were acknowledged, the last one at `offset`."""
@@ -289,10 +290,16 @@ class Group:
         if position.waiting and (moved := self._deliver_waiting(position, now)) is not None:
             return moved
         before = position.cursor
-        for _ in range(TURN):
-            ready = self._next_new(position)
-            if ready is None or not self._place(position, ready, None, now):
-                break
+        events = position.upcoming(min(TURN, MAX_OPEN - len(position.open)))
+        if not events and before <= position.tail.offset and len(position.open) < MAX_OPEN:
+            self._fetch(position, before)
+        only = self._chooser.only_member
+        if only is not None and not position.skip_before:
+            self._lease_run(position, only, events, now)
+        else:
+            for ready in events:
+                if not self._place(position, ready, None, now):
+                    break
         if position.cursor != before:
             self._host.changed(self, position)
             return True
@@ -315,22 +322,6 @@ class Group:
             self._host.changed(self, position)
         return None
 
-    def _next_new(self, position: Position) -> ReadyEvent | None:
-        if len(position.open) >= MAX_OPEN:
-            return None
-        ahead = position.ahead
-        while ahead:
-            if ahead[-1].offset >= position.cursor:
-                return ahead[-1]
-            ahead.pop()
-        tail = position.tail
-        at = position.cursor - tail.first
-        if 0 <= at < len(tail.events):
-            return tail.events[at]
-        if position.cursor <= tail.offset:
-            self._fetch(position, position.cursor)
-        return None
-
     def _fetch(self, position: Position, start: int) -> None:
         if not position.fetching:
             position.fetching = True
@@ -350,7 +341,8 @@ class Group:
             if offset in present:
                 position.bodies[offset] = present[offset]
         if start <= position.cursor <= end:
-            position.ahead = [event for event in reversed(events) if event.offset >= position.cursor]
+            position.ahead = [event for event in events if event.offset >= position.cursor]
+            position.ahead_at = 0
             if not position.ahead:
                 position.cursor = end + 1
         if gone or not position.ahead:
@@ -417,8 +409,30 @@ class Group:
         if not self._check_planned or event.deadline < self._check_planned:
             self._check_at(event.deadline)
         self._host.inflight(1)
-        self._host.delivered(self, position, event.offset, event.deliveries)
+        self._host.delivered(self, position, event.offset, event.deliveries, 1)
         member.deliver(position, ready, event.deliveries)
+
+    def _lease_run(self, position: Position, member: Member, events: list[ReadyEvent], now: int) -> None:
+        """First deliveries to a group's only member, which takes them in order: `_place` without the questions."""
+        gate, opened, leased = member.gate, position.open, 0
+        held = member.held.setdefault(position.partition, {})
+        deadline = now + self.ack_timeout_ms
+        for ready in events:
+            if not member.has_room():
+                break
+            event = OpenEvent(ready.offset)
+            event.member, event.deadline, event.deliveries = member, deadline, 1
+            opened[ready.offset] = held[ready.offset] = event
+            position.cursor = ready.offset + 1
+            member.inflight += 1
+            leased += 1
+            if gate.credits is not None:
+                gate.credits -= 1
+            member.deliver(position, ready, 1)
+        if leased:
+            self._check_at(deadline)
+            self._host.inflight(leased)
+            self._host.delivered(self, position, position.cursor - 1, 1, leased)
 
     def _deliver_parked(self, now: int) -> None:
         chooser = self._chooser

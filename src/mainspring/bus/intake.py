@@ -50,11 +50,14 @@ class Offered(Protocol):
 
 
 class Accepted(msgspec.Struct, frozen=True, gc=False):
-    """A request that was taken: its events, and when each is due (0: at once)."""
+    """A request that was taken: its events, and when each is due (0: at once). `due` is empty when all are at once."""
 
     topic: TopicState
     appends: list[Append]
     due: list[int]
+
+    def due_at(self, index: int) -> int:
+        return self.due[index] if self.due else 0
 
 
 class Intake:
@@ -103,9 +106,10 @@ class Intake:
         self._check_rates(topic, bucket, len(events))
         now = self._clock.wall_ms()
         appends = [self._append(topic, event, now, expect) for event in events]
-        due = [self._due(event, now) for event in events]
+        delayed = any(event.delay_ms or event.not_before for event in events)
+        due = [self._due(event, now) for event in events] if delayed else []
         accepted = Accepted(topic, appends, due)
-        if any(due):
+        if due and any(due):
             if expect is not None:
                 raise BadFrame("a delayed event has no place yet, so it cannot `expect` one")
             self._submit_delayed(accepted, ticket(accepted))

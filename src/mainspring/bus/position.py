@@ -67,6 +67,7 @@ class Position:
 
     __slots__ = (
         "ahead",
+        "ahead_at",
         "bodies",
         "burying",
         "cursor",
@@ -96,7 +97,8 @@ class Position:
         self.waiting: list[int] = []  # heap of offsets to be delivered again
         self.delayed: list[tuple[int, int]] = []  # heap of (due, offset)
         self.bodies: dict[int, ReadyEvent] = {}  # read for `waiting`
-        self.ahead: list[ReadyEvent] = []  # read for the cursor, reversed
+        self.ahead: list[ReadyEvent] = []  # read for the cursor
+        self.ahead_at = 0
         self.fetching = False
         self.epoch = 0  # raised by a seek, so that reads under way are ignored
         self.dirty = False
@@ -118,6 +120,20 @@ class Position:
     def committed(self) -> int:
         """What is durably settled and exists: the group's `lastCommitted`."""
         return min(self.durable, max(self.tail.offset, 0))
+
+    def upcoming(self, most: int) -> list[ReadyEvent]:
+        """Up to so many new events from the cursor on, as far as they are in memory."""
+        ahead = self.ahead
+        if ahead:
+            while self.ahead_at < len(ahead) and ahead[self.ahead_at].offset < self.cursor:
+                self.ahead_at += 1
+            if self.ahead_at < len(ahead):
+                return ahead[self.ahead_at : self.ahead_at + most]
+            ahead.clear()
+            self.ahead_at = 0
+        tail = self.tail
+        at = self.cursor - tail.first
+        return tail.events[at : at + most] if 0 <= at < len(tail.events) else []
 
     def wait(self, event: OpenEvent) -> None:
         event.member = None
@@ -154,6 +170,7 @@ class Position:
         self.delayed.clear()
         self.bodies.clear()
         self.ahead.clear()
+        self.ahead_at = 0
         self.fetching = False
         self.cursor = cursor
         self.skip_before = skip_before

@@ -132,6 +132,15 @@ class Publisher:
     def _show(self, pending: _Pending, placed: Sequence[Placed]) -> None:
         """Let the tails know; the groups are woken in a later turn."""
         topics = pending.topics
+        self._counters.published += len(placed)
+        if len(topics) == 1 and not any(topic.active for topic in topics.values()):
+            (topic,) = topics.values()
+            newest = {partition: offset for partition, offset, duplicate in placed if not duplicate}
+            for partition, offset in newest.items():
+                topic.tails[partition].advance(offset)
+            topic.published += len(placed)
+            self._told(topics)
+            return
         for append, (partition, offset, duplicate) in zip(pending.appends, placed, strict=True):
             if duplicate:
                 continue
@@ -153,7 +162,9 @@ class Publisher:
                 )
             else:
                 tail.advance(offset)
-        self._counters.published += len(placed)
+        self._told(topics)
+
+    def _told(self, topics: dict[str, TopicState]) -> None:
         for topic in topics.values():
             topic.stored = True
             self._appended(topic)

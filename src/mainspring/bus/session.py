@@ -111,8 +111,8 @@ class _PublishAnswer(Answer):
             frame = published_frame(topic, partition, offset, append.id, append.ts)
             if duplicate:
                 frame = frame[:-1] + b',"duplicate":true}'
-            elif accepted.due[0]:
-                frame = b'%b,"not_before":%d}' % (frame[:-1], accepted.due[0])
+            elif accepted.due_at(0):
+                frame = b'%b,"not_before":%d}' % (frame[:-1], accepted.due_at(0))
         else:
             places = b",".join([b"[%d,%d]" % (place[0], place[1]) for place in placed])
             frame = b'{"type":"PUBLISHED_BATCH","topic":%b,"offsets":[%b]}' % (topic, places)

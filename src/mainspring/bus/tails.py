@@ -15,8 +15,8 @@ import msgspec
 from mainspring.bus.frames import envelope, envelope_head
 from mainspring.log import StoredEvent
 
-KEPT_EVENTS: Final = 2_048  # of one partition: several windows of a fast group
-KEPT_BYTES: Final = 1 << 20  # of one partition
+KEPT_EVENTS: Final = 8_192  # of one partition: several windows of a fast group
+KEPT_BYTES: Final = 4 << 20  # of one partition
 UNKNOWN: Final = -1
 
 _headers = msgspec.json.Decoder(dict[str, str]).decode
