@@ -31,7 +31,7 @@ from sysloop_world import (
     watch,
 )
 
-from mainspring.sysloop import Guest, NotAttachable, open_loop
+from mainspring.sysloop import Guest, NeedsLinux, NotAttachable, open_loop
 
 
 def always_ready(loop: Loop, host: Host, count: int) -> list[int]:
@@ -335,6 +335,13 @@ def test_ten_thousand_watches(loop: Loop, host: Host, many_descriptors: None) ->
         seen += answer.ids(READY)
         assert answer.more
     assert sorted(seen) == list(range(1, 10_001)), "each once before any comes again"
+
+
+def test_without_epoll_the_reason_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(select, "epoll")
+    with nothing_left_behind(), pytest.raises(NeedsLinux) as caught:
+        Guest()
+    assert "Linux" in caught.value.remedy
 
 
 # --- interruption ---

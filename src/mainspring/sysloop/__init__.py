@@ -6,7 +6,7 @@ readiness of descriptors (WATCH) and for timers (TIMER_ARM) with one call (POLL)
 
 from mainspring.sysloop.client import GuestClient, connect, open_loop
 from mainspring.sysloop.codes import Code
-from mainspring.sysloop.errors import NotAttachable, RequestRefused, StreamClosed
+from mainspring.sysloop.errors import NeedsLinux, NotAttachable, RequestRefused, StreamClosed
 from mainspring.sysloop.guest import Guest
 from mainspring.sysloop.ops import READY, TIMER, Event, Op, Poll, Readiness
 
@@ -17,6 +17,7 @@ __all__ = [
     "Event",
     "Guest",
     "GuestClient",
+    "NeedsLinux",
     "NotAttachable",
     "Op",
     "Poll",

@@ -17,6 +17,12 @@ class NotAttachable(MainspringError):
     code = "not_attachable"
 
 
+class NeedsLinux(MainspringError):
+    """Waiting for descriptors is built on epoll, which only Linux has."""
+
+    code = "needs_linux"
+
+
 class StreamClosed(MainspringError):
     """The other side ended the ZCL1 stream, or sent what is none."""
 

@@ -17,6 +17,7 @@ from mainspring.sysloop.control import control
 from mainspring.sysloop.handles import CAN_END, CAN_READ, CAN_WRITE, MAX_HANDLES, Attached, HandleTable, HasFileno
 from mainspring.sysloop.info import InfoCapability
 from mainspring.sysloop.loop import LoopCapability
+from mainspring.sysloop.readiness import require_epoll
 from mainspring.sysloop.stream import Stream
 
 _LONGEST_WAIT_MS = 2**31 - 1  # what poll(2) takes; a longer wait is several of them
@@ -36,6 +37,7 @@ class Guest:
         entropy: Callable[[int], bytes] = os.urandom,
         max_handles: int = MAX_HANDLES,
     ) -> None:
+        require_epoll()
         self._clock = clock or MonotonicClock()
         self._entropy = entropy
         self._handles = HandleTable(most=max_handles)

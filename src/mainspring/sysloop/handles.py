@@ -12,7 +12,6 @@ import os
 import select
 import socket
 import stat
-from collections.abc import Iterator
 from typing import Protocol
 
 from mainspring.sysloop.codes import Code
@@ -121,9 +120,6 @@ class HandleTable:
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._entries)
 
     @property
     def full(self) -> bool:

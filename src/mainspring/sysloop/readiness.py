@@ -21,27 +21,36 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from itertools import islice
 
+from mainspring.sysloop.errors import NeedsLinux
 from mainspring.sysloop.ops import Readiness
 
+# The kernel's numbers, the same for epoll and poll(2). Written out, so that other systems can import this module.
+_IN, _OUT, _ERR, _HUP, _RDHUP, _EDGES = 0x1, 0x4, 0x8, 0x10, 0x2000, 1 << 31
 _KERNEL_BITS = {
-    int(Readiness.READABLE): select.EPOLLIN,
-    int(Readiness.WRITABLE): select.EPOLLOUT,
-    int(Readiness.HUP): select.EPOLLHUP | select.EPOLLRDHUP,  # an orderly close by the peer is a hangup too
-    int(Readiness.ERROR): select.EPOLLERR,
+    int(Readiness.READABLE): _IN,
+    int(Readiness.WRITABLE): _OUT,
+    int(Readiness.HUP): _HUP | _RDHUP,  # an orderly close by the peer is a hangup too
+    int(Readiness.ERROR): _ERR,
 }
 _ALL = 0xF
 _EDGES_AT_ONCE = 1024
 
 
+def require_epoll() -> None:
+    """Raises `NeedsLinux` where descriptors cannot be waited for."""
+    if not hasattr(select, "epoll"):
+        raise NeedsLinux("sys/loop needs epoll", remedy="run guests and the loop socket on Linux")
+
+
 def _from_kernel(mask: int) -> int:
     found = 0
-    if mask & select.EPOLLIN:
+    if mask & _IN:
         found = 0x1
-    if mask & select.EPOLLOUT:
+    if mask & _OUT:
         found |= 0x2
-    if mask & (select.EPOLLHUP | select.EPOLLRDHUP):
+    if mask & (_HUP | _RDHUP):
         found |= 0x4
-    if mask & select.EPOLLERR:
+    if mask & _ERR:
         found |= 0x8
     return found
 
@@ -183,10 +192,10 @@ class ReadySet:
     def _ask(self, source: _Source, asked: int) -> None:
         if source.registered:
             if asked != source.asked:
-                self._epoll.modify(source.descriptor, asked | select.EPOLLET)
+                self._epoll.modify(source.descriptor, asked | _EDGES)
         elif not source.watches:
             try:
-                self._epoll.register(source.descriptor, asked | select.EPOLLET)
+                self._epoll.register(source.descriptor, asked | _EDGES)
                 source.registered = True
             except PermissionError:
                 pass  # a regular file or the like: always ready, as poll(2) will say

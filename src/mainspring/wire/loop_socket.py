@@ -28,6 +28,7 @@ from pathlib import Path
 
 from mainspring.errors import MainspringError
 from mainspring.loop import Clock
+from mainspring.sysloop.readiness import require_epoll
 from mainspring.sysloop.session import GuestSession
 
 logger = logging.getLogger("mainspring.wire.loop_socket")
@@ -76,6 +77,7 @@ class LoopSocketServer:
 
     async def start(self) -> None:
         """Listens. A socket file nobody answers at is replaced; a live one raises SocketTaken."""
+        require_epoll()
         _raise_descriptor_limit()
         self._listener = _listen(self.path)
         status = os.stat(self.path)
