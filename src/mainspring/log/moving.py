@@ -1,9 +1,9 @@
 """A log as lines of JSON: out of any engine, into any other, offsets and versions and all.
 
-The first line names the format, the last one says how many lines of each kind came before it: a file that was cut off is
-noticed. In between come records, dedupe marks, and then topic by topic the events of each partition and its tail. Records
-come first because they point at events (group positions, for instance): when a node writes meanwhile, every event a
-record points at is still to come. For one exact moment in time, export from a backup.
+The first line names the format, the last one says how many lines of each kind came before it: a file that was cut off
+is noticed. In between come records, dedupe marks, and then topic by topic the events of each partition and its tail.
+Records come first because they point at events (group positions, for instance): when a node writes meanwhile, every
+event a record points at is still to come. For one exact moment in time, export from a backup.
 
 Payloads and values are JSON in nearly every log, so they are written as they are and stay readable; what is not JSON on
 one line is written in base64 under a name of its own. Either way they come back byte for byte.

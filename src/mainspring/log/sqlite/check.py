@@ -12,13 +12,13 @@ from pathlib import Path
 
 import msgspec
 
-from mainspring.log.contract import DamagedEvent, DamagedRecord
+from mainspring.log.contract import DamagedRecord
 from mainspring.log.progress import Progress, silent
+from mainspring.log.sqlite.checksum import event_checksum
 from mainspring.log.sqlite.connection import check_format
 from mainspring.log.sqlite.ledger import Ledger, Slot
 from mainspring.log.sqlite.reader import Reader
 from mainspring.log.sqlite.schema import FORMAT, MAX_OFFSET, MAX_PARTITION_ID, OFFSET_BITS
-from mainspring.log.sqlite.statements import EVENT_BYTES
 
 PAGE_EVENTS = 2_000
 MOST_PROBLEMS = 1_000  # a file that is noise from end to end should not fill the memory with complaints
@@ -57,6 +57,49 @@ def check(path: Path, progress: Progress = silent) -> Report:
     check_format(path)
     with closing(Reader(path)) as reader:
         return _Check(reader, progress).run()
+
+
+_PAGE = (
+    "SELECT pos, ts, high_ts, total, crc, CAST(id AS BLOB), CAST(key AS BLOB), headers, payload "
+    "FROM events WHERE pos >= ? AND pos <= ? ORDER BY pos LIMIT ?"
+)
+
+
+class _Row(msgspec.Struct):
+    """An event as it lies in the file, believed in nothing."""
+
+    pos: int
+    ts: int
+    high_ts: int | None
+    total: int
+    crc: int
+    id: bytes
+    key: bytes | None
+    headers: bytes | None
+    payload: bytes
+
+    @property
+    def offset(self) -> int:
+        return self.pos & MAX_OFFSET
+
+    @property
+    def highest(self) -> int:
+        return self.ts if self.high_ts is None else self.high_ts
+
+    @property
+    def bytes(self) -> int:
+        return len(self.payload) + len(self.id) + len(self.key or b"") + len(self.headers or b"")
+
+    def is_sound(self) -> bool:
+        try:
+            key = None if self.key is None else self.key.decode()
+            crc = event_checksum(self.pos, self.ts, self.id.decode(), key, self.headers, self.payload)
+        except (UnicodeDecodeError, TypeError):
+            return False
+        return crc == self.crc
+
+    def without_payload(self) -> _Row:
+        return _Row(self.pos, self.ts, self.high_ts, self.total, self.crc, self.id, self.key, self.headers, b"")
 
 
 class _Check:
@@ -110,50 +153,36 @@ class _Check:
     def _partition(self, slot: Slot, expected: int) -> None:
         where = f"{slot.topic} partition {slot.partition}"
         start, events, size = 1, 0, 0
-        previous: tuple[int, int, int] | None = None  # offset, total, highest time
+        previous: _Row | None = None
         while start <= slot.tail:
-            page = self.connection.execute(
-                f"SELECT pos & ?, ts, high_ts, total, {EVENT_BYTES} FROM events "
-                "WHERE pos >= ? AND pos <= ? ORDER BY pos LIMIT ?",
-                (MAX_OFFSET, slot.base + start, slot.base + slot.tail, PAGE_EVENTS),
-            ).fetchall()
-            if not page:
+            seen = 0
+            for values in self.connection.execute(
+                _PAGE, (slot.base + start, slot.base + slot.tail, PAGE_EVENTS)
+            ):  # row by row: a page of large payloads must not be in memory at once
+                row = _Row(*values)
+                self._event(where, previous, row)
+                previous, seen, size = row.without_payload(), seen + 1, size + row.bytes
+            if not seen or previous is None:
                 break
-            for row in page:
-                previous = self._neighbours(where, previous, row)
-                size += row[4]
-            self._checksums(slot, where, start, page[-1][0])
-            events += len(page)
-            start = page[-1][0] + 1
-            self.report.events += len(page)
+            events += seen
+            start = previous.offset + 1
+            self.report.events += seen
             self.progress("events", self.report.events, expected)
         self._tail(slot, where, events, size)
 
-    def _neighbours(
-        self, where: str, previous: tuple[int, int, int] | None, row: tuple[int, int, int | None, int, int]
-    ) -> tuple[int, int, int]:
-        offset, ts, high_ts, total, size = row
-        at = f"{where} offset {offset}"
-        if high_ts is not None and high_ts <= ts:
-            self.report.add("order", at, f"its highest time {high_ts} is not above its own time {ts}")
-        high = ts if high_ts is None else high_ts
-        if previous is not None:
-            grown = total - previous[1]
-            if grown < size or (offset == previous[0] + 1 and grown != size):
-                self.report.add("total", at, f"the total grew by {grown} for an event of {size} bytes")
-            if high < previous[2]:
-                self.report.add("order", at, f"the highest time fell from {previous[2]} to {high}")
-        return offset, total, high
-
-    def _checksums(self, slot: Slot, where: str, start: int, last: int) -> None:
-        while start <= last:
-            try:
-                page = self.reader.events(slot.topic, slot.partition, start, PAGE_EVENTS, 4 << 20)
-            except DamagedEvent as damage:
-                self.report.add("event", f"{where} offset {damage.offset}", "the checksum does not fit")
-                start = damage.offset + 1
-            else:
-                start = page[-1].offset + 1 if page else last + 1
+    def _event(self, where: str, previous: _Row | None, row: _Row) -> None:
+        at = f"{where} offset {row.offset}"
+        if not row.is_sound():
+            self.report.add("event", at, "the checksum does not fit")
+        if row.high_ts is not None and row.high_ts <= row.ts:
+            self.report.add("order", at, f"its highest time {row.high_ts} is not above its own time {row.ts}")
+        if previous is None:
+            return
+        grown = row.total - previous.total
+        if grown < row.bytes or (row.offset == previous.offset + 1 and grown != row.bytes):
+            self.report.add("total", at, f"the total grew by {grown} for an event of {row.bytes} bytes")
+        if row.highest < previous.highest:
+            self.report.add("order", at, f"the highest time fell from {previous.highest} to {row.highest}")
 
     def _tail(self, slot: Slot, where: str, events: int, size: int) -> None:
         """What the partition says it holds against what was seen; a trim meanwhile changes both, so look again."""

@@ -51,7 +51,7 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 
 def check_format(path: Path) -> None:
     """For a reader, which cannot migrate: the file must be a log of exactly this format."""
-    with closing(connect_reader(path)) as connection:
+    with closing(_connect(path, "ro")) as connection:
         found = format_of(connection)
     if found != FORMAT:
         raise FormatError(
