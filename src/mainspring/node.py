@@ -1,30 +1,46 @@
 """A node: one process's loop, log and parts, booted in seven phases and stopped in three steps.
 
-Boot is a straight line: LOAD the program, DISCOVER what it handles, BUILD the parts, SPAWN the actors, ATTACH the
-listeners, ADAPT (open the sockets), READY. Every step that acquires something says at once how to give it back, so a
-failure in any phase undoes exactly what was done, in reverse, and leaves no socket behind. Nothing accepts input before
-ADAPT, so nothing has to be taken back from a client.
+Boot is a straight line: LOAD the program and open the log, DISCOVER what the program handles, BUILD the indexes, SPAWN
+the actors, ATTACH their listeners, ADAPT (open the sockets), READY. Everything that is acquired says at once how to
+give it back, so a failure in any phase undoes exactly what was done, in reverse, and leaves no socket behind. Nothing
+accepts input before ADAPT, so nothing has to be taken back from a client.
 
 Stopping is bounded: stop intake, finish what was accepted, give back what is held. Each step has `drain_ms`.
 """
 
 from __future__ import annotations
 
+import asyncio
+import importlib
+import ipaddress
 import logging
 import os
-from collections.abc import Callable
+import random
+import sys
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final
+from typing import Any
 
+import uuid_utils
+from aiohttp import web
+
+from mainspring.app import App
+from mainspring.bus import Bus
+from mainspring.capabilities import kernel_capabilities
 from mainspring.errors import BootError, MainspringError
+from mainspring.kernel import Kernel, RestartPolicy
+from mainspring.log import Log, open_engine
 from mainspring.loop import Clock, Loop, MonotonicClock
+from mainspring.message import Message, encode_data
 from mainspring.settings import Settings
+from mainspring.wire.http import add_routes, middlewares
+from mainspring.wire.http_access import claimed_agent
 from mainspring.wire.loop_socket import LoopSocketServer
+from mainspring.wire.ndjson import NdjsonServer
+from mainspring.wire.websocket import add_websocket
 
 logger = logging.getLogger("mainspring.node")
-
-PHASES: Final = ("LOAD", "DISCOVER", "BUILD", "SPAWN", "ATTACH", "ADAPT", "READY")
 
 
 class BootFailure(BootError):
@@ -39,77 +55,169 @@ class BootFailure(BootError):
 
 
 class Node:
-    """Owns the parts of one process. `boot`, then `drain`; used once."""
+    """Owns the parts of one process: `boot` it, then `drain` it. A node is used once.
 
-    def __init__(self, settings: Settings, program: str | None = None, *, clock: Clock | None = None) -> None:
+    `program` is an App, or `MODULE:APP` text that says where one is.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        program: App | str | None = None,
+        *,
+        clock: Clock | None = None,
+        chance: Callable[[], float] = random.random,
+        new_id: Callable[[], str] = lambda: str(uuid_utils.uuid7()),
+    ) -> None:
         self.settings = settings
         self.clock: Clock = clock or MonotonicClock()
-        self.phases: list[str] = []
         self.loop = Loop(
             self.clock, max_turns_per_slice=settings.max_turns_per_slice, slow_turn_ms=settings.slow_turn_ms
         )
+        self.app: App | None = None
         self._program = program
+        self._chance = chance
+        self._new_id = new_id
         self._undo = AsyncExitStack()
-        self._adapters: list[str] = []
         self._on_shutdown: Callable[[], None] = lambda: None
 
-    async def boot(self) -> dict[str, object]:
-        """Start everything; returns the Sys.BootComplete message. Raises BootFailure, with everything undone."""
-        steps = (self._load, self._discover, self._build, self._spawn, self._attach, self._adapt)
-        for phase, step in zip(PHASES, steps, strict=False):
-            self.phases.append(phase)
-            logger.debug("boot: %s", phase)
-            try:
-                await step()
-            except Exception as error:
-                await self._undo.aclose()
-                raise BootFailure(phase, error) from error
-        self.phases.append("READY")
-        return self._summary()
+    async def boot(self) -> Message:
+        """Start everything; gives the Sys.BootComplete message. Raises BootFailure, with everything undone."""
+        phases = ["LOAD"]
+        try:
+            await self._load()
+            phases = self.kernel.phases
+            await self._undo_later(self.kernel.start, self.kernel.stop)
+            await self._undo_later(self.bus.start, self.bus.stop)
+            self.kernel.enter_phase("ADAPT")
+            return self.kernel.ready(await self._adapt())
+        except Exception as error:
+            await self._undo.aclose()
+            raise BootFailure(phases[-1], error) from error
 
     def on_shutdown(self, callback: Callable[[], None]) -> None:
         """What to call when a client asks the node to stop."""
         self._on_shutdown = callback
 
     async def drain(self) -> None:
-        """Stop intake, finish, give back; each within `drain_ms`. Safe to call after a failed boot."""
-        await self._undo.aclose()
+        """Stop intake; finish what was accepted; give back leases, sockets and files. Each step within `drain_ms`."""
+        await self._bounded("stop intake", self.ndjson.quiesce(), self.site.stop())
+        await self._bounded("finish", self.kernel.drain(self.settings.drain_ms), self.bus.drain())
+        await self._bounded("give back", self._undo.aclose())
 
     # The phases
 
-    async def _load(self) -> None: ...
-
-    async def _discover(self) -> None: ...
-
-    async def _build(self) -> None:
+    async def _load(self) -> None:
+        settings = self.settings
+        _refuse_open_doors(settings.host)
+        self.app = load_program(self._program)
         self.loop.attach()
         self._undo.callback(self.loop.detach)
+        self.log = Log(open_engine(settings.engine, settings.data, self.clock))
+        await self._undo_later(self.log.open, self.log.close)
+        self.bus = Bus(self.log, self.clock, self.loop, settings=settings, new_id=self._new_id, random=self._chance)
+        self.kernel = Kernel(
+            loop=self.loop,
+            log=self.log,
+            default_timeout_ms=settings.request_timeout_ms,
+            data_dir=settings.data,
+            restart=self.app.restart if self.app else RestartPolicy(),
+            publisher=self._publish,
+            on_shutdown=lambda: self._on_shutdown(),
+        )
+        self.kernel.enter_phase("LOAD")
+        self.kernel.register(*kernel_capabilities(self.kernel))
+        if self.app is not None:
+            self.kernel.register(*self.app.capabilities(self.kernel.ids_taken))
 
-    async def _spawn(self) -> None: ...
+    async def _adapt(self) -> list[str]:
+        """Open the sockets; gives their addresses."""
+        settings = self.settings
+        self.ndjson = NdjsonServer(self.kernel, self._socket_path(settings.kernel_socket, "kernel.sock"))
+        await self._undo_later(self.ndjson.start, self.ndjson.stop)
+        guests = LoopSocketServer(self._socket_path(settings.loop_socket, "loop.sock"), clock=self.clock)
+        await self._undo_later(guests.start, guests.stop)
+        address = await self._listen()
+        return [self.ndjson.address, f"unix:{guests.path}", address]
 
-    async def _attach(self) -> None: ...
+    async def _listen(self) -> str:
+        """WebSocket and HTTP on one port."""
+        settings = self.settings
+        web_app = web.Application(middlewares=middlewares(settings.allowed_origins))
+        add_routes(web_app, self.bus)
+        add_websocket(web_app, self.bus, settings, claimed_agent)
+        runner = web.AppRunner(web_app, access_log=None, handle_signals=False)
+        await self._undo_later(runner.setup, runner.cleanup)
+        self.site = web.TCPSite(runner, settings.host, settings.port)
+        try:
+            await self.site.start()
+        except OSError as error:
+            raise BootError(
+                f"cannot listen on {settings.host}:{settings.port}: {error.strerror}",
+                remedy="stop what uses the port, or choose another with --port",
+            ) from error
+        host, port = runner.addresses[0][:2]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
-    async def _adapt(self) -> None:
-        guests = LoopSocketServer(self._socket_path(self.settings.loop_socket, "loop.sock"), clock=self.clock)
-        await guests.start()
-        self._undo.push_async_callback(guests.stop)
-        self._adapters.append(f"unix:{guests.path}")
+    async def _publish(self, topic: str, payload: Any, **options: Any) -> Any:
+        return await self.bus.publish(topic, encode_data(payload), **options)
 
-    def _summary(self) -> dict[str, object]:
-        return {
-            "kind": "event",
-            "type": "Sys.BootComplete",
-            "data": {
-                "capabilities": [],
-                "subscriptions": {},
-                "adapters": self._adapters,
-                "timers": {"defaultTimeout": self.settings.request_timeout_ms},
-            },
-            "metadata": {"id": "boot", "timestamp": self.clock.wall_ms()},
-        }
+    # Stopping
+
+    async def _undo_later(self, start: Callable[[], Awaitable[Any]], stop: Callable[[], Awaitable[Any]]) -> None:
+        await start()
+        self._undo.push_async_callback(stop)
+
+    async def _bounded(self, step: str, *work: Awaitable[Any]) -> None:
+        limit_s = self.settings.drain_ms / 1000
+        try:
+            async with asyncio.timeout(limit_s):
+                await asyncio.gather(*work)
+        except TimeoutError:
+            logger.warning("%s took longer than %g s and was cut short", step, limit_s)
 
     def _socket_path(self, given: str, name: str) -> Path:
         if given:
             return Path(given)
         runtime = os.environ.get("XDG_RUNTIME_DIR")
         return (Path(runtime) / "mainspring" if runtime else Path(self.settings.data)) / name
+
+
+def load_program(program: App | str | None) -> App | None:
+    """The App that `MODULE:APP` names, imported with the working directory on the path."""
+    if program is None or isinstance(program, App):
+        return program
+    module_name, colon, attribute = program.partition(":")
+    if not (module_name and colon and attribute):
+        raise BootError(f"{program!r} does not name a program", remedy="write MODULE:APP, like shop:app")
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise BootError(
+            f"there is no module {error.name!r}", remedy="run the command in the folder of the program, or install it"
+        ) from error
+    if not hasattr(module, attribute):
+        raise BootError(f"module {module_name!r} has no {attribute!r}", remedy="name the variable that holds the App")
+    found = getattr(module, attribute)
+    if not isinstance(found, App):
+        kind = type(found).__name__
+        raise BootError(f"{program} is a {kind}, not an App", remedy="name the variable that holds the App")
+    return found
+
+
+def _refuse_open_doors(host: str) -> None:
+    """Without tokens everybody who can connect may do everything, so only this machine may connect."""
+    if host == "localhost":
+        return
+    try:
+        if ipaddress.ip_address(host).is_loopback:
+            return
+    except ValueError:
+        pass  # a name: where it leads can change
+    raise BootError(
+        f"listening on {host} without tokens would let everybody in",
+        remedy="listen on 127.0.0.1, and put a proxy that checks who is asking in front",
+        code="open_door",
+    )

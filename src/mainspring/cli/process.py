@@ -15,7 +15,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from mainspring.errors import BootError, MainspringError
-from mainspring.loop import MonotonicClock
+from mainspring.loop import MonotonicClock, new_event_loop
+from mainspring.message import Message, Metadata, counted_ids, encode_data, encode_line
 from mainspring.node import Node
 from mainspring.settings import Settings
 
@@ -50,27 +51,25 @@ def configure_logging(settings: Settings) -> None:
     logging.basicConfig(level=levels[settings.log_level], handlers=[handler], force=True)
 
 
-def say(message: dict[str, object]) -> None:
+def say(line: bytes) -> None:
     """One line on standard output, at once."""
-    sys.stdout.write(json.dumps(message, separators=(",", ":"), ensure_ascii=False) + "\n")
+    sys.stdout.buffer.write(line)
     sys.stdout.flush()
 
 
-def boot_failed(error: MainspringError) -> dict[str, object]:
+def boot_failed(error: MainspringError) -> bytes:
     data: dict[str, object] = {"code": 500, "message": str(error), "reason": error.code}
     if phase := getattr(error, "phase", None):
         data["phase"] = phase
-    now = MonotonicClock().wall_ms()
-    return {
-        "kind": "error",
-        "type": "Sys.BootFailed",
-        "data": data,
-        "metadata": {"id": f"boot-{os.getpid()}-{now}", "timestamp": now, "causation": "boot"},
-    }
+    metadata = Metadata(counted_ids()(), MonotonicClock().wall_ms(), causation="boot")
+    return encode_line(Message("error", "Sys.BootFailed", encode_data(data), metadata))
 
 
 def run(read_settings: Callable[[], Settings], program: str | None) -> int:
-    """Boot, serve until a signal or Syscall.Shutdown, drain. The exit code: 0 after an orderly stop, 1 when boot failed."""
+    """Boot, serve until a signal or Syscall.Shutdown, drain.
+
+    The exit code is 0 after an orderly stop and 1 when boot failed.
+    """
     try:
         settings = read_settings()
         configure_logging(settings)
@@ -83,13 +82,7 @@ def run(read_settings: Callable[[], Settings], program: str | None) -> int:
 
 
 def _host_loop(settings: Settings) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    if settings.uvloop:
-        try:
-            import uvloop
-        except ImportError:
-            return None
-        return uvloop.new_event_loop
-    return None
+    return new_event_loop if settings.uvloop else None
 
 
 async def _serve(settings: Settings, program: str | None) -> int:
@@ -106,7 +99,7 @@ async def _serve(settings: Settings, program: str | None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         host.add_signal_handler(number, on_signal, number)
 
-    say(await node.boot())
+    say(encode_line(await node.boot()))
     node.on_shutdown(stopping.set)
     await stopping.wait()
     await node.drain()
