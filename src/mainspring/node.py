@@ -34,7 +34,7 @@ from mainspring.log import Log, open_engine
 from mainspring.loop import Clock, Loop, MonotonicClock
 from mainspring.message import Message, encode_data
 from mainspring.settings import Settings
-from mainspring.wire.http import add_routes, middlewares
+from mainspring.wire.http import add_routes
 from mainspring.wire.http_access import claimed_agent
 from mainspring.wire.loop_socket import LoopSocketServer
 from mainspring.wire.ndjson import NdjsonServer
@@ -143,8 +143,8 @@ class Node:
     async def _listen(self) -> str:
         """WebSocket and HTTP on one port."""
         settings = self.settings
-        web_app = web.Application(middlewares=middlewares(settings.allowed_origins))
-        add_routes(web_app, self.bus)
+        web_app = web.Application()
+        add_routes(web_app, self.bus, allowed_origins=settings.allowed_origins)
         add_websocket(web_app, self.bus, settings, claimed_agent)
         runner = web.AppRunner(web_app, access_log=None, handle_signals=False)
         await self._undo_later(runner.setup, runner.cleanup)
