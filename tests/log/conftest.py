@@ -25,15 +25,9 @@ def _sqlite(place: Path) -> MakeEngine:
     return lambda: SqliteEngine(place / "log.sqlite3")
 
 
-def _sqlite_from_disk(place: Path) -> MakeEngine:
-    """Nothing kept in memory: every read goes to the file."""
-    return lambda: SqliteEngine(place / "log.sqlite3", recent_bytes=0)
-
-
 ENGINES: dict[str, Callable[[Path], MakeEngine]] = {
     "memory": _memory,
     "sqlite": _sqlite,
-    "sqlite-from-disk": _sqlite_from_disk,
 }
 
 

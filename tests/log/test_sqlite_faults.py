@@ -30,7 +30,7 @@ BIG = b'"' + b"x" * 2000 + b'"'
 
 
 async def opened(path: Path) -> Log:
-    log = Log(SqliteEngine(path, recent_bytes=0))
+    log = Log(SqliteEngine(path))
     await log.open()
     return log
 

@@ -1,8 +1,8 @@
 """`SqliteEngine`: the log in one SQLite file, written by one thread, read by a few others.
 
-The event loop's thread never touches the disk. Commits go to the writer's thread by a queue; reads of what was just
-published are answered from memory, all others by two reader threads with connections of their own, which WAL lets go on
-while the writer writes.
+The event loop's thread never touches the disk. Commits go to the writer's thread by a queue; reads are answered by two
+reader threads with connections of their own, which WAL lets go on while the writer writes. Nothing is cached here
+beyond SQLite's pages: who reads the newest events again and again (the bus does) keeps them in the form it needs.
 """
 
 from __future__ import annotations
@@ -32,14 +32,12 @@ from mainspring.log.sqlite.faults import unavailable
 from mainspring.log.sqlite.ledger import Ledger
 from mainspring.log.sqlite.ownership import Ownership
 from mainspring.log.sqlite.reader import Reader
-from mainspring.log.sqlite.recent import Recent
 from mainspring.log.sqlite.restore import restore
 from mainspring.log.sqlite.writer import Writer
 
 T = TypeVar("T")
 
 READER_THREADS = 2
-RECENT_BYTES = 16 << 20  # enough for a second of heavy publishing; small beside a Python process
 
 
 class SqliteEngine:
@@ -50,13 +48,11 @@ class SqliteEngine:
 
     name = "sqlite"
 
-    def __init__(self, path: str | Path, *, read_only: bool = False, recent_bytes: int = RECENT_BYTES) -> None:
+    def __init__(self, path: str | Path, *, read_only: bool = False) -> None:
         self.path = Path(path)
         self.read_only = read_only
-        self._recent_bytes = recent_bytes
         self._ownership: Ownership | None = None
         self._writer: Writer | None = None
-        self._recent = Recent(recent_bytes)
         self._pool: ThreadPoolExecutor | None = None
         self._mine = threading.local()
         self._readers: list[Reader] = []
@@ -75,8 +71,7 @@ class SqliteEngine:
             else:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._ownership = Ownership(self.path.with_name(self.path.name + ".lock"))
-                self._recent = Recent(self._recent_bytes)
-                self._writer = Writer(self.path, self._recent)
+                self._writer = Writer(self.path)
         except (sqlite3.Error, OSError) as error:
             self._release()
             raise unavailable(error) from error
@@ -141,7 +136,6 @@ class SqliteEngine:
         return count
 
     async def restore(self, items: Sequence[Restorable]) -> None:
-        self._recent.clear()  # what it holds would no longer be followed by the next commit's events
         await self._write(lambda connection, ledger: restore(connection, ledger, items))
 
     # -- reading
@@ -153,9 +147,6 @@ class SqliteEngine:
             slot = self._writer.ledger.slots.get((topic, partition))
             if slot is None or start > slot.durable_tail:
                 return []
-            recent = self._recent.read(slot, start, limit, max_bytes)
-            if recent is not None:
-                return recent
         return await self._read(lambda reader: reader.events(topic, partition, start, limit, max_bytes))
 
     async def outline(self, topic: str, partition: int, start: int, limit: int) -> list[Outline]:

@@ -49,7 +49,6 @@ class Plan:
         self._versions = versions
         self._found_marks = marks
         self.event_values: list[object] = []  # nine per event, in the table's order
-        self.appended: list[tuple[Slot, Append]] = []
         self.records: dict[Place, tuple[int, int, bytes] | None] = {}  # version, crc, value; None: deleted
         self.marks: dict[Place, tuple[int, int]] = {}
         self.removals: list[tuple[Slot, int, tuple[int, ...]]] = []  # below, offsets
@@ -89,7 +88,6 @@ class Plan:
             step()
         if self._before:
             del self.event_values[-9 * len(self._before) :]
-            del self.appended[-len(self._before) :]
             for slot, tail, total, high_ts in reversed(self._before):
                 slot.tail, slot.total, slot.high_ts = tail, total, high_ts
 
@@ -146,7 +144,6 @@ class Plan:
         else:
             own_high = high
         self.event_values += (pos, ts, own_high, total + size, crc, id, key, headers, payload)
-        self.appended.append((slot, event))
         self._before.append((slot, tail, total, high))
         if event.dedupe is not None:
             self._mark(event, pos)

@@ -24,7 +24,6 @@ from mainspring.log.sqlite.connection import connect_writer
 from mainspring.log.sqlite.faults import connection_is_suspect, unavailable
 from mainspring.log.sqlite.ledger import VERSIONS_PER_RESERVATION, Ledger, Slot
 from mainspring.log.sqlite.plan import Found, Place, Plan, questions
-from mainspring.log.sqlite.recent import Recent
 from mainspring.log.sqlite.schema import migrate
 
 Done = Callable[[list[Result]], None]
@@ -34,9 +33,8 @@ Job = Callable[[], None]
 class Writer:
     """Owns the writing connection and the ledger. `submit` and `call` may be used from any thread."""
 
-    def __init__(self, path: Path, recent: Recent) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._recent = recent
         self._connection = connect_writer(path)
         try:
             migrate(self._connection)
@@ -113,8 +111,6 @@ class Writer:
         for slot, (count, size) in removed.items():
             slot.removed += count
             slot.removed_bytes += size
-            self._recent.forget(slot)
-        self._recent.add([(slot, event) for slot, event in plan.appended if slot not in removed])
         plan.settle()
 
     def _statements(self, plan: Plan) -> list[tuple[str, Sequence[object]]]:
@@ -187,5 +183,4 @@ class Writer:
         self._connection.close()
         self._connection = connect_writer(self._path)
         self.ledger.reload(self._connection)
-        self._recent.clear()
         self._suspect = False
