@@ -273,22 +273,24 @@ class Group:
             return
         if self._parked:
             self._deliver_parked(now)
+        for position in self._turns:
+            if position.delayed:
+                position.promote(now)
+            if position.waiting:
+                self._deliver_waiting(position, now)
         idle = 0
         while self._chooser.someone_has_room and idle < len(self._turns):
             position = self._turns[0]
             self._turns.rotate(-1)
-            quiet = position.cursor > position.tail.offset and not position.waiting and not position.delayed
-            idle = 0 if not quiet and self._deliver_some(position, now) else idle + 1
+            # What waits in a partition and could not go yet goes before anything new of it.
+            ready = position.cursor <= position.tail.offset and not position.waiting
+            idle = 0 if ready and self._deliver_new(position, now) else idle + 1
         for member in self.members:
             if member.unsent:
                 member.flush()
 
-    def _deliver_some(self, position: Position, now: int) -> bool:
+    def _deliver_new(self, position: Position, now: int) -> bool:
         """Up to one turn's worth of this partition; whether anything moved."""
-        if position.delayed:
-            position.promote(now)
-        if position.waiting and (moved := self._deliver_waiting(position, now)) is not None:
-            return moved
         before = position.cursor
         events = position.upcoming(min(TURN, MAX_OPEN - len(position.open)))
         if not events and before <= position.tail.offset and len(position.open) < MAX_OPEN:
@@ -305,9 +307,8 @@ class Group:
             return True
         return False
 
-    def _deliver_waiting(self, position: Position, now: int) -> bool | None:
-        """Redeliveries. None: there are no more, go on with new events."""
-        moved = False
+    def _deliver_waiting(self, position: Position, now: int) -> None:
+        """Redeliveries, until there are no more or nobody has room."""
         while (event := position.next_waiting()) is not None:
             if self.max_attempts and event.deliveries >= self.max_attempts:  # restored after a restart
                 self._bury(position, event)
@@ -315,12 +316,10 @@ class Group:
             ready = position.bodies.get(event.offset) or position.tail.get(event.offset)
             if ready is None:
                 self._fetch(position, event.offset)
-                return moved
+                return
             if not self._place(position, ready, event, now):
-                return moved
-            moved = True
+                return
             self._host.changed(self, position)
-        return None
 
     def _fetch(self, position: Position, start: int) -> None:
         if not position.fetching:
