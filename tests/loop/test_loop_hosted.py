@@ -367,3 +367,53 @@ def test_run_uses_the_fastest_event_loop_that_is_installed() -> None:
     fastest = new_event_loop()
     assert run(main()) == type(fastest).__module__
     fastest.close()
+
+
+def test_an_offer_to_a_sleeping_loop_is_made_at_once_and_counted_like_any_turn(host: Host) -> None:
+    async def main() -> None:
+        failures: list[FailedTurn] = []
+        loop, seen = Loop(on_error=failures.append), list[str]()
+        with loop.hosted():
+            await loop.quiescent()
+            await asyncio.sleep(0.001)
+            loop.offer(seen.append, "at once")
+            assert seen == ["at once"]
+            loop.offer([].index, "absent")
+            assert [failure.argument for failure in failures] == ["absent"]
+            assert loop.counters().turns == 2
+            assert loop.counters().failed_turns == 1
+
+    host(main())
+
+
+def test_an_offer_never_overtakes_what_waits_and_never_nests(host: Host) -> None:
+    async def main() -> None:
+        loop, seen = Loop(), list[str]()
+
+        def outer(argument: object) -> None:
+            loop.offer(seen.append, "inner")
+            seen.append("outer over")
+
+        with loop.hosted():
+            await loop.quiescent()
+            await asyncio.sleep(0.001)
+            loop.post(seen.append, "first")
+            loop.offer(outer, None)
+            assert seen == []
+            await loop.quiescent()
+            assert seen == ["first", "outer over", "inner"]
+            loop.complete(seen.append, "completion")
+            loop.offer(seen.append, "with the completion")
+            assert len(seen) == 3, "something waited, so nothing ran at once"
+            await loop.quiescent()
+            assert sorted(seen[3:]) == ["completion", "with the completion"]
+
+    host(main())
+
+
+def test_an_offer_to_a_bare_loop_is_a_post() -> None:
+    loop, seen = Loop(VirtualClock()), list[int]()
+    loop.offer(seen.append, 1)
+    assert seen == []
+    loop.run_until_idle()
+    assert seen == [1]

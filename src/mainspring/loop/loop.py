@@ -20,17 +20,16 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from itertools import count
 from typing import TypeVar
 
 from mainspring.loop.clock import NS_PER_MS, Clock, MonotonicClock, VirtualClock
 from mainspring.loop.counters import Counters, FailedTurn, SlowTurn, turn_name
-from mainspring.loop.errors import ClockError, DuplicateTimer, LoopBusy, LoopLimit, LoopStalled
+from mainspring.loop.errors import ClockError, LoopBusy, LoopLimit, LoopStalled
 from mainspring.loop.holds import Hold, Holds
 from mainspring.loop.host import Host
 from mainspring.loop.lanes import Lanes, Turn
+from mainspring.loop.timers import Timers
 from mainspring.loop.turns import Turns
-from mainspring.loop.wheel import TimerEntry, TimerWheel
 
 _T = TypeVar("_T")
 
@@ -58,10 +57,7 @@ class Loop:
         self.max_turns_per_slice = max(1, max_turns_per_slice)
         self._lanes = Lanes()
         self._completions: deque[Turn] = deque()
-        self._wheel = TimerWheel()
-        self._due: dict[Hashable, TimerEntry] = {}  # handed out by the wheel, waiting in the user lane
-        self._unref: set[Hashable] = set()
-        self._timer_ids = count(1)
+        self._timers = Timers()
         self._holds = Holds(self._stir)
         self._turns = Turns(
             self._lanes,
@@ -69,7 +65,7 @@ class Loop:
             slow_turn_ms=slow_turn_ms,
             on_slow_turn=on_slow_turn,
             on_error=on_error,
-            unwrap=self._unwrap,
+            unwrap=self._timers.unwrap,
         )
         self._slices = 0
         self._host: Host | None = None
@@ -150,25 +146,17 @@ class Loop:
         ref: bool = True,
     ) -> Hashable:
         """The same for an instant of the loop's clock (`clock.now_ms()`); one in the past is due at once."""
-        if timer_id is None:
-            timer_id = next(self._timer_ids)
-        elif timer_id in self._due:
-            raise DuplicateTimer(f"timer {timer_id!r} is still due", remedy="cancel it first, or use another id")
-        self._wheel.schedule(TimerEntry(timer_id, deadline_ms, (function, argument), kind))
-        if not ref:
-            self._unref.add(timer_id)
+        timer_id = self._timers.schedule(deadline_ms, (function, argument), timer_id, kind, ref)
         if self._asleep:
             self._stir()
         return timer_id
 
     def cancel(self, timer_id: Hashable) -> bool:
         """Make sure that a timer's turn never runs. False when it already ran, was cancelled or never was."""
-        if not self._wheel.cancel(timer_id):
-            return self._due.pop(timer_id, None) is not None
-        self._unref.discard(timer_id)
-        if self._asleep:
+        cancelled = self._timers.cancel(timer_id)
+        if cancelled and self._asleep:
             self._stir()
-        return True
+        return cancelled
 
     # Liveness
 
@@ -186,13 +174,13 @@ class Loop:
     @property
     def alive(self) -> bool:
         """False when quiescent: nothing ready, no timer that counts, no hold."""
-        return bool(self._ready or len(self._holds) or len(self._wheel) > len(self._unref))
+        return bool(self._ready or len(self._holds) or self._timers.keeping_alive)
 
     def why_alive(self) -> dict[str, int]:
         """What keeps the loop alive, counted by reason; empty when quiescent."""
         reasons = {
             "ready": len(self._lanes) + len(self._completions),
-            "timers": len(self._wheel) - len(self._unref),
+            "timers": self._timers.keeping_alive,
             **self._holds.reasons(),
         }
         return {reason: number for reason, number in reasons.items() if number}
@@ -211,7 +199,7 @@ class Loop:
             user_depth=len(lanes.user),
             completions_waiting=len(self._completions),
             oldest_waiting_ms=lanes.waiting_ms(now_ms),
-            timers_pending=len(self._wheel) + len(self._due),
+            timers_pending=len(self._timers),
             longest_turn_ns=turns.longest_ns,
             longest_turn=turns.longest,
             holds=len(self._holds),
@@ -242,7 +230,7 @@ class Loop:
         clock = self._virtual_clock()
         target_ns = clock.now_ns() + max(0, math.ceil(ms * NS_PER_MS))
         made = self._make_ready(0, limit)
-        while (deadline := self._wheel.next_deadline()) is not None and deadline * NS_PER_MS <= target_ns:
+        while (deadline := self._timers.next_deadline()) is not None and deadline * NS_PER_MS <= target_ns:
             clock.move_to(deadline)
             made = self._make_ready(made, limit)
         clock.move_to_ns(max(target_ns, clock.now_ns()))  # a turn may have moved it further by itself
@@ -315,7 +303,7 @@ class Loop:
     def _make_ready(self, made: int, limit: int) -> int:
         """Make all turns that are ready at this instant, after `made` others of the same call."""
         self._enter()
-        while self._ready or self._wheel.has_ready(self.clock.now_ms()):
+        while self._ready or self._timers.has_ready(self.clock.now_ms()):
             if made >= limit:
                 raise self._over(limit)
             made += self._slice(min(self.max_turns_per_slice, limit - made))
@@ -331,28 +319,10 @@ class Loop:
         self._signalled = False
         completions, push = self._completions, self._push_user
         now_ms = self.clock.now_ms()
-        wheel = self._wheel
-        if len(wheel):
-            fire, due, unref = self._fire, self._due, self._unref
-            for entry in wheel.take_ready(now_ms):
-                due[entry.id] = entry
-                unref.discard(entry.id)  # from here on it is ready work like any other
-                completions.append((fire, entry))
+        completions.extend(self._timers.take_ready(now_ms))
         for _ in range(len(completions)):
             push(completions.popleft())
         self._lanes.mark(now_ms)
-
-    def _fire(self, entry: TimerEntry) -> None:
-        """The turn of a due timer, unless it was cancelled while it waited in the lane."""
-        if self._due.get(entry.id) is entry:
-            del self._due[entry.id]
-            function, argument = entry.message
-            function(argument)
-
-    def _unwrap(self, turn: Turn) -> Turn:
-        """The turn its author knows: a timer's, instead of `_fire`."""
-        message: Turn = turn[1].message if turn[0] == self._fire else turn
-        return message
 
     def _host_slice(self) -> None:
         self._asleep = False
@@ -369,7 +339,7 @@ class Loop:
             host.next_slice()
             return
         self._asleep = True
-        host.sleep_until(self._wheel.next_deadline())
+        host.sleep_until(self._timers.next_deadline())
         if self._waiters and not self.alive:
             self._settle(None)
 
@@ -392,7 +362,7 @@ class Loop:
 
     def _wait(self) -> None:
         """Nothing is ready: let time pass until the next deadline or arrival."""
-        deadline = self._wheel.next_deadline()
+        deadline = self._timers.next_deadline()
         clock = self.clock
         if not isinstance(clock, VirtualClock):
             timeout_s = None if deadline is None else max(0, deadline * NS_PER_MS - clock.now_ns()) / 1e9
@@ -415,7 +385,7 @@ class Loop:
 
     def _over(self, limit: int) -> LoopLimit:
         turn = (self._lanes.system or self._lanes.user or [None])[0]
-        waiting = f"; next is {turn_name(*self._unwrap(turn))}" if turn else ""
+        waiting = f"; next is {turn_name(*self._timers.unwrap(turn))}" if turn else ""
         return LoopLimit(
             f"the loop was still busy after its limit of {limit} turns{waiting}",
             remedy="look for a turn that posts itself, or raise the limit",
