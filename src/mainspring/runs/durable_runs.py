@@ -22,7 +22,7 @@ import msgspec
 from mainspring.errors import MainspringError
 from mainspring.log import ABSENT, Batch, Log, Put, Receipt, Refused
 from mainspring.runs.durable import DurableState
-from mainspring.runs.errors import RunError
+from mainspring.runs.errors import NoHostLoop, RunError
 from mainspring.runs.family import family_of
 from mainspring.runs.journal import (
     JOURNAL,
@@ -144,17 +144,18 @@ class DurableRuns:
 
     def let_go(self) -> None:
         """Stop executing every run that is written down; their handles hear the outcome from the log."""
-        for run in list(self._runs.values()):
-            if run._durable is not None and run._durable.opened:
-                self._runs.pop(run.id, None)
-                self._scheduler.abandon(run)
-                self._watched.setdefault(run.id, []).append(run)
+        runs = [run for run in self._runs.values() if run._durable is not None and run._durable.opened]
+        self._scheduler.abandon(*runs)
+        for run in runs:
+            self._runs.pop(run.id, None)
+            self._watched.setdefault(run.id, []).append(run)
         self.writer.drop_abandoned()
 
     # -- starting
 
     def start(self, program: Any, args: tuple[Any, ...], run_id: str | None, parent: str | None = None) -> Run[Any]:
         """A new run, or the one that has this id. Raises before anything is written when the arguments do not fit."""
+        _need_loop()
         name = self._programs.name_for(program)
         program = self._programs.get(name)
         encoded = encode_arguments(program, args)
@@ -252,11 +253,9 @@ class DurableRuns:
         loaded = await self.store.load(record)
         self._prepare(run, loaded)
         if not run._done:
-            self._bind(
-                run,
-                self._programs.get(record.program),
-                decode_arguments(self._programs.get(record.program), record.args),
-            )
+            program = self._programs.get(record.program)
+            self._scheduler.close_program(run)
+            self._bind(run, program, decode_arguments(program, record.args))
         self._opened(run)
 
     def _conclude(self, run: Run[Any], outcome: Outcome[Any]) -> None:
@@ -512,7 +511,17 @@ class DurableRuns:
         while self.busy:
             if self._tasks:
                 await asyncio.wait(set(self._tasks))
+            await asyncio.sleep(0)
             await self.writer.quiet()
+
+
+def _need_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise NoHostLoop(
+            "durable runs write to the log and need a running asyncio loop", remedy="start them inside one"
+        ) from None
 
 
 def _same_program(run: Run[Any], name: str) -> Run[Any]:

@@ -107,6 +107,9 @@ class Group:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is GeneratorExit:  # the owner is being closed: whoever closes it knows what becomes of the children
+            self._open = False
+            return
         if kind is None:
             await suspend(GroupEnd(self._number, self))
         self._open = False

@@ -206,7 +206,7 @@ class Scheduler:
             self.bring(run, FAILURE, error)
         else:
             if run._done:
-                self._close(run)
+                self.close_program(run)
             else:
                 self._dispatch(run, request)
         finally:
@@ -292,7 +292,7 @@ class Scheduler:
         if run._done:
             self.late_completions += 1
             if brings != RESUME and self.current is run:
-                self._close(run)
+                self.close_program(run)
             return
         run._asked = None
         if run._releases is not None:
@@ -388,7 +388,7 @@ class Scheduler:
             self.release(run)
         if run._family is not None:
             run._family.owner_ended(run, outcome)
-        self._close(run)
+        self.close_program(run)
         if run._durable is not None:
             run._durable.settle(run, outcome)
         else:
@@ -416,18 +416,23 @@ class Scheduler:
         if run._family is not None:
             run._family.child_ended(run, outcome)
 
-    def abandon(self, run: Run[Any]) -> None:
-        """Stop executing a run without an outcome; somebody else goes on with it."""
-        if run._done:
-            return
-        run._done = True
-        run._asked = None
-        self.live -= 1
-        if run._queued:
-            self._drop_queued(run)
-        if run._releases is not None:
-            self.release(run)
-        self._close(run)
+    def abandon(self, *runs: Run[Any]) -> None:
+        """Stop executing runs without an outcome; somebody else goes on with them.
+
+        All of them are stopped before any program is closed, so that what programs do while they are closed, like
+        cancelling a child, changes nothing.
+        """
+        stopped = [run for run in runs if not run._done]
+        for run in stopped:
+            run._done = True
+            run._asked = None
+            self.live -= 1
+            if run._queued:
+                self._drop_queued(run)
+        for run in stopped:
+            if run._releases is not None:
+                self.release(run)
+            self.close_program(run)
 
     def conclude(self, run: Run[Any], outcome: Outcome[Any]) -> None:
         """The outcome of a run that was not executed here, or not to its end."""
@@ -460,7 +465,7 @@ class Scheduler:
             self._ready.clear()
             self._stale = 0
 
-    def _close(self, run: Run[Any]) -> None:
+    def close_program(self, run: Run[Any]) -> None:
         """Close the program, so that its finally blocks run; a program in the middle of its step is closed after it."""
         close = run._close
         if close is None:

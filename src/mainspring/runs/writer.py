@@ -17,7 +17,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.log import Batch, Guard, Log, LogUnavailable, Operation, Put, Receipt, Refused
-from mainspring.runs.errors import NoHostLoop
 from mainspring.runs.journal import LEASES
 from mainspring.runs.run import FAILURE, RESUME, Run
 
@@ -53,8 +52,8 @@ class Writer:
 
     @property
     def busy(self) -> bool:
-        """Whether something is waiting to be stored."""
-        return bool(self._puts or self._alone or self._under_way)
+        """Whether something is being stored; false while the log is left alone for a moment because it cannot write."""
+        return bool(self._under_way) or (bool(self._puts or self._alone) and not self._stalled)
 
     async def quiet(self) -> None:
         """Wait until nothing is waiting to be stored."""
@@ -107,9 +106,7 @@ class Writer:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            raise NoHostLoop(
-                "durable runs write to the log and need a running asyncio loop", remedy="start them inside one"
-            ) from None
+            return  # the loop is gone, and with it the log: what waits here is decided again after the restart
         self._planned = True
         self._quiet.clear()
         loop.call_soon(self._planned_flush)
@@ -135,6 +132,7 @@ class Writer:
 
     def _submit(self, batch: Batch, done: Callable[[Result], None]) -> None:
         self._under_way += 1
+        self._quiet.clear()
 
         def decided(result: Result) -> None:
             self._under_way -= 1
