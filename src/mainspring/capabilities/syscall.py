@@ -15,6 +15,8 @@ from mainspring.kernel.capability import Contract
 
 _TRACE_BYTES: Final = 14_000  # of a line of 16384: the rest is envelope
 
+_PAGE: Final = 40  # types on one page of Syscall.List
+
 
 def _about(text: str) -> msgspec.Meta:
     return msgspec.Meta(description=text)
@@ -35,6 +37,10 @@ class Authenticate(msgspec.Struct):
 
 class Shutdown(msgspec.Struct):
     pass
+
+
+class ListTypes(msgspec.Struct):
+    page: Annotated[int, msgspec.Meta(ge=0, description="Which page, from 0.")] = 0
 
 
 class OutcomeOf(msgspec.Struct):
@@ -78,6 +84,15 @@ def syscall(kernel: Kernel) -> Capability:
             found = [contract for contract in named if contract is not None]
         return {"schemas": {contract.type: _described(contract) for contract in found}}
 
+    def list_types(data: ListTypes, ctx: Context) -> dict[str, Any]:
+        """Every type this node handles, with kind and description; page by page, because all seldom fit a line."""
+        found = kernel.contracts()
+        shown = [
+            {"type": each.type, "kind": each.kind, "description": each.description.partition("\n")[0][:160]}
+            for each in found[data.page * _PAGE : (data.page + 1) * _PAGE]
+        ]
+        return {"types": shown, "pages": -(-len(found) // _PAGE)}
+
     def authenticate(data: Authenticate, ctx: Context) -> Authenticated:
         """Accepted from clients that begin with it; nothing needs it."""
         return Authenticated(True, "this socket belongs to its user: no authentication is needed")
@@ -117,6 +132,7 @@ def syscall(kernel: Kernel) -> Capability:
     handlers: list[Handler] = [
         handler_from("query", "Syscall.Ping", ping),
         handler_from("query", "Syscall.Describe", describe),
+        handler_from("query", "Syscall.List", list_types),
         handler_from("command", "Syscall.Authenticate", authenticate),
         handler_from("command", "Syscall.Shutdown", shutdown),
         handler_from("query", "Syscall.Outcome", outcome),

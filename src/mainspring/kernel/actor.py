@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mainspring.kernel.blob import Blob
 from mainspring.kernel.context import Context
-from mainspring.kernel.faults import BadOutput, Fail
+from mainspring.kernel.faults import Fail
 from mainspring.kernel.pending import Mail
 
 if TYPE_CHECKING:
@@ -177,37 +177,50 @@ class HandlerActor(Mailbox):
         self._slot = slot
         self._port = slot.port(self)
 
-    async def _handle(self, item: Mail) -> None:
-        contract = item.contract
+    async def _serve(self) -> None:
+        """One long-lived coroutine for all mail: a coroutine per mail would cost more than most handlers."""
+        mail, slot, handled = self._mail, self._slot, 0
+        loop = asyncio.get_running_loop()
         try:
-            raw = await self._perform(item)
-        except Fail as refusal:
+            while self.alive:
+                if not mail:
+                    handled = 0
+                    self._wake = loop.create_future()
+                    await self._wake
+                    continue
+                item: Mail = mail.popleft()
+                try:
+                    result = self._call(item)
+                    if type(result) is types.CoroutineType or hasattr(result, "__await__"):
+                        result = await result
+                    if type(result) is Blob:
+                        result = await slot.store_blob(result)
+                    raw = None if item.origin is None else self._encoded(item, result)
+                except Fail as refusal:
+                    if self.alive:
+                        slot.refused(item, refusal)
+                except BaseException as error:
+                    if not self.alive:
+                        raise
+                    self.alive = False  # the rest of the mail waits for the next actor
+                    slot.broke(self, item, error)
+                else:
+                    if self.alive:
+                        slot.finished(item, raw)
+                handled += 1
+                if handled >= _TURNS_BEFORE_YIELD:
+                    handled = 0
+                    await _others_first()
+        except asyncio.CancelledError:
             if self.alive:
-                self._slot.refused(item, refusal)
-        except BadOutput as error:
-            self._stop(item, error)
-        except BaseException as error:
-            if not self.alive:
                 raise
-            self._stop(item, error)
-        else:
-            if self.alive:
-                self._slot.finished(item, contract, raw)
 
-    async def _perform(self, mail: Mail) -> Any:
-        """Call the function; the JSON text of what it returned, or None when nobody waits for it."""
-        contract = mail.contract
-        assert contract.function is not None
-        result = contract.function(mail.value, Context(self._port, mail.message, mail.origin))
-        if type(result) is types.CoroutineType or inspect.isawaitable(result):
-            result = await result
-        if mail.origin is None:
-            return None
-        if type(result) is Blob:
-            result = await self._slot.store_blob(result)
-        return contract.output.encode(result)
+    def _call(self, mail: Mail) -> Any:
+        """Begin to handle a mail: what its function returned, perhaps to be awaited."""
+        function = mail.contract.function
+        assert function is not None
+        return function(mail.value, Context(self._port, mail.message, mail.origin))
 
-    def _stop(self, mail: Mail, error: BaseException) -> None:
-        if self.alive:
-            self.alive = False  # the rest of the mail waits for the next actor
-            self._slot.broke(self, mail, error)
+    def _encoded(self, mail: Mail, result: Any) -> Any:
+        """The JSON text of what was returned; raises `BadOutput`."""
+        return mail.contract.output.encode(result)

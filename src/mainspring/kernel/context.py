@@ -32,15 +32,12 @@ class Port(Protocol):
     def publish(self, cause: Message, topic: str, payload: Any, options: dict[str, Any]) -> Awaitable[Any]: ...
 
 
-class Context:
+class Context(msgspec.Struct, eq=False):
     """The second argument of every handler. Good for the time the handler runs."""
 
-    __slots__ = ("_port", "message", "origin")
-
-    def __init__(self, port: Port, message: Message, origin: Any = None) -> None:
-        self._port = port
-        self.message = message
-        self.origin = origin  # the connection asked from, for capabilities that serve connections
+    _port: Port
+    message: Message
+    origin: Any = None  # the connection asked from, for capabilities that serve connections
 
     def emit(self, type: str, data: Any = None) -> None:
         """Say that something happened. Every subscriber gets the event; nobody answers."""

@@ -2,7 +2,7 @@
 
 Nearly all requests use the default timeout, so their deadlines come in the order they were made: a queue is enough,
 and only its head needs a timer on the wheel. An answered request is not searched for; it stays in the queue as a
-closed mail and is dropped when its turn comes, or earlier, when more than half of the queue is closed. A request with
+closed mail and is dropped when its turn comes, or earlier, when the queue has doubled. A request with
 a timeout of its own gets its own timer.
 """
 
@@ -18,6 +18,7 @@ from mainspring.kernel.pending import Mail
 if TYPE_CHECKING:
     from mainspring.loop import Loop
 
+NS_PER_MS: Final = 1_000_000
 _WORTH_SWEEPING: Final = 1024
 
 
@@ -26,48 +27,42 @@ class Deadlines:
 
     def __init__(self, loop: Loop, default_ms: float, on_timeout: Callable[[Mail], None]) -> None:
         self._loop = loop
-        self._now_ms = loop.clock.now_ms
+        self._now_ns = loop.clock.now_ns
         self.default_ms = default_ms
-        self._wait_ms = math.ceil(default_ms) + 1  # the clock is cut to whole ms: one more is never early
+        self._wait_ns = math.ceil(default_ms * NS_PER_MS)
         self._on_timeout = on_timeout
         self._queue: deque[tuple[int, Mail]] = deque()
-        self._closed = 0
+        self._sweep_at = _WORTH_SWEEPING
         self._armed = False
 
     def start(self, mail: Mail, timeout_ms: float | None) -> None:
         if timeout_ms is not None:
             mail.timer = self._loop.schedule(timeout_ms, self._own, mail, kind="timeout", ref=False)
             return
-        deadline = self._now_ms() + self._wait_ms
-        self._queue.append((deadline, mail))
+        deadline = self._now_ns() + self._wait_ns
+        queue = self._queue
+        queue.append((deadline, mail))
         if not self._armed:
             self._arm(deadline)
+        if len(queue) > self._sweep_at:
+            self._sweep()
 
-    def end(self, mail: Mail) -> None:
-        """The mail is closed: its timeout never comes."""
-        if mail.timer is not None:
-            self._loop.cancel(mail.timer)
-            mail.timer = None
-            return
-        self._closed += 1
-        if self._closed > _WORTH_SWEEPING and self._closed * 2 > len(self._queue):
-            self._queue = deque(item for item in self._queue if not item[1].closed)
-            self._closed = 0
+    def _sweep(self) -> None:
+        """Drop what is closed; look again when the queue has doubled."""
+        self._queue = deque(item for item in self._queue if not item[1].closed)
+        self._sweep_at = max(_WORTH_SWEEPING, 2 * len(self._queue))
 
-    def _arm(self, deadline_ms: int) -> None:
+    def _arm(self, deadline_ns: int) -> None:
         self._armed = True
-        self._loop.schedule_at(deadline_ms, self._due, None, kind="timeout", ref=False)
+        self._loop.schedule_at(-(-deadline_ns // NS_PER_MS), self._due, None, kind="timeout", ref=False)
 
     def _due(self, _: Any) -> None:
         self._armed = False
-        queue, now = self._queue, self._now_ms()
+        queue, now = self._queue, self._now_ns()
         while queue and (queue[0][1].closed or queue[0][0] <= now):
             mail = queue.popleft()[1]
-            if mail.closed:
-                self._closed = max(0, self._closed - 1)
-            else:
+            if not mail.closed:
                 self._on_timeout(mail)
-                self._closed = max(0, self._closed - 1)
         if queue:
             self._arm(queue[0][0])
 

@@ -42,6 +42,7 @@ class Exchange:
     def __init__(self, loop: Loop, clock: Clock, ids: Ids, default_timeout_ms: float) -> None:
         self.loop = loop
         self.clock = clock
+        self.wall_ms = clock.wall_ms
         self.ids = ids
         self.deadlines = Deadlines(loop, default_timeout_ms, self._timed_out)
         self.router = Router()
@@ -53,7 +54,8 @@ class Exchange:
         self.pending: set[Mail] = set()
         self.open_events = 0
         self.closing = False
-        self.counters = dict.fromkeys(("messages", "late", "unmatched", "sunk", "timeouts", "faults", "restarts"), 0)
+        self.counters = dict.fromkeys(("late", "unmatched", "sunk", "timeouts", "faults", "restarts"), 0)
+        self.waits_for_quiet = False
         self.on_quiet: Callable[[], Any] = lambda: None
 
     # --- in -------------------------------------------------------------------------------------------------------
@@ -139,9 +141,10 @@ class Exchange:
     def open_request(self, mail: Mail) -> None:
         """Enter a request in the pending table and arm its timeout. Always before the actor can see it."""
         assert mail.origin is not None
-        mail.origin.open[mail.message.metadata.id] = mail
+        metadata = mail.message.metadata
+        mail.origin.open[metadata.id] = mail
         self.pending.add(mail)
-        self.deadlines.start(mail, mail.message.metadata.timeout)
+        self.deadlines.start(mail, metadata.timeout)
 
     def turn_event(self, item: tuple[Message, Origin | None]) -> None:
         """An event: every subscriber once, in subscription order. None is fine too."""
@@ -167,11 +170,10 @@ class Exchange:
 
     def turn_outcome(self, item: tuple[Mail, Message]) -> None:
         """What an actor answered. Only the first outcome of a request counts."""
-        mail, message = item
-        if mail.unrecorded and self.durable is not None:
-            self.durable.record(mail, message)
+        if item[0].unrecorded and self.durable is not None:
+            self.durable.record(*item)
         else:
-            self.conclude(mail, message)
+            self.conclude(*item)
 
     def conclude(self, mail: Mail, message: Message) -> None:
         """Close a request and write its outcome to where it came from; too late is too late."""
@@ -180,24 +182,31 @@ class Exchange:
             self.counters["late"] += 1
             return
         self.close(mail)
-        assert mail.origin is not None
-        self.deliver(mail.origin, message, mail.message)
+        origin = mail.origin
+        assert origin is not None
+        if origin is self.nobody:
+            self.sink(message)
+        elif not origin.deliver(message):
+            self._deliver_less(origin, message, mail.message)
 
     def close(self, mail: Mail) -> None:
         """Take a request out of the pending table; its timer with it."""
         mail.closed = True
-        assert mail.origin is not None
-        open_here = mail.origin.open
-        if open_here.get(mail.message.metadata.id) is mail:
-            del open_here[mail.message.metadata.id]
-        self.deadlines.end(mail)
-        self.pending.discard(mail)
-        if not self.pending:
+        pending = self.pending
+        pending.discard(mail)
+        origin = mail.origin
+        assert origin is not None
+        if origin.open.get(mail.message.metadata.id) is mail:
+            del origin.open[mail.message.metadata.id]
+        if mail.timer is not None:
+            self.loop.cancel(mail.timer)
+            mail.timer = None
+        if self.waits_for_quiet and not pending:
             self.on_quiet()
 
     def event_done(self) -> None:
         self.open_events -= 1
-        if not self.open_events:
+        if self.waits_for_quiet and not self.open_events:
             self.on_quiet()
 
     def _timed_out(self, mail: Mail) -> None:
@@ -216,7 +225,10 @@ class Exchange:
     def _turn_refusal(self, item: tuple[Message, Origin]) -> None:
         error, origin = item
         self.witness(error)
-        self.deliver(origin, error, None)
+        if origin is self.nobody:
+            self.sink(error)
+        elif not origin.deliver(error):
+            self._deliver_less(origin, error, None)
 
     def _turn_sink(self, error: Message) -> None:
         self.witness(error)
@@ -238,13 +250,8 @@ class Exchange:
 
     # --- out ------------------------------------------------------------------------------------------------------
 
-    def deliver(self, origin: Origin, message: Message, request: Message | None) -> None:
-        """Write an outcome. One that does not fit becomes a 413, with as much lineage as fits."""
-        if origin is self.nobody:
-            self.sink(message)
-            return
-        if origin.deliver(message):
-            return
+    def _deliver_less(self, origin: Origin, message: Message, request: Message | None) -> None:
+        """An outcome that does not fit its line becomes a 413, with as much lineage as fits."""
         lineage = message.metadata
         kind = "" if request is None else request.type
         for causation, correlation, told in (
@@ -269,7 +276,6 @@ class Exchange:
 
     def witness(self, message: Message) -> None:
         """The choke point: every message passes here exactly once, in the order of the turns."""
-        self.counters["messages"] += 1
         self.lineage.append((message.kind, message.type, message.metadata))
         if self.observers:
             for observer in tuple(self.observers):

@@ -19,9 +19,9 @@ _LENGTH: Final = struct.Struct("!I")
 class Frame(msgspec.Struct, array_like=True, omit_defaults=True):
     """One step of the conversation.
 
-    From the node: `start` (text: the job as JSON), `mail` and `post` (raw: a message line; ask: which listener), `answer` (number: of the
-    ask). From the actor: `ready`, `broken`, `reply`, `refused`, `fault`, `crash`, `emit`, `ask`, `after`, `publish`,
-    and for low-level actors `said` and `error`.
+    From the node: `start` (text: the job as JSON), `mail` (raw: a message line; ask: which of several listeners),
+    `post` (the same, for a low-level actor), `answer` (ask: of which ask). From the actor: `ready`, `broken`, `reply`,
+    `refused`, `fault`, `crash`, `emit`, `ask`, `after`, `publish`, and from low-level ones `said` and `error`.
     """
 
     op: str

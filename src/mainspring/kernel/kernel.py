@@ -201,11 +201,13 @@ class Kernel:
         await self._lanes_passed()
         expired: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         timer = self.loop.schedule(grace_ms, _resolve, expired)
-        while self.exchange.pending and not expired.done():
-            await asyncio.wait([self._next_quiet(), expired], return_when=asyncio.FIRST_COMPLETED)
-        self.loop.cancel(timer)
-        done = not self.exchange.pending
-        self._fail_open()
+        try:
+            while self.exchange.pending and not expired.done():
+                await asyncio.wait([self._next_quiet(), expired], return_when=asyncio.FIRST_COMPLETED)
+        finally:  # also when the wait is cut short: nobody is left without an outcome
+            self.loop.cancel(timer)
+            done = not self.exchange.pending
+            self._fail_open()
         await self._lanes_passed()
         return done
 
@@ -227,14 +229,15 @@ class Kernel:
     def _next_quiet(self) -> asyncio.Future[None]:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._quiet.append(waiter)
+        self.exchange.waits_for_quiet = True
         return waiter
 
     def _wake_quiet(self) -> None:
         """Something came to its end: let those who wait for silence look again."""
-        if self._quiet:
-            waiting, self._quiet = self._quiet, []
-            for waiter in waiting:
-                _resolve(waiter)
+        self.exchange.waits_for_quiet = False
+        waiting, self._quiet = self._quiet, []
+        for waiter in waiting:
+            _resolve(waiter)
 
     def _fail_open(self) -> None:
         """Every open request gets its outcome, also at the end."""
@@ -305,14 +308,16 @@ class Kernel:
         if timeout_ms is not None and not 0 < timeout_ms < float("inf"):
             raise ValueError("timeout_ms must be a positive, finite number")
         metadata = Metadata(self.ids(), self.clock.wall_ms(), correlation, causation, timeout_ms)
-        return answer_data(await self.exchange_request(Message(kind, type, encode_data(data), metadata)))  # type: ignore[arg-type]
+        answer = await self.exchange_request(Message(kind, type, encode_data(data), metadata))  # type: ignore[arg-type]
+        return answer.data if answer.kind == "reply" else answer_data(answer)
 
     def exchange_request(self, message: Message) -> asyncio.Future[Message]:
         """Send a request; the future gives its reply or error message."""
         if not self.running:
             raise NotConfigured("the kernel is not running", remedy="await kernel.start() first")
         waiter: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self.loop.offer(self.exchange.turn_request, (message, Caller(waiter, self._asked)))
+        caller: Origin = Caller(waiter, self._asked)
+        self.loop.offer(self.exchange.turn_request, (message, caller))
         return waiter
 
     def emit(self, type: str, data: Any = None) -> None:

@@ -8,7 +8,9 @@ closed exactly once, by the first outcome that reaches it; every later one finds
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import msgspec
 
 from mainspring.message import Message
 
@@ -21,7 +23,9 @@ class Origin(Protocol):
     """Where a message came from and where its answer goes: a connection, a waiting caller, or nobody."""
 
     open: dict[str, Mail]
-    external: bool  # a client: turned away while the kernel shuts down
+
+    @property
+    def external(self) -> bool: ...  # a client: turned away while the kernel shuts down
 
     def deliver(self, message: Message) -> bool:
         """Take an answer. False when it does not fit what the other side can read; nothing was sent then."""
@@ -32,22 +36,19 @@ class Origin(Protocol):
         ...
 
 
-class Mail:
+class Mail(msgspec.Struct, eq=False):
     """One message on its way to one actor; for a command or a query also the entry in the pending table."""
 
-    __slots__ = ("closed", "contract", "message", "origin", "seen_id", "slot", "stored", "timer", "unrecorded", "value")
-
-    def __init__(self, message: Message, contract: Contract, slot: Slot, value: Any, origin: Origin | None) -> None:
-        self.message = message
-        self.contract = contract
-        self.slot = slot
-        self.value = value
-        self.origin = origin  # None: an event, which nobody waits for
-        self.timer: Any = None
-        self.seen_id = message.metadata.id  # the id the actor knows it by
-        self.closed = origin is None
-        self.stored = True  # a durable command waits for the log first
-        self.unrecorded = False  # a durable command whose outcome the log does not have yet
+    message: Message
+    contract: Contract
+    slot: Slot
+    value: Any  # the data, made for its handler
+    origin: Origin | None  # None: an event, which nobody waits for
+    closed: bool = False
+    timer: Any = None
+    seen_id: str = ""  # the id the actor knows it by, where that is not its own
+    stored: bool = True  # a durable command waits for the log first
+    unrecorded: bool = False  # a durable command whose outcome the log does not have yet
 
 
 class Nobody:
@@ -65,19 +66,16 @@ class Nobody:
         return
 
 
-class Caller:
+class Caller(msgspec.Struct, eq=False):
     """The origin of one `kernel.ask` or `ctx.send`: a future that gets the answer, whatever its size."""
 
-    __slots__ = ("_waiter", "open")
-    external = False
-
-    def __init__(self, waiter: asyncio.Future[Message], open: dict[str, Mail]) -> None:
-        self._waiter = waiter
-        self.open = open
+    waiter: asyncio.Future[Message]
+    open: dict[str, Mail]
+    external: ClassVar[bool] = False
 
     def deliver(self, message: Message) -> bool:
-        if not self._waiter.done():
-            self._waiter.set_result(message)
+        if not self.waiter.done():
+            self.waiter.set_result(message)
         return True
 
     def settled(self) -> None:

@@ -123,7 +123,10 @@ class ProcessActor(HandlerActor):
         super().end()
         self.child.kill()
 
-    async def _perform(self, mail: Mail) -> Any:
+    def _encoded(self, mail: Mail, result: Any) -> Any:
+        return result  # the process has checked and encoded it
+
+    async def _call(self, mail: Mail) -> Any:
         self._beginning = True
         await self.child.ready
         self._beginning = False

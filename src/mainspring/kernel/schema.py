@@ -15,7 +15,7 @@ import msgspec
 
 from mainspring.kernel.blob import Blob, BlobPointer
 from mainspring.kernel.faults import BadOutput, CapabilityError
-from mainspring.message import NotEncodable, encode_data, validation_text
+from mainspring.message import NotEncodable, encode_bytes, validation_text
 
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|_")
 
@@ -43,16 +43,16 @@ class Shape:
     def encode(self, value: Any) -> msgspec.Raw:
         """Raises `BadOutput` when the value is not of this shape."""
         try:
-            raw = encode_data(value)
+            encoded = encode_bytes(value)
             if self._check is not None:
-                self._check(raw)
-            elif self._first is not None and bytes(memoryview(raw)[:1]) != self._first:
-                raise BadOutput(f"expected {'object' if self._first == b'{' else 'array'}")
+                self._check(encoded)
+            elif self._first is not None and not encoded.startswith(self._first):
+                raise BadOutput(f"Expected {'object' if self._first == b'{' else 'array'}")
         except NotEncodable as error:
             raise BadOutput(error.message) from None
         except msgspec.ValidationError as error:
             raise BadOutput(validation_text(error)) from None
-        return raw
+        return msgspec.Raw(encoded)
 
     def accepts(self, raw: msgspec.Raw) -> str:
         """Why `raw` is not of this shape, or the empty text."""

@@ -21,10 +21,10 @@ import msgspec
 from mainspring.kernel import faults
 from mainspring.kernel.actor import HandlerActor, Mailbox
 from mainspring.kernel.blob import Blob, BlobPointer
-from mainspring.kernel.capability import Contract, Plan, RestartPolicy
+from mainspring.kernel.capability import Plan, RestartPolicy
 from mainspring.kernel.faults import BadOutput, ErrorData, Fail, NotConfigured, WaitsForItself
 from mainspring.kernel.pending import Mail
-from mainspring.message import Message, encode_data
+from mainspring.message import Message, Metadata, encode_data
 
 if TYPE_CHECKING:
     from mainspring.kernel.kernel import Kernel
@@ -195,6 +195,13 @@ class HandlerSlot(Slot):
     def _spawn(self) -> Any:
         return HandlerActor(self)
 
+    def accept(self, mail: Mail) -> None:
+        actor = self.actor
+        if actor is None or self._held or not mail.stored:
+            self._hold(mail)
+        else:
+            actor.put(mail)
+
     def _post(self, mail: Mail) -> None:
         self.actor.put(mail)
 
@@ -207,13 +214,16 @@ class HandlerSlot(Slot):
     def port(self, actor: Mailbox) -> LocalPort:
         return LocalPort(self, actor)
 
-    def finished(self, mail: Mail, contract: Contract, raw: msgspec.Raw) -> None:
+    def finished(self, mail: Mail, raw: Any) -> None:
         """A handler returned. Its reply takes a turn like every other message."""
+        exchange = self.exchange
         if mail.origin is None:
-            self.exchange.event_done()
+            exchange.event_done()
             return
-        reply = self.exchange.caused(mail.message, "reply", contract.type, raw)
-        self.exchange.loop.offer(self.exchange.turn_outcome, (mail, reply))
+        cause = mail.message.metadata
+        metadata = Metadata(exchange.ids(), exchange.wall_ms(), cause.correlation, cause.id)
+        reply = Message("reply", mail.message.type, raw, metadata)
+        exchange.loop.offer(exchange.turn_outcome, (mail, reply))
 
     def refused(self, mail: Mail, refusal: Fail) -> None:
         """A handler said no. That is an answer, not a fault."""

@@ -66,6 +66,7 @@ class WorkerSlot(Slot):
     def _post(self, mail: Mail) -> None:
         message = mail.message
         if mail.origin is not None:
+            mail.seen_id = message.id
             if message.id in self._known:
                 mail.seen_id = self.exchange.ids()
                 metadata = msgspec.structs.replace(message.metadata, id=mail.seen_id)
@@ -97,8 +98,6 @@ class WorkerSlot(Slot):
         self._known.clear()
         if mail is None or mail not in waiting:
             mail = waiting[0] if waiting else None
-        for each in waiting:
-            each.seen_id = each.message.id
         return mail, [each for each in waiting if each is not mail]
 
     # --- what the actor says ----------------------------------------------------------------------------------------
