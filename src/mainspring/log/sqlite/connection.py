@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from mainspring.log.contract import FormatError
@@ -12,6 +13,7 @@ from mainspring.log.sqlite.schema import FORMAT, format_of
 WRITER_CACHE_KB = 16_384
 READER_CACHE_KB = 4_096
 CHECKPOINT_PAGES = 2_000  # 8 MB of WAL: some milliseconds of copying, and rare enough not to show in throughput
+WAL_BYTES = CHECKPOINT_PAGES * (4_096 + 24) + (1 << 20)
 
 
 def connect_writer(path: Path) -> sqlite3.Connection:
@@ -29,6 +31,25 @@ def connect_writer(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def give_wal_its_size(path: Path) -> None:
+    """Fill the WAL with zeros up to the size it will have, so that commits overwrite instead of making it grow.
+
+    A file system has to journal a file's growth, which made a lone commit half as slow again as an overwriting one
+    (300 and 200 microseconds where an fsync takes 95). SQLite keeps the size once reached, but starts from nothing at
+    each boot. What lies behind the last valid frame means nothing to it: a recycled WAL has old frames there. Only for
+    the owner of the log, before its first commit. Left out when space is short.
+    """
+    wal = path.with_name(path.name + "-wal")
+    with suppress(OSError):
+        space = os.statvfs(path.parent)
+        missing = WAL_BYTES - wal.stat().st_size
+        if missing > 0 and space.f_bavail * space.f_frsize > 8 * WAL_BYTES:
+            with wal.open("ab") as file:
+                file.write(b"\0" * missing)
+                file.flush()
+                os.fsync(file.fileno())
 
 
 def connect_reader(path: Path) -> sqlite3.Connection:

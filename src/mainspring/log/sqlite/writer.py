@@ -20,7 +20,7 @@ from queue import SimpleQueue
 from mainspring.errors import MainspringError
 from mainspring.log.contract import Batch, Result
 from mainspring.log.sqlite import statements as sql
-from mainspring.log.sqlite.connection import connect_writer
+from mainspring.log.sqlite.connection import connect_writer, give_wal_its_size
 from mainspring.log.sqlite.faults import connection_is_suspect, unavailable
 from mainspring.log.sqlite.ledger import VERSIONS_PER_RESERVATION, Ledger, Slot
 from mainspring.log.sqlite.plan import Found, Place, Plan, questions
@@ -39,6 +39,7 @@ class Writer:
         try:
             migrate(self._connection)
             self.ledger = Ledger(self._connection)
+            give_wal_its_size(path)
         except BaseException:
             self._connection.close()
             raise
