@@ -53,7 +53,7 @@ def configure_logging(settings: Settings) -> None:
 
 def say(line: bytes) -> None:
     """One line on standard output, at once."""
-    sys.stdout.buffer.write(line)
+    sys.stdout.buffer.write(line + b"\n")
     sys.stdout.flush()
 
 
