@@ -2,7 +2,7 @@
 
 Nearly all requests use the default timeout, so their deadlines come in the order they were made: a queue is enough,
 and only its head needs a timer on the wheel. An answered request is not searched for; it stays in the queue as a
-closed mail and is dropped when its turn comes, or earlier, when the queue has doubled. A request with
+closed mail and is dropped as soon as it is the oldest, or when the queue has doubled. A request with
 a timeout of its own gets its own timer.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mainspring.loop import Loop
 
 NS_PER_MS: Final = 1_000_000
-_WORTH_SWEEPING: Final = 1024
+_WORTH_SWEEPING: Final = 256
 
 
 class Deadlines:
@@ -41,6 +41,8 @@ class Deadlines:
             return
         deadline = self._now_ns() + self._wait_ns
         queue = self._queue
+        while queue and queue[0][1].closed:
+            queue.popleft()
         queue.append((deadline, mail))
         if not self._armed:
             self._arm(deadline)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("mainspring.kernel")
 
-WITNESSED: Final = 20_000  # messages whose lineage stays readable; their data is not kept
+WITNESSED: Final = 10_000  # messages whose lineage stays readable; their data is not kept
 
 Observer = Callable[[Message], Any]
 
