@@ -24,7 +24,7 @@ _LONGEST_SLEEP_MS = 24 * 3600 * 1000  # event loops limit a timer's length; waki
 class Host:
     """One attachment of a loop to an asyncio event loop."""
 
-    __slots__ = ("_armed", "_clock", "_left", "_next", "_on_slice", "_shares_time", "_stop_listening", "_timer", "aio")
+    __slots__ = ("_clock", "_left", "_next", "_on_slice", "_stop_listening", "_timer", "aio", "armed_ms", "shares_time")
 
     def __init__(self, aio: asyncio.AbstractEventLoop, clock: Clock, on_slice: Callable[[], object]) -> None:
         self.aio = aio
@@ -32,11 +32,11 @@ class Host:
         self._on_slice = on_slice
         self._next: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._armed: int | None = None
+        self.armed_ms: int | None = None
         self._left = False
         self._stop_listening: Callable[[], None] | None = None
-        self._shares_time = isinstance(aio, VirtualEventLoop) and aio.clock is clock
-        if isinstance(clock, VirtualClock) and not self._shares_time:
+        self.shares_time = isinstance(aio, VirtualEventLoop) and aio.clock is clock
+        if isinstance(clock, VirtualClock) and not self.shares_time:
             # Time moves only by hand here; each move is an arrival.
             self._stop_listening = clock.on_move(self.next_slice)
 
@@ -55,20 +55,25 @@ class Host:
             # The host ended meanwhile. What arrived stays with the loop, for whoever drives it next.
 
     def sleep_until(self, deadline_ms: int | None) -> None:
-        """Have a slice run when this deadline is due (None: no deadline), instead of any deadline before."""
+        """Have a slice run when this deadline is due; None: there is none.
+
+        A timer that is armed for an earlier instant stays: waking once too often, after half a minute say, is cheaper
+        than arming anew for every timeout that was cancelled. Virtual time would show it, so there it is exact.
+        """
         if self._timer is not None:
-            if deadline_ms == self._armed:
+            armed_ms = self.armed_ms or 0
+            if deadline_ms == armed_ms or (not self.shares_time and (deadline_ms is None or deadline_ms > armed_ms)):
                 return
             self._timer.cancel()
             self._timer = None
-        self._armed = deadline_ms
+        self.armed_ms = deadline_ms
         if deadline_ms is None or self._stop_listening is not None:
             return
         self._timer = self.aio.call_later(self._delay_s(deadline_ms), self._due)
 
     def _delay_s(self, deadline_ms: int) -> float:
         delay_ns = deadline_ms * NS_PER_MS - self._clock.now_ns()
-        if self._shares_time:
+        if self.shares_time:
             return max(delay_ns, 0) / 1e9
         delay_ms = -(-delay_ns // NS_PER_MS)
         return min(max(delay_ms, 1), _LONGEST_SLEEP_MS) / 1000
@@ -89,7 +94,7 @@ class Host:
         self._on_slice()
 
     def _due(self) -> None:
-        self._timer = None
+        self._timer = self.armed_ms = None
         self._arrived()
 
     def _arrived(self) -> None:

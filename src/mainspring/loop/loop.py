@@ -74,8 +74,9 @@ class Loop:
         self._arrival = threading.Event()  # wakes a bare driver that waits
         self._waiters: list[asyncio.Future[None]] = []
         # Bound once: these are the loop's hottest calls.
-        self._push_user = self._lanes.user.append
-        self._push_system = self._lanes.system.append
+        self._user, self._system = self._lanes.user, self._lanes.system
+        self._push_user = self._user.append
+        self._push_system = self._system.append
 
     # What turns are made of
 
@@ -147,14 +148,14 @@ class Loop:
     ) -> Hashable:
         """The same for an instant of the loop's clock (`clock.now_ms()`); one in the past is due at once."""
         timer_id = self._timers.schedule(deadline_ms, (function, argument), timer_id, kind, ref)
-        if self._asleep:
+        if self._asleep and self._wakes_after(deadline_ms):
             self._stir()
         return timer_id
 
     def cancel(self, timer_id: Hashable) -> bool:
         """Make sure that a timer's turn never runs. False when it already ran, was cancelled or never was."""
         cancelled = self._timers.cancel(timer_id)
-        if cancelled and self._asleep:
+        if cancelled and self._asleep and (self._waiters or self._shares_time):
             self._stir()
         return cancelled
 
@@ -294,7 +295,7 @@ class Loop:
 
     @property
     def _ready(self) -> bool:
-        return bool(self._lanes or self._completions)
+        return bool(self._user or self._system or self._completions)
 
     def _enter(self) -> None:
         if self._turns.running:
@@ -335,13 +336,23 @@ class Loop:
         host = self._host
         if host is None:
             return
-        if self._ready:
+        if self._user or self._system or self._completions:
             host.next_slice()
             return
         self._asleep = True
         host.sleep_until(self._timers.next_deadline())
         if self._waiters and not self.alive:
             self._settle(None)
+
+    @property
+    def _shares_time(self) -> bool:
+        """Whether the host jumps to the deadline it was given, even if its timer is gone by then."""
+        return self._host is not None and self._host.shares_time
+
+    def _wakes_after(self, deadline_ms: int) -> bool:
+        """Whether a sleeping loop would oversleep this deadline."""
+        host = self._host
+        return host is not None and (host.armed_ms is None or deadline_ms < host.armed_ms)
 
     def _stir(self) -> None:
         """Something changed while nobody was looking: have a sleeping loop look again."""
