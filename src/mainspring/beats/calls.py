@@ -13,13 +13,15 @@ import inspect
 import logging
 import threading
 import traceback
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import copy_context
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from mainspring.beats.errors import RunningLoop
 from mainspring.beats.registry import Enzyme
 from mainspring.beats.stage import Outcome, Stage, current, result_of
+
+T = TypeVar("T")
 
 _log: Final = logging.getLogger("mainspring.beats")
 
@@ -28,6 +30,9 @@ class Host(Protocol):
     """Where awaitables of enzymes are awaited."""
 
     async def wait(self, awaitable: Awaitable[Any]) -> Any: ...
+
+    async def aside(self, work: Callable[[], T]) -> T:
+        """The result of work that takes a while and need not hold anybody up."""
 
     async def finish(self, work: Coroutine[Any, Any, None]) -> None:
         """See work through to its end, also when whoever waits for it is cancelled meanwhile."""
@@ -38,6 +43,9 @@ class OnThisLoop:
 
     async def wait(self, awaitable: Awaitable[Any]) -> Any:
         return await awaitable
+
+    async def aside(self, work: Callable[[], T]) -> T:
+        return await asyncio.to_thread(work)
 
     async def finish(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -62,6 +70,9 @@ class OnItsOwnLoop:
         if self._runner is None:
             self._runner = asyncio.Runner()
         return self._runner.run(_awaited(awaitable), context=copy_context())
+
+    async def aside(self, work: Callable[[], T]) -> T:
+        return work()
 
     async def finish(self, work: Coroutine[Any, Any, None]) -> None:
         await work

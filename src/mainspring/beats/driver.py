@@ -96,9 +96,16 @@ class Driver:
         self._timers["interval"] = self._loop.schedule_at(self._grid, self._instant, None, ref=False)
 
     def _instant(self, _: None) -> None:
+        del self._timers["interval"]
         if self._running:
+            if self._beating is None:
+                self._run()
+            self._keep_time()
+
+    def _keep_time(self) -> None:
+        """Plan the next instant, unless a beat is under way: then it is planned after it, from what time it is then."""
+        if self._interval_ms is not None and "interval" not in self._timers and self._beating is None and self._running:
             self._next_instant()
-            self._run()
 
     def _worked(self, _: None) -> None:
         self._posted = False
@@ -138,6 +145,7 @@ class Driver:
             self._failed(error)
         finally:
             self._beating = None
+            self._keep_time()
         if report is not None:
             self._after(report)
         if self._again:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mainspring.beats.bindings import CUT, LOCAL, SPREAD
@@ -284,7 +285,7 @@ class Heartbeat:
 
         done: dict[int, Outcome] = {}
         if self._workers is not None:
-            done = await self._side_by_side(self._workers, draft, stage_for)
+            done = await host.aside(partial(self._workers.run, draft, stage_for))
         for entry in draft.agenda:
             outcome = None
             if not entry.duplicate and not draft.is_blocked(entry):
@@ -304,13 +305,6 @@ class Heartbeat:
             return await call(registration.function, impulse.signal, impulse.target, stage, host)
         finally:
             self._watch.end()
-
-    async def _side_by_side(
-        self, workers: Workers, draft: Draft, stage_for: Callable[[Entry], Stage]
-    ) -> dict[int, Outcome]:
-        if self._blocking:
-            return workers.run(draft, stage_for)
-        return await asyncio.to_thread(workers.run, draft, stage_for)
 
     async def _adopt(self, decided: Decided, taken: list[tuple[Inlet, Taken]]) -> None:
         """Make a beat durable, then real."""

@@ -1,0 +1,150 @@
+"""What is kept: the content store, retention, and digests that outlive their beats."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+
+from beats import story
+from mainspring.beats import Heartbeat
+from mainspring.beats.errors import UnknownBeat
+from mainspring.log import BlockingLog, MemoryEngine
+
+
+def keys(log: BlockingLog, kind: str) -> list[str]:
+    return [record.key for record in log.scan("beats", f"main/{kind}/")]
+
+
+def test_long_values_are_kept_once_under_their_hash() -> None:
+    engine = MemoryEngine()
+    long = {"text": "x" * 5000}
+    canonical = '{"text":"' + "x" * 5000 + '"}'
+    with BlockingLog(engine) as log:
+        hb = Heartbeat(log=log)
+        hb.register("a", "/sig/*", lambda signal, target, stage: stage.write(f"/copy{signal}", long))
+        for i in range(5):
+            hb.signal(f"/sig/{i}")
+        report = hb.beat()
+        sha256 = hashlib.sha256(canonical.encode()).hexdigest()
+        assert keys(log, "cas") == [f"main/cas/{sha256}"]
+        assert hb.read(f"/cas/{sha256}") == hb.read("/copy/sig/3") == report.staged[0].value == long
+        assert hb.read("/rt/beat/1/stage")[0]["content"] == f"/cas/{sha256}"
+        assert len(hb.journal(1)) < 5000, "journals refer to it"
+        assert hb.read("/cas/" + "0" * 64) is None
+    with BlockingLog(engine) as log:
+        assert Heartbeat(log=log).read("/copy/sig/4") == long
+
+
+def test_content_is_collected_when_no_kept_beat_refers_to_it() -> None:
+    engine = MemoryEngine()
+    with BlockingLog(engine) as log:
+        hb = Heartbeat(log=log, retain_beats=3, inline_chars=10)
+
+        def work(signal: str | None, target: str | None, stage: Any) -> None:
+            stage.write("/now", f"the value of beat {stage.beat}")
+            if stage.beat == 1:
+                stage.write("/ref", [stage.store("kept as long as somebody names it")])
+                stage.store("nobody ever names this one")
+            if stage.beat == 8:
+                stage.delete("/ref")
+
+        hb.register("work", "/sig", work)
+        counts = []
+        for _ in range(14):
+            hb.signal("/sig")
+            hb.beat()
+            counts.append(len(keys(log, "cas")))
+        assert max(counts) <= 8
+        named = hashlib.sha256(b'"kept as long as somebody names it"').hexdigest()
+        unnamed = hashlib.sha256(b'"nobody ever names this one"').hexdigest()
+        assert hb.read(f"/cas/{named}") is None
+        assert hb.read(f"/cas/{unnamed}") is None
+        assert hb.read("/now") == "the value of beat 14"
+        assert hb.read("/now", at=13) == "the value of beat 12"
+
+
+def test_content_named_by_a_live_value_stays_past_its_beat() -> None:
+    hb = Heartbeat(retain_beats=2)
+    paths: list[str] = []
+
+    def work(signal: str | None, target: str | None, stage: Any) -> None:
+        paths.append(stage.store({"big": True}))
+        stage.write("/ref", {"where": paths[0]})
+
+    hb.register("work", "/sig", work)
+    hb.signal("/sig")
+    for _ in range(9):
+        hb.beat()
+    assert hb.read(hb.read("/ref")["where"]) == {"big": True}
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_old_beats_go_and_their_digests_stay(durable: bool) -> None:
+    plain = Heartbeat(**story.RULES)
+    story.install(plain)
+    digests = story.tell(plain, 40)
+    engine = MemoryEngine()
+    with BlockingLog(engine) as log:
+        hb = Heartbeat(log=log if durable else None, retain_beats=5, **story.RULES)
+        story.install(hb)
+        assert story.tell(hb, 40) == digests, "retention changes no beat"
+        for beat in (1, 20, 35):
+            assert hb.read(f"/rt/beat/{beat}/digest") == digests[beat - 1]
+            assert hb.read(f"/rt/beat/{beat}/agenda") is None
+            with pytest.raises(UnknownBeat):
+                hb.read("/shared", at=beat)
+        for beat in (36, 40):
+            assert hb.read(f"/rt/beat/{beat}/agenda") == plain.read(f"/rt/beat/{beat}/agenda")
+            assert hb.read("/shared", at=beat) == plain.read("/shared", at=beat)
+        assert hb.replay(36).identical
+        assert [hb.read(path) for path in plain.paths()] == [plain.read(path) for path in plain.paths()]
+        if durable:
+            assert len(list(log.scan("journal/beats/main"))) <= 6
+            assert len(keys(log, "digest")) == 40
+    if durable:
+        with BlockingLog(engine) as log:
+            hb = Heartbeat(log=log, retain_beats=5, **story.RULES)
+            story.install(hb)
+            assert hb.read("/rt/beat/1/digest") == digests[0]
+            assert hb.replay().identical
+            assert hb.beat().digest == plain.beat().digest
+
+
+def test_writing_what_is_there_adds_no_version() -> None:
+    engine = MemoryEngine()
+    with BlockingLog(engine) as log:
+        hb = Heartbeat(log=log)
+        hb.register("a", "/sig", lambda signal, target, stage: stage.write("/x", [1, {"a": 2.0}]))
+        for _ in range(5):
+            hb.signal("/sig")
+            hb.beat()
+        assert len(keys(log, "cell")) == 1
+
+
+def test_the_tree_shows_what_waits_and_only_what_was_there_as_of_a_beat() -> None:
+    hb = Heartbeat()
+    seen: dict[str, Any] = {}
+
+    def look(signal: str | None, target: str | None, stage: Any) -> None:
+        for path in ("/rt/beat/1/agenda", "/rt/beat/2/inbox", "/rt/beat/2/agenda", "/rt/beat/3/inbox", "/rt/dead/1"):
+            seen[path] = stage.read(path)
+
+    hb.register("look", "/look", look)
+    hb.signal("/nobody")
+    hb.beat()
+    hb.signal("/look")
+    hb.signal("/later", beat=3)
+    assert [entry["signal"] for entry in hb.read("/rt/beat/3/inbox")] == ["/later"]
+    assert hb.read("/rt/beat/99/inbox") is None
+    hb.beat()
+    assert seen["/rt/beat/1/agenda"] == []
+    assert [entry["signal"] for entry in seen["/rt/beat/2/inbox"]] == ["/look"]
+    assert (seen["/rt/beat/2/agenda"], seen["/rt/beat/3/inbox"], seen["/rt/dead/1"]) == (None, None, [])
+    assert hb.read("/rt/beat/2/agenda", at=2) is None
+    whole = hb.read("/rt/beat/2")
+    assert (whole["beat"], whole["previous"]) == (2, hb.read("/rt/beat/1/digest"))
+    for odd in ("/rt/beat/x/inbox", "/rt/beat/1/nothing", "/rt/other", "/rt/beat/01"):
+        assert hb.read(odd) is None
+    assert hb.replay().identical
