@@ -19,6 +19,13 @@ from mainspring.errors import MainspringError
 # name -> module of this package and attribute: a function, or a Typer app with subcommands of its own
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "serve": ("serve", "serve"),
+    "run": ("kernel", "run"),
+    "send": ("kernel", "send"),
+    "describe": ("kernel", "describe"),
+    "trace": ("kernel", "trace"),
+    "beats": ("beats", "app"),
+    "log": ("log", "app"),
+    "guest": ("guest", "guest"),
     "settings": ("settings", "settings"),
 }
 
