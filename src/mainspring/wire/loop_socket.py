@@ -69,6 +69,7 @@ class LoopSocketServer:
         self._listener: socket.socket | None = None
         self._identity: tuple[int, int] | None = None
         self._hangups: select.epoll | None = None
+        self._starved = False  # of descriptors; said once until it is over
 
     @property
     def guests(self) -> int:
@@ -125,6 +126,7 @@ class LoopSocketServer:
             sock.close()
             self._pause_accepting(error)
             return
+        self._starved = False
         self._connections[sock.fileno()] = connection
         self._hangups.register(sock.fileno(), select.EPOLLET)  # hangup and error are reported unasked
         connection.start()
@@ -132,7 +134,9 @@ class LoopSocketServer:
     def _pause_accepting(self, error: OSError) -> None:
         """Without this the pending connection would wake the loop again at once, for ever."""
         assert self._listener is not None
-        logger.warning("cannot accept a guest: %s", error)
+        if not self._starved:
+            logger.warning("cannot accept a guest: %s", error)
+            self._starved = True
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._listener.fileno())
         loop.call_later(ACCEPT_PAUSE_S, self._accept_again)
