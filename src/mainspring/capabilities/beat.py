@@ -12,7 +12,14 @@ from mainspring.beats import Heartbeat, Report
 from mainspring.errors import MainspringError
 from mainspring.kernel import Capability, Context, Fail, handler_from
 
-_STATUS: Final = {"past_beat": 409, "unknown_beat": 404, "beat_running": 409, "line_busy": 503, "log_unavailable": 503}
+_STATUS: Final = {
+    "past_beat": 409,
+    "unknown_beat": 404,
+    "beat_running": 409,
+    "line_exists": 409,
+    "line_busy": 503,
+    "log_unavailable": 503,
+}
 
 
 class Signal(msgspec.Struct):

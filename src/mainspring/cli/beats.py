@@ -188,6 +188,21 @@ def lines(data: DataOption = None, engine: EngineOption = None, config: ConfigOp
 
 
 @app.command()
+def verify(
+    line: LineOption = "main", data: DataOption = None, engine: EngineOption = None, config: ConfigOption = None
+) -> None:
+    """Check every kept journal against its digest. Exit code 1 when one is damaged."""
+    with _opened(_settings(config, data, engine), line) as heartbeat:
+        damaged = heartbeat.verify()
+        last = heartbeat.next_beat - 1
+    for beat in damaged:
+        typer.echo(f"beat {beat} is damaged; what beats made before it can be trusted")
+    if damaged:
+        raise typer.Exit(1)
+    typer.echo(f"line {line} is intact up to beat {last}, digest {heartbeat.digest}")
+
+
+@app.command()
 def replay(
     program: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The program whose enzymes ran.")],
     first: Annotated[int | None, typer.Option("--from", min=1, help="First beat; by default the first kept.")] = None,
