@@ -43,7 +43,7 @@ from mainspring.bus.topic_state import DEAD_LETTERS, TopicState
 from mainspring.bus.topic_table import TopicTable
 from mainspring.bus.topics import TopicChange, TopicConfig
 from mainspring.errors import MainspringError
-from mainspring.log import Append, Log, StoredEvent
+from mainspring.log import Append, Log, Operation, Receipt, StoredEvent
 from mainspring.loop import Clock, Loop
 from mainspring.settings import Settings
 
@@ -257,6 +257,18 @@ class Bus:
             Published(topic, partition, offset, append.id, append.ts, duplicate, accepted.due_at(n))
             for n, ((partition, offset, duplicate), append) in enumerate(zip(placed, accepted.appends, strict=True))
         ]
+
+    def prepare(
+        self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None, id: str
+    ) -> tuple[list[Operation], Callable[[Receipt], None]]:
+        """Publish within a batch of the caller's own: the operations to store, and what to call with the receipt.
+
+        The event's `id` makes it exactly one: the same id within the dedupe window is stored once.
+        """
+        event = NewEvent(payload, key, check_headers(headers), id)
+        check_payload(payload)
+        _check_event(event)
+        return self.intake.prepare(topic, event)
 
     # -- reading
 

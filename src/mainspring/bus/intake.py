@@ -22,7 +22,7 @@ from mainspring.bus.schedules import Schedules
 from mainspring.bus.topic_state import TopicState
 from mainspring.bus.topic_table import TopicTable
 from mainspring.errors import MainspringError
-from mainspring.log import Append, Batch, Refused
+from mainspring.log import Append, Batch, Operation, Receipt, Refused
 from mainspring.loop import Clock
 from mainspring.settings import Settings
 
@@ -118,6 +118,16 @@ class Intake:
         else:
             self._publisher.publish(topic, appends, ticket(accepted))
         self._audit.note("publish", topic, appends[-1].partition, 0, len(appends))
+
+    def prepare(self, name: str, event: Offered) -> tuple[list[Operation], Callable[[Receipt], None]]:
+        """One event of the node's own program, to be stored in a batch of someone else's."""
+        if self.closed:
+            raise Unavailable("the node is stopping", remedy="publish again in a moment")
+        topic = self._topics.open(name)
+        check_access(topic.config, "publish", None)
+        append = self._append(topic, event, self._clock.wall_ms(), None)
+        self._audit.note("publish", topic, append.partition, 0, 1)
+        return self._publisher.prepare(topic, [append])
 
     def partition(self, key: str | None, partitions: int) -> int:
         if key is not None:

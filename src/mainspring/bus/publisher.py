@@ -19,7 +19,7 @@ from mainspring.bus.metrics import Counters
 from mainspring.bus.topic_state import TopicState
 from mainspring.bus.topics import encode_topic
 from mainspring.errors import MainspringError
-from mainspring.log import Append, Batch, Log, Receipt, Result, StoredEvent
+from mainspring.log import Append, Batch, Log, Operation, Receipt, Result, StoredEvent
 
 Placed = tuple[int, int, bool]  # partition, offset, duplicate
 
@@ -95,6 +95,17 @@ class Publisher:
         pending.batch.operations.extend(batch.operations)
         pending.tickets.append((ticket, 0, len(pending.appends)))
         self._submit(pending)
+
+    def prepare(
+        self, topic: TopicState, appends: Sequence[Append]
+    ) -> tuple[list[Operation], Callable[[Receipt], None]]:
+        """Events that someone else's batch will store: what to put into it, and whom to tell with its receipt.
+
+        The receipt's offsets must be those of these events alone, told in the log's own callback.
+        """
+        pending = _Pending()
+        pending.add(topic, appends, None)
+        return pending.batch.operations, lambda receipt: self._show(pending, receipt.offsets)
 
     async def idle(self) -> None:
         """Wait until everything published so far is decided."""
