@@ -417,3 +417,34 @@ def test_an_offer_to_a_bare_loop_is_a_post() -> None:
     assert seen == []
     loop.run_until_idle()
     assert seen == [1]
+
+
+def test_waiting_for_quiescence_may_not_block_the_host(host: Host) -> None:
+    async def main() -> None:
+        with Loop().hosted() as loop, pytest.raises(LoopBusy, match="would block the host"):
+            loop.run_until_quiescent()
+
+    host(main())
+
+
+def test_no_arrival_is_missed_by_a_bare_loop_that_keeps_going_to_sleep() -> None:
+    loop, arrived = Loop(), list[int]()
+    hold = loop.hold("thread")
+    number_of_arrivals = 3000
+
+    def arrive(number: int) -> None:
+        arrived.append(number)
+        if number == number_of_arrivals - 1:
+            hold.release()
+
+    def work() -> None:
+        for number in range(number_of_arrivals):
+            loop.complete(arrive, number)
+            if number % 3 == 0:
+                time.sleep(0)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    loop.run_until_quiescent()
+    thread.join()
+    assert arrived == list(range(number_of_arrivals))

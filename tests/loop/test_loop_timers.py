@@ -157,6 +157,8 @@ def test_a_delay_that_is_no_number_is_refused(delay: float) -> None:
     loop, _ = a_loop()
     with pytest.raises(ClockError):
         loop.schedule(delay, ignore, None)
+    with pytest.raises(ClockError):
+        loop.advance(delay)
     assert not loop.alive
 
 
@@ -260,3 +262,25 @@ def test_a_held_loop_with_nothing_to_come_says_so_instead_of_hanging() -> None:
     with loop.hold("reply of order-7"), pytest.raises(LoopStalled, match="reply of order-7"):
         loop.run_until_quiescent()
     assert loop.run_until_quiescent() == 0
+
+
+def test_periodic_health_ticks_and_retries_are_timers_that_set_themselves_again() -> None:
+    """Line 58: and health ticks need not keep a program alive that has finished."""
+    loop, clock = a_loop()
+    health: list[int] = []
+    tries: list[int] = []
+
+    def tick(argument: object) -> None:
+        health.append(clock.now_ms())
+        loop.schedule(1000, tick, None, ref=False)
+
+    def retry(delay_ms: int) -> None:
+        tries.append(clock.now_ms())
+        if len(tries) < 4:
+            loop.schedule(delay_ms, retry, delay_ms * 2, kind="retry")
+
+    loop.schedule(1000, tick, None, ref=False)
+    loop.post(retry, 500)
+    loop.run_until_quiescent()
+    assert tries == [0, 500, 1500, 3500]
+    assert health == [1000, 2000, 3000]

@@ -128,6 +128,13 @@ class VirtualClock:
         self._pins -= 1
 
 
+def span_ns(ms: float) -> int:
+    """A delay in nanoseconds: rounded up, so that it is never cut short; a negative one counts as 0."""
+    if not math.isfinite(ms):
+        raise ClockError(f"a delay must be a finite number of milliseconds, not {ms}", remedy="give a number")
+    return max(0, math.ceil(ms * NS_PER_MS))
+
+
 def _whole(value: float, name: str) -> int:
     if not math.isfinite(value):
         raise ClockError(f"{name} must be a finite number, not {value}", remedy="give milliseconds")

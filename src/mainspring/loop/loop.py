@@ -15,14 +15,13 @@ Attached, an asyncio event loop does (`host.py`), and whatever arrives while the
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from mainspring.loop.clock import NS_PER_MS, Clock, MonotonicClock, VirtualClock
+from mainspring.loop.clock import NS_PER_MS, Clock, MonotonicClock, VirtualClock, span_ns
 from mainspring.loop.counters import Counters, FailedTurn, SlowTurn, turn_name
 from mainspring.loop.errors import ClockError, LoopBusy, LoopLimit, LoopStalled
 from mainspring.loop.holds import Hold, Holds
@@ -131,9 +130,7 @@ class Loop:
         A negative delay counts as 0. With `ref=False` the timer does not keep the loop alive. Returns the timer's id,
         for `cancel`.
         """
-        if not math.isfinite(delay_ms):
-            raise ClockError(f"a delay must be a finite number of milliseconds, not {delay_ms}", remedy="give a number")
-        due_ns = self.clock.now_ns() + max(0, math.ceil(delay_ms * NS_PER_MS))
+        due_ns = self.clock.now_ns() + span_ns(delay_ms)
         return self.schedule_at(-(-due_ns // NS_PER_MS), function, argument, timer_id=timer_id, kind=kind, ref=ref)
 
     def schedule_at(
@@ -229,7 +226,7 @@ class Loop:
     def advance(self, ms: float, limit: int = TURN_LIMIT) -> int:
         """Move a virtual clock forward by `ms`, stopping at every deadline on the way; returns the turns made."""
         clock = self._virtual_clock()
-        target_ns = clock.now_ns() + max(0, math.ceil(ms * NS_PER_MS))
+        target_ns = clock.now_ns() + span_ns(ms)
         made = self._make_ready(0, limit)
         while (deadline := self._timers.next_deadline()) is not None and deadline * NS_PER_MS <= target_ns:
             clock.move_to(deadline)
@@ -242,6 +239,10 @@ class Loop:
 
         A virtual clock jumps to the next deadline whenever nothing is ready; with a real one the thread sleeps.
         """
+        if self._host is not None:
+            if not self._host.aio.is_closed():
+                raise LoopBusy("waiting here would block the host of this loop", remedy="await quiescent() instead")
+            self.detach()
         made = self._make_ready(0, limit)
         while self.alive:
             if not self._ready:
@@ -373,6 +374,9 @@ class Loop:
 
     def _wait(self) -> None:
         """Nothing is ready: let time pass until the next deadline or arrival."""
+        self._signalled = False  # from here on every arrival rings, so only what came before must be looked for
+        if self._completions:
+            return
         deadline = self._timers.next_deadline()
         clock = self.clock
         if not isinstance(clock, VirtualClock):
