@@ -1,8 +1,9 @@
 """App: what a program declares. Decorators note; nothing runs until a node or a kernel reads the notes.
 
-Handlers that share the first segment of their type form one capability with one actor: `Stock.Reserve` and
-`Stock.Count` take turns, `Order.Place` waits for neither. Declarations are plain data (`app.handlers`,
-`app.low_level`), so that whoever boots the app can look before anything is started.
+Handlers of messages, programs of runs, answers to effects and enzymes of beats are all declared here. Handlers that
+share the first segment of their type form one capability with one actor: `Stock.Reserve` and `Stock.Count` take turns,
+`Order.Place` waits for neither. Declarations are plain data (`app.handlers`, `app.programs`, `app.beats`, ...), so that
+whoever boots the app can look before anything is started.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
+from mainspring.beats import BeatsProgram
+from mainspring.beats.program import TargetOf
 from mainspring.capabilities import kernel_capabilities
 from mainspring.kernel import Capability, CapabilityError, Handler, Kernel, RestartPolicy, handler_from
 from mainspring.kernel.capability import Isolation
+from mainspring.runs import Effect, Runtime
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -29,6 +33,24 @@ class Declared:
     memory_mb: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class DeclaredProgram:
+    """A program that runs are made of."""
+
+    function: Callable[..., Any]
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredAnswer:
+    """A function that answers an effect."""
+
+    effect: type[Effect[Any]]
+    function: Callable[..., Any]
+    strict: bool = False
+    timeout_ms: float | None = None
+
+
 @dataclass
 class App:
     """A named set of handlers. `restart` is the policy of every capability that does not bring its own."""
@@ -38,6 +60,9 @@ class App:
     handlers: list[Declared] = field(default_factory=list, repr=False)
     low_level: list[Capability] = field(default_factory=list, repr=False)
     order: list[str] = field(default_factory=list, repr=False)  # capability ids as they were first mentioned
+    programs: list[DeclaredProgram] = field(default_factory=list, repr=False)
+    answers: list[DeclaredAnswer] = field(default_factory=list, repr=False)
+    beats: BeatsProgram = field(default_factory=BeatsProgram, repr=False)
 
     def command(
         self,
@@ -94,6 +119,72 @@ class App:
             )
         )
         self.order.append(id)
+
+    # Runs
+
+    @overload
+    def run(self, program: F) -> F: ...
+
+    @overload
+    def run(self, *, name: str) -> Callable[[F], F]: ...
+
+    def run(self, program: Any = None, *, name: str | None = None) -> Any:
+        """Declare a program for durable runs, known by its function's name or the one given.
+
+        `Run.Start`, `mainspring runs start` and `Spawn` start it by that name; after a crash it goes on where it was.
+        """
+
+        def decorate(function: F) -> F:
+            self.programs.append(DeclaredProgram(function, name))
+            return function
+
+        return decorate if program is None else decorate(program)
+
+    def handles(
+        self, effect: type[Effect[Any]], *, strict: bool = False, timeout_ms: float | None = None
+    ) -> Callable[[F], F]:
+        """Answer an effect: `(effect, ctx)`; what the function returns is what the program goes on with."""
+
+        def decorate(function: F) -> F:
+            self.answers.append(DeclaredAnswer(effect, function, strict, timeout_ms))
+            return function
+
+        return decorate
+
+    def install_runs(self, runtime: Runtime) -> None:
+        """Make the declared programs and handlers known to a runtime."""
+        for answer in self.answers:
+            runtime.handle(answer.effect, answer.function, strict=answer.strict, timeout_ms=answer.timeout_ms)
+        for program in self.programs:
+            runtime.register(program.function, program.name or program.function.__name__)
+
+    # Beats
+
+    def enzyme(
+        self,
+        query: str,
+        *,
+        name: str | None = None,
+        match: str = "exact",
+        before: Sequence[str] = (),
+        after: Sequence[str] = (),
+    ) -> Callable[[F], F]:
+        """Declare an enzyme: `(signal, target, stage)`, called in every beat with a signal that fits the query."""
+        return self.beats.enzyme(query, name=name, match=match, before=before, after=after)
+
+    def bind(self, path: str, name: str, propagate: bool = True) -> None:
+        """Let an enzyme act on a target path, and below it unless `propagate` is False."""
+        self.beats.bind(path, name, propagate)
+
+    def unbind(self, path: str, name: str) -> None:
+        """End a binding at this path and below it."""
+        self.beats.unbind(path, name)
+
+    def beats_from(self, topic: str, *, target: TargetOf | None = None) -> None:
+        """Make each event of a topic one signal, exactly once: its position is stored with the beat."""
+        self.beats.beats_from(topic, target=target)
+
+    # What is declared, put together
 
     def capabilities(self, reserved: set[str] | frozenset[str] = frozenset()) -> list[Capability]:
         """Everything declared, as capabilities, in the order they were first mentioned.

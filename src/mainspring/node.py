@@ -17,7 +17,7 @@ import logging
 import os
 import random
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,17 @@ import uuid_utils
 from aiohttp import web
 
 from mainspring.app import App
+from mainspring.beats import Driver, Heartbeat, TopicInlet
 from mainspring.bus import Bus
 from mainspring.capabilities import kernel_capabilities
+from mainspring.capabilities.beat import beat
+from mainspring.capabilities.run import BusPort, KernelPort, run
 from mainspring.errors import BootError, MainspringError
 from mainspring.kernel import Kernel, RestartPolicy
 from mainspring.log import Log, open_engine
 from mainspring.loop import Clock, Loop, MonotonicClock
 from mainspring.message import Message, encode_data
+from mainspring.runs import Runtime
 from mainspring.settings import Settings
 from mainspring.wire.http import add_routes
 from mainspring.wire.http_access import claimed_agent
@@ -87,8 +91,10 @@ class Node:
         try:
             await self._load()
             phases = self.kernel.phases
-            await self._undo_later(self.kernel.start, self.kernel.stop)
             await self._undo_later(self.bus.start, self.bus.stop)
+            await self._undo_later(self.kernel.start, self.kernel.stop)
+            await self._undo_later(self.runtime.start_service, self.runtime.stop_service)
+            await self._start_beats()
             self.kernel.enter_phase("ADAPT")
             return self.kernel.ready(await self._adapt())
         except Exception as error:
@@ -126,9 +132,39 @@ class Node:
             on_shutdown=lambda: self._on_shutdown(),
         )
         self.kernel.enter_phase("LOAD")
-        self.kernel.register(*kernel_capabilities(self.kernel))
+        self.runtime = Runtime(clock=self.clock, loop=self.loop, log=self.log, slow_step_ms=settings.slow_turn_ms)
+        port = BusPort(self.bus)
+        self.runtime.connect(ask=KernelPort(self.kernel), publish=port, events=port)
+        self.heartbeat = Heartbeat(self.log)
+        self.kernel.register(*kernel_capabilities(self.kernel), run(self.kernel, self.runtime), beat(self.heartbeat))
         if self.app is not None:
+            self.app.install_runs(self.runtime)
+            self.app.beats.install(self.heartbeat)
             self.kernel.register(*self.app.capabilities(self.kernel.ids_taken))
+
+    async def _start_beats(self) -> None:
+        await self.heartbeat.open()
+        self._undo.callback(self.heartbeat.close)
+        driver = Driver(self.heartbeat, self.loop, interval_ms=self.settings.beat_interval_ms or None)
+        for declared in self.app.beats.topics if self.app else ():
+            await self.bus.ensure_topic(declared.topic)
+            self.heartbeat.add_inlet(TopicInlet(self.log, declared.topic, target=declared.target))
+            self._in_background(self._wake_on_events(driver, declared.topic))
+        driver.start()
+        self._undo.push_async_callback(driver.stop)
+
+    async def _wake_on_events(self, driver: Driver, topic: str) -> None:
+        async for _ in self.bus.follow(topic):
+            driver.wake()
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+
+        async def end() -> None:
+            task.cancel()
+            await asyncio.wait([task])
+
+        self._undo.push_async_callback(end)
 
     async def _adapt(self) -> list[str]:
         """Open the sockets; gives their addresses."""
@@ -146,7 +182,9 @@ class Node:
         web_app = web.Application()
         add_routes(web_app, self.bus, allowed_origins=settings.allowed_origins)
         add_websocket(web_app, self.bus, settings, claimed_agent)
-        runner = web.AppRunner(web_app, access_log=None, handle_signals=False)
+        runner = web.AppRunner(
+            web_app, access_log=None, handle_signals=False, shutdown_timeout=settings.drain_ms / 1000
+        )
         await self._undo_later(runner.setup, runner.cleanup)
         self.site = web.TCPSite(runner, settings.host, settings.port)
         try:
@@ -160,7 +198,7 @@ class Node:
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     async def _publish(self, topic: str, payload: Any, **options: Any) -> Any:
-        return await self.bus.publish(topic, encode_data(payload), **options)
+        return await self.bus.publish(topic, bytes(encode_data(payload)), **options)
 
     # Stopping
 

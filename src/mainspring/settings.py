@@ -83,6 +83,9 @@ class Settings:
     )
     audit: bool = setting(True, "Write what the bus decided to system.bus.audit.")
 
+    # Beats
+    beat_interval_ms: int = setting(0, "Time between two beats. 0: a beat whenever there is work.", unit="ms", least=0)
+
     # Stopping
     drain_ms: int = setting(5_000, "Longest time for each of the three steps of an orderly stop.", unit="ms", least=0)
 

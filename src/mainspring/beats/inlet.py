@@ -7,7 +7,7 @@ the beat does not happen, nothing was taken and the same is given to the next on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -44,14 +44,14 @@ class Inlet(Protocol):
 class Events(Protocol):
     """What a topic's inlet needs of a log."""
 
-    async def read(self, topic: str, partition: int, start: int, limit: int) -> list[StoredEvent]: ...
+    def read(self, topic: str, partition: int, start: int, limit: int) -> Awaitable[list[StoredEvent]]: ...
 
-    async def bounds(self, topic: str) -> list[Bounds]: ...
+    def bounds(self, topic: str) -> Awaitable[list[Bounds]]: ...
 
-    async def get(self, space: str, key: str) -> Record | None: ...
+    def get(self, space: str, key: str) -> Awaitable[Record | None]: ...
 
 
-POSITIONS: Final = "groups"
+POSITIONS: Final = "beats.positions"  # a space of its own: the bus reads every record of its groups
 
 
 class TopicInlet:

@@ -20,7 +20,7 @@ is refused.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from typing import Final, Protocol, TypeVar
 
 import msgspec
@@ -40,9 +40,9 @@ _CHUNK: Final = 2000  # impulses or bindings per record
 class AsyncLog(Protocol):
     """What a line needs of a log."""
 
-    async def commit(self, batch: Batch) -> Receipt: ...
+    def commit(self, batch: Batch) -> Awaitable[Receipt]: ...
 
-    async def get(self, space: str, key: str) -> Record | None: ...
+    def get(self, space: str, key: str) -> Awaitable[Record | None]: ...
 
     def scan(self, space: str, prefix: str = "", after: str = "") -> AsyncIterator[Record]: ...
 

@@ -196,6 +196,12 @@ class Bus:
         self.delivery.adopt(self.topic_table.open(config.topic))
         return change
 
+    async def ensure_topic(self, name: str) -> None:
+        """Make a topic with default settings unless it exists; durable when it returns."""
+        topic = self.topic_table.open(name)
+        if not topic.stored:
+            await self.put_topic(topic.config)
+
     def topics(self) -> list[TopicConfig]:
         """Every topic, by name; also those that exist only because someone published or subscribed."""
         states = sorted(self.topic_table.all(), key=lambda topic: topic.name)

@@ -191,6 +191,8 @@ class PreparingBus(Protocol):
         self, topic: str, payload: bytes, *, key: str | None = None, headers: Mapping[str, str] | None = None
     ) -> Any: ...
 
+    async def ensure_topic(self, name: str) -> None: ...
+
     async def offsets(self, topic: str) -> list[Any]: ...
 
     def follow(self, topic: str, *, after: Mapping[int, int] | None = None) -> AsyncIterator[list[StoredEvent]]: ...
@@ -213,6 +215,7 @@ class BusPort:
         return str(published.id)
 
     async def position(self, topic: str) -> dict[str, int]:
+        await self._bus.ensure_topic(topic)
         return {str(each.partition): each.tail for each in await self._bus.offsets(topic)}
 
     async def follow(self, topic: str, position: Mapping[str, int]) -> AsyncIterator[Mapping[str, Any]]:

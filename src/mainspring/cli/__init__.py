@@ -44,7 +44,7 @@ class LazyCommands(TyperGroup):
         if isinstance(found, typer.Typer):
             group = typer.main.get_command(found)
         else:
-            alone = typer.Typer(add_completion=False)
+            alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
             alone.command(cmd_name)(found)
             group = typer.main.get_command(alone)
         group.name = cmd_name
