@@ -246,3 +246,14 @@ def test_a_slice_spends_its_budget_on_system_turns_too_and_still_runs_them_first
     assert loop.run_until_idle() == 26
     assert loop.counters().slices == 3
     assert seen == [*(f"system {number}" for number in range(25)), "user"]
+
+
+def test_a_system_lane_that_feeds_itself_does_not_hang_a_tick() -> None:
+    loop = a_loop()
+
+    def again(argument: object) -> None:
+        loop.post_system(again, argument)
+
+    loop.post_system(again, None)
+    with pytest.raises(LoopLimit, match=r"limit of 1000000 turns; next is .*again"):
+        loop.tick()

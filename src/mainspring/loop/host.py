@@ -18,7 +18,7 @@ from mainspring.loop.virtual import VirtualEventLoop
 
 _T = TypeVar("_T")
 
-_LONGEST_SLEEP_MS = 24 * 3600 * 1000  # event loops limit a timer's length; waking once a day costs nothing
+LONGEST_SLEEP_S = 24 * 3600  # event loops limit a timer's length; waking once a day costs nothing
 
 
 class Host:
@@ -76,7 +76,7 @@ class Host:
         if self.shares_time:
             return max(delay_ns, 0) / 1e9
         delay_ms = -(-delay_ns // NS_PER_MS)
-        return min(max(delay_ms, 1), _LONGEST_SLEEP_MS) / 1000
+        return min(max(delay_ms, 1) / 1000, LONGEST_SLEEP_S)
 
     def leave(self) -> None:
         self._left = True  # a knock from another thread may still be on its way

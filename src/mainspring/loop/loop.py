@@ -25,7 +25,7 @@ from mainspring.loop.clock import NS_PER_MS, Clock, MonotonicClock, VirtualClock
 from mainspring.loop.counters import Counters, FailedTurn, SlowTurn, turn_name
 from mainspring.loop.errors import ClockError, LoopBusy, LoopLimit, LoopStalled
 from mainspring.loop.holds import Hold, Holds
-from mainspring.loop.host import Host
+from mainspring.loop.host import LONGEST_SLEEP_S, Host
 from mainspring.loop.lanes import Lanes, Turn
 from mainspring.loop.timers import Timers
 from mainspring.loop.turns import Turns
@@ -152,8 +152,8 @@ class Loop:
     def cancel(self, timer_id: Hashable) -> bool:
         """Make sure that a timer's turn never runs. False when it already ran, was cancelled or never was."""
         cancelled = self._timers.cancel(timer_id)
-        if cancelled and self._asleep and (self._waiters or self._shares_time):
-            self._stir()
+        if cancelled and self._asleep and (self._waiters or (self._host is not None and self._host.shares_time)):
+            self._stir()  # quiescence may be near, and virtual time must not jump to a deadline that is gone
         return cancelled
 
     # Liveness
@@ -210,9 +210,11 @@ class Loop:
         self._enter()
         self._slices += 1
         self._collect()
-        system, make = self._lanes.system, self._turns.make
+        system, make = self._system, self._turns.make
         made = 0
         while system:
+            if made > TURN_LIMIT:
+                raise self._over(TURN_LIMIT)
             made += make(len(system))
         return made + make(1) > 0
 
@@ -225,7 +227,9 @@ class Loop:
 
     def advance(self, ms: float, limit: int = TURN_LIMIT) -> int:
         """Move a virtual clock forward by `ms`, stopping at every deadline on the way; returns the turns made."""
-        clock = self._virtual_clock()
+        clock = self.clock
+        if not isinstance(clock, VirtualClock):
+            raise ClockError("only a virtual clock can be moved", remedy="make the loop with a VirtualClock")
         target_ns = clock.now_ns() + span_ns(ms)
         made = self._make_ready(0, limit)
         while (deadline := self._timers.next_deadline()) is not None and deadline * NS_PER_MS <= target_ns:
@@ -239,10 +243,8 @@ class Loop:
 
         A virtual clock jumps to the next deadline whenever nothing is ready; with a real one the thread sleeps.
         """
-        if self._host is not None:
-            if not self._host.aio.is_closed():
-                raise LoopBusy("waiting here would block the host of this loop", remedy="await quiescent() instead")
-            self.detach()
+        if self._running_host() is not None:
+            raise LoopBusy("waiting here would block the host of this loop", remedy="await quiescent() instead")
         made = self._make_ready(0, limit)
         while self.alive:
             if not self._ready:
@@ -255,12 +257,10 @@ class Loop:
     def attach(self) -> None:
         """Let the running asyncio event loop drive this loop from now on."""
         aio = asyncio.get_running_loop()
-        if self._host is not None:
-            if self._host.aio is aio:
-                return
-            if self._host.aio.is_closed():
-                self.detach()
-        if self._host is not None:
+        host = self._running_host()
+        if host is not None and host.aio is aio:
+            return
+        if host is not None:
             raise LoopBusy("this loop is attached to another event loop", remedy="detach it there first")
         self._host = Host(aio, self.clock, self._host_slice)
         self._asleep = True
@@ -297,6 +297,12 @@ class Loop:
     @property
     def _ready(self) -> bool:
         return bool(self._user or self._system or self._completions)
+
+    def _running_host(self) -> Host | None:
+        """Whoever drives this loop; a host that ended without saying so no longer does."""
+        if self._host is not None and self._host.aio.is_closed():
+            self.detach()
+        return self._host
 
     def _enter(self) -> None:
         if self._turns.running:
@@ -345,11 +351,6 @@ class Loop:
         if self._waiters and not self.alive:
             self._settle(None)
 
-    @property
-    def _shares_time(self) -> bool:
-        """Whether the host jumps to the deadline it was given, even if its timer is gone by then."""
-        return self._host is not None and self._host.shares_time
-
     def _wakes_after(self, deadline_ms: int) -> bool:
         """Whether a sleeping loop would oversleep this deadline."""
         host = self._host
@@ -365,12 +366,8 @@ class Loop:
     def _settle(self, error: LoopStalled | None) -> None:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
-            if waiter.done():
-                continue
-            if error is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(error)
+            if not waiter.done():
+                waiter.set_result(None) if error is None else waiter.set_exception(error)
 
     def _wait(self) -> None:
         """Nothing is ready: let time pass until the next deadline or arrival."""
@@ -380,8 +377,8 @@ class Loop:
         deadline = self._timers.next_deadline()
         clock = self.clock
         if not isinstance(clock, VirtualClock):
-            timeout_s = None if deadline is None else max(0, deadline * NS_PER_MS - clock.now_ns()) / 1e9
-            self._arrival.wait(timeout_s)
+            delay_s = LONGEST_SLEEP_S if deadline is None else (deadline * NS_PER_MS - clock.now_ns()) / 1e9
+            self._arrival.wait(min(max(delay_s, 0), LONGEST_SLEEP_S))
         elif clock.pinned:
             self._arrival.wait()
         elif deadline is not None:
@@ -393,13 +390,8 @@ class Loop:
             )
         self._arrival.clear()
 
-    def _virtual_clock(self) -> VirtualClock:
-        if not isinstance(self.clock, VirtualClock):
-            raise ClockError("only a virtual clock can be moved", remedy="make the loop with a VirtualClock")
-        return self.clock
-
     def _over(self, limit: int) -> LoopLimit:
-        turn = (self._lanes.system or self._lanes.user or [None])[0]
+        turn = (self._system or self._user or [None])[0]
         waiting = f"; next is {turn_name(*self._timers.unwrap(turn))}" if turn else ""
         return LoopLimit(
             f"the loop was still busy after its limit of {limit} turns{waiting}",
