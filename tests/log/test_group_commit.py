@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
-from mainspring.log import Append, Batch, Log, LogUnavailable, MemoryEngine, Receipt, Refused, Result
+from mainspring.log import Append, Batch, Log, LogUnavailable, MemoryEngine, Receipt, Refused, Result, SqliteEngine
 from mainspring.log.group_commit import MOST_OPERATIONS
+from mainspring.loop import run_virtual
 
 
 def one(n: int) -> Batch:
@@ -195,3 +197,41 @@ async def test_a_refusal_is_no_fault_of_the_log() -> None:
     with pytest.raises(Refused):
         await log.commit(Batch([Append("t", 0, "x", 1, b"1", expect=9)]))
     assert log.fault is None
+
+
+async def test_a_callback_that_raises_is_reported_and_the_others_hear_of_their_batches(engine: SlowEngine) -> None:
+    log = Log(engine)
+    heard: list[Result] = []
+    reported: list[BaseException] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context["exception"]))
+
+    def broken(result: Result) -> None:
+        raise ValueError("a defect")
+
+    log.submit(one(1), broken)
+    log.submit(one(2), heard.append)
+    await turns()
+    engine.finish_one()
+    await turns()
+    assert len(heard) == 1
+    assert [str(error) for error in reported] == ["a defect"]
+
+
+def test_virtual_time_stands_still_while_the_disk_works(tmp_path: Path) -> None:
+    async def story() -> int:
+        log = Log(SqliteEngine(tmp_path / "log"))
+        await log.open()
+        loop = asyncio.get_running_loop()
+        late = loop.call_later(3600, lambda: None)
+        started = loop.time()
+        for n in range(20):
+            await log.commit(one(n))
+            await log.engine.commit([one(n)])
+        await log.forget_dedupe(1)
+        await log.read("t", 0, 1, 10)
+        assert loop.time() == started
+        late.cancel()
+        await log.close()
+        return log.commits
+
+    assert run_virtual(story()) == 20

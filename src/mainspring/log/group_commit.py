@@ -32,6 +32,8 @@ from mainspring.log.contract import (
     Result,
     StoredEvent,
 )
+from mainspring.log.waiting import clock_to_pin
+from mainspring.loop import VirtualClock
 
 TRIM_STEP = 5_000  # events per commit: some 10 ms of a writer's time, so that publishers hardly notice a trim
 MOST_OPERATIONS = 4_096  # per commit: beyond this a group gains nothing, and its first writer waits for its last
@@ -57,6 +59,7 @@ class Log:
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
         self._task: asyncio.Task[None] | None = None
+        self._pinned: VirtualClock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.commits = 0
         self.fault: LogUnavailable | None = None  # why the last commit failed; None while writing works
@@ -96,7 +99,7 @@ class Log:
         """`commit` without a coroutine, for hot paths.
 
         `callback` gets the receipt or the error, later, in this loop's thread; the callbacks of one commit follow each
-        other without a pause, in the order of submission. A callback must not raise.
+        other without a pause, in the order of submission. A callback that raises is reported to the loop.
         """
         if self._closed:
             raise LogUnavailable("the log is closed", remedy="open it, or stop writing before it closes")
@@ -123,6 +126,9 @@ class Log:
             self._task = self._loop.create_task(self._commit(batches))
             return
         loop = self._loop
+        self._pinned = clock_to_pin(loop)
+        if self._pinned is not None:
+            self._pinned.pin()
         try:
             self._direct.submit(batches, lambda results: _wake(loop, self._finish, results))
         except Exception as error:
@@ -151,13 +157,25 @@ class Log:
     def _finish(self, results: Sequence[Result]) -> None:
         callbacks = self._under_way or []
         self._under_way = None
+        if self._pinned is not None:
+            self._pinned.unpin()
+            self._pinned = None
         self.fault = next((result for result in results[:1] if isinstance(result, LogUnavailable)), None)
         if self._batches:
             self._flush()
         for callback, result in zip(callbacks, results, strict=True):
-            callback(result)
+            try:
+                callback(result)
+            except Exception as error:
+                self._report(error, callback)
         if self._under_way is None and not self._flush_planned:
             self._idle.set()
+
+    def _report(self, error: Exception, callback: Callback) -> None:
+        """A defect of one writer must not keep the others from hearing of their batches."""
+        assert self._loop is not None
+        context = {"message": f"a callback of the log failed: {callback!r}", "exception": error}
+        self._loop.call_exception_handler(context)
 
     async def trim(self, topic: str, partition: int, below: int) -> None:
         """Remove all events below an offset, in steps, so that other writers get their turns in between."""

@@ -39,7 +39,7 @@ def give_wal_its_size(path: Path) -> None:
     A file system has to journal a file's growth, which made a lone commit half as slow again as an overwriting one
     (300 and 200 microseconds where an fsync takes 95). SQLite keeps the size once reached, but starts from nothing at
     each boot. What lies behind the last valid frame means nothing to it: a recycled WAL has old frames there. Only for
-    the owner of the log, before its first commit. Left out when space is short.
+    the writer, between two commits. Left out when space is short.
     """
     wal = path.with_name(path.name + "-wal")
     with suppress(OSError):

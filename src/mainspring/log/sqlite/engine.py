@@ -34,6 +34,7 @@ from mainspring.log.sqlite.ownership import Ownership
 from mainspring.log.sqlite.reader import Reader
 from mainspring.log.sqlite.restore import restore
 from mainspring.log.sqlite.writer import Writer
+from mainspring.log.waiting import time_stands_still
 
 T = TypeVar("T")
 
@@ -106,8 +107,9 @@ class SqliteEngine:
     async def commit(self, batches: Sequence[Batch]) -> list[Result]:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[list[Result]] = loop.create_future()
-        self.submit(batches, lambda results: _tell(loop, answer, results))
-        return await answer
+        with time_stands_still(loop):
+            self.submit(batches, lambda results: _tell(loop, answer, results))
+            return await answer
 
     def submit(self, batches: Sequence[Batch], done: Callable[[list[Result]], None]) -> None:
         self._writing().submit(batches, done)
@@ -121,8 +123,9 @@ class SqliteEngine:
     async def _write(self, work: Callable[[sqlite3.Connection, Ledger], object]) -> object:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[object] = loop.create_future()
-        self._writing().call(work, lambda result: _tell(loop, answer, result))
-        result = await answer
+        with time_stands_still(loop):
+            self._writing().call(work, lambda result: _tell(loop, answer, result))
+            result = await answer
         if isinstance(result, Exception):
             raise result
         return result

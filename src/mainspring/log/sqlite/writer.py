@@ -11,6 +11,7 @@ SQLite less.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
@@ -26,6 +27,10 @@ from mainspring.log.sqlite.ledger import VERSIONS_PER_RESERVATION, Ledger, Slot
 from mainspring.log.sqlite.plan import Found, Place, Plan, questions
 from mainspring.log.sqlite.schema import migrate
 
+COMMITS_OF_A_BUSY_LOG = 64  # from then on it pays to give the WAL its size; most logs of tests never get there
+
+_logger = logging.getLogger(__name__)
+
 Done = Callable[[list[Result]], None]
 Job = Callable[[], None]
 
@@ -39,11 +44,11 @@ class Writer:
         try:
             migrate(self._connection)
             self.ledger = Ledger(self._connection)
-            give_wal_its_size(path)
         except BaseException:
             self._connection.close()
             raise
         self._suspect = False
+        self._commits = 0
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="mainspring-log-writer", daemon=True)
         self._thread.start()
@@ -63,7 +68,13 @@ class Writer:
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            job()
+            try:
+                job()
+            except Exception:  # only telling can fail here, when the one to tell is gone
+                _logger.exception("a commit's result could not be handed over")
+            if self._commits == COMMITS_OF_A_BUSY_LOG:
+                self._commits += 1
+                give_wal_its_size(self._path)
 
     # -- commits
 
@@ -76,6 +87,7 @@ class Writer:
             self._store(plan)
         except Exception as error:
             return [self._failed(plan, error)] * len(batches)
+        self._commits += 1
         return results
 
     def _plan(self, batches: Sequence[Batch]) -> Plan:
