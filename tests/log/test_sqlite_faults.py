@@ -244,3 +244,13 @@ class TestFailingDisk:
         assert receipt.offsets == ((0, 2, False), (0, 1, False))
         assert isinstance(receipt, Receipt)
         await log.close()
+
+    async def test_a_program_that_writes_behind_our_back_costs_one_commit_and_no_offset(self, tmp_path: Path) -> None:
+        path = tmp_path / "log"
+        log = await opened(path)
+        await log.commit(Batch([Append("t", 0, "a", 1, b"1")]))
+        alter(path, "INSERT INTO events SELECT pos + 1, ts, high_ts, total, crc, id, key, headers, payload FROM events")
+        with pytest.raises(LogUnavailable):
+            await log.commit(Batch([Append("t", 0, "b", 1, b"1")]))
+        assert (await log.commit(Batch([Append("t", 0, "b", 1, b"1")]))).offsets == ((0, 3, False),)
+        await log.close()

@@ -19,7 +19,7 @@ import typer
 
 from mainspring.cli.settings import ConfigOption, load_all
 from mainspring.errors import SettingError
-from mainspring.log import Engine, LogUnavailable, SqliteEngine, log_file
+from mainspring.log import Engine, LogExists, LogMissing, SqliteEngine, log_file
 from mainspring.log.moving import Export, Moved, import_lines
 from mainspring.log.progress import Progress
 from mainspring.log.sqlite.backup import backup as copy_log
@@ -107,7 +107,7 @@ def import_command(
     """Make a new log from an export, with the same offsets, versions and tails. The data directory must hold none."""
     path = _file(data, config)
     if path.exists():
-        raise LogUnavailable(f"there is a log already: {path}", remedy="import into a new data directory")
+        raise LogExists(f"there is a log already: {path}", remedy="import into a new data directory")
     partial = path.with_name(path.name + ".partial")
     _remove_log(partial)
     try:
@@ -152,7 +152,7 @@ def _file(data: Path | None, config: Path | None) -> Path:
 def _existing(data: Path | None, config: Path | None) -> Path:
     path = _file(data, config)
     if not path.exists():
-        raise LogUnavailable(f"there is no log at {path}", remedy="name the node's data directory with --data")
+        raise LogMissing(f"there is no log at {path}", remedy="name the node's data directory with --data")
     return path
 
 
@@ -170,7 +170,7 @@ def _output(target: str) -> Iterator[IO[bytes]]:
         with Path(target).open("xb") as file:
             yield file
     except FileExistsError:
-        raise LogUnavailable(f"{target} exists already", remedy="name a file that does not exist yet") from None
+        raise LogExists(f"{target} exists already", remedy="name a file that does not exist yet") from None
 
 
 @contextmanager
@@ -182,7 +182,7 @@ def _input(source: str) -> Iterator[IO[bytes]]:
         with Path(source).open("rb") as file:
             yield file
     except FileNotFoundError:
-        raise LogUnavailable(f"there is no file {source}", remedy="name an export") from None
+        raise LogMissing(f"there is no file {source}", remedy="name an export") from None
 
 
 def _with_engine(engine: Engine, work: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:

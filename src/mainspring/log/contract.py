@@ -228,6 +228,18 @@ class LogLocked(MainspringError):
     code = "log_locked"
 
 
+class LogMissing(MainspringError):
+    """There is no log, or no export, where one was looked for."""
+
+    code = "no_log"
+
+
+class LogExists(MainspringError):
+    """Something is already where a new log, export or backup should go. It was left alone."""
+
+    code = "exists"
+
+
 class FormatError(MainspringError):
     """The stored format is unknown to this version, or what is stored is no log."""
 

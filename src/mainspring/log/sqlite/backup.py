@@ -12,7 +12,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from mainspring.log.contract import FormatError, LogUnavailable
+from mainspring.log.contract import FormatError, LogExists
 from mainspring.log.progress import Progress, silent
 from mainspring.log.sqlite.connection import check_format, connect_reader
 from mainspring.log.sqlite.faults import unavailable
@@ -23,7 +23,7 @@ PAGES_PER_STEP = 2_000
 def backup(source: Path, target: Path, progress: Progress = silent) -> int:
     """Copy the log at `source` to `target`, which must not exist; the copy's size in bytes."""
     if target.exists():
-        raise LogUnavailable(f"{target} exists already", remedy="name a file that does not exist yet")
+        raise LogExists(f"{target} exists already", remedy="name a file that does not exist yet")
     partial = target.with_name(target.name + ".partial")
     try:
         check_format(source)

@@ -7,9 +7,10 @@ import sqlite3
 
 from mainspring.log.contract import LogUnavailable
 
-_FULL, _IOERR, _CANTOPEN, _READONLY, _CORRUPT, _NOTADB = 13, 10, 14, 8, 11, 26
+_BUSY, _READONLY, _IOERR, _CORRUPT, _FULL, _CANTOPEN, _NOTADB = 5, 8, 10, 11, 13, 14, 26  # as SQLite numbers them
 
 _MEANING = {
+    _BUSY: ("another program is writing to the log's file", "end that program: only the node may write"),
     _FULL: ("the disk is full", "free some space; writing goes on by itself"),
     _IOERR: ("the disk reported an error", "check the disk and the file system; writing goes on when it works again"),
     _CANTOPEN: ("the log's file cannot be opened", "check that the data directory exists and is writable"),

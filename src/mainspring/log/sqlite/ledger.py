@@ -79,8 +79,8 @@ class Ledger:
     def drop(self, slot: Slot) -> None:
         del self.slots[slot.topic, slot.partition], self._by_id[slot.id]
 
-    def slot_of(self, pos: int) -> Slot:
-        return self._by_id[pos >> OFFSET_BITS]
+    def slot_of(self, pos: int) -> Slot | None:
+        return self._by_id.get(pos >> OFFSET_BITS)
 
 
 _STATE = f"""

@@ -18,13 +18,16 @@ class Ownership:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             owner = os.pread(self._descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
             os.close(self._descriptor)
             raise LogLocked(
                 f"the log at {path.parent} is in use by process {owner}",
                 remedy="stop that process, or give this one its own data directory",
             ) from error
+        except BaseException:
+            os.close(self._descriptor)
+            raise
         with suppress(OSError):  # on a full disk the lock still holds, only nameless
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)

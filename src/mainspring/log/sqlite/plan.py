@@ -164,7 +164,8 @@ class Plan:
         found = self.marks.get(place) or self._found_marks.get(place)
         if found is None or found[1] < event.ts:
             return None
-        return self._ledger.slot_of(found[0]).partition, found[0] & MAX_OFFSET, True
+        slot = self._ledger.slot_of(found[0])
+        return None if slot is None else (slot.partition, found[0] & MAX_OFFSET, True)
 
     def _mark(self, event: Append, pos: int) -> None:
         assert event.dedupe is not None
