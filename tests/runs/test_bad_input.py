@@ -48,7 +48,7 @@ def error_of(run: Any) -> BaseException:
     return outcome.error
 
 
-@pytest.mark.parametrize("thing", [None, 7, "Hop", Hop, object(), [Hop(1)]], ids=repr)
+@pytest.mark.parametrize("thing", [None, 7, "Hop", Hop, object(), [Hop(1)]], ids=lambda value: type(value).__name__)
 def test_a_program_that_yields_something_else_fails_with_its_type(world: World, thing: Any) -> None:
     def program() -> Any:
         yield thing
@@ -333,7 +333,7 @@ def test_the_users_interrupt_is_not_swallowed(world: World, exit_error: type[Bas
     assert isinstance(error_of(run), exit_error)
 
 
-@pytest.mark.parametrize("thing", [lambda: None, print, int, 42, None, (x for x in ())], ids=str)
+@pytest.mark.parametrize("thing", [lambda: None, print, int, 42, None, (x for x in ())], ids=lambda value: type(value).__name__)
 def test_what_is_not_a_program_is_refused(world: World, thing: Any) -> None:
     with pytest.raises(TypeError):
         world.runtime.start(thing)
