@@ -24,6 +24,10 @@ from mainspring.errors import MainspringError, SettingError
 from mainspring.loop import Loop
 
 _log: Final = logging.getLogger("mainspring.beats")
+# What nobody may overlook when beats run by themselves; the rest is in the journal for those who look.
+_WORTH_A_LINE: Final = frozenset(
+    {"enzyme_failed", "dead_letter", "beat_aborted", "dependency_cycle", "emission_budget"}
+)
 
 
 class Driver:
@@ -69,8 +73,10 @@ class Driver:
         if self._interval_ms is not None:
             self._grid = self._loop.clock.now_ms()
             self._next_instant()
-        if self._on_work:
+        if self._on_work and self._heartbeat.waiting:
             self.wake()
+        elif self._on_work and self._heartbeat.waiting_later:
+            self._pace()
 
     async def stop(self) -> None:
         """Run no further beat; wait for the one that is under way."""
@@ -153,6 +159,12 @@ class Driver:
             self.wake()
 
     def _after(self, report: Report) -> None:
+        for note in report.diagnostics:
+            if note.code in _WORTH_A_LINE:
+                names = ", ".join(note.names)
+                _log.warning(
+                    "beat %d: %s: %s (%s, %s) %s", report.beat, note.code, names, note.signal, note.target, note.detail
+                )
         if self._on_report is not None:
             self._on_report(report)
         if not self._on_work:

@@ -21,7 +21,7 @@ GENESIS: Final = "0" * 64  # what the first beat names as the digest before it
 NOTHING: Final = msgspec.Raw(b"")
 
 
-class Cause(msgspec.Struct, frozen=True, omit_defaults=True):
+class Cause(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Why a signal is in an inbox: from outside, from a topic, or from a run of an earlier beat."""
 
     kind: str  # outside, topic, emit, retry
@@ -33,7 +33,7 @@ class Cause(msgspec.Struct, frozen=True, omit_defaults=True):
 OUTSIDE: Final = Cause("outside")
 
 
-class Impulse(msgspec.Struct, frozen=True, omit_defaults=True):
+class Impulse(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One entry of an inbox. `only` is what is left of a pair whose other enzymes ran before the budget was spent."""
 
     signal: str | None
@@ -50,13 +50,13 @@ class Impulse(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.signal, self.target
 
 
-class Begin(msgspec.Struct, frozen=True, tag_field="fact", tag="begin", omit_defaults=True):
+class Begin(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="begin", omit_defaults=True):
     beat: int
     previous: str
     paused: bool = False
 
 
-class Enqueue(msgspec.Struct, frozen=True, tag_field="fact", tag="enqueue", omit_defaults=True):
+class Enqueue(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="enqueue", omit_defaults=True):
     """An impulse of this beat's inbox; `item` is its place. A topic's event is kept like a staged value."""
 
     item: int
@@ -65,14 +65,14 @@ class Enqueue(msgspec.Struct, frozen=True, tag_field="fact", tag="enqueue", omit
     content: str | None = None
 
 
-class Resolve(msgspec.Struct, frozen=True, tag_field="fact", tag="resolve"):
+class Resolve(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="resolve"):
     """The agenda of a pair, written where the pair first stands in the inbox."""
 
     item: int
     enzymes: tuple[str, ...]
 
 
-class Ran(msgspec.Struct, frozen=True, tag_field="fact", tag="run", omit_defaults=True):
+class Ran(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="run", omit_defaults=True):
     """One entry of the agenda and how it ended. `error` is the class of the exception, where there was one."""
 
     run: int
@@ -82,7 +82,7 @@ class Ran(msgspec.Struct, frozen=True, tag_field="fact", tag="run", omit_default
     error: str = ""
 
 
-class Write(msgspec.Struct, frozen=True, tag_field="fact", tag="write", omit_defaults=True):
+class Write(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="write", omit_defaults=True):
     """A staged value: itself, or the hash of its text in the content store."""
 
     run: int
@@ -91,19 +91,19 @@ class Write(msgspec.Struct, frozen=True, tag_field="fact", tag="write", omit_def
     content: str | None = None
 
 
-class Store(msgspec.Struct, frozen=True, tag_field="fact", tag="store"):
+class Store(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="store"):
     """A text put into the content store by its enzyme."""
 
     run: int
     content: str
 
 
-class Delete(msgspec.Struct, frozen=True, tag_field="fact", tag="delete"):
+class Delete(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="delete"):
     run: int
     path: str
 
 
-class Emit(msgspec.Struct, frozen=True, tag_field="fact", tag="emit"):
+class Emit(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="emit"):
     run: int
     signal: str | None
     target: str | None
@@ -111,7 +111,7 @@ class Emit(msgspec.Struct, frozen=True, tag_field="fact", tag="emit"):
     depth: int
 
 
-class Retry(msgspec.Struct, frozen=True, tag_field="fact", tag="retry", omit_defaults=True):
+class Retry(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="retry", omit_defaults=True):
     """A pair queued again."""
 
     item: int
@@ -120,7 +120,7 @@ class Retry(msgspec.Struct, frozen=True, tag_field="fact", tag="retry", omit_def
     only: tuple[str, ...] | None = None
 
 
-class Carry(msgspec.Struct, frozen=True, tag_field="fact", tag="carry", omit_defaults=True):
+class Carry(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="carry", omit_defaults=True):
     """An impulse moved to the front of the next beat: whole, or what is `left` of one that `entered` this beat."""
 
     impulse: Impulse
@@ -128,7 +128,7 @@ class Carry(msgspec.Struct, frozen=True, tag_field="fact", tag="carry", omit_def
     left: tuple[str, ...] | None = None
 
 
-class Dead(msgspec.Struct, frozen=True, tag_field="fact", tag="dead"):
+class Dead(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="dead"):
     """A signal nobody will try again. `reason` is attempts, emission_budget or chain_depth."""
 
     signal: str | None
@@ -137,7 +137,7 @@ class Dead(msgspec.Struct, frozen=True, tag_field="fact", tag="dead"):
     reason: str
 
 
-class Note(msgspec.Struct, frozen=True, tag_field="fact", tag="diagnostic"):
+class Note(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="diagnostic"):
     code: str
     signal: str | None
     target: str | None
@@ -145,7 +145,7 @@ class Note(msgspec.Struct, frozen=True, tag_field="fact", tag="diagnostic"):
     path: str | None
 
 
-class Commit(msgspec.Struct, frozen=True, tag_field="fact", tag="commit"):
+class Commit(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="commit"):
     beat: int
     digest: str
 

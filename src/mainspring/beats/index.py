@@ -124,19 +124,14 @@ class QueryIndex(Generic[T]):
     def find(self, signal: Segments) -> list[T]:
         """Every entry whose query matches the signal, in no promised order."""
         active = _with_many([self._root])
-        passed: set[int] = set()
+        passed: set[int] = set()  # nodes behind `**` are met again at every segment
         found: list[T] = []
-
-        def note_prefixes() -> None:
+        for segment in signal:
+            reached: dict[int, _Node[T]] = {}
             for node in active:
                 if node.prefix and id(node) not in passed:
                     passed.add(id(node))
                     found.extend(node.prefix)
-
-        note_prefixes()
-        for segment in signal:
-            reached: dict[int, _Node[T]] = {}
-            for node in active:
                 if node.loops:
                     reached[id(node)] = node
                 literal = node.literal.get(segment)
@@ -150,16 +145,21 @@ class QueryIndex(Generic[T]):
             if not reached:
                 return found
             active = _with_many(list(reached.values()))
-            note_prefixes()
         for node in active:
             found.extend(node.exact)
+            if node.prefix and id(node) not in passed:
+                found.extend(node.prefix)
         return found
 
 
 def _with_many(nodes: list[_Node[T]]) -> list[_Node[T]]:
     """The nodes and, since `**` may stand for nothing, the one behind each of their `**`."""
-    behind = [node.many for node in nodes if node.many is not None]
-    if not behind:
+    behind: list[_Node[T]] | None = None
+    for node in nodes:
+        if node.many is not None:
+            behind = behind or []
+            behind.append(node.many)
+    if behind is None:
         return nodes
     seen = {id(node) for node in nodes}
     return nodes + [node for node in behind if id(node) not in seen]
