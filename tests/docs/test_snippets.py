@@ -1,14 +1,16 @@
 """Every Python snippet of the documentation runs, as a reader would run it: pasted into a file of its own.
 
 A fence marked `python` is a whole program; one marked `python no-run` is a fragment that only shows a shape, and must
-at least be Python. Each program runs in a fresh directory with the memory engine, on a port of its own where it needs one.
+at least be Python. Each program runs in a fresh directory with the memory engine.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import textwrap
@@ -63,17 +65,30 @@ def test_the_snippet_runs(snippet: Snippet, tmp_path: Path) -> None:
     script = tmp_path / "snippet.py"
     script.write_text(snippet.code, encoding="utf-8")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("MAINSPRING", "BUS_", "MONGO_"))}
-    ran = subprocess.run(
+    with subprocess.Popen(
         [sys.executable, str(script)],
         cwd=tmp_path,
         env={**kept, "MAINSPRING_ENGINE": "memory", "PYTHONUNBUFFERED": "1"},
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    assert ran.returncode == 0, f"{snippet.name} ended with {ran.returncode}\n{ran.stdout}\n{ran.stderr}"
+        start_new_session=True,  # what the snippet started ends with it
+    ) as running:
+        try:
+            said, _ = running.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            _end(running)
+            pytest.fail(f"{snippet.name} did not end within {LIMIT_S} s\n{running.communicate()[0]}")
+        finally:
+            _end(running)
+    assert running.returncode == 0, f"{snippet.name} ended with {running.returncode}\n{said}"
+
+
+def _end(running: subprocess.Popen[str]) -> None:
+    """End the whole session of the snippet, also children it left behind."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(running.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda snippet: snippet.name)
