@@ -333,7 +333,9 @@ def test_the_users_interrupt_is_not_swallowed(world: World, exit_error: type[Bas
     assert isinstance(error_of(run), exit_error)
 
 
-@pytest.mark.parametrize("thing", [lambda: None, print, int, 42, None, (x for x in ())], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "thing", [lambda: None, print, int, 42, None, (x for x in ())], ids=lambda value: type(value).__name__
+)
 def test_what_is_not_a_program_is_refused(world: World, thing: Any) -> None:
     with pytest.raises(TypeError):
         world.runtime.start(thing)

@@ -19,7 +19,9 @@ _GENERATOR = inspect.CO_GENERATOR
 
 
 def form_of(program: Any) -> str:
-    """ "coroutine" or "generator"; TypeError for anything that is no program."""
+    """ "coroutine" or "generator", or "bound" for an object that binds itself; TypeError for what is no program."""
+    if hasattr(program, "__bind_program__"):
+        return "bound"
     code = getattr(program, "__code__", None)
     if code is None:
         inner = program
@@ -40,9 +42,10 @@ def form_of(program: Any) -> str:
 
 def bind(program: Any, args: tuple[Any, ...], perform: Any) -> Any:
     """The coroutine or generator object; TypeError when the arguments do not fit. Runs nothing of the body."""
-    if form_of(program) == "coroutine":
+    form = form_of(program)
+    if form == "coroutine":
         return program(*args, perform)
-    return program(*args)
+    return program(*args) if form == "generator" else program.__bind_program__(args)
 
 
 def name_of(program: Any) -> str:

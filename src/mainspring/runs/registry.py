@@ -25,8 +25,7 @@ class Programs:
 
     def register(self, program: Program, name: str | None = None) -> str:
         """Make a program known under `name` (module and qualified name unless given); gives the name."""
-        if not hasattr(program, "bind"):
-            form_of(program)
+        form_of(program)
         name = name or name_of(program)
         known = self._by_name.get(name)
         if known is not None and known is not program and name_of(known) != name_of(program):

@@ -24,9 +24,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import random as random_module
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from mainspring.log import Log
 from mainspring.loop import Clock, Loop, MonotonicClock, VirtualClock
@@ -49,6 +51,9 @@ from mainspring.runs.scheduler import FailureSink, Scheduler
 from mainspring.runs.service import Service
 from mainspring.runs.signals import Mailboxes
 from mainspring.runs.watchdog import SlowStep, Watchdog, warn
+
+if TYPE_CHECKING:
+    from mainspring.runs.wasm import Guest
 
 SETTLE_TURNS = 20  # turns of the asyncio loop without anything new before handlers count as waiting
 DEFAULT_MAX_TICKS = 10_000  # run_until_idle gives up after so many: a run that never rests is a bug in the test
@@ -143,6 +148,18 @@ class Runtime:
     def register(self, program: Any, name: str | None = None) -> str:
         """Make a program known by name, for durable runs and for starting by name."""
         return self.programs.register(program, name)
+
+    def load_wasm(self, source: str | os.PathLike[str] | bytes, **limits: int) -> Guest:
+        """Load a guest from a .wasm or .wat file, or from its bytes; GuestRefused when it does not fit.
+
+        `buffer_bytes` bounds one message, `max_memory_bytes` the guest's memory, `fuel_per_step` the instructions
+        between two suspensions.
+        """
+        from mainspring.runs.wasm import Guest
+
+        if not isinstance(source, bytes):
+            source = Path(source).read_bytes()
+        return Guest(source, self.handle, **limits)
 
     # -- starting
 
