@@ -199,12 +199,12 @@ class Connection(LineOrigin, asyncio.Protocol):
         waiting = self._waiting
         while waiting and not self._write_full and self.unfinished < MAX_OPEN:
             self.take(waiting.popleft())
-        read = not waiting and not self._write_full and not self._ended
-        if read is not self._reading and not self.gone:
+        read = not waiting and not self._write_full
+        if read is not self._reading and not self._ended and not self.gone:
             self._reading = read
             if read:
                 self._transport.resume_reading()
-            elif not self._ended:
+            else:
                 self._transport.pause_reading()
         self._close_when_done()
 
@@ -240,12 +240,16 @@ class Connection(LineOrigin, asyncio.Protocol):
     # --- the end --------------------------------------------------------------------------------------------------
 
     def stop_reading(self) -> None:
-        """Take no further line; what was taken is still answered."""
+        """Take no further line; what was taken is still answered.
+
+        What still comes is read and thrown away: bytes left unread when a socket closes would reset the connection, and
+        the peer could lose answers that were already written.
+        """
+        if not self._ended and not self._reading:
+            self._reading = True
+            self._transport.resume_reading()
         self._ended = True
         self._waiting.clear()
-        if self._reading and not self.gone:
-            self._reading = False
-            self._transport.pause_reading()
 
     def hang_up(self) -> None:
         """Write what is left, then close."""

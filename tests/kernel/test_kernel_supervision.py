@@ -1,0 +1,255 @@
+"""Faults, restarts and the end of patience."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kernel.world import booted, command, message, ping, served, virtual
+from mainspring import App, Fail, RestartPolicy
+from mainspring.loop import VirtualClock
+
+
+def fragile(policy: RestartPolicy | None = None) -> App:
+    app = App("fragile", **({"restart": policy} if policy else {}))
+    for name in ("Frail", "Other"):
+
+        @app.command(f"{name}.Crash")
+        async def crash(data: dict, ctx: Any) -> None:
+            raise RuntimeError("boom")
+
+        @app.command(f"{name}.Ok")
+        async def ok(data: dict, ctx: Any) -> dict:
+            return {"ok": True}
+
+    return app
+
+
+@virtual
+async def test_a_crash_is_told_at_once_and_the_next_request_is_answered(clock: VirtualClock) -> None:
+    """Checklist 124, 128, 129, 133: fault, then restart after the back-off, then health."""
+    async with served(fragile(), clock) as site:
+        client = await site.connect()
+        begun = clock.now_ms()
+        request = command("Frail.Crash", {}, correlation="flow")
+        answer = await client.call(request)
+        assert clock.now_ms() == begun
+        assert (answer["kind"], answer["type"]) == ("error", "Sys.ActorCrash")
+        assert (answer["data"]["code"], answer["data"]["capabilityId"]) == (500, "Frail")
+        assert "boom" in answer["data"]["message"]
+        assert answer["metadata"]["correlation"] == "flow"
+        assert (await client.call(command("Frail.Ok", {})))["data"] == {"ok": True}
+        assert clock.now_ms() - begun == 1000, "the default back-off"
+        assert await client.fence() == []
+
+
+@virtual
+async def test_the_back_off_of_one_stops_nobody_else(clock: VirtualClock) -> None:
+    """Checklist 128: and its own mail waits, in order."""
+    async with served(fragile(), clock) as site:
+        client = await site.connect()
+        client.send(command("Frail.Crash", {}, id="crash"), command("Frail.Ok", {}, id="a"), command("Frail.Ok", {}, id="b"))
+        begun = clock.now_ms()
+        await client.answer("crash")
+        assert (await client.call(command("Other.Ok", {})))["data"] == {"ok": True}
+        assert (await client.call(ping(1)))["data"] == {"payload": 1}
+        assert clock.now_ms() == begun
+        assert [(await client.line())["metadata"]["causation"] for _ in range(2)] == ["a", "b"]
+        assert clock.now_ms() - begun == 1000
+
+
+def test_the_default_policy() -> None:
+    """Checklist 127."""
+    policy = RestartPolicy()
+    assert (policy.max_restarts, policy.window_ms, policy.backoff_ms) == (3, 60_000, 1_000)
+    assert App("x").restart == policy
+    for wrong in ({"max_restarts": -1}, {"window_ms": 0}, {"backoff_ms": -1}):
+        with pytest.raises(ValueError, match="restart policy"):
+            RestartPolicy(**wrong)
+
+
+@virtual
+async def test_the_fault_beyond_the_budget_makes_the_capability_unhealthy(clock: VirtualClock) -> None:
+    """Checklist 130, 131, 76: held mail and every later request is refused at once; others live."""
+    async with served(fragile(), clock) as site:
+        client = await site.connect()
+        for _ in range(3):
+            assert (await client.call(command("Frail.Crash", {})))["type"] == "Sys.ActorCrash"
+        client.send(command("Frail.Crash", {}, id="fourth"), command("Frail.Ok", {}, id="behind"))
+        assert (await client.answer("fourth"))["type"] == "Sys.ActorCrash"
+        assert (await client.answer("behind"))["data"]["code"] == 503
+        begun = clock.now_ms()
+        for _ in range(3):
+            answer = await client.call(command("Frail.Ok", {}))
+            assert (answer["type"], answer["data"]["code"]) == ("Sys.Unhealthy", 503)
+            assert answer["data"]["capabilityId"] == "Frail"
+        assert (await client.call(command("Other.Ok", {})))["data"] == {"ok": True}
+        assert clock.now_ms() == begun
+        await asyncio.sleep(3600)
+        assert (await client.call(command("Frail.Ok", {})))["data"]["code"] == 503, "no more restarts"
+
+
+@virtual
+async def test_old_restarts_do_not_count(clock: VirtualClock) -> None:
+    """Checklist 132, 127."""
+    policy = RestartPolicy(max_restarts=2, window_ms=10_000, backoff_ms=100)
+    async with booted(fragile(policy), clock) as kernel:
+        for _ in range(6):
+            with pytest.raises(Fail, match="boom"):
+                await kernel.ask("command", "Frail.Crash", {})
+            assert await kernel.ask("command", "Frail.Ok", {}) == {"ok": True}
+            await asyncio.sleep(5)
+        for expected in (500, 500, 503):
+            with pytest.raises(Fail) as caught:
+                await kernel.ask("command", "Other.Crash", {})
+            await asyncio.sleep(0.2)
+            if expected == 503:
+                with pytest.raises(Fail) as caught:
+                    await kernel.ask("command", "Other.Crash", {})
+            assert caught.value.code == expected
+
+
+@virtual
+async def test_a_policy_without_restarts_is_unhealthy_at_the_first_fault(clock: VirtualClock) -> None:
+    """Checklist 130."""
+    async with booted(fragile(RestartPolicy(max_restarts=0)), clock) as kernel:
+        with pytest.raises(Fail, match="boom"):
+            await kernel.ask("command", "Frail.Crash", {})
+        with pytest.raises(Fail) as caught:
+            await kernel.ask("command", "Frail.Ok", {})
+        assert caught.value.code == 503
+
+
+@pytest.mark.parametrize("result", [{"count": "many"}, {}, {1, 2}, None, "text", 5])
+@virtual
+async def test_output_against_its_type_is_an_actor_fault(clock: VirtualClock, result: Any) -> None:
+    """Checklist 123, 90, 76."""
+    from dataclasses import dataclass
+
+    @dataclass
+    class Counted:
+        count: int
+
+    app = App("shape")
+
+    @app.command("Shape.Give")
+    async def give(data: bool, ctx: Any) -> Counted:
+        return Counted(1) if data else result
+
+    async with booted(app, clock) as kernel:
+        assert await kernel.ask("command", "Shape.Give", True) == {"count": 1}
+        with pytest.raises(Fail) as caught:
+            await kernel.ask("command", "Shape.Give", False)
+        assert (caught.value.code, caught.value.type) == (500, "Sys.ActorFault")
+        assert await kernel.ask("command", "Shape.Give", True) == {"count": 1}
+
+
+@pytest.mark.parametrize("result", [float("nan"), object(), "\ud800", {"deep": [float("inf")]}])
+@virtual
+async def test_output_that_json_cannot_say_is_an_actor_fault(clock: VirtualClock, result: Any) -> None:
+    """Checklist 89, 93."""
+    app = App("any")
+    app.query("Any.Give")(lambda data, ctx: result)
+    async with booted(app, clock) as kernel:
+        with pytest.raises(Fail) as caught:
+            await kernel.ask("query", "Any.Give", {})
+        assert caught.value.type == "Sys.ActorFault"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, asyncio.CancelledError, GeneratorExit, StopIteration])
+@virtual
+async def test_whatever_a_handler_raises_stays_in_its_actor(clock: VirtualClock, error: type[BaseException]) -> None:
+    """Checklist 11, 124."""
+    app = App("rude", restart=RestartPolicy(backoff_ms=1))
+
+    @app.command("Rude.Do")
+    def do(data: dict, ctx: Any) -> None:
+        raise error
+
+    async with booted(app, clock) as kernel:
+        with pytest.raises(Fail) as caught:
+            await kernel.ask("command", "Rude.Do", {})
+        assert caught.value.type == "Sys.ActorCrash"
+        assert await kernel.ask("query", "Syscall.Ping", {"payload": 1}) == {"payload": 1}
+
+
+@virtual
+async def test_a_crash_while_hearing_an_event_reaches_the_sink_with_its_cause(clock: VirtualClock) -> None:
+    """Checklist 66, 73, 128."""
+    app = App("ears", restart=RestartPolicy(backoff_ms=10))
+
+    @app.on("Loud.Event")
+    async def hear(data: int, ctx: Any) -> None:
+        if data == 1:
+            raise RuntimeError("too loud")
+        heard.append(data)
+
+    heard: list[int] = []
+    async with booted(app, clock) as kernel:
+        errors: list[Any] = []
+        kernel.observe(lambda passing: errors.append(passing) if passing.kind == "error" else None)
+        for number in (1, 2, 3):
+            kernel.emit("Loud.Event", number)
+        await kernel.quiescent()
+        assert heard == [2, 3], "what lay behind goes to the next actor"
+        assert [error.type for error in errors] == ["Sys.ActorCrash"]
+        assert errors[0].metadata.causation
+        assert kernel.exchange.counters["sunk"] == 1
+
+
+@virtual
+async def test_a_spawn_that_fails_at_the_restart_is_tried_again(clock: VirtualClock) -> None:
+    """Checklist 128, 130."""
+    from kernel.test_kernel_actor import low_level
+    from kernel.world import Worker, said
+
+    tries: list[int] = []
+
+    def handler(worker: Worker, given: Any) -> None:
+        if given.data.get("fail"):
+            worker.fail(RuntimeError("boom"))
+        else:
+            worker.say(said(given, "reply", "Low.Do", {}))
+
+    def spawn() -> Worker:
+        tries.append(clock.now_ms())
+        if len(tries) == 2:
+            raise RuntimeError("not now")
+        return Worker(handler)
+
+    app = App("x")
+    app.low_level.append(low_level("Low", handler, [], spawn=spawn))
+    app.order.append("Low")
+    async with booted(app, clock) as kernel:
+        with pytest.raises(Fail, match="boom"):
+            await kernel.ask("command", "Low.Do", {"fail": True})
+        assert await kernel.ask("command", "Low.Do", {}) == {}
+    assert [later - earlier for earlier, later in zip(tries, tries[1:], strict=False)] == [1000, 1000]
+
+
+@virtual
+async def test_schema_failures_dispatch_nothing(clock: VirtualClock) -> None:
+    """Checklist 126, 143, 159."""
+    app, ran = App("strict"), []
+
+    @app.command("Strict.Do")
+    async def do(data: int, ctx: Any) -> None:
+        ran.append(data)
+
+    async with served(app, clock) as site:
+        client = await site.connect()
+        wrong = [
+            command("Strict.Do", "text"),
+            {**command("Strict.Do", 1), "kind": "banana"},
+            {**command("Strict.Do", 1), "metadata": {}},
+            message("command", "strict.do", 1),
+        ]
+        client.send(*wrong)
+        for _ in wrong:
+            answer = await client.line()
+            assert (answer["type"], answer["data"]["code"]) == ("Sys.SchemaError", 422)
+            assert answer["data"]["message"].startswith("Schema validation failed: ")
+        assert await client.fence() == []
+    assert ran == []
