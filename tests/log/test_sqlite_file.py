@@ -10,6 +10,7 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
@@ -18,16 +19,20 @@ from mainspring.log import (
     Append,
     Batch,
     FormatError,
+    Guard,
     Log,
     LogLocked,
     LogUnavailable,
     MemoryEngine,
     Put,
+    Refused,
     Remove,
     SqliteEngine,
     open_engine,
 )
-from mainspring.log.sqlite import ledger, schema
+from mainspring.log.sqlite import ledger, reader, schema
+from mainspring.log.sqlite import statements as sql
+from mainspring.log.sqlite.check import check
 from mainspring.log.sqlite.connection import connect_writer
 
 
@@ -169,22 +174,63 @@ class TestDurability:
 
 
 class TestReopening:
-    async def test_boot_looks_up_tails_and_does_not_scan_events(self, tmp_path: Path) -> None:
+    async def test_what_was_removed_is_remembered(self, tmp_path: Path) -> None:
         path = tmp_path / "log"
         await stored(path, 50)
         log = Log(SqliteEngine(path))
         await log.open()
         await log.commit(Batch([Remove("t", 0, below=20, offsets=(50,))]))
         await log.close()
-        with closing(sqlite3.connect(path)) as connection:
-            plan = connection.execute(f"EXPLAIN QUERY PLAN {ledger._STATE}").fetchall()
-            details = [row[3] for row in plan]
-            assert [detail for detail in details if "events" in detail and "SCAN" in detail] == []
         log = Log(SqliteEngine(path))
         await log.open()
         (bounds,) = await log.bounds("t")
         assert (bounds.head, bounds.tail, bounds.events) == (20, 50, 30)
         await log.close()
+
+    async def test_versions_are_reserved_also_when_the_first_writer_was_refused(self, tmp_path: Path) -> None:
+        log = Log(SqliteEngine(tmp_path / "log"))
+        await log.open()
+        with pytest.raises(Refused):
+            await log.commit(Batch([Put("s", "k", b""), Guard("s", "absent", 5)]))
+        await log.commit(Batch([Put("s", "k", b"")]))
+        assert check(tmp_path / "log").problems == []
+        await log.close()
+
+
+class TestStatements:
+    """Cost must not grow with what is stored: no statement of the daily work walks through a table."""
+
+    ROWS: ClassVar = [
+        (sql.INSERT_EVENTS, 9),
+        (sql.WRITE_RECORDS, 5),
+        (sql.WRITE_MARKS, 4),
+        (sql.FIND_VERSIONS, 3),
+        (sql.FIND_MARKS, 3),
+        (sql.MEASURE_OFFSETS, 1),
+        (sql.DELETE_OFFSETS, 1),
+    ]
+    PLAIN: ClassVar = [
+        (sql.MEASURE_RANGE, (1, 2)),
+        (sql.DELETE_RANGE, (1, 2)),
+        (sql.UPDATE_PARTITION, (1, 1, 1, 1, 1, 1)),
+        (next(sql.pieces(sql.DELETE_RECORDS, 1, ["k"] * 4))[0], ("s", *"abcd")),
+        (reader._EVENTS, {"start": 1, "end": 2, "limit": 3, "bytes": 4}),
+        (reader._PROBE, {"start": 1, "end": 2}),
+        (reader._FIRST_SINCE, (1, 2, 3)),
+        (reader._RECORDS.format("AND key < ?"), ("s", "a", "b", "c", 5)),
+        (ledger._STATE, ()),
+        ("DELETE FROM marks WHERE until < ?", (1,)),
+    ]
+
+    @pytest.mark.parametrize(
+        ("statement", "values"),
+        [*((next(sql.pieces(t, w, [1] * 4 * w))[0], (1,) * 4 * w) for t, w in ROWS), *PLAIN],
+    )
+    def test_no_statement_scans(self, statement: str, values: Any) -> None:
+        with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+            schema.migrate(connection)
+            plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
+        assert [step for step in plan if step.startswith(("SCAN events", "SCAN records", "SCAN marks"))] == []
 
 
 class TestChoice:

@@ -56,6 +56,7 @@ class Plan:
         self.first_version = ledger.version
         self._before: list[tuple[Slot, int, int, int | None]] = []  # what each append of the batch under way found
         self._undo: list[Callable[[], object]] = []  # and how to take back the rest of it
+        self._version_before = ledger.version
 
     def add(self, batch: Batch) -> Result:
         """The batch's receipt once the commit is durable, or why it takes no part in it."""
@@ -63,6 +64,7 @@ class Plan:
         versions: list[int] = []
         self._before.clear()
         self._undo.clear()
+        self._version_before = self._ledger.version
         try:
             for operation in batch.operations:
                 if type(operation) is Append:
@@ -84,6 +86,7 @@ class Plan:
 
     def _take_back(self) -> None:
         """Undo the batch under way. Its events are the last ones of the lists."""
+        self._ledger.version = self._version_before
         for step in reversed(self._undo):
             step()
         if self._before:
@@ -230,13 +233,13 @@ class Plan:
         self._check_version(place, delete.expect)
         self._write(place, None)
 
-    def record_values(self) -> tuple[list[object], list[object]]:
-        """Flat values: five for each record to write, two for each to delete."""
+    def record_values(self) -> tuple[list[object], dict[str, list[str]]]:
+        """Flat values, five for each record to write; and by space the keys to delete."""
         written: list[object] = []
-        deleted: list[object] = []
+        deleted: dict[str, list[str]] = {}
         for place, record in self.records.items():
             if record is None:
-                deleted += place
+                deleted.setdefault(place[0], []).append(place[1])
             else:
                 written += (*place, *record)
         return written, deleted

@@ -18,7 +18,7 @@ WRITE_RECORDS = (
     "INSERT INTO records VALUES {rows} ON CONFLICT (space, key) DO UPDATE "
     "SET version = excluded.version, crc = excluded.crc, value = excluded.value"
 )
-DELETE_RECORDS = "DELETE FROM records WHERE (space, key) IN (VALUES {rows})"
+DELETE_RECORDS = "DELETE FROM records WHERE space = ? AND key IN ({rows})"  # by pairs SQLite would scan the table
 WRITE_MARKS = "INSERT OR REPLACE INTO marks VALUES {rows}"
 FIND_VERSIONS = (
     "WITH asked(n, space, key) AS (VALUES {rows}) SELECT group_concat(n || ' ' || version, ',') "

@@ -107,7 +107,7 @@ class Writer:
     def _store(self, plan: Plan) -> None:
         work = self._statements(plan)
         removed: dict[Slot, tuple[int, int]] = {}
-        reserve = self.ledger.version > self.ledger.reserved_version
+        reserve = bool(plan.records) and self.ledger.version > self.ledger.reserved_version
         if len(work) == 1 and not plan.removals and not reserve:
             self._connection.execute(*work[0])
         elif work or plan.removals:
@@ -135,7 +135,8 @@ class Writer:
         work += sql.pieces(sql.INSERT_EVENTS, 9, plan.event_values)
         if plan.records:
             written, deleted = plan.record_values()
-            work += sql.pieces(sql.DELETE_RECORDS, 2, deleted)
+            for space, keys in deleted.items():
+                work += ((statement, (space, *some)) for statement, some in sql.pieces(sql.DELETE_RECORDS, 1, keys))
             work += sql.pieces(sql.WRITE_RECORDS, 5, written)
         if plan.marks:
             rows = [value for place, found in plan.marks.items() for value in (*place, *found)]
