@@ -146,6 +146,18 @@ def test_a_contradiction_with_something_asked_for_in_the_same_beat_is_refused() 
     assert hb.resolve("/new/x") == ["new"]
 
 
+@pytest.mark.parametrize("parallel", [None, "threads"])
+def test_of_two_enzymes_that_register_contraries_the_first_stands(parallel: str | None) -> None:
+    hb = Heartbeat(parallel=parallel)
+    hb.register("a", "/sig", lambda *_: hb.register("new", "/new", ok, match="prefix"))
+    hb.register("b", "/sig", lambda *_: hb.register("new", "/new", ok))
+    hb.signal("/sig")
+    report = hb.beat()
+    assert [note.names for note in notes(report, "registration_conflict")] == [("new",)]
+    assert hb.resolve("/new/x") == ["new"]
+    hb.close()
+
+
 @pytest.mark.parametrize("answer", [FATAL, -3, "raise"])
 def test_what_a_failing_enzyme_asked_for_does_not_happen(answer: Any) -> None:
     hb = Heartbeat()

@@ -46,7 +46,7 @@ class Resolver:
         dispatch: str = "target_then_signal",
         fallback_broadcast: bool = False,
     ) -> None:
-        self._registry = registry
+        self.registry = registry
         self._bindings = bindings
         self._dispatch = dispatch
         self._fallback_broadcast = fallback_broadcast
@@ -78,16 +78,16 @@ class Resolver:
     def _broadcast(self, signal: str | None) -> list[tuple[Priority, Registration]]:
         if signal is None:
             return []
-        return [_single(entry) for entry in self._registry.matching(segments_of(signal)).values()]
+        return [_single(entry) for entry in self.registry.matching(segments_of(signal)).values()]
 
     def _bound_only(self, target: str) -> list[tuple[Priority, Registration]]:
-        named = (self._registry.named(name) for name in self._bindings.names(target))
+        named = (self.registry.named(name) for name in self._bindings.names(target))
         return [_single(entries[0]) for entries in named if entries]
 
     def _bound_and_matching(self, signal: str, target: str) -> list[tuple[Priority, Registration]]:
         segments = segments_of(signal)
         if self._bindings.weight(target) <= _FEW:
-            bound = [self._registry.named(name) for name in self._bindings.names(target)]
+            bound = [self.registry.named(name) for name in self._bindings.names(target)]
             if sum(map(len, bound)) <= _FEW:
                 return [
                     _dual(entry)
@@ -95,13 +95,13 @@ class Resolver:
                     if (entry := next((entry for entry in entries if entry.fits(segments)), None)) is not None
                 ]
         binds = self._bindings.binds
-        return [_dual(entry) for name, entry in self._registry.matching(segments).items() if binds(target, name)]
+        return [_dual(entry) for name, entry in self.registry.matching(segments).items() if binds(target, name)]
 
     def _union(self, signal: str, target: str) -> list[tuple[Priority, Registration]]:
         bound = self._bindings.names(target)
-        matching = self._registry.matching(segments_of(signal))
+        matching = self.registry.matching(segments_of(signal))
         candidates = [_dual(entry) if name in bound else _single(entry) for name, entry in matching.items()]
-        rest = (self._registry.named(name) for name in bound if name not in matching)
+        rest = (self.registry.named(name) for name in bound if name not in matching)
         return candidates + [_single(entries[0]) for entries in rest if entries]
 
 

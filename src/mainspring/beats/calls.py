@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import copy_context
 from typing import Any, Final, Protocol, TypeVar
 
-from mainspring.beats.errors import RunningLoop
+from mainspring.beats.errors import NotOpen, RunningLoop
 from mainspring.beats.registry import Enzyme
 from mainspring.beats.stage import Outcome, Stage, current, result_of
 
@@ -92,6 +92,17 @@ def _a_loop_runs_here() -> bool:
 
 async def _awaited(awaitable: Awaitable[Any]) -> Any:
     return await awaitable
+
+
+def run_now(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that never suspends."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    work.close()
+    raise NotOpen("this needs a running loop", remedy="use the method's async form")
 
 
 async def call(function: Enzyme, signal: str | None, target: str | None, stage: Stage, host: Host) -> Outcome:

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import msgspec
 
 from mainspring.beats.agenda import Pair, Resolved, Resolver
+from mainspring.beats.changes import Register, refuse_conflict
+from mainspring.beats.errors import RegistrationConflict
 from mainspring.beats.facts import (
     Begin,
     Carry,
@@ -212,7 +214,18 @@ class Draft:
             self._writers.setdefault(written, []).append(name)
         if outcome.signals:
             self._emit(entry, impulse, outcome.signals)
-        self.changes.extend(outcome.changes)
+        for change in outcome.changes:
+            self._keep_change(impulse.pair, change)
+
+    def _keep_change(self, pair: Pair, change: object) -> None:
+        """An earlier enzyme of this beat may have asked for the contrary; the first in agenda order stands."""
+        if isinstance(change, Register):
+            try:
+                refuse_conflict(self._resolver.registry, self.changes, change.registration)
+            except RegistrationConflict as error:
+                self.note("registration_conflict", pair, (change.registration.name,), detail=error.message)
+                return
+        self.changes.append(change)
 
     def _write(self, run: int, path: str, text: str | None) -> Fact:
         if text is None:

@@ -1,7 +1,4 @@
-"""The heartbeat: the face of a line of beats.
-
-Everything that may wait is written once, as coroutines. `beat`, `read` and `flush` run them without a loop: in memory
-or on a blocking log they never suspend. `abeat`, `aread` and `aflush` await the same coroutines on the loop that runs.
+"""The heartbeat: registry, bindings, inboxes, and the beat that works through them.
 
 A beat collects everything it decides in a draft, stores it as one batch, and only then changes what is in memory. Until
 that moment the beat can fail, be aborted or be cancelled and has not happened: inbox, state and registry are as before.
@@ -10,39 +7,34 @@ that moment the beat can fail, be aborted or be cancelled and has not happened: 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Final
 
 from mainspring.beats.bindings import CUT, LOCAL, SPREAD
-from mainspring.beats.calls import Host, OnItsOwnLoop, OnThisLoop, Watch, call
+from mainspring.beats.calls import Host, OnItsOwnLoop, OnThisLoop, Watch, call, run_now
 from mainspring.beats.changes import Bind, Register, Unregister, refuse_conflict
-from mainspring.beats.diff import Difference, difference
 from mainspring.beats.draft import Draft, Entry
-from mainspring.beats.errors import BeatRunning, NotOpen
+from mainspring.beats.errors import BeatRunning, RegistrationConflict
 from mainspring.beats.facts import Impulse
-from mainspring.beats.fork import fork, lines
 from mainspring.beats.inlet import Inlet, Taken
-from mainspring.beats.keeper import Keeper
-from mainspring.beats.line import AsyncLog, Head, Line, Unhurried
+from mainspring.beats.line import AsyncLog
 from mainspring.beats.parallel import Workers
 from mainspring.beats.path import canonical
-from mainspring.beats.reading import Reader
 from mainspring.beats.registry import Enzyme, checked_name
 from mainspring.beats.report import Report
 from mainspring.beats.rules import Rules
-from mainspring.beats.stage import Outcome, Stage, checked_pair, current, landing
-from mainspring.beats.state import RECENT, Decided, State
+from mainspring.beats.stage import Outcome, Stage, checked_pair, landing
+from mainspring.beats.state import Decided
+from mainspring.beats.timeline import Timeline
 from mainspring.log import BlockingLog
 
-if TYPE_CHECKING:
-    from mainspring.beats.replay import Replay
-
-T = TypeVar("T")
+_log: Final = logging.getLogger("mainspring.beats")
 
 
-class Heartbeat:
+class Heartbeat(Timeline):
     """A line of beats.
 
     Without a log it lives in memory. With a `BlockingLog` it is durable and continues at its beat. With an async `Log`
@@ -63,34 +55,18 @@ class Heartbeat:
     ) -> None:
         if "backoff_beats" in rules:
             rules["backoff_beats"] = tuple(rules["backoff_beats"])
-        self.rules = Rules(**rules)
-        self.state = State(self.rules, keep_journals=None if log is None else RECENT)
+        super().__init__(Rules(**rules), log, line)
         self._lock = threading.RLock()
-        self._running = False
         self._arrivals: list[tuple[int, Impulse]] = []  # from outside while a beat runs
         self._deferred: list[object] = []  # changes from outside while a beat runs
         self._inlets: list[Inlet] = []
+        self._more_waits = False
         self._listeners: list[Callable[[], object]] = []
         self._workers = Workers(parallel, workers) if parallel is not None else None
         self._watch = Watch(self.rules.slow_enzyme_ms) if self.rules.slow_enzyme_ms else None
-        self._plays: Heartbeat | None = None
         self._turns = asyncio.Lock()
-        self._more_waits = False
-        self._open = log is None
-        self._blocking = log is None or isinstance(log, BlockingLog)
-        self._keeper: Keeper | None = None
-        if log is not None:
-            lasting = Line(Unhurried(log) if isinstance(log, BlockingLog) else log, line)
-            self._keeper = Keeper(lasting, self.state)
-        self.reader = Reader(self.state, self._keeper.line if self._keeper is not None else None)
         if log is not None and self._blocking:
             run_now(self.open())
-
-    async def open(self) -> None:
-        """Load the line from the log. What was bound before is applied on top of what the log holds."""
-        if not self._open and self._keeper is not None:
-            await self._keeper.load()
-        self._open = True
 
     def close(self) -> None:
         """Let go of worker threads and processes. The log belongs to whoever opened it."""
@@ -141,6 +117,13 @@ class Heartbeat:
                 self._deferred.append(change)
             else:
                 self._apply(change)
+
+    def _apply_late(self, change: object) -> None:
+        """What came from outside during a beat; an enzyme of that beat may have asked for the contrary before."""
+        try:
+            self._apply(change)
+        except RegistrationConflict as error:
+            _log.warning("%s", error)
 
     def _apply(self, change: object) -> None:
         bound = self.state.change(change)
@@ -323,18 +306,11 @@ class Heartbeat:
             self._running = False
             self.state.inbox = []
             for change in self._deferred:
-                self._apply(change)
+                self._apply_late(change)
             self._deferred.clear()
             for lands, impulse in self._arrivals:
                 self._queue(lands, impulse)
             self._arrivals.clear()
-
-    def _inside(self) -> Stage | None:
-        """The stage of the enzyme that is calling, when it belongs to this heartbeat's beat."""
-        stage = current.get()
-        if stage is None or not isinstance(stage.owner, Heartbeat):
-            return None
-        return stage if stage.owner is self or stage.owner._plays is self else None
 
     # --- pausing and saving -------------------------------------------------------------------------------------------
 
@@ -372,115 +348,3 @@ class Heartbeat:
             await self._keeper.save_rest()
         finally:
             self._end()
-
-    def _at_rest(self, what: str) -> None:
-        if self._running:
-            raise BeatRunning(f"{what} needs a heartbeat at rest", remedy=f"wait until beat {self.state.beat} is over")
-
-    def _need_open(self) -> None:
-        if not self._open:
-            raise NotOpen("the heartbeat's log was not read yet", remedy="await heartbeat.open() first")
-
-    def _need_blocking(self, instead: str) -> None:
-        if not self._blocking:
-            raise NotOpen("this heartbeat's log needs a running loop", remedy=f"await heartbeat.{instead}()")
-
-    # --- looking back -------------------------------------------------------------------------------------------------
-
-    def plays(self, original: Heartbeat) -> None:
-        """Take the part of another heartbeat: what its enzymes ask of it while this one runs them is asked of this."""
-        self._plays = original
-
-    def replay(self, first: int | None = None, last: int | None = None) -> Replay:
-        """Run beats again from what came from outside, in memory, and compare; nothing here changes.
-
-        Enzymes are really called. Those that touch the world outside their stage touch it again.
-        """
-        self._need_blocking("areplay")
-        host = OnItsOwnLoop()
-        try:
-            return run_now(self._replay(host, first, last))
-        finally:
-            host.close()
-
-    async def areplay(self, first: int | None = None, last: int | None = None) -> Replay:
-        """`replay` on the loop that is running."""
-        return await self._replay(OnThisLoop(), first, last)
-
-    async def _replay(self, host: Host, first: int | None, last: int | None) -> Replay:
-        from mainspring.beats.replay import replay
-
-        self._need_open()
-        self._at_rest("replay")
-        return await replay(self, host, first, last)
-
-    def journal(self, beat: int) -> bytes:
-        """The records of a beat as they were written, checked against their digest; `unknown_beat` when not kept."""
-        self._need_blocking("aread")
-        return run_now(self.reader.checked_journal(beat))
-
-    def verify(self) -> list[int]:
-        """The beats whose kept journals do not fit their digests or are missing; empty when all is well."""
-        self._need_blocking("averify")
-        return run_now(self.reader.damaged())
-
-    async def averify(self) -> list[int]:
-        """`verify` on the loop that is running."""
-        return await self.reader.damaged()
-
-    def fork(self, at: int, new: str) -> None:
-        """Start a new line in the log after beat `at` of this one. This line stays as it is."""
-        self._need_blocking("afork")
-        run_now(self._fork(at, new))
-
-    async def afork(self, at: int, new: str) -> None:
-        """`fork` on the loop that is running."""
-        await self._fork(at, new)
-
-    async def _fork(self, at: int, new: str) -> None:
-        if self._keeper is None:
-            raise NotOpen("a heartbeat in memory has no lines", remedy="give it a log")
-        await fork(self._keeper.line.log, at, new, line=self._keeper.line.name)
-
-    def diff(self, earlier: int, later: int) -> list[Difference]:
-        """What differs between the states enzymes read in two beats, by path."""
-        return difference(self.state.cells, self.reader.readable(earlier), self.reader.readable(later))
-
-    # --- reading ------------------------------------------------------------------------------------------------------
-
-    def read(self, path: str, at: int | None = None) -> Any:
-        """The committed value of a path now, or what enzymes read in beat `at`; None where there is none.
-
-        Also the runtime tree (/rt/beat/<N>/inbox, agenda, stage, ...; /rt/dead/<N>) and the content store
-        (/cas/<sha256>). On an async log, beats further back than the last few need `aread`.
-        """
-        stage = self._inside()
-        if stage is not None and at is None:
-            return stage.read(path)
-        self._need_open()
-        return run_now(self.reader.read(path, at, from_log=self._blocking))
-
-    async def aread(self, path: str, at: int | None = None) -> Any:
-        """`read` on the loop that is running."""
-        self._need_open()
-        return await self.reader.read(path, at, from_log=True)
-
-    def paths(self, prefix: str = "/", at: int | None = None) -> list[str]:
-        """The paths at or below a prefix that hold something, by code point."""
-        return self.state.cells.paths(canonical(prefix), self.reader.readable(at))
-
-
-def lines_of(log: BlockingLog) -> dict[str, Head]:
-    """Every line of beats in a log and where it stands."""
-    return run_now(lines(Unhurried(log)))
-
-
-def run_now(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that never suspends."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    work.close()
-    raise NotOpen("this needs a running loop", remedy="use the method's async form")

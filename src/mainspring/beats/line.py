@@ -208,6 +208,11 @@ class Line:
             kept.dead[int(key)] = msgspec.json.decode(value, type=list[Dead])
         return kept
 
+    async def head(self) -> Head:
+        """Where the line stands; before its first beat when there is no such line."""
+        record = await self.log.get(SPACE, f"{self.name}/head")
+        return Head() if record is None else msgspec.json.decode(record.value, type=Head)
+
     async def _records(self, kind: str, after: str = "") -> AsyncIterator[tuple[str, bytes]]:
         prefix = f"{self.name}/{kind}"
         async for record in self.log.scan(SPACE, prefix, prefix + after if after else ""):

@@ -20,6 +20,7 @@ from mainspring.beats.heartbeat import Heartbeat
 from mainspring.beats.line import Registered
 from mainspring.beats.registry import Registry
 from mainspring.beats.state import RECENT, State
+from mainspring.beats.timeline import Timeline
 
 
 class Divergence(msgspec.Struct, frozen=True):
@@ -52,7 +53,7 @@ class Replay(msgspec.Struct, frozen=True):
         return self.divergence is None
 
 
-async def replay(original: Heartbeat, host: Host, first: int | None, last: int | None) -> Replay:
+async def replay(original: Timeline, host: Host, first: int | None, last: int | None) -> Replay:
     """Replay a heartbeat's beats, both ends included; by default everything that is kept."""
     state = original.state
     start = state.oldest if first is None else first
@@ -74,7 +75,7 @@ async def replay(original: Heartbeat, host: Host, first: int | None, last: int |
     return Replay(start, end, end - start + 1, second.state.digest)
 
 
-async def _second(original: Heartbeat, start: int) -> Heartbeat:
+async def _second(original: Timeline, start: int) -> Heartbeat:
     """A heartbeat in memory that stands before the beat the replay starts with."""
     rules = {**msgspec.structs.asdict(original.rules), "retain_beats": None, "slow_enzyme_ms": 0}
     second = Heartbeat(**rules)
@@ -100,7 +101,7 @@ async def _second(original: Heartbeat, start: int) -> Heartbeat:
     return second
 
 
-async def _play(original: Heartbeat, second: Heartbeat, host: Host, facts: list[Fact], start: int) -> bytes:
+async def _play(original: Timeline, second: Heartbeat, host: Host, facts: list[Fact], start: int) -> bytes:
     """One beat of the replay; its journal."""
     new, beat = second.state, second.state.beat
     for binding in original.state.bound.get(beat, ()):

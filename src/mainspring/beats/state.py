@@ -17,7 +17,6 @@ from mainspring.beats.bindings import Bindings
 from mainspring.beats.cells import Cells, Content, Held
 from mainspring.beats.changes import Bind, Register, Unregister
 from mainspring.beats.draft import Draft
-from mainspring.beats.errors import RegistrationConflict
 from mainspring.beats.facts import GENESIS, Dead, Impulse, read_journal
 from mainspring.beats.line import Kept, Registered, cell_key, number
 from mainspring.beats.registry import Enzyme, Registry
@@ -130,16 +129,10 @@ class State:
     # --- registry and bindings ----------------------------------------------------------------------------------------
 
     def change(self, change: object) -> Bind | None:
-        """Put a change in force from the next beat on; the binding record that changed, if one did.
-
-        Two enzymes of one beat may have asked for contradicting registrations; the first in agenda order stands.
-        """
+        """Put a change in force from the next beat on; the binding record that changed, if one did."""
         match change:
             case Register(registration):
-                try:
-                    self.registry.add(registration)
-                except RegistrationConflict:
-                    return None
+                self.registry.add(registration)
                 self.functions[registration.name, registration.query] = registration.function
             case Unregister(name):
                 self.registry.remove(name)

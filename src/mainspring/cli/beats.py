@@ -12,6 +12,7 @@ import os
 import socket
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from mainspring.beats import BeatsProgram, Heartbeat
+from mainspring.beats.facts import Commit, Delete, Emit, Enqueue, Fact, Note, Ran, Write
 from mainspring.beats.facts import lines as journal_lines
+from mainspring.beats.watching import follow, lines_of
 from mainspring.cli.settings import ConfigOption, load_all
 from mainspring.errors import BootError, MainspringError
 from mainspring.log import BlockingLog
@@ -40,6 +43,7 @@ SocketOption = Annotated[Path | None, typer.Option("--kernel-socket", help="Path
 BeatArgument = Annotated[int, typer.Argument(metavar="N", min=1, help="A beat.")]
 
 _ANSWER_BYTES: Final = 64 << 20
+_WATCH_S: Final = 0.2  # a beat is shown this late at most; looking costs one record
 
 
 class NodeRefused(MainspringError):
@@ -81,12 +85,14 @@ def _print(value: Any) -> None:
     typer.echo(json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True))
 
 
-def _summary(beat: int, whole: dict[str, Any]) -> str:
-    ran = [entry for entry in whole["agenda"] if entry["result"] != "duplicate"]
-    bad = [f"{note['code']}({', '.join(note['names'])})" for note in whole["diagnostics"]]
+def _summary(beat: int, facts: list[Fact]) -> str:
+    count = Counter(type(fact) for fact in facts)
+    runs = sum(isinstance(fact, Ran) and fact.result != "duplicate" for fact in facts)
+    digest = next((fact.digest for fact in facts if isinstance(fact, Commit)), "")
+    notes = "".join(f"  {fact.code}({', '.join(fact.names)})" for fact in facts if isinstance(fact, Note))
     return (
-        f"beat {beat}  {whole['digest'][:12]}  {len(whole['inbox'])} signals  {len(ran)} runs  "
-        f"{len(whole['stage'])} staged  {len(whole['emitted'])} emitted" + (f"  {' '.join(bad)}" if bad else "")
+        f"beat {beat}  {digest[:12]}  {count[Enqueue]} signals  {runs} runs  {count[Write] + count[Delete]} staged  "
+        f"{count[Emit]} emitted{notes}"
     )
 
 
@@ -157,29 +163,19 @@ def watch(
     config: ConfigOption = None,
 ) -> None:
     """Print a line for each beat as it happens, until interrupted."""
-    settings = _settings(config, data, engine)
     pause = threading.Event()
-    beat = since
     seen = 0
-    with _log(settings) as log:
-        while count is None or seen < count:
-            heartbeat = Heartbeat(log=log, line=line)
-            beat = heartbeat.next_beat if beat is None else beat
-            while beat < heartbeat.next_beat and (count is None or seen < count):
-                whole = heartbeat.read(f"/rt/beat/{beat}")
-                if whole is not None:
-                    typer.echo(_summary(beat, whole))
-                    seen += 1
-                beat += 1
-            if count is None or seen < count:
-                pause.wait(0.2)
+    with _log(_settings(config, data, engine)) as log:
+        for beat, facts in follow(log, line, since, lambda: pause.wait(_WATCH_S)):
+            typer.echo(_summary(beat, facts))
+            seen += 1
+            if seen == count:
+                return
 
 
 @app.command()
 def lines(data: DataOption = None, engine: EngineOption = None, config: ConfigOption = None) -> None:
     """List the lines of beats in the log, where each stands and where it came from."""
-    from mainspring.beats.heartbeat import lines_of
-
     with _log(_settings(config, data, engine)) as log:
         for name, head in lines_of(log).items():
             origin = f"  forked from {head.parent} at beat {head.forked_at}" if head.parent else ""
