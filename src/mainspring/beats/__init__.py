@@ -8,7 +8,6 @@ from mainspring.beats.inlet import Inlet, Taken, TopicInlet
 from mainspring.beats.program import BeatsProgram
 from mainspring.beats.replay import Divergence, Replay
 from mainspring.beats.report import AgendaEntry, Diagnostic, Emitted, Report, Staged
-from mainspring.beats.service import BeatsService
 from mainspring.beats.stage import FATAL, RETRY, Stage
 
 __all__ = [
@@ -16,7 +15,6 @@ __all__ = [
     "RETRY",
     "AgendaEntry",
     "BeatsProgram",
-    "BeatsService",
     "Diagnostic",
     "Divergence",
     "Driver",

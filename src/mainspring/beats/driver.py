@@ -66,14 +66,14 @@ class Driver:
             heartbeat.on_signal(self.wake)
 
     def start(self) -> None:
-        """Begin; work that waits already is worked on at once."""
+        """Begin; work that waits already, here or where inlets take from, is worked on at once."""
         if self._running:
             return
         self._running = True
         if self._interval_ms is not None:
             self._grid = self._loop.clock.now_ms()
             self._next_instant()
-        if self._on_work and self._heartbeat.waiting:
+        if self._on_work and (self._heartbeat.waiting or self._heartbeat.has_inlets):
             self.wake()
         elif self._on_work and self._heartbeat.waiting_later:
             self._pace()

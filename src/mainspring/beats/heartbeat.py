@@ -196,6 +196,11 @@ class Heartbeat(Timeline):
         return any(beat > self.state.beat for beat in self.state.queues)
 
     @property
+    def has_inlets(self) -> bool:
+        """Whether signals may also wait where this heartbeat takes them from."""
+        return bool(self._inlets)
+
+    @property
     def more_waits(self) -> bool:
         """Whether an inlet gave as much as the last beat could take, so that it may have more."""
         return self._more_waits

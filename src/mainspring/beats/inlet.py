@@ -40,9 +40,6 @@ class Inlet(Protocol):
     def settle(self, taken: Taken) -> None:
         """The beat happened: what was taken is gone for good."""
 
-    async def ready(self) -> bool:
-        """Whether `take` would give something."""
-
 
 class Events(Protocol):
     """What a topic's inlet needs of a log."""
@@ -104,12 +101,6 @@ class TopicInlet:
             if isinstance(operation, Put):
                 position = msgspec.json.decode(operation.value, type=dict[str, int])
                 self._next[position["partition"]] = position["next"]
-
-    async def ready(self) -> bool:
-        for bounds in await self._log.bounds(self.topic):
-            if max(await self._position(bounds.partition), bounds.head) <= bounds.tail:
-                return True
-        return False
 
     async def _position(self, partition: int) -> int:
         if partition not in self._next:
