@@ -84,6 +84,20 @@ class Runs(msgspec.Struct):
     runs: list[RunState]
 
 
+class Retry(msgspec.Struct):
+    id: RunId
+
+
+class Fork(msgspec.Struct):
+    id: RunId
+    at: Annotated[int, msgspec.Meta(ge=0, description="How many answers the new run begins with.")]
+    newId: Annotated[str | None, msgspec.Meta(description="The id of the new run; one is made otherwise.")] = None
+
+
+class AskHistory(msgspec.Struct):
+    id: RunId
+
+
 def run(kernel: Kernel, runtime: Runtime) -> Capability:
     """The capability `Run` of this node; also announces the ends of durable runs as events."""
     durable = runtime.durable
@@ -120,6 +134,28 @@ def run(kernel: Kernel, runtime: Runtime) -> Capability:
         found = await durable.store.list(state=data.state, prefix=data.prefix, after=data.after, limit=data.limit)
         return Runs([_state(record, brief=True) for record in found])
 
+    async def retry(data: Retry, ctx: Context) -> Started:
+        """Go on with a run that failed or was cancelled, from its journal."""
+        try:
+            return Started((await durable.retry(data.id)).id)
+        except MainspringError as error:
+            raise _refusal(error) from None
+
+    async def fork(data: Fork, ctx: Context) -> Started:
+        """Start a new run with the first answers of another."""
+        try:
+            return Started((await durable.fork(data.id, data.at, data.newId)).id)
+        except MainspringError as error:
+            raise _refusal(error) from None
+
+    async def history(data: AskHistory, ctx: Context) -> dict[str, Any]:
+        """A run and its journal."""
+        try:
+            found = await durable.history(data.id)
+        except MainspringError as error:
+            raise _refusal(error) from None
+        return {"run": found.run, "journal": found.journal}
+
     runtime.on_outcome(lambda ended, how: _announce(kernel, ended, how))
     handlers = [
         handler_from("command", "Run.Start", start),
@@ -127,6 +163,9 @@ def run(kernel: Kernel, runtime: Runtime) -> Capability:
         handler_from("command", "Run.Signal", signal),
         handler_from("query", "Run.Outcome", outcome),
         handler_from("query", "Run.List", list_runs),
+        handler_from("query", "Run.History", history),
+        handler_from("command", "Run.Retry", retry),
+        handler_from("command", "Run.Fork", fork),
     ]
     return Capability(id="Run", description="Durable runs.", handlers=handlers)
 

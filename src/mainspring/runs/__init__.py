@@ -16,6 +16,7 @@ from mainspring.runs.builtin import (
     WaitEvent,
     WaitSignal,
 )
+from mainspring.runs.check import Verdict, check
 from mainspring.runs.context import Context, Later
 from mainspring.runs.durable_runs import DurableRuns, NotFinished, RunConflict
 from mainspring.runs.effect import Answer, Effect, end, resume, tail
@@ -38,7 +39,7 @@ from mainspring.runs.group import Group, Perform
 from mainspring.runs.journal import BadRunId, Entry, ReplayMismatch, RunRecord, StoredFailure
 from mainspring.runs.outcome import Cancelled, Failed, Outcome, Value
 from mainspring.runs.ports import AskPort, EventPort, Prepared, PublishPort
-from mainspring.runs.registry import UnknownProgram
+from mainspring.runs.registry import Programs, UnknownProgram
 from mainspring.runs.run import Run
 from mainspring.runs.runtime import Runtime
 from mainspring.runs.serial import Unserialisable
@@ -73,6 +74,7 @@ __all__ = [
     "Outcome",
     "Perform",
     "Prepared",
+    "Programs",
     "Publish",
     "PublishPort",
     "Random",
@@ -96,10 +98,12 @@ __all__ = [
     "Until",
     "Uuid",
     "Value",
+    "Verdict",
     "Version",
     "WaitEvent",
     "WaitSignal",
     "WrongAnswer",
+    "check",
     "end",
     "resume",
     "tail",
