@@ -135,7 +135,9 @@ class Node:
         self.runtime = Runtime(clock=self.clock, loop=self.loop, log=self.log, slow_step_ms=settings.slow_turn_ms)
         port = BusPort(self.bus)
         self.runtime.connect(ask=KernelPort(self.kernel), publish=port, events=port)
-        self.heartbeat = Heartbeat(self.log)
+        self.heartbeat = Heartbeat(
+            self.log, retain_beats=settings.retained_beats or None, slow_enzyme_ms=settings.slow_enzyme_ms
+        )
         self.kernel.register(*kernel_capabilities(self.kernel), run(self.kernel, self.runtime), beat(self.heartbeat))
         if self.app is not None:
             self.app.install_runs(self.runtime)
@@ -144,7 +146,7 @@ class Node:
 
     async def _start_beats(self) -> None:
         await self.heartbeat.open()
-        self._undo.callback(self.heartbeat.close)
+        self._undo.push_async_callback(self.heartbeat.aclose)
         driver = Driver(self.heartbeat, self.loop, interval_ms=self.settings.beat_interval_ms or None)
         for declared in self.app.beats.topics if self.app else ():
             await self.bus.ensure_topic(declared.topic)

@@ -85,6 +85,12 @@ class Settings:
 
     # Beats
     beat_interval_ms: int = setting(0, "Time between two beats. 0: a beat whenever there is work.", unit="ms", least=0)
+    retained_beats: int = setting(
+        10_000, "Beats whose details stay readable; digests stay for ever. 0: all.", unit="beats", least=0
+    )
+    slow_enzyme_ms: int = setting(
+        1_000, "An enzyme that takes longer is reported while it runs. 0: none.", unit="ms", least=0
+    )
 
     # Stopping
     drain_ms: int = setting(5_000, "Longest time for each of the three steps of an orderly stop.", unit="ms", least=0)

@@ -29,6 +29,7 @@ from mainspring.beats.rules import Rules
 from mainspring.beats.stage import Outcome, Stage, checked_pair, landing
 from mainspring.beats.state import Decided
 from mainspring.beats.timeline import Timeline
+from mainspring.errors import MainspringError
 from mainspring.log import BlockingLog
 
 _log: Final = logging.getLogger("mainspring.beats")
@@ -72,6 +73,15 @@ class Heartbeat(Timeline):
         """Let go of worker threads and processes. The log belongs to whoever opened it."""
         if self._workers is not None:
             self._workers.close()
+
+    async def aclose(self) -> None:
+        """Make what waits durable, then `close`. A log that cannot take it is reported, and does not stop a stop."""
+        try:
+            if self._open:
+                await self.aflush()
+        except MainspringError as error:
+            _log.error("what waits for beat %d was not stored: %s", self.next_beat, error)
+        self.close()
 
     # --- registry and bindings ----------------------------------------------------------------------------------------
 
