@@ -198,10 +198,3 @@ def _first_unreadable(journal: bytes) -> str:
         except (msgspec.DecodeError, UnicodeDecodeError):
             return f" (record {place} is unreadable)"
     return ""
-
-
-def stated_digest(journal: bytes) -> str:
-    """The digest a journal says it has; check it with `read_journal` before you rely on it."""
-    cut = journal.rfind(b"\n", 0, len(journal) - 1) + 1
-    commit = _decoder.decode(journal[cut:])
-    return commit.digest if isinstance(commit, Commit) else ""

@@ -218,15 +218,6 @@ class Line:
         async for record in self.log.scan(SPACE, prefix, prefix + after if after else ""):
             yield record.key[len(prefix) :], record.value
 
-    async def queued_at(self, beat: int) -> dict[int, list[Impulse]]:
-        """What waited for later beats when a beat had just been committed."""
-        queues: dict[int, list[Impulse]] = {}
-        async for key, value in self._records("queue/", after=f"{number(beat)}/~"):
-            waiting = msgspec.json.decode(value, type=Waiting)
-            if waiting.since <= beat:
-                queues.setdefault(int(key[:16]), []).extend(waiting.impulses)
-        return queues
-
     async def journal(self, beat: int) -> bytes | None:
         """The journal of a beat as it was written; None when it is not kept."""
         try:
