@@ -76,7 +76,8 @@ class Draft:
         self.rules = rules
         limit = 0 if paused else rules.max_signals_per_beat
         self.inbox = list(inbox[:limit])
-        self._carries = [Carry(impulse) for impulse in inbox[limit:]]
+        self._overflow = inbox[limit:]  # never enters this beat, and is no part of its journal
+        self._carries: list[Carry] = []
         self.agenda: list[Entry] = []
         self.aborted = False
         self.staged: list[Staged] = []
@@ -104,7 +105,6 @@ class Draft:
             event = self.events.get(impulse.signal) if self.events and impulse.signal is not None else None
             facts.append(Enqueue(item, impulse) if event is None else self._enqueue(item, impulse, event))
         planned: set[tuple[Pair, str]] = set()
-        left_over: list[Carry] = []
         runs, most_runs = 0, self.rules.max_runs_per_beat
         for item, impulse in enumerate(self.inbox):
             pair = impulse.pair
@@ -128,8 +128,7 @@ class Draft:
                 self.agenda.append(Entry(len(self.agenda), item, entry, duplicate))
             if left:
                 untouched = len(self.agenda) == before
-                left_over.append(Carry(impulse, True, None if untouched else tuple(left)))
-        self._carries[:0] = left_over  # what is left of this inbox stands before what never entered it
+                self._carries.append(Carry(item, None if untouched else tuple(left)))
 
     def _say_why_nothing(self, pair: Pair, found: Resolved) -> None:
         for names in found.cycles:
@@ -167,8 +166,12 @@ class Draft:
 
     @property
     def carried(self) -> list[Impulse]:
-        """What goes to the front of the next inbox."""
-        return [_carried(carry) for carry in self._carries]
+        """What goes to the front of the next inbox: what is left of this one, then what never entered it."""
+        return [*(self._carried(carry) for carry in self._carries), *self._overflow]
+
+    def _carried(self, carry: Carry) -> Impulse:
+        impulse = self.inbox[carry.item]
+        return msgspec.structs.replace(impulse, carried=self.beat, only=carry.left or impulse.only)
 
     # --- settling -----------------------------------------------------------------------------------------------------
 
@@ -307,7 +310,7 @@ class Draft:
         only = tuple(sorted(each.names)) if self.rules.retry_scope == "enzyme" else None
         self._facts.append(Retry(each.item, beat, each.attempt + 1, only))
         again = msgspec.structs.replace(
-            impulse, cause=Cause("retry", self.beat, each.item), attempt=each.attempt + 1, carried=False, only=only
+            impulse, cause=Cause("retry", self.beat, each.item), attempt=each.attempt + 1, carried=0, only=only
         )
         return beat, again
 
@@ -339,11 +342,6 @@ class Draft:
             digest=digest,
             aborted=self.aborted,
         )
-
-
-def _carried(carry: Carry) -> Impulse:
-    only = carry.left if carry.left is not None else carry.impulse.only
-    return msgspec.structs.replace(carry.impulse, carried=True, only=only)
 
 
 def _merge(first: list[Entry], second: list[Entry], at: dict[tuple[Pair, str], list[Entry]], pair: Pair) -> list[Entry]:

@@ -41,7 +41,7 @@ class Impulse(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     cause: Cause = OUTSIDE
     attempt: int = 1
     depth: int = 0
-    carried: bool = False
+    carried: int = 0  # the beat that had not enough runs for it
     only: tuple[str, ...] | None = None
     event: bool = False  # a topic's event stands at the signal's path while it is worked on
 
@@ -121,10 +121,9 @@ class Retry(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="retry"
 
 
 class Carry(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="carry", omit_defaults=True):
-    """An impulse moved to the front of the next beat: whole, or what is `left` of one that `entered` this beat."""
+    """An impulse of this inbox for which the runs did not suffice: it, or what is `left` of it, goes to the next."""
 
-    impulse: Impulse
-    entered: bool = False
+    item: int
     left: tuple[str, ...] | None = None
 
 

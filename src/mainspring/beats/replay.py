@@ -15,7 +15,7 @@ import msgspec
 from mainspring.beats.calls import Host
 from mainspring.beats.draft import Draft
 from mainspring.beats.errors import MissingEnzyme, UnknownBeat
-from mainspring.beats.facts import Begin, Carry, Enqueue, Fact, Impulse, lines
+from mainspring.beats.facts import Begin, Enqueue, Fact, Impulse, lines
 from mainspring.beats.heartbeat import Heartbeat
 from mainspring.beats.line import Registered
 from mainspring.beats.registry import Registry
@@ -136,28 +136,24 @@ def _inbox(old: State, facts: list[Fact], made: list[Impulse], start: int) -> tu
     events: dict[str, str] = {}
     own = iter(made)
     for fact in facts:
-        if isinstance(fact, Carry) and not fact.entered:
-            impulse = fact.impulse
-        elif isinstance(fact, Enqueue):
-            impulse = fact.impulse
-            text = bytes(fact.event).decode() if fact.content is None else old.content.get(fact.content)
-            if text and impulse.signal is not None:
-                events[impulse.signal] = text
-        else:
+        if not isinstance(fact, Enqueue):
             continue
-        if _given(impulse, facts, start):
+        impulse = fact.impulse
+        text = bytes(fact.event).decode() if fact.content is None else old.content.get(fact.content)
+        if text and impulse.signal is not None:
+            events[impulse.signal] = text
+        if _given(impulse, start):
             inbox.append(impulse)
         else:
             inbox.extend([mine] if (mine := next(own, None)) is not None else [])
     return [*inbox, *own], events
 
 
-def _given(impulse: Impulse, facts: list[Fact], start: int) -> bool:
+def _given(impulse: Impulse, start: int) -> bool:
     """Whether an impulse comes from outside the replay: from outside at all, or from a beat before its first."""
-    begin = facts[0]
-    if isinstance(begin, Begin) and begin.beat == start:
-        return True
-    return not impulse.carried and (impulse.cause.kind in ("outside", "topic") or impulse.cause.beat < start)
+    if impulse.carried:
+        return impulse.carried < start
+    return impulse.cause.kind in ("outside", "topic") or impulse.cause.beat < start
 
 
 def _enrol(state: State, who: list[Registered]) -> None:

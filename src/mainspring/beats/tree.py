@@ -60,7 +60,7 @@ def inbox_entry(impulse: Impulse) -> dict[str, Any]:
         "cause": msgspec.to_builtins(impulse.cause),
     }
     if impulse.carried:
-        entry["carried"] = True
+        entry["carried"] = impulse.carried
     if impulse.only is not None:
         entry["only"] = list(impulse.only)
     return entry
