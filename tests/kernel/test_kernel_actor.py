@@ -220,7 +220,11 @@ async def test_what_a_low_level_actor_may_say(clock: VirtualClock) -> None:
 
     def handler(worker: Worker, given: Any) -> None:
         if given.kind == "query":
-            worker.say(said(given, "error", "Any.Type", {"code": 418, "message": "no", "cause": {"code": 502, "message": "up"}}))
+            worker.say(
+                said(
+                    given, "error", "Any.Type", {"code": 418, "message": "no", "cause": {"code": 502, "message": "up"}}
+                )
+            )
             return
         worker.say(said(given, "event", "Low.Said", {"tag": "first"}))
         worker.say(said(given, "event", "Low.Said", {"tag": "second"}))

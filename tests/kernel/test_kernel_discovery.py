@@ -109,7 +109,7 @@ def test_one_literal_kind_and_several_types() -> None:
         type: Union[Literal["A.B"], Literal["A.C", "A.D"]]  # noqa: UP007
         data: int
 
-    Either.__annotations__ = {"kind": Literal["query"], "type": Literal["A.B"] | Literal["A.C", "A.D"], "data": int}  # noqa: PYI030
+    Either.__annotations__ = {"kind": Literal["query"], "type": Literal["A.B"] | Literal["A.C", "A.D"], "data": int}
     assert pairs(Either) == [("query", ("A.B", "A.C", "A.D"))]
 
 
@@ -170,8 +170,16 @@ def low_level(id: str, **changes: Any) -> Capability:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"description": ""}, {"inbound": None}, {"outbound": None}, {"spawn": None}, {"subscribes": ["not a type"]}]
-    + [{"subscribes": "Some.Event"}, {"isolation": "thread"}, {"inbound": FreeType}],
+    [
+        {"description": ""},
+        {"inbound": None},
+        {"outbound": None},
+        {"spawn": None},
+        {"subscribes": ["not a type"]},
+        {"subscribes": "Some.Event"},
+        {"isolation": "thread"},
+        {"inbound": FreeType},
+    ],
     ids=repr,
 )
 @virtual

@@ -387,7 +387,9 @@ async def test_an_open_input_and_unwritten_answers_keep_it_alive(clock: VirtualC
     """Checklist 37, 40: a connection is closed only when it can bring nothing and owes nothing."""
     async with served(App("x"), clock) as site:
         client = await site.connect()
-        client.send({"kind": "query", "type": "Syscall.Ping", "data": {"payload": 1}, "metadata": {"id": "a", "timestamp": 1}})
+        client.send(
+            {"kind": "query", "type": "Syscall.Ping", "data": {"payload": 1}, "metadata": {"id": "a", "timestamp": 1}}
+        )
         assert (await client.line())["data"] == {"payload": 1}
         await asyncio.sleep(10)
         assert not client.reader.at_eof()

@@ -354,7 +354,9 @@ async def test_events_are_streamed_to_those_who_asked(clock: VirtualClock) -> No
             ("event", "Stock.Gone"),
         ]
         assert heard[0]["metadata"]["correlation"] == "flow"
-        assert (await client.call(command("Event.Unsubscribe", {"types": ["Stock.*"]})))["data"] == {"types": ["Other.Exact"]}
+        assert (await client.call(command("Event.Unsubscribe", {"types": ["Stock.*"]})))["data"] == {
+            "types": ["Other.Exact"]
+        }
         other.send(message("event", "Stock.Changed", {}), message("event", "Other.Exact", {}))
         await other.fence()
         assert [line["type"] for line in await client.fence()] == ["Other.Exact"]
@@ -384,7 +386,10 @@ async def test_a_subscription_ends_with_its_connection_and_misses_are_told(clock
         site.kernel.emit("Small.Event", 1)
         await site.kernel.quiescent()
         lines = [line for line in await client.fence() if line["kind"] == "event"]
-        assert [(line["type"], line["data"]) for line in lines] == [("Sys.EventsMissed", {"count": 1}), ("Small.Event", 1)]
+        assert [(line["type"], line["data"]) for line in lines] == [
+            ("Sys.EventsMissed", {"count": 1}),
+            ("Small.Event", 1),
+        ]
         assert site.kernel.exchange.streams
         await client.close()
         await asyncio.sleep(1)
@@ -407,7 +412,7 @@ def test_the_adapter_knows_nothing_of_routes_and_handlers() -> None:
     assert used <= {"ingest", "reject", "forget", "ids", "clock", "loop"}
 
 
-# --- the socket file ----------------------------------------------------------------------------------------------------
+# --- the socket file --------------------------------------------------------------------------------------------
 
 
 @virtual

@@ -118,7 +118,11 @@ async def test_replies_find_their_requests_whatever_the_order(clock: VirtualCloc
     async with served(app, clock) as site:
         client = await site.connect()
         requests = [
-            query(f"Many{number % 20}.Wait", {"s": chosen.random(), "n": number}, **({"correlation": f"c{number}"} if number % 2 else {}))
+            query(
+                f"Many{number % 20}.Wait",
+                {"s": chosen.random(), "n": number},
+                **({"correlation": f"c{number}"} if number % 2 else {}),
+            )
             for number in range(60)
         ]
         client.send(*requests)
@@ -309,7 +313,7 @@ async def test_a_handler_that_would_wait_for_itself_is_told_so(clock: VirtualClo
     assert "ctx.after" in caught[0]
 
 
-# --- handlers by type hints -------------------------------------------------------------------------------------------
+# --- handlers by type hints -------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -353,7 +357,14 @@ async def test_type_hints_say_what_goes_in_and_out(clock: VirtualClock) -> None:
         assert await kernel.ask("query", "Typed.Price", {"price": 1.5}) == 3.0
         for value in (None, 1, 1.0, "x", [1], {"a": None}):
             assert await kernel.ask("query", "Typed.Any", value) == value
-        for wrong in ({"sku": "a"}, {"sku": 1, "count": 1}, {"sku": "a", "count": True}, {"sku": "a", "count": 1.5}, None, []):
+        for wrong in (
+            {"sku": "a"},
+            {"sku": 1, "count": 1},
+            {"sku": "a", "count": True},
+            {"sku": "a", "count": 1.5},
+            None,
+            [],
+        ):
             with pytest.raises(Fail) as caught:
                 await kernel.ask("command", "Typed.Place", wrong)
             assert (caught.value.code, caught.value.type) == (422, "Sys.SchemaError")

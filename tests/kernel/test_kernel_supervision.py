@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
@@ -50,7 +51,9 @@ async def test_the_back_off_of_one_stops_nobody_else(clock: VirtualClock) -> Non
     """Checklist 128: and its own mail waits, in order."""
     async with served(fragile(), clock) as site:
         client = await site.connect()
-        client.send(command("Frail.Crash", {}, id="crash"), command("Frail.Ok", {}, id="a"), command("Frail.Ok", {}, id="b"))
+        client.send(
+            command("Frail.Crash", {}, id="crash"), command("Frail.Ok", {}, id="a"), command("Frail.Ok", {}, id="b")
+        )
         begun = clock.now_ms()
         await client.answer("crash")
         assert (await client.call(command("Other.Ok", {})))["data"] == {"ok": True}
@@ -226,7 +229,7 @@ async def test_a_spawn_that_fails_at_the_restart_is_tried_again(clock: VirtualCl
         with pytest.raises(Fail, match="boom"):
             await kernel.ask("command", "Low.Do", {"fail": True})
         assert await kernel.ask("command", "Low.Do", {}) == {}
-    assert [later - earlier for earlier, later in zip(tries, tries[1:], strict=False)] == [1000, 1000]
+    assert [later - earlier for earlier, later in itertools.pairwise(tries)] == [1000, 1000]
 
 
 @virtual

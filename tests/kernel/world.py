@@ -170,7 +170,7 @@ async def served(app: App, clock: VirtualClock, **options: Any) -> AsyncIterator
                 await server.stop()
 
 
-# --- a Worker-shaped actor that can be told to break every rule ---------------------------------------------------------
+# --- a Worker-shaped actor that can be told to break every rule -------------------------------------------------
 
 
 class Worker:

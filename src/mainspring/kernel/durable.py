@@ -52,9 +52,10 @@ _decode = msgspec.json.Decoder(StoredCommand).decode
 
 
 class _Entry:
-    __slots__ = ("mails", "stored", "told")
+    __slots__ = ("accepted", "mails", "stored", "told")
 
     def __init__(self, mail: Mail, stored: StoredCommand) -> None:
+        self.accepted = False  # until the log has it
         self.told = False
         self.mails = [mail]  # the first one is dispatched; later ones only wait for its outcome
         self.stored = stored
@@ -69,7 +70,7 @@ class DurableLane:
         self._sequence = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    # --- accepting ------------------------------------------------------------------------------------------------
+    # --- accepting -----------------------------------------------------------------------------------------------
 
     def admit(self, mail: Mail) -> None:
         """Take a validated command: it is dispatched once the log has it. Called in its turn."""
@@ -97,6 +98,7 @@ class DurableLane:
         entry, result = item
         mail = entry.mails[0]
         if isinstance(result, Receipt):
+            entry.accepted = True
             mail.stored = True
             mail.slot.release()
             return
@@ -130,7 +132,7 @@ class DurableLane:
         data = ErrorData(409, _TAKEN, remedy=_OWN_ID, requestType=mail.message.type)
         return self._exchange.error(mail.message, faults.DUPLICATE_ID, data)
 
-    # --- finishing ------------------------------------------------------------------------------------------------
+    # --- finishing -----------------------------------------------------------------------------------------------
 
     def record(self, mail: Mail, outcome: Message) -> None:
         """Write an outcome, then tell everyone who waits for it."""
@@ -170,7 +172,7 @@ class DurableLane:
         exchange, cause = self._exchange, mail.message
         exchange.conclude(mail, exchange.caused(cause, outcome.kind, outcome.type, outcome.raw))
 
-    # --- recovering -----------------------------------------------------------------------------------------------
+    # --- recovering ----------------------------------------------------------------------------------------------
 
     async def recover(self) -> int:
         """Dispatch again what has no outcome; how many. Called once, before anybody can send."""
@@ -207,7 +209,8 @@ class DurableLane:
             wrong = validation_text(error)
         mail = Mail(message, contract, slot, value, exchange.nobody)
         mail.unrecorded = True
-        self._open[message.metadata.id] = _Entry(mail, stored)
+        self._open[message.metadata.id] = entry = _Entry(mail, stored)
+        entry.accepted = True
         exchange.witness(message)
         exchange.open_request(mail)
         if wrong:
@@ -219,7 +222,7 @@ class DurableLane:
     async def outcome(self, id: str) -> Message | None:
         """The outcome of a durable command; None while it has none. Raises `KeyError` for an id never accepted."""
         entry = self._open.get(id)
-        if entry is not None and entry.stored.outcome is None:
+        if entry is not None and entry.accepted and entry.stored.outcome is None:
             return None
         record = await self._log.get(SPACE, id)
         if record is None:
@@ -242,7 +245,7 @@ class DurableLane:
             logger.warning("old outcomes could not be removed: %s", error)
         self._exchange.loop.schedule(_SWEEP_MS, self._turn_sweep, None, ref=False)
 
-    # --- the log --------------------------------------------------------------------------------------------------
+    # --- the log -------------------------------------------------------------------------------------------------
 
     def _submit(self, batch: Batch, turn: Any, entry: _Entry) -> None:
         loop = self._exchange.loop

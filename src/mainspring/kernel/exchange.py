@@ -58,7 +58,7 @@ class Exchange:
         self.waits_for_quiet = False
         self.on_quiet: Callable[[], Any] = lambda: None
 
-    # --- in -------------------------------------------------------------------------------------------------------
+    # --- in ------------------------------------------------------------------------------------------------------
 
     def ingest(self, message: Message, origin: Origin) -> None:
         """Take a valid message from outside. It waits in the user lane, whatever its type is called."""
@@ -99,7 +99,7 @@ class Exchange:
         data = ErrorData(code, text, remedy=remedy, requestType=message.type, capabilityId=capability)
         self.loop.post_system(self._turn_refusal, (self.error(message, type, data), origin))
 
-    # --- turns ----------------------------------------------------------------------------------------------------
+    # --- turns ---------------------------------------------------------------------------------------------------
 
     def turn_request(self, item: tuple[Message, Origin]) -> None:
         """A command or a query: exactly one actor, exactly one outcome."""
@@ -248,7 +248,7 @@ class Exchange:
         text = "this id is in flight with other content"
         self.refuse(message, origin, faults.DUPLICATE_ID, 409, text, "give every request its own id")
 
-    # --- out ------------------------------------------------------------------------------------------------------
+    # --- out -----------------------------------------------------------------------------------------------------
 
     def _deliver_less(self, origin: Origin, message: Message, request: Message | None) -> None:
         """An outcome that does not fit its line becomes a 413, with as much lineage as fits."""

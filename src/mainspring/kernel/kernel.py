@@ -88,7 +88,7 @@ class Kernel:
         self._adapters: list[str] = []
         self.exchange.on_quiet = self._wake_quiet
 
-    # --- declaring ------------------------------------------------------------------------------------------------
+    # --- declaring -----------------------------------------------------------------------------------------------
 
     def register(self, *capabilities: Capability) -> None:
         """Add capabilities; checked at `start`."""
@@ -111,7 +111,7 @@ class Kernel:
 
         return end
 
-    # --- life -----------------------------------------------------------------------------------------------------
+    # --- life ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Boot the phases DISCOVER to ATTACH. On failure every spawned actor is terminated and `BootError` raised."""
@@ -288,7 +288,7 @@ class Kernel:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    # --- asking ---------------------------------------------------------------------------------------------------
+    # --- asking --------------------------------------------------------------------------------------------------
 
     async def ask(
         self,
@@ -336,7 +336,7 @@ class Kernel:
         """An adapter's connection is gone."""
         self.exchange.forget(origin)
 
-    # --- looking --------------------------------------------------------------------------------------------------
+    # --- looking -------------------------------------------------------------------------------------------------
 
     def contract(self, type: str) -> Contract | None:
         return self.exchange.router.find(type)

@@ -66,6 +66,7 @@ class Child:
         self._on_frame = on_frame
         self._on_gone = on_gone
         self._alive = True
+        self.ended = False  # nothing more can be said to it
         self._writer: asyncio.StreamWriter | None = None
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[None] = loop.create_future()
@@ -94,6 +95,7 @@ class Child:
                 elif self._alive:
                     self._on_frame(frame)
         finally:
+            self.ended = True
             self._process.kill()
             code = await asyncio.shield(asyncio.to_thread(self._process.wait))
             if self._writer is not None:
@@ -130,6 +132,9 @@ class ProcessActor(HandlerActor):
         self._beginning = True
         await self.child.ready
         self._beginning = False
+        if self.child.ended:  # this mail was never begun: it is for the next actor
+            self._mail.appendleft(mail)
+            await self.child.gone
         self._number = next(self._numbers)
         self._handling = mail.message
         self._outcome = asyncio.get_running_loop().create_future()

@@ -49,7 +49,7 @@ class Slot:
         self._restarts: deque[int] = deque()
         self._restart_timer: Any = None
 
-    # --- life -----------------------------------------------------------------------------------------------------
+    # --- life ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Make the first actor. What it raises is the reason the boot fails."""
@@ -98,7 +98,7 @@ class Slot:
         else:
             self._held.append(mail)
 
-    # --- faults ---------------------------------------------------------------------------------------------------
+    # --- faults --------------------------------------------------------------------------------------------------
 
     def fault(self, actor: Any, mail: Mail | None, type: str, text: str) -> None:
         """Report a fault of `actor`; it is handled before any further user message."""
@@ -173,7 +173,7 @@ class Slot:
         error = self.exchange.error(mail.message, faults.UNHEALTHY, data)
         self.exchange.loop.post_system(self.exchange.turn_outcome, (mail, error))
 
-    # --- what kinds of actors differ in ----------------------------------------------------------------------------
+    # --- what kinds of actors differ in --------------------------------------------------------------------------
 
     def _spawn(self) -> Any:
         raise NotImplementedError

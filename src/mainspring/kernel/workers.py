@@ -100,7 +100,7 @@ class WorkerSlot(Slot):
             mail = waiting[0] if waiting else None
         return mail, [each for each in waiting if each is not mail]
 
-    # --- what the actor says ----------------------------------------------------------------------------------------
+    # --- what the actor says -------------------------------------------------------------------------------------
 
     def _turn_output(self, item: tuple[Any, Any]) -> None:
         actor, given = item
