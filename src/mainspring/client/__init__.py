@@ -1,1 +1,47 @@
-"""Filled by its part."""
+"""Clients of the bus: async, blocking, and a task queue. Everything stands on the wire protocol."""
+
+from __future__ import annotations
+
+from mainspring.client.client import Client
+from mainspring.client.connecting import connect
+from mainspring.client.errors import (
+    AlreadySubscribed,
+    BadArgument,
+    BadPayload,
+    CannotConnect,
+    ClientError,
+    Closed,
+    EventTooLarge,
+    NodeRefused,
+    NotEncodable,
+    TimedOut,
+    Uncertain,
+)
+from mainspring.client.event import Event, StoredEvent
+from mainspring.client.link import Options
+from mainspring.client.placing import New, Place
+from mainspring.client.stall import Stall
+from mainspring.client.subscription import Subscription
+
+__all__ = [
+    "AlreadySubscribed",
+    "BadArgument",
+    "BadPayload",
+    "CannotConnect",
+    "Client",
+    "ClientError",
+    "Closed",
+    "Event",
+    "EventTooLarge",
+    "New",
+    "NodeRefused",
+    "NotEncodable",
+    "Options",
+    "Place",
+    "Stall",
+    "StoredEvent",
+    "Subscription",
+    "TimedOut",
+    "Uncertain",
+    "connect",
+]

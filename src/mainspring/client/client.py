@@ -1,0 +1,366 @@
+"""The verbs of the bus: publish, subscribe, seek, replay, schedule.
+
+async with connect("ws://127.0.0.1:7070") as bus:
+    offset = await bus.publish("orders", {"sku": 1}, key="c-17")
+    async for event in bus.subscribe("orders", group="billing"):
+        await event.ack()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sized
+from contextlib import AbstractContextManager, nullcontext
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypeVar, overload
+from urllib.parse import quote
+
+from mainspring.client.conversation import Held
+from mainspring.client.errors import BadArgument, ClientError, EventTooLarge, NodeRefused, TimedOut
+from mainspring.client.event import StoredEvent, decoder
+from mainspring.client.frames import Ok, check_texts, encode_event
+from mainspring.client.link import Link
+from mainspring.client.placing import Awaited, Counted, New, Place, Tally
+from mainspring.client.publishing import Outgoing
+from mainspring.client.stall import Stall, StallWatch
+from mainspring.client.start import Start, moment_ms, seek_frame, start_frame
+from mainspring.client.subscription import Subscription
+
+logger = logging.getLogger("mainspring.client")
+
+T = TypeVar("T")
+
+
+class Client(Link):
+    """A connection to the bus, and what can be asked of it. Made by `connect`."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._subscriptions: set[Subscription[Any]] = set()
+        self._watched = False
+
+    # -- publishing
+
+    async def publish(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+        id: str | None = None,
+        delay: float = 0.0,
+        at: datetime | None = None,
+        expect: int | None = None,
+        timeout: float | None = None,
+    ) -> Place:
+        """Publish one event; returns when it is durable. The result is its offset (0 while it is delayed).
+
+        `key` keeps events in order; `id` (by default a new one) makes a repetition harmless; `delay` seconds or `at`
+        hold it back; `expect` stores it only directly behind that offset of its partition.
+
+        While the node is away the event waits here and is sent again with its id, so it is stored once. When
+        `max_queued` events wait, this waits for room. Raises NodeRefused, Uncertain, Closed, NotEncodable,
+        EventTooLarge; TimedOut after `timeout` seconds, when it may or may not have been stored.
+        """
+        check_texts(key, headers)
+        id = id or self.new_id()
+        tracing: AbstractContextManager[Any] = (
+            nullcontext((headers, None))
+            if self.telemetry is None
+            else self.telemetry.publishing(topic, id, key, headers)
+        )
+        with tracing as (carried, span):
+            event = self._event(id, payload, key, carried, delay, at)
+            future: asyncio.Future[Place] = self._loop.create_future()
+            outgoing = Awaited(id, event, future, topic, expect)
+            if timeout is None:
+                if not self._has_room():
+                    await self._wait_for_room()
+                self._put(topic, outgoing)
+                place = await future
+            else:
+                try:
+                    async with asyncio.timeout(timeout):
+                        await self._wait_for_room()
+                        self._put(topic, outgoing)
+                        place = await future
+                except TimeoutError:
+                    raise TimedOut(
+                        f"the event {id} was not confirmed within {timeout} s", remedy="publish it again with this id"
+                    ) from None
+            if span is not None:
+                span.set_attribute("messaging.destination.partition.id", str(place.partition))
+        return place
+
+    async def publish_many(
+        self,
+        topic: str,
+        payloads: Iterable[Any] | AsyncIterable[Any],
+        *,
+        progress: Callable[[int, int | None], object] | None = None,
+    ) -> int:
+        """Publish many events in order; returns how many, when all are durable.
+
+        An item is a payload, or `New(payload, key=..., headers=...)`. `progress(done, total)` is called as they become
+        durable; `total` is None where it cannot be known. The first refused event ends it; those before may be stored.
+        """
+        total = len(payloads) if isinstance(payloads, Sized) else None
+        tally = Tally(self._loop, total, progress)
+        new_id = self.new_id
+        async for item in _each(payloads):
+            if not self._has_room():
+                await self._wait_for_room()
+            if tally.error is not None:
+                break
+            new = item if isinstance(item, New) else None
+            id = (new.id if new is not None else None) or new_id()
+            if new is not None:
+                check_texts(new.key, new.headers)
+                event = self._event(id, new.payload, new.key, new.headers, new.delay, None)
+            else:
+                event = self._event(id, item, None, None, 0.0, None)
+            tally.sent += 1
+            self._put(topic, Counted(id, event, tally))
+        return await tally.finished()
+
+    def _event(
+        self,
+        id: str,
+        payload: Any,
+        key: str | None,
+        headers: dict[str, str] | None,
+        delay: float,
+        at: datetime | None,
+    ) -> bytes:
+        event = encode_event(
+            id,
+            payload,
+            key,
+            headers,
+            max(0, round(delay * 1000)) if delay else 0,
+            moment_ms(at, self.clock.wall_ms()) if at is not None else 0,
+        )
+        if len(event) > self.options.max_event_bytes:
+            raise EventTooLarge(
+                f"the event has {len(event)} bytes, more than {self.options.max_event_bytes}",
+                remedy="publish a reference to it, or raise max_event_bytes here and max_frame_bytes at the node",
+            )
+        return event
+
+    def _put(self, topic: str, event: Outgoing) -> None:
+        if self._ended is not None:
+            raise self._ended
+        self.conversation.publishing.put(topic, event)
+        self._plan()
+
+    # -- consuming
+
+    @overload
+    def subscribe(
+        self,
+        topic: str,
+        *,
+        group: str,
+        type: type[T],
+        from_: Start = ...,
+        max_inflight: int = ...,
+        ack: Literal["each", "upto"] = ...,
+        key: str | None = ...,
+        header: tuple[str, str] | None = ...,
+        sticky: bool = ...,
+    ) -> Subscription[T]: ...
+
+    @overload
+    def subscribe(
+        self,
+        topic: str,
+        *,
+        group: str,
+        type: Any = None,
+        from_: Start = ...,
+        max_inflight: int = ...,
+        ack: Literal["each", "upto"] = ...,
+        key: str | None = ...,
+        header: tuple[str, str] | None = ...,
+        sticky: bool = ...,
+    ) -> Subscription[Any]: ...
+
+    def subscribe(
+        self,
+        topic: str,
+        *,
+        group: str,
+        type: Any = None,
+        from_: Start = None,
+        max_inflight: int = 64,
+        ack: Literal["each", "upto"] = "each",
+        key: str | None = None,
+        header: tuple[str, str] | None = None,
+        sticky: bool = False,
+    ) -> Subscription[Any]:
+        """Consume a topic as a member of a group: an async iterator of events.
+
+        `from_` says where a new group starts ("latest", "beginning", an offset, a datetime, a timedelta ago); a group
+        that exists goes on where it was, unless an offset above 0 or a time moves it. `max_inflight` is how many
+        events may be unsettled here. With `ack="upto"` an acknowledgement also settles everything before it in its
+        partition. `key` and `header` filter; `sticky` keeps events of one key with one member. `type` is what payloads
+        are decoded into. Errors are raised where the subscription is iterated.
+        """
+        if max_inflight < 1:
+            raise BadArgument("max_inflight is at least 1")
+        wanted = {name: value for name, value in (("key", key), ("header", header)) if value is not None}
+        options: dict[str, Any] = {
+            "max_inflight": max_inflight,
+            "ack": ack,
+            "batch": min(max_inflight, 256) if max_inflight > 1 else None,
+            "filter": wanted or None,
+            "sticky": sticky or None,
+        }
+        held = Held(topic, group, start_frame(from_, self.clock.wall_ms()), options)
+        if self._ended is not None:
+            raise self._ended
+        self.conversation.subscribe(held)
+        subscription = Subscription(self, held, decoder(type))
+        self._subscriptions.add(subscription)
+        if not self._watched and self.options.stall_check:
+            self._watched = True
+            self.run(self._watch(), "stall watch")
+        return subscription
+
+    async def _leave(self) -> None:
+        await asyncio.gather(*(one.close() for one in list(self._subscriptions)))
+
+    def forget(self, subscription: Subscription[Any]) -> None:
+        self._subscriptions.discard(subscription)
+
+    async def _watch(self) -> None:
+        """Look at the lag of what is consumed here, and raise the alarm for a consumer that does nothing."""
+        watches: dict[Subscription[Any], StallWatch] = {}
+        patience_ms = round(self.options.stall_patience * 1000)
+        while True:
+            await asyncio.sleep(self.options.stall_check)
+            watches = {
+                one: watches.get(one) or StallWatch(one.topic, one.group, patience_ms) for one in self._subscriptions
+            }
+            for subscription, watch in watches.items():
+                try:
+                    lag = await self.lag(subscription.topic, subscription.group)
+                except ClientError:
+                    continue
+                stall = watch.check(self.clock.now_ms(), self.connected, subscription.settled, lag)
+                if stall is not None:
+                    (self.options.on_stall or _log_stall)(stall)
+
+    # -- around a topic
+
+    async def seek(self, topic: str, group: str, to: Start) -> None:
+        """Move a whole group: to "beginning", "latest", an offset, a datetime, or a timedelta ago."""
+        place = seek_frame(to, self.clock.wall_ms())
+        await self.http.call("POST", f"/groups/{quote(topic, safe='')}/{quote(group, safe='')}/seek", place)
+
+    async def lag(self, topic: str, group: str) -> int:
+        """How many events of the topic the group has not settled."""
+        offsets = await self.http.call("GET", f"/topics/{quote(topic, safe='')}/offsets")
+        found = (each["groups"].get(group) for each in offsets["partitions"])
+        return sum(each["lag"] for each in found if each is not None)
+
+    async def replay(
+        self,
+        topic: str,
+        *,
+        since: datetime | timedelta | int | None = None,
+        until: datetime | timedelta | int | None = None,
+        type: Any = None,
+    ) -> AsyncIterator[StoredEvent[Any]]:
+        """Stored events between two moments, without a group and without acknowledging; ends with what is there."""
+        now = self.clock.wall_ms()
+        params = {}
+        if since is not None:
+            params["from"] = str(moment_ms(since, now))
+        if until is not None:
+            params["to"] = str(moment_ms(until, now))
+        decode = decoder(type)
+        async for page in self.http.read(topic, params=params):
+            for envelope in page:
+                yield StoredEvent(envelope, decode)
+
+    async def put_topic(self, topic: str, **settings: Any) -> dict[str, Any]:
+        """Create a topic or change its settings (`partitions=4`, `maxAttempts=3`, ...); its settings now."""
+        found: dict[str, Any] = await self.http.call("POST", "/topics", {"topic": topic, **settings})
+        return found
+
+    async def schedule(
+        self,
+        name: str,
+        topic: str,
+        payload: Any,
+        *,
+        every: float | None = None,
+        cron: str | None = None,
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> int:
+        """Publish an event again and again: `every` seconds, or as `cron` says (five fields, UTC).
+
+        The node keeps the schedule; a second one of the same name replaces it. Gives the epoch ms of its next event.
+        """
+        members = {
+            "name": name,
+            "topic": topic,
+            "payload": payload,
+            "every": None if every is None else round(every * 1000),
+            "cron": cron,
+            "key": key,
+            "headers": headers,
+        }
+        return (await self._request("SCHEDULE", members)).next
+
+    async def unschedule(self, name: str) -> None:
+        """Forget a schedule."""
+        await self._request("UNSCHEDULE", {"name": name})
+
+    async def _request(self, type: str, members: dict[str, Any]) -> Ok:
+        """A request that may safely be made twice: after a lost connection it is made again."""
+        while True:
+            if self._ended is not None:
+                raise self._ended
+            future: asyncio.Future[Ok] = self._loop.create_future()
+
+            def answered(answer: Ok | ClientError, future: asyncio.Future[Ok] = future) -> None:
+                if future.done():
+                    return
+                if isinstance(answer, Ok):
+                    future.set_result(answer)
+                else:
+                    future.set_exception(answer)
+
+            self.conversation.request(type, members, answered)
+            try:
+                return await future
+            except NodeRefused as error:
+                if error.code != "connection_lost":
+                    raise
+
+    def wall_ms(self) -> int:
+        return self.clock.wall_ms()
+
+
+async def _each(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
+    if isinstance(items, AsyncIterable):
+        async for item in items:
+            yield item
+    else:
+        for item in items:
+            yield item
+
+
+def _log_stall(stall: Stall) -> None:
+    logger.warning(
+        "group %r of %r is connected but settled nothing for %d s while its lag grew to %d",
+        stall.group,
+        stall.topic,
+        stall.for_ms // 1000,
+        stall.lag,
+    )

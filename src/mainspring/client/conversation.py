@@ -1,0 +1,290 @@
+"""What a client says to a node and what it makes of the answers, without a socket.
+
+A conversation outlives connections. Told that one opened, it asks again for every subscription and sends every event
+that was not confirmed; told that it was lost, it forgets leases and takes back what was under way. Each connection is
+an epoch: an acknowledgement that belongs to an older epoch is dropped, because its lease died with the connection.
+
+A subscription is asked for with its start only until the node has confirmed it once. After that the group has a place
+of its own, and asking with a start again would move the whole group back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from mainspring.client.errors import AlreadySubscribed, ClientError, NodeRefused
+from mainspring.client.frames import (
+    Delivered,
+    Error,
+    Message,
+    Messages,
+    Ok,
+    Published,
+    PublishedBatch,
+    decode,
+    encode,
+    request_frame,
+)
+from mainspring.client.publishing import Publishing
+
+logger = logging.getLogger("mainspring.client")
+
+_UNANSWERED: Final = frozenset({"ACK", "NACK", "EXTEND", "FLOW"})  # their success has no answer, so they have no corr
+Answered = Callable[[Ok | ClientError], None]
+
+
+class Held:
+    """One subscription as the conversation sees it: what to ask for, and where its events go."""
+
+    __slots__ = (
+        "ack_each",
+        "asked",
+        "confirmed",
+        "group",
+        "heads",
+        "on_answer",
+        "on_drop",
+        "on_events",
+        "options",
+        "start",
+        "topic",
+        "upto",
+    )
+
+    def __init__(self, topic: str, group: str, start: dict[str, Any] | None, options: dict[str, Any]) -> None:
+        self.topic = topic
+        self.group = group
+        self.start = start
+        self.options = options
+        self.confirmed = False
+        self.asked = False  # on this connection
+        self.ack_each = options.get("ack") == "each"
+        self.upto: dict[int, int] = {}  # partition -> acknowledged up to, not sent yet
+        self.on_events: Callable[[list[Delivered], int], None] = lambda _events, _epoch: None
+        self.on_answer: Answered = lambda _: None
+        self.on_drop: Callable[[], None] = lambda: None
+        self.heads = tuple(
+            b'{"type":"%b","topic":%b,"group":%b,"partition":' % (verb, encode(topic), encode(group))
+            for verb in (b"ACK", b"NACK", b"EXTEND")
+        )
+
+
+class Conversation:
+    """The state behind one client. `wake` is called when there is something to send; `take` gives it."""
+
+    def __init__(self, now_ms: Callable[[], int], wake: Callable[[], None], *, dedupe_window_ms: int) -> None:
+        self.epoch = 0
+        self.open = False
+        self._wake = wake
+        self._frames: list[bytes] = []
+        self._corr = 0
+        self._held: dict[tuple[str, str], Held] = {}
+        self._asked: dict[int, tuple[str, Answered]] = {}
+        self._unsent: deque[tuple[str, dict[str, Any], Answered]] = deque()  # requests made while not connected
+        self._acked: dict[Held, None] = {}
+        self.publishing = Publishing(now_ms, self._new_corr, self._send, dedupe_window_ms=dedupe_window_ms)
+
+    # -- the connection
+
+    def opened(self) -> None:
+        self.open = True
+        self.epoch += 1
+        for held in self._held.values():
+            self._ask_for(held)
+        unsent, self._unsent = self._unsent, deque()
+        for type, members, answered in unsent:
+            self.request(type, members, answered)
+        self.publishing.opened()
+
+    def lost(self) -> None:
+        """Leases are gone, answers will not come."""
+        self.open = False
+        self.epoch += 1
+        self._frames.clear()
+        self._acked.clear()
+        for held in self._held.values():
+            held.asked = False
+            held.upto.clear()
+            held.on_drop()
+        asked, self._asked = self._asked, {}
+        for _, answered in asked.values():
+            answered(NodeRefused("the connection was lost before the answer", code="connection_lost"))
+        self.publishing.lost()
+
+    def end(self, error: ClientError) -> None:
+        """No connection will come any more."""
+        self.open = False
+        self.epoch += 1
+        self.publishing.fail_all(error)
+        held, self._held = self._held, {}
+        for one in held.values():
+            one.on_answer(error)
+        unsent, self._unsent = self._unsent, deque()
+        for _, _, answered in unsent:
+            answered(error)
+
+    def take(self) -> list[bytes]:
+        """Everything to be sent now."""
+        for held in self._acked:
+            for partition, offset in held.upto.items():
+                self._frames.append(b'%b%d,"offset":%d}' % (held.heads[0], partition, offset))
+            held.upto.clear()
+        self._acked.clear()
+        frames, self._frames = self._frames, []
+        return frames
+
+    # -- requests
+
+    def request(self, type: str, members: dict[str, Any], answered: Answered) -> None:
+        """A request with an answer. Made while not connected, it waits; lost with a connection, it fails."""
+        if not self.open:
+            self._unsent.append((type, members, answered))
+            return
+        corr = self._new_corr()
+        self._asked[corr] = (type, answered)
+        self._send(request_frame(type, corr, members))
+
+    def subscribe(self, held: Held) -> None:
+        """Hold a subscription, over every reconnect, until `unsubscribe`."""
+        place = (held.topic, held.group)
+        if place in self._held:
+            raise AlreadySubscribed(
+                f"this client already consumes {held.topic!r} as {held.group!r}",
+                remedy="close that subscription first, or use another client",
+            )
+        self._held[place] = held
+        if self.open:
+            self._ask_for(held)
+
+    def change(self, held: Held, start: dict[str, Any] | None = None, answered: Answered | None = None) -> None:
+        """Ask again, with other options or (once) to move the group to `start`."""
+        told = answered or (lambda _: None)
+        if self.open and held.confirmed:
+            self._ask(held, start, told)
+        else:
+            told(NodeRefused("there is no connection", code="connection_lost"))
+
+    def unsubscribe(self, held: Held, answered: Answered) -> None:
+        """Leave; what is held is given back at once."""
+        if self._held.pop((held.topic, held.group), None) is None:
+            answered(Ok())
+        elif self.open and held.asked:
+            self.flush_acks(held)
+            self.request("UNSUBSCRIBE", {"topic": held.topic, "group": held.group}, answered)
+        else:
+            answered(Ok())
+
+    def _ask_for(self, held: Held) -> None:
+        def answered(answer: Ok | ClientError) -> None:
+            if isinstance(answer, Ok):
+                held.confirmed = True
+            elif isinstance(answer, NodeRefused) and answer.code == "connection_lost":
+                return  # the next connection asks again
+            held.on_answer(answer)
+
+        held.asked = True
+        self._ask(held, None if held.confirmed else held.start, answered)
+
+    def _ask(self, held: Held, start: dict[str, Any] | None, answered: Answered) -> None:
+        members = {"topic": held.topic, "group": held.group, "from": start, **held.options}
+        self.request("SUBSCRIBE", members, answered)
+
+    # -- leases
+
+    def ack(self, held: Held, partition: int, offset: int, epoch: int) -> bool:
+        """False: the lease is gone."""
+        if epoch != self.epoch:
+            return False
+        if held.ack_each:
+            self._send(b'%b%d,"offset":%d}' % (held.heads[0], partition, offset))
+        else:
+            if offset > held.upto.get(partition, 0):
+                held.upto[partition] = offset
+            self._acked[held] = None
+            if not self._frames:
+                self._wake()
+        return True
+
+    def nack(self, held: Held, partition: int, offset: int, epoch: int, delay_ms: int, reason: str) -> bool:
+        if epoch != self.epoch:
+            return False
+        self.flush_acks(held)
+        more = b""
+        if delay_ms > 0:
+            more += b',"delay_ms":%d' % delay_ms
+        if reason:
+            more += b',"reason":%b' % encode(reason[:1_000].encode("utf-8", "replace").decode())
+        self._send(b'%b%d,"offset":%d%b}' % (held.heads[1], partition, offset, more))
+        return True
+
+    def extend(self, held: Held, partition: int, offset: int, epoch: int, ms: int) -> bool:
+        if epoch != self.epoch:
+            return False
+        self._send(b'%b%d,"offset":%d,"ms":%d}' % (held.heads[2], partition, offset, ms))
+        return True
+
+    def flush_acks(self, held: Held) -> None:
+        """Cumulative acknowledgements of this subscription go out before what follows."""
+        if held.upto:
+            for partition, offset in held.upto.items():
+                self._send(b'%b%d,"offset":%d}' % (held.heads[0], partition, offset))
+            held.upto.clear()
+        self._acked.pop(held, None)
+
+    # -- what the node says
+
+    def received(self, text: bytes) -> None:
+        """One frame of the node."""
+        try:
+            answer = decode(text)
+        except msgspec.ValidationError as error:
+            logger.debug("a frame this client does not know: %s", error)
+            return
+        kind = type(answer)
+        if kind is Messages:
+            self._deliver(answer.topic, answer.group, answer.messages)  # type: ignore[union-attr]
+        elif kind is PublishedBatch:
+            self.publishing.stored(answer.corr, answer.offsets)  # type: ignore[union-attr]
+            self.publishing.flush()
+        elif isinstance(answer, Published):
+            self.publishing.stored(answer.corr, [(answer.partition, answer.offset)])
+            self.publishing.flush()
+        elif isinstance(answer, Message):
+            one = Delivered(answer.partition, answer.offset, answer.envelope, answer.attempt)
+            self._deliver(answer.topic, answer.group, [one])
+        elif isinstance(answer, Ok):
+            _, answered = self._asked.pop(answer.corr, ("", None))
+            if answered is not None:
+                answered(answer)
+        elif isinstance(answer, Error):
+            self._refused(answer)
+
+    def _deliver(self, topic: str, group: str, events: list[Delivered]) -> None:
+        held = self._held.get((topic, group))
+        if held is not None:  # else it was on its way when the subscription ended; the node has it back
+            held.on_events(events, self.epoch)
+
+    def _refused(self, error: Error) -> None:
+        if error.corr in self._asked:
+            type, answered = self._asked.pop(error.corr)
+            answered(NodeRefused(f"{type}: {error.message}", code=error.code))
+        elif self.publishing.refused(error.corr, error) or (error.code == "too_large" and self.publishing.too_large()):
+            self.publishing.flush()
+        elif error.in_reply_to in _UNANSWERED:
+            logger.debug("the node did not take an %s: %s", error.in_reply_to, error.message)
+        else:
+            logger.warning("the node complains: %s: %s", error.code, error.message)
+
+    def _new_corr(self) -> int:
+        self._corr += 1
+        return self._corr
+
+    def _send(self, frame: bytes) -> None:
+        if not self._frames:
+            self._wake()
+        self._frames.append(frame)

@@ -1,0 +1,135 @@
+"""The protocol as a client sees it: the bytes of requests, and typed answers.
+
+Payloads that arrive stay bytes until a program looks at them, so that a consumer which only counts does not pay for
+decoding, and a typed one decodes once, straight into its type. Fields and frame types this client does not know are
+passed over: a newer node may say more.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from mainspring.client.errors import BadArgument, NotEncodable
+
+_encoder: Final = msgspec.json.Encoder()
+encode: Final = _encoder.encode
+
+
+class NewEvent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One event of a PUBLISH_BATCH."""
+
+    id: str
+    payload: Any
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    delay_ms: int = 0
+    not_before: int = 0
+
+
+class Envelope(msgspec.Struct, frozen=True, gc=False):
+    """An event as it is stored."""
+
+    id: str
+    ts: int
+    topic: str
+    payload: msgspec.Raw
+    partition: int = 0
+    offset: int = 0
+    key: str | None = None
+    headers: dict[str, str] | None = None
+
+
+class Delivered(msgspec.Struct, frozen=True, gc=False):
+    """One event of a MESSAGES frame."""
+
+    partition: int
+    offset: int
+    envelope: Envelope
+    attempt: int = 1
+
+
+class Messages(msgspec.Struct, frozen=True, gc=False, tag="MESSAGES", tag_field="type"):
+    topic: str
+    group: str
+    messages: list[Delivered]
+
+
+class Message(msgspec.Struct, frozen=True, gc=False, tag="MESSAGE", tag_field="type"):
+    topic: str
+    group: str
+    partition: int
+    offset: int
+    envelope: Envelope
+    attempt: int = 1
+
+
+class Ok(msgspec.Struct, frozen=True, gc=False, tag="OK", tag_field="type"):
+    corr: int = 0
+    next: int = 0  # of SCHEDULE: when it fires first
+
+
+class Published(msgspec.Struct, frozen=True, gc=False, tag="PUBLISHED", tag_field="type"):
+    partition: int
+    offset: int
+    corr: int = 0
+    duplicate: bool = False
+    not_before: int = 0
+
+
+class PublishedBatch(msgspec.Struct, frozen=True, gc=False, tag="PUBLISHED_BATCH", tag_field="type"):
+    offsets: list[tuple[int, int]]
+    corr: int = 0
+
+
+class Error(msgspec.Struct, frozen=True, gc=False, tag="ERROR", tag_field="type"):
+    code: str
+    message: str
+    corr: int = 0
+    in_reply_to: str = ""
+
+
+Answer = Messages | Message | Ok | Published | PublishedBatch | Error
+_decoder: Final[msgspec.json.Decoder[Answer]] = msgspec.json.Decoder(Answer)
+decode: Final = _decoder.decode
+decode_envelope: Final = msgspec.json.Decoder(Envelope).decode
+
+
+def encode_event(
+    id: str, payload: Any, key: str | None, headers: dict[str, str] | None, delay_ms: int = 0, not_before: int = 0
+) -> bytes:
+    """The bytes of one event. Raises NotEncodable, naming what cannot be said in JSON."""
+    try:
+        return encode(NewEvent(id, payload, key, headers, delay_ms, not_before))
+    except (TypeError, ValueError, RecursionError) as error:  # an unknown type, half a surrogate pair, NaN
+        raise NotEncodable(
+            f"the event cannot be written as JSON: {error}",
+            remedy="give dataclasses, msgspec Structs, TypedDicts, or what JSON has",
+        ) from None
+
+
+def check_texts(key: object, headers: object) -> None:
+    """Raise BadArgument unless key and headers are texts: the node refuses anything else, much later."""
+    if key is not None and not isinstance(key, str):
+        raise BadArgument(f"a key is text, not {type(key).__name__}", remedy="give str(key)")
+    if headers is not None and not (
+        isinstance(headers, dict)
+        and all(isinstance(name, str) and isinstance(value, str) for name, value in headers.items())
+    ):
+        raise BadArgument("headers map text to text", remedy="give a dict of str to str")
+
+
+def batch_frame(topic: bytes, corr: int, events: list[bytes]) -> bytes:
+    """PUBLISH_BATCH; `topic` is JSON text already."""
+    return b'{"type":"PUBLISH_BATCH","topic":%b,"corr":%d,"events":[%b]}' % (topic, corr, b",".join(events))
+
+
+def expecting_frame(topic: bytes, corr: int, event: bytes, expect: int) -> bytes:
+    """A PUBLISH that is only stored behind offset `expect`."""
+    return b'{"type":"PUBLISH","topic":%b,"corr":%d,"expect":%d,%b' % (topic, corr, expect, event[1:])
+
+
+def request_frame(type: str, corr: int, members: dict[str, Any]) -> bytes:
+    """Any other request that gets an answer."""
+    return encode({"type": type, "corr": corr, **{name: value for name, value in members.items() if value is not None}})

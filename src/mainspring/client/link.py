@@ -1,0 +1,318 @@
+"""The connection of a client: it is opened, mended and closed here, and everything said in one slice leaves together.
+
+What is decided lives elsewhere: `conversation.py` knows what to say, `reconnect.py` when to connect. Here they meet the
+event loop and the socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl as ssl_module
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+from mainspring.client.conversation import Conversation
+from mainspring.client.errors import CannotConnect, ClientError, Closed
+from mainspring.client.http import NodeHttp
+from mainspring.client.reconnect import Reconnect, State
+from mainspring.client.stall import CHECK_MS, PATIENCE_MS, Stall
+from mainspring.client.telemetry import Telemetry, find_telemetry
+from mainspring.client.websocket import NotLetIn, RandomBytes, Socket, open_socket
+from mainspring.loop import Clock
+
+logger = logging.getLogger("mainspring.client")
+
+PING_S: Final = 15.0  # a node that says nothing for twice as long is gone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a client can be told. Times in seconds."""
+
+    connect_timeout: float = 10.0  # for the first connection, when entering; 0: do not wait for it
+    drain_timeout: float = 10.0  # for `close` to get everything confirmed
+    max_queued: int = 10_000  # events published and not confirmed; `publish` waits for room beyond
+    max_queued_bytes: int = 64 << 20
+    max_event_bytes: int = 1 << 20  # the node's default limit of a frame
+    dedupe_window: float = 600.0  # how long the node remembers publish ids (its default)
+    stall_check: float = CHECK_MS / 1000  # 0: no alarm
+    stall_patience: float = PATIENCE_MS / 1000
+    on_stall: Callable[[Stall], object] | None = None  # by default a warning is logged
+    on_state: Callable[[str], object] | None = None  # "connecting", "open", "waiting", "closed"
+    ssl: ssl_module.SSLContext | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    tracer_provider: Any = None
+
+
+class Link:
+    """One client's connection, over all its reconnects. Use it with `async with`."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None,
+        options: Options,
+        *,
+        clock: Clock,
+        random: Callable[[], float],
+        new_id: Callable[[], str],
+        random_bytes: RandomBytes,
+    ) -> None:
+        self.url = url
+        self.options = options
+        self.new_id = new_id
+        self.random = random
+        self.clock = clock
+        self.conversation = Conversation(clock.now_ms, self._plan, dedupe_window_ms=round(options.dedupe_window * 1000))
+        self.telemetry: Telemetry | None = find_telemetry(options.tracer_provider)
+        self.http = NodeHttp(url, token, options.ssl)
+        self._token = token
+        self._random_bytes = random_bytes
+        self._reconnect = Reconnect(random)
+        self._socket: Socket | None = None
+        self._planned = False
+        self._retry: asyncio.TimerHandle | None = None
+        self._room: deque[asyncio.Future[None]] = deque()
+        self._relief: list[asyncio.Future[None]] = []
+        self._idle: list[asyncio.Future[None]] = []
+        self._closing: list[Callable[[], Awaitable[None]]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ended: ClientError | None = None
+        self._last_error: ClientError | None = None
+
+    # -- life
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._opened = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._runner = self._loop.create_task(self._run(), name="mainspring client")
+        if self.options.connect_timeout:
+            try:
+                await self._first_connection()
+            except BaseException:
+                await self._stop()
+                raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the connection is open now."""
+        return self._reconnect.state is State.OPEN
+
+    async def _first_connection(self) -> None:
+        try:
+            async with asyncio.timeout(self.options.connect_timeout):
+                await self._opened.wait()
+        except TimeoutError:
+            raise self._last_error or CannotConnect(
+                f"cannot reach the node at {self.url}", remedy="is it running? `mainspring serve`"
+            ) from None
+        if self._ended is not None:
+            raise self._ended
+
+    async def close(self) -> None:
+        """Wait until everything published is confirmed (at most `drain_timeout`), leave every group, disconnect.
+
+        What could not be confirmed by then fails with Closed. Idempotent.
+        """
+        if self._ended is None and self._reconnect.state is not State.CLOSED:
+            for closing in reversed(self._closing):
+                await closing()
+            try:
+                async with asyncio.timeout(self.options.drain_timeout):
+                    await self.flush()
+                    await self._leave()
+            except TimeoutError:
+                logger.warning("closed with %d events not confirmed", self.conversation.publishing.count)
+        await self._stop()
+
+    async def flush(self) -> None:
+        """Wait until everything published so far is decided."""
+        while self.conversation.publishing.count:
+            waiter = self._loop.create_future()
+            self._idle.append(waiter)
+            await waiter
+
+    async def _leave(self) -> None:
+        """What to do on the open connection before it is closed."""
+
+    def run(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """A background task that ends with the client."""
+        task = self._loop.create_task(work, name=f"mainspring {name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def on_close(self, closing: Callable[[], Awaitable[None]]) -> None:
+        """Call this when the client is closed, while it still works; the last one first."""
+        self._closing.append(closing)
+
+    async def _stop(self) -> None:
+        self._reconnect.close()
+        self._say_state()
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            frames = self.conversation.take()
+            if frames:
+                socket.send(frames)
+            await socket.close()
+        for task in (self._runner, *list(self._tasks)):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self._end(Closed("the client is closed", remedy="open a new one"))
+        await self.http.close()
+
+    def _end(self, error: ClientError) -> None:
+        if self._ended is None:
+            self._ended = error
+            self._opened.set()
+            if self._retry is not None:
+                self._retry.cancel()
+            self.conversation.end(error)
+            for waiter in (*self._room, *self._relief, *self._idle):
+                wake(waiter)
+
+    # -- the connection
+
+    async def _run(self) -> None:
+        """Connect, stay, connect again, until closed."""
+        while self._reconnect.state is not State.CLOSED:
+            self._say_state()
+            try:
+                socket = await open_socket(
+                    self.url,
+                    token=self._token,
+                    random_bytes=self._random_bytes,
+                    headers=self.options.headers,
+                    ssl=self.options.ssl,
+                )
+            except NotLetIn as error:
+                self._reconnect.close()
+                self._end(error)
+                return
+            except CannotConnect as error:
+                self._last_error = error
+            else:
+                await self._stay(socket)
+            wait_ms = self._reconnect.lost()
+            self._say_state()
+            await asyncio.sleep(wait_ms / 1000)
+            self._reconnect.waited()
+
+    async def _stay(self, socket: Socket) -> None:
+        self._lost.clear()
+        socket.on_texts = self._take
+        socket.on_writable = self._writable
+        socket.on_lost = lambda _: self._lost.set()
+        self._socket = socket
+        self._reconnect.opened()
+        self._say_state()
+        self.conversation.opened()
+        self._opened.set()
+        self._plan()
+        try:
+            seen = -1
+            while not self._lost.is_set():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(PING_S):
+                        await self._lost.wait()
+                        break
+                if socket.received == seen:
+                    logger.warning("the node at %s says nothing; connecting anew", self.url)
+                    socket.abort()
+                    break
+                seen = socket.received
+                socket.ping()
+        finally:
+            if self._socket is socket:
+                self._socket = None
+                socket.abort()
+            self.conversation.lost()
+
+    def _say_state(self) -> None:
+        if self.options.on_state is not None:
+            self.options.on_state(self._reconnect.state.value)
+
+    def _take(self, texts: list[bytes]) -> None:
+        received = self.conversation.received
+        for text in texts:
+            received(text)
+        publishing = self.conversation.publishing
+        while self._room and self._has_room():
+            wake(self._room.popleft())
+        if self._idle and not publishing.count:
+            idle, self._idle = self._idle, []
+            for waiter in idle:
+                wake(waiter)
+        due_ms = publishing.wake_ms()
+        if due_ms and self._retry is None:
+            self._retry = self._loop.call_later(max(0, due_ms - self.clock.now_ms()) / 1000, self._try_again)
+
+    def _try_again(self) -> None:
+        self._retry = None
+        self._plan()
+        due_ms = self.conversation.publishing.wake_ms()
+        if due_ms > self.clock.now_ms():
+            self._retry = self._loop.call_later((due_ms - self.clock.now_ms()) / 1000, self._try_again)
+
+    def _plan(self) -> None:
+        """Send at the end of this slice."""
+        if not self._planned:
+            self._planned = True
+            self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        socket = self._socket
+        if socket is not None:
+            if socket.writable:
+                self.conversation.publishing.flush()
+            frames = self.conversation.take()
+            if frames:
+                socket.send(frames)
+        self._planned = False
+
+    @property
+    def congested(self) -> bool:
+        """Whether the node reads slower than this client writes."""
+        return self._socket is not None and not self._socket.writable
+
+    async def relieved(self) -> None:
+        """Wait until it reads again."""
+        while self.congested and self._ended is None:
+            waiter = self._loop.create_future()
+            self._relief.append(waiter)
+            await waiter
+
+    def _writable(self) -> None:
+        relief, self._relief = self._relief, []
+        for waiter in relief:
+            wake(waiter)
+        self._plan()
+
+    def _has_room(self) -> bool:
+        publishing, options = self.conversation.publishing, self.options
+        return publishing.count < options.max_queued and publishing.bytes < options.max_queued_bytes
+
+    async def _wait_for_room(self) -> None:
+        while not self._has_room() and self._ended is None:
+            waiter = self._loop.create_future()
+            self._room.append(waiter)
+            await waiter
+
+
+def wake(waiter: asyncio.Future[None]) -> None:
+    """Let a waiter go on; it may have given up."""
+    if not waiter.done():
+        waiter.set_result(None)

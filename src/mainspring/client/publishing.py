@@ -1,0 +1,252 @@
+"""Outgoing events: collected into batches, kept until the node confirmed them, sent again after a reconnect.
+
+Nothing waits on purpose. What is published in one slice leaves together at its end; what is published while two batches
+of its topic are under way leaves with the next answer. So a lone event goes out at once, and a flood makes large
+batches by itself.
+
+Every event has an id that stays the same when it is sent again, and the node stores an id once. That holds for as long
+as the node remembers ids (`dedupe_window_ms`). An event that was sent longer ago than that and never confirmed is in
+doubt; it is reported as `Uncertain` and not sent again, because it could be stored twice.
+
+The node takes a batch or refuses all of it. When it refuses one of several events, they are sent one by one, so that
+each gets its own answer.
+
+This module knows neither sockets nor tasks: frames go to `send`, results to the events' tickets.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from mainspring.client.errors import ClientError, NodeRefused, Uncertain
+from mainspring.client.frames import Error, batch_frame, encode, expecting_frame
+
+MAX_BATCH_EVENTS: Final = 1_000
+MAX_BATCH_BYTES: Final = 256 << 10
+UNDER_WAY: Final = 2  # batches of one topic: one being stored while the next is read
+RETRY_FIRST_MS: Final = 100  # when the node cannot store now (`unavailable`, `rate_limited`)
+RETRY_LAST_MS: Final = 5_000
+TRY_AGAIN: Final = frozenset({"unavailable", "rate_limited"})
+WHOLE_TOPIC: Final = frozenset({"forbidden", "unauthorized"})  # true for every event of the batch
+
+
+class Outgoing:
+    """One event on its way. Subclasses say whom to tell."""
+
+    __slots__ = ("alone", "event", "expect", "id", "sent_ms")
+
+    def __init__(self, id: str, event: bytes, expect: int | None = None) -> None:
+        self.id = id
+        self.event = event
+        self.expect = expect
+        self.sent_ms = -1  # monotonic, of the first time it was sent
+        self.alone = expect is not None
+
+    def placed(self, partition: int, offset: int) -> None:
+        """It is durable."""
+
+    def failed(self, error: ClientError) -> None:
+        """It is not stored (or in doubt, if `error` is Uncertain)."""
+
+    @property
+    def abandoned(self) -> bool:
+        """Nobody waits for it any more."""
+        return False
+
+
+class _Lane:
+    """The events of one topic, in order."""
+
+    __slots__ = ("json", "paused_ms", "retry_ms", "topic", "under_way", "waiting")
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.json = encode(topic)
+        self.waiting: deque[Outgoing] = deque()
+        self.under_way: dict[int, list[Outgoing]] = {}  # by corr, oldest first
+        self.paused_ms = 0
+        self.retry_ms = RETRY_FIRST_MS
+
+
+class Publishing:
+    """All lanes of one client. `now_ms` is monotonic; `new_corr` numbers requests; `send` takes a frame."""
+
+    def __init__(
+        self,
+        now_ms: Callable[[], int],
+        new_corr: Callable[[], int],
+        send: Callable[[bytes], None],
+        *,
+        dedupe_window_ms: int,
+    ) -> None:
+        self._now_ms = now_ms
+        self._new_corr = new_corr
+        self._send = send
+        self._window_ms = dedupe_window_ms
+        self._lanes: dict[str, _Lane] = {}
+        self._of_corr: dict[int, _Lane] = {}
+        self._open = False
+        self._batch_bytes = MAX_BATCH_BYTES
+        self.count = 0  # events that are not decided
+        self.bytes = 0
+
+    def put(self, topic: str, event: Outgoing) -> None:
+        """Take an event; `flush` sends it."""
+        lane = self._lanes.get(topic)
+        if lane is None:
+            lane = self._lanes[topic] = _Lane(topic)
+        lane.waiting.append(event)
+        self.count += 1
+        self.bytes += len(event.event)
+
+    # -- the connection
+
+    def opened(self) -> None:
+        """A new connection: first decide about what was under way on the old one."""
+        self._open = True
+        oldest = self._now_ms() - self._window_ms
+        for lane in self._lanes.values():
+            lane.paused_ms = 0
+            doubtful = [event for event in lane.waiting if 0 <= event.sent_ms < oldest]
+            if doubtful:
+                lane.waiting = deque(event for event in lane.waiting if not 0 <= event.sent_ms < oldest)
+            for event in doubtful:
+                self._decided(event)
+                event.failed(_uncertain(event))
+        self.flush()
+
+    def lost(self) -> None:
+        """What is under way goes back to the front, in order."""
+        self._open = False
+        self._of_corr.clear()
+        for lane in self._lanes.values():
+            for batch in reversed(lane.under_way.values()):
+                lane.waiting.extendleft(reversed(batch))
+            lane.under_way.clear()
+
+    def fail_all(self, error: ClientError) -> None:
+        """The client ends: whatever is left will not be sent."""
+        lanes, self._lanes = self._lanes, {}
+        self._of_corr.clear()
+        for lane in lanes.values():
+            for batch in (*lane.under_way.values(), lane.waiting):
+                for event in batch:
+                    self._decided(event)
+                    event.failed(error)
+
+    # -- sending
+
+    def flush(self) -> None:
+        """Send what may be sent now."""
+        if not self._open:
+            return
+        for lane in self._lanes.values():
+            while lane.waiting and len(lane.under_way) < UNDER_WAY and lane.paused_ms <= self._now_ms():
+                self._send_batch(lane)
+
+    def wake_ms(self) -> int:
+        """When `flush` has something to do again without anything happening; 0: never."""
+        if not self._open:
+            return 0
+        return min((lane.paused_ms for lane in self._lanes.values() if lane.waiting and lane.paused_ms), default=0)
+
+    def _send_batch(self, lane: _Lane) -> None:
+        batch: list[Outgoing] = []
+        size = 0
+        waiting = lane.waiting
+        while waiting and len(batch) < MAX_BATCH_EVENTS:
+            event = waiting[0]
+            if event.abandoned and event.sent_ms < 0:
+                waiting.popleft()
+                self._decided(event)
+                continue
+            size += len(event.event)
+            if batch and (event.alone or size > self._batch_bytes):
+                break
+            batch.append(waiting.popleft())
+            if event.alone:
+                break
+        if not batch:
+            return
+        corr, now = self._new_corr(), self._now_ms()
+        for event in batch:
+            if event.sent_ms < 0:
+                event.sent_ms = now
+        lane.under_way[corr] = batch
+        self._of_corr[corr] = lane
+        first = batch[0]
+        if first.expect is not None:
+            self._send(expecting_frame(lane.json, corr, first.event, first.expect))
+        else:
+            self._send(batch_frame(lane.json, corr, [event.event for event in batch]))
+
+    # -- answers
+
+    def stored(self, corr: int, offsets: list[tuple[int, int]]) -> bool:
+        """The batch is durable. False: no batch of this connection."""
+        batch = self._answered(corr)
+        if batch is None:
+            return False
+        lane, events = batch
+        lane.retry_ms = RETRY_FIRST_MS
+        for event, (partition, offset) in zip(events, offsets, strict=True):
+            self._decided(event)
+            event.placed(partition, offset)
+        if not lane.waiting and not lane.under_way:
+            self._lanes.pop(lane.topic, None)
+        return True
+
+    def refused(self, corr: int, error: Error) -> bool:
+        """The batch was not stored. False: no batch of this connection."""
+        batch = self._answered(corr)
+        if batch is None:
+            return False
+        lane, events = batch
+        if error.code in TRY_AGAIN:
+            lane.paused_ms = self._now_ms() + lane.retry_ms
+            lane.retry_ms = min(lane.retry_ms * 2, RETRY_LAST_MS)
+            lane.waiting.extendleft(reversed(events))
+            for event in events:
+                event.sent_ms = -1  # the node said that it did not store it
+        elif len(events) == 1 or error.code in WHOLE_TOPIC:
+            for event in events:
+                self._decided(event)
+                event.failed(NodeRefused(error.message, code=error.code))
+        else:
+            for event in events:
+                event.alone = True
+                event.sent_ms = -1
+            lane.waiting.extendleft(reversed(events))
+        return True
+
+    def too_large(self) -> bool:
+        """The node could not even read a frame, and so could not say which: it was the oldest without an answer."""
+        corr = next(iter(self._of_corr), None)
+        if corr is None:
+            return False
+        events = self._of_corr[corr].under_way[corr]
+        if len(events) == 1:
+            return self.refused(corr, Error("too_large", "the event is larger than the node accepts"))
+        lane = self._of_corr.pop(corr)
+        del lane.under_way[corr]
+        self._batch_bytes = max(1, sum(len(event.event) for event in events) // 2)
+        lane.waiting.extendleft(reversed(events))
+        return True
+
+    def _answered(self, corr: int) -> tuple[_Lane, list[Outgoing]] | None:
+        lane = self._of_corr.pop(corr, None)
+        return None if lane is None else (lane, lane.under_way.pop(corr))
+
+    def _decided(self, event: Outgoing) -> None:
+        self.count -= 1
+        self.bytes -= len(event.event)
+
+
+def _uncertain(event: Outgoing) -> Uncertain:
+    return Uncertain(
+        "the node was away for longer than it remembers publish ids; this event may or may not be stored",
+        remedy=f"look for the id {event.id} in the topic before publishing it again",
+        id=event.id,
+    )

@@ -1,0 +1,242 @@
+"""A subscription: events of one topic for one group, as an async iterator.
+
+    async for event in bus.subscribe("orders", group="billing"):
+        ...
+        await event.ack()
+
+Leaving the loop ends the subscription, and the node gives what was not acknowledged to others at once. Used with
+`async with`, the subscription lives as long as the block, and can be iterated several times or asked with `anext`.
+
+What arrived and was not handed out when a connection is lost is thrown away: its lease is gone and the node delivers it
+again. The window bounds how much can be here, so nothing else has to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from types import TracebackType
+from typing import Any, Generic, Protocol, TypeVar
+
+from mainspring.client.conversation import Conversation, Held
+from mainspring.client.errors import ClientError, Closed, TimedOut
+from mainspring.client.event import Event
+from mainspring.client.frames import Delivered, Ok
+from mainspring.client.start import Start, seek_frame
+from mainspring.client.telemetry import Telemetry
+
+T = TypeVar("T")
+
+
+class Connection(Protocol):
+    """What a subscription needs of its client."""
+
+    conversation: Conversation
+    telemetry: Telemetry | None
+
+    @property
+    def congested(self) -> bool: ...
+    async def relieved(self) -> None: ...
+    def wall_ms(self) -> int: ...
+    async def seek(self, topic: str, group: str, to: Start) -> None: ...
+    def forget(self, subscription: Subscription[Any]) -> None: ...
+
+
+class Subscription(Generic[T]):
+    """Made by `Client.subscribe`. Iterate it; every event wants `ack` or `nack`."""
+
+    def __init__(self, client: Connection, held: Held, decode: Callable[[Any], T]) -> None:
+        self.topic = held.topic
+        self.group = held.group
+        self.held = held
+        self.delivered = 0  # events handed to the program so far
+        self.settled = 0  # acknowledged or refused so far
+        self._client = client
+        self._conversation = client.conversation
+        self._decode = decode
+        self._arrived: deque[Delivered] = deque()
+        self._epoch = 0  # of what has arrived
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._error: ClientError | None = None
+        self._entered = False
+        held.on_events = self._take
+        held.on_drop = self._drop
+        held.on_answer = self._answered
+
+    # -- what the conversation says
+
+    def _take(self, events: list[Delivered], epoch: int) -> None:
+        self._epoch = epoch
+        self._arrived.extend(events)
+        waiters = self._waiters
+        for _ in range(min(len(waiters), len(self._arrived))):
+            _wake(waiters.popleft())
+
+    def _drop(self) -> None:
+        self._arrived.clear()
+
+    def _answered(self, answer: Ok | ClientError) -> None:
+        if isinstance(answer, Ok):
+            if not self._confirmed.done():
+                self._confirmed.set_result(None)
+            return
+        self._end(answer)
+
+    def _end(self, error: ClientError) -> None:
+        if self._error is None:
+            self._error = error
+        self._arrived.clear()
+        if not self._confirmed.done():
+            self._confirmed.set_exception(error)
+            self._confirmed.exception()  # seen: who iterates is told by `get`
+        while self._waiters:
+            _wake(self._waiters.popleft())
+
+    # -- the program's side
+
+    async def confirmed(self) -> None:
+        """Wait until the node has confirmed the subscription: what is published from now on will be seen."""
+        await asyncio.shield(self._confirmed)
+
+    async def get(self, timeout: float | None = None) -> Event[T]:
+        """The next event. Raises TimedOut after `timeout` seconds, and what ended the subscription."""
+        while not self._arrived:
+            if self._error is not None:
+                raise self._error
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                if timeout is None:
+                    await waiter
+                else:
+                    async with asyncio.timeout(timeout):
+                        await waiter
+            except TimeoutError:
+                raise TimedOut(f"no event of {self.topic!r} came within {timeout} s") from None
+            finally:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+                elif waiter.cancelled() and self._arrived and self._waiters:
+                    _wake(self._waiters.popleft())  # what was meant for us is for someone else
+        self.delivered += 1
+        event = Event(self._arrived.popleft(), self._epoch, self, self._decode)
+        if self._client.telemetry is not None:
+            self._client.telemetry.delivered(event)
+        return event
+
+    async def seek(self, to: Start) -> None:
+        """Move the whole group. Events that were delivered before are no longer anybody's."""
+        start = seek_frame(to, self._client.wall_ms())
+        if start["kind"] == "latest" or not self._conversation.open:
+            self._drop()
+            await self._client.seek(self.topic, self.group, to)
+            return
+        moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def answered(answer: Ok | ClientError) -> None:
+            self._drop()  # everything before the answer is from before the move
+            if not moved.done():
+                if isinstance(answer, Ok):
+                    moved.set_result(None)
+                else:
+                    moved.set_exception(answer)
+
+        await self.confirmed()
+        self._conversation.change(self.held, start, answered)
+        await moved
+
+    def resize(self, max_inflight: int) -> None:
+        """Another window from now on."""
+        if self.held.options.get("max_inflight") != max_inflight:
+            self.held.options["max_inflight"] = max_inflight
+            self._conversation.change(self.held)
+
+    async def close(self) -> None:
+        """Leave the group's members; what is not settled goes to others. Idempotent."""
+        if self._error is None:
+            left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+            def answered(_: Ok | ClientError) -> None:
+                if not left.done():
+                    left.set_result(None)
+
+            self._client.forget(self)
+            self._end(Closed(f"the subscription of {self.topic!r} is closed"))
+            self._conversation.unsubscribe(self.held, answered)
+            await left
+
+    async def __aenter__(self) -> Subscription[T]:
+        self._entered = True
+        await self.confirmed()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __aiter__(self) -> AsyncIterator[Event[T]]:
+        return self._iterate()
+
+    async def __anext__(self) -> Event[T]:
+        return await self.get()
+
+    async def _iterate(self) -> AsyncGenerator[Event[T], None]:
+        try:
+            while True:
+                if self._arrived:
+                    self.delivered += 1
+                    event = Event(self._arrived.popleft(), self._epoch, self, self._decode)
+                    if self._client.telemetry is not None:
+                        self._client.telemetry.delivered(event)
+                    yield event
+                elif isinstance(self._error, Closed):
+                    return
+                else:
+                    try:
+                        event = await self.get()
+                    except Closed:
+                        return
+                    yield event
+        finally:
+            if not self._entered:
+                await self.close()
+
+    # -- what events ask for
+
+    def ack(self, event: Event[Any]) -> bool:
+        if event.settled:
+            return False
+        event.settled = True
+        self.settled += 1
+        if event.span is not None:
+            event.span.acked()
+        return self._conversation.ack(self.held, event.partition, event.offset, event.epoch)
+
+    def nack(self, event: Event[Any], delay_ms: int, reason: str) -> bool:
+        if event.settled:
+            return False
+        event.settled = True
+        self.settled += 1
+        if event.span is not None:
+            event.span.nacked(reason)
+        return self._conversation.nack(self.held, event.partition, event.offset, event.epoch, delay_ms, reason)
+
+    def extend(self, event: Event[Any], ms: int) -> bool:
+        if event.settled:
+            return False
+        return self._conversation.extend(self.held, event.partition, event.offset, event.epoch, ms)
+
+    @property
+    def congested(self) -> bool:
+        return self._client.congested
+
+    async def relieved(self) -> None:
+        await self._client.relieved()
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

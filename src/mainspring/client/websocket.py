@@ -1,0 +1,294 @@
+"""A WebSocket connection to a node, as an asyncio protocol.
+
+Why not aiohttp's own client: it hands over one message per `await` and writes one frame per coroutine. A consumer that
+gets forty thousand small events a second would spend most of its time there. Here all frames that arrived together are
+handed on in one call, and all frames of one slice leave in one write. What a bus client needs of the protocol is small:
+the handshake, text frames, fragments, ping, pong and close.
+
+`FrameReader` is the parser, without a socket; `Socket` is the protocol around it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import ssl as ssl_module
+from collections.abc import Callable, Iterable
+from typing import Final, cast
+from urllib.parse import urlsplit
+
+from mainspring.client.errors import CannotConnect
+from mainspring.client.masking import masked
+
+_GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+_TEXT, _BINARY, _CLOSE, _PING, _PONG = 0x1, 0x2, 0x8, 0x9, 0xA
+MAX_MESSAGE_BYTES: Final = 64 << 20
+_HEAD_LIMIT: Final = 64 << 10
+PERMANENT: Final = frozenset({400, 401, 403, 404, 405, 426})  # answers that trying again does not change
+RandomBytes = Callable[[int], bytes]
+
+
+class ProtocolError(Exception):
+    """The peer does not speak WebSocket as it should; the connection ends."""
+
+
+class FrameReader:
+    """Cuts a stream into messages. `feed` gives (opcode, data) pairs: whole texts, and control frames."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._fragments: list[bytes] = []
+        self._fragments_size = 0
+
+    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
+        buffer = self._buffer + data if self._buffer else data
+        found: list[tuple[int, bytes]] = []
+        at, end = 0, len(buffer)
+        while end - at >= 2:
+            size, start = buffer[at + 1], at + 2
+            if size >= 126:
+                if size & 0x80:
+                    raise ProtocolError("a node must not mask its frames")
+                width = 2 if size == 126 else 8
+                if end < start + width:
+                    break
+                size, start = int.from_bytes(buffer[start : start + width], "big"), start + width
+                if size > MAX_MESSAGE_BYTES:
+                    raise ProtocolError(f"a frame of {size} bytes")
+            if end < start + size:
+                break
+            self._frame(buffer[at], buffer[start : start + size], found)
+            at = start + size
+        self._buffer = buffer[at:]
+        return found
+
+    def _frame(self, first: int, data: bytes, found: list[tuple[int, bytes]]) -> None:
+        if first == 0x81 and not self._fragments:  # nearly every frame is a whole text
+            found.append((_TEXT, data))
+            return
+        opcode, final = first & 0x0F, first & 0x80
+        if first & 0x70:
+            raise ProtocolError("an extension nobody asked for")
+        if opcode >= 8:
+            found.append((opcode, data))
+            return
+        if (opcode == 0) != bool(self._fragments):
+            raise ProtocolError("fragments out of order")
+        self._fragments.append(data)
+        self._fragments_size += len(data)
+        if self._fragments_size > MAX_MESSAGE_BYTES:
+            raise ProtocolError("a message without an end")
+        if final:
+            found.append((_TEXT, b"".join(self._fragments)))
+            self._fragments, self._fragments_size = [], 0
+
+
+def frame_bytes(opcode: int, data: bytes, key: bytes) -> tuple[bytes, bytes | bytearray]:
+    """Head and masked data of one frame."""
+    size = len(data)
+    if size < 126:
+        head = bytes((0x80 | opcode, 0x80 | size))
+    elif size < 65_536:
+        head = bytes((0x80 | opcode, 0xFE)) + size.to_bytes(2, "big")
+    else:
+        head = bytes((0x80 | opcode, 0xFF)) + size.to_bytes(8, "big")
+    return head + key, masked(data, key)
+
+
+class Socket(asyncio.Protocol):
+    """One connection. Texts go to `on_texts`, its end to `on_lost`; both are called from the event loop."""
+
+    def __init__(self, random_bytes: RandomBytes) -> None:
+        self.on_texts: Callable[[list[bytes]], None] = lambda _: None
+        self.on_lost: Callable[[Exception | None], None] = lambda _: None
+        self.on_writable: Callable[[], None] = lambda: None
+        self.writable = True
+        self.close_code = 0
+        self.received = 0  # reads so far; whoever wants to know whether the peer lives compares
+        self._random_bytes = random_bytes
+        self._transport: asyncio.Transport | None = None
+        self._reader = FrameReader()
+        self._head = b""
+        self._shaken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._gone = asyncio.Event()
+        self._accept = b""
+
+    # -- opening
+
+    async def shake_hands(self, host: str, target: str, headers: Iterable[tuple[str, str]]) -> None:
+        """Ask for the upgrade; raises CannotConnect with `permanent` set where the answer will not change."""
+        key = base64.b64encode(self._random_bytes(16))
+        self._accept = base64.b64encode(hashlib.sha1(key + _GUID).digest())
+        lines = [
+            f"GET {target} HTTP/1.1",
+            f"Host: {host}",
+            "Upgrade: websocket",
+            "Connection: Upgrade",
+            f"Sec-WebSocket-Key: {key.decode()}",
+            "Sec-WebSocket-Version: 13",
+            *(f"{name}: {value}" for name, value in headers),
+        ]
+        assert self._transport is not None
+        self._transport.write(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
+        await self._shaken
+
+    def _read_head(self, data: bytes) -> None:
+        self._head += data
+        end = self._head.find(b"\r\n\r\n")
+        if end < 0:
+            if len(self._head) > _HEAD_LIMIT:
+                self._fail(CannotConnect("the peer is no HTTP server"))
+            return
+        head, rest = self._head[:end], self._head[end + 4 :]
+        status, _, lines = head.partition(b"\r\n")
+        words = status.split(b" ", 2)
+        number = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
+        fields = {
+            name.strip().lower(): value.strip()
+            for name, _, value in (line.partition(b":") for line in lines.split(b"\r\n"))
+        }
+        if number != 101:
+            self._fail(refusal(number))
+        elif fields.get(b"sec-websocket-accept") != self._accept:
+            self._fail(CannotConnect("the peer answered the handshake of someone else"))
+        else:
+            self._shaken.set_result(None)
+            if rest:
+                self.data_received(rest)
+
+    def _fail(self, error: CannotConnect) -> None:
+        if not self._shaken.done():
+            self._shaken.set_exception(error)
+        self.abort()
+
+    # -- sending
+
+    def send(self, texts: Iterable[bytes]) -> None:
+        """Text frames, in one write. Never waits; look at `writable` before sending much."""
+        self._write(_TEXT, texts)
+
+    def ping(self) -> None:
+        self._write(_PING, (b"",))
+
+    def _write(self, opcode: int, parts: Iterable[bytes]) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        pieces: list[bytes | bytearray] = []
+        for data in parts:
+            pieces += frame_bytes(opcode, data, self._random_bytes(4))
+        transport.write(b"".join(pieces))
+
+    async def close(self, patience_s: float = 1.0) -> None:
+        """Say goodbye and wait a little for the answer."""
+        self._write(_CLOSE, ((1000).to_bytes(2, "big"),))
+        try:
+            async with asyncio.timeout(patience_s):
+                await self._gone.wait()
+        except TimeoutError:
+            self.abort()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+
+    def data_received(self, data: bytes) -> None:
+        self.received += 1
+        if not self._shaken.done():
+            self._read_head(data)
+            return
+        try:
+            found = self._reader.feed(data)
+        except ProtocolError as error:
+            self.abort()
+            self._lost(CannotConnect(f"the node's stream makes no sense: {error}"))
+            return
+        texts = [text for opcode, text in found if opcode == _TEXT]
+        if texts:
+            self.on_texts(texts)
+        if len(texts) < len(found):
+            self._control([frame for frame in found if frame[0] != _TEXT])
+
+    def _control(self, frames: list[tuple[int, bytes]]) -> None:
+        for opcode, data in frames:
+            if opcode == _PING:
+                self._write(_PONG, (data,))
+            elif opcode == _CLOSE:
+                self.close_code = int.from_bytes(data[:2], "big") if len(data) >= 2 else 1005
+                self._write(_CLOSE, (data[:2],))
+                if self._transport is not None:
+                    self._transport.close()
+
+    def pause_writing(self) -> None:
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        self.writable = True
+        self.on_writable()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self._shaken.done():
+            self._shaken.set_exception(CannotConnect("the node closed the connection during the handshake"))
+            self._shaken.exception()  # seen: nobody may be waiting any more
+        self._lost(error)
+
+    def _lost(self, error: Exception | None) -> None:
+        if not self._gone.is_set():
+            self._gone.set()
+            self.on_lost(error)
+
+
+class NotLetIn(CannotConnect):
+    """The node answered, and will answer the same next time."""
+
+
+def refusal(status: int) -> CannotConnect:
+    """What an answer to the handshake means that is no upgrade."""
+    if status == 401:
+        return NotLetIn("the node wants a valid token", remedy="pass token=...", code="unauthorized")
+    if status == 403:
+        return NotLetIn("the node does not let this client in", remedy="ask for access", code="forbidden")
+    if status in PERMANENT:
+        return NotLetIn(f"the address is no bus: the node answered {status}", remedy="check the URL")
+    return CannotConnect(f"the node answered {status}", remedy="look at the node's log")
+
+
+async def open_socket(
+    url: str,
+    *,
+    token: str | None,
+    random_bytes: RandomBytes,
+    headers: Iterable[tuple[str, str]] = (),
+    ssl: ssl_module.SSLContext | None = None,
+    timeout_s: float = 10.0,
+) -> Socket:
+    """Connect and shake hands. Raises CannotConnect; NotLetIn where trying again is useless."""
+    parts = urlsplit(url)
+    secure = parts.scheme == "wss"
+    host, port = parts.hostname or "127.0.0.1", parts.port or (443 if secure else 80)
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    context = (ssl or ssl_module.create_default_context()) if secure else None
+    sent = [*headers, ("Authorization", f"Bearer {token}")] if token is not None else headers
+    socket: Socket | None = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, socket = await asyncio.get_running_loop().create_connection(
+                lambda: Socket(random_bytes), host, port, ssl=context
+            )
+            await socket.shake_hands(parts.netloc.rpartition("@")[2], target, sent)
+    except BaseException as error:
+        if socket is not None:
+            socket.abort()
+        if isinstance(error, (OSError, TimeoutError)):
+            reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
+            raise CannotConnect(
+                f"cannot reach the node at {host}:{port}: {reason}", remedy="is it running? `mainspring serve`"
+            ) from error
+        raise
+    return socket
