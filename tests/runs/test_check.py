@@ -59,7 +59,7 @@ async def histories() -> list[History]:
         world.runtime.start(program, durable=True, id=program.__name__)
     await world.runtime.settle()
     store = world.runtime.durable.store
-    return [await store.history(record.id) for record in await store.list()]
+    return [await store.history(record.id) for record in await store.runs()]
 
 
 def registered(**changed: Any) -> Programs:

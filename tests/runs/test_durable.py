@@ -762,7 +762,7 @@ async def test_finished_runs_are_forgotten_when_their_time_is_up(nodes: Nodes) -
     await world.runtime.elapse(HOUR / 2)
     world.runtime.start(add, 3, durable=True, id="young")
     await world.runtime.elapse(HOUR / 2 + 120_000)
-    assert [run.id for run in await world.runtime.durable.store.list()] == ["busy", "young"]
+    assert [run.id for run in await world.runtime.durable.store.runs()] == ["busy", "young"]
     assert await world.runtime.durable.store.journal("old") == []
 
 
@@ -772,7 +772,7 @@ async def test_runs_can_be_listed_by_state_and_prefix(nodes: Nodes) -> None:
         world.runtime.start(add, 1, durable=True, id=f"add-{n}")
     world.runtime.start(nap, 1, durable=True, id="nap-1")
     await world.runtime.settle()
-    listed = world.runtime.durable.store.list
+    listed = world.runtime.durable.store.runs
     assert [run.id for run in await listed(state="running")] == ["nap-1"]
     assert [run.id for run in await listed(prefix="add-", after="add-1", limit=2)] == ["add-2", "add-3"]
 
@@ -799,7 +799,7 @@ async def test_durable_children_are_found_again_by_their_parent(nodes: Nodes) ->
     await world.runtime.elapse(2 * HOUR)
     assert await ended(world, "a") == Value([1, 2, 3])
     assert (first_hops, world.hops) == ([1, 2, 3], [])
-    assert [run.id for run in await world.runtime.durable.store.list()] == ["a", "a~1", "a~2", "a~3"]
+    assert [run.id for run in await world.runtime.durable.store.runs()] == ["a", "a~1", "a~2", "a~3"]
 
 
 async def test_durable_joins_and_intervals_survive_a_restart(nodes: Nodes) -> None:
@@ -841,7 +841,7 @@ async def test_cancelling_a_durable_parent_cancels_its_children_for_good(nodes: 
     await world.runtime.settle()
     world = await nodes.boot(programs=(parent, nap))
     await world.runtime.elapse(10 * HOUR)
-    assert [run.state for run in await world.runtime.durable.store.list()] == ["cancelled", "cancelled"]
+    assert [run.state for run in await world.runtime.durable.store.runs()] == ["cancelled", "cancelled"]
 
 
 # -- trouble

@@ -131,7 +131,7 @@ def run(kernel: Kernel, runtime: Runtime) -> Capability:
 
     async def list_runs(data: ListRuns, ctx: Context) -> Runs:
         """Durable runs by id, at most fifty at a time, without their values."""
-        found = await durable.store.list(state=data.state, prefix=data.prefix, after=data.after, limit=data.limit)
+        found = await durable.store.runs(state=data.state, prefix=data.prefix, after=data.after, limit=data.limit)
         return Runs([_state(record, brief=True) for record in found])
 
     async def retry(data: Retry, ctx: Context) -> Started:

@@ -67,7 +67,7 @@ def list_runs(
     config: ConfigOption = None,
 ) -> None:
     """Durable runs by id, with their state and age."""
-    found = _read(_settings(config, data, engine), lambda store: store.list(state=state, prefix=prefix, limit=limit))
+    found = _read(_settings(config, data, engine), lambda store: store.runs(state=state, prefix=prefix, limit=limit))
     if as_json:
         for record in found:
             typer.echo(msgspec.json.encode(record).decode())

@@ -16,9 +16,10 @@ from mainspring.runs.builtin import (
     WaitEvent,
     WaitSignal,
 )
+from mainspring.runs.by_hand import NotFinished, RunConflict
 from mainspring.runs.check import Verdict, check
 from mainspring.runs.context import Context, Later
-from mainspring.runs.durable_runs import DurableRuns, NotFinished, RunConflict
+from mainspring.runs.durable_runs import DurableRuns
 from mainspring.runs.effect import Answer, Effect, end, resume, tail
 from mainspring.runs.errors import (
     AlreadyAnswered,

@@ -15,10 +15,10 @@ import msgspec
 from mainspring.log import Operation, Receipt
 from mainspring.loop import VirtualClock
 from mainspring.runs.answering import Handled
+from mainspring.runs.arguments import decode_arguments
 from mainspring.runs.builtin import Spawn
 from mainspring.runs.context import Context, Later
 from mainspring.runs.durable import DurableState
-from mainspring.runs.durable_runs import decode_arguments
 from mainspring.runs.effect import Effect, resume
 from mainspring.runs.family import family_of
 from mainspring.runs.group import Perform

@@ -267,8 +267,8 @@ class DurableState:
         wall = self._scheduler.clock.wall_ms()
         finish(self.record, outcome, self._value, wall)
         operations: list[Operation] = [
-            Put(RUNS, run.id, encode_record(self.record)),
             Delete(LIVE, run.id),
+            Put(RUNS, run.id, encode_record(self.record)),
             Put(DONE, done_key(wall, run.id), b"null"),
         ]
         own = self._own_writes()

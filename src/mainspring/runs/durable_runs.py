@@ -20,22 +20,20 @@ from typing import Any
 import msgspec
 
 from mainspring.errors import MainspringError
-from mainspring.log import ABSENT, Batch, Log, Put, Receipt, Refused
+from mainspring.log import Log, Put, Receipt, Refused
+from mainspring.runs.arguments import decode_arguments, encode_arguments
+from mainspring.runs.by_hand import RunConflict, beginning, fork, retry
 from mainspring.runs.durable import DurableState
-from mainspring.runs.errors import NoHostLoop, RunError
+from mainspring.runs.elsewhere import Elsewhere
+from mainspring.runs.errors import NoHostLoop
 from mainspring.runs.family import family_of
 from mainspring.runs.journal import (
-    JOURNAL,
     LIVE,
-    RUNS,
-    SIGNALS,
     ReplayMismatch,
     RunRecord,
     check_id,
     child_id,
     encode_record,
-    entry_key,
-    signal_key,
 )
 from mainspring.runs.lease import Lease
 from mainspring.runs.outcome import Failed, Outcome
@@ -43,28 +41,14 @@ from mainspring.runs.programs import Program
 from mainspring.runs.registry import Programs
 from mainspring.runs.run import Run
 from mainspring.runs.scheduler import Scheduler
-from mainspring.runs.serial import Raw, decode, encode, parameter_types, return_type
+from mainspring.runs.serial import Raw, return_type
 from mainspring.runs.signals import Mailboxes
 from mainspring.runs.store import History, Loaded, Store, UnknownRun
 from mainspring.runs.writer import Result, Writer
 
 logger = logging.getLogger("mainspring.runs")
 
-CANCEL_SIGNAL = "~cancel"  # no signal of a user is called so: ~ is not allowed in their names
-
 Binder = Callable[[Run[Any], Program, tuple[Any, ...]], None]
-
-
-class RunConflict(RunError):
-    """The id belongs to a run of another program."""
-
-    code = "run_conflict"
-
-
-class NotFinished(RunError):
-    """Only a finished run can be retried."""
-
-    code = "not_finished"
 
 
 class DurableRuns:
@@ -90,18 +74,14 @@ class DurableRuns:
         self.writer.on_fenced = self.fenced
         self.log = log
         self._scheduler = scheduler
-        self._programs = programs
-        self._mailboxes = mailboxes
+        self.programs = programs
         self._runs = runs
         self._bind = bind
         self._source = source
-        self._signals = 0
-        self._delivered: set[str] = set()
         self._beginning: dict[str, list[asyncio.Future[None]]] = {}
-        self._watched: dict[str, list[Run[Any]]] = {}
+        self.elsewhere = Elsewhere(log, scheduler, mailboxes, runs, self.outcome_of)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._opening = False
-        scheduler.on_outcome.append(self._tell_watchers)
 
     # -- the lease
 
@@ -148,29 +128,40 @@ class DurableRuns:
         self._scheduler.abandon(*runs)
         for run in runs:
             self._runs.pop(run.id, None)
-            self._watched.setdefault(run.id, []).append(run)
+            self.elsewhere.watch(run)
         self.writer.drop_abandoned()
 
     # -- starting
 
-    def start(self, program: Any, args: tuple[Any, ...], run_id: str | None, parent: str | None = None) -> Run[Any]:
+    def start(
+        self, program: Any, args: tuple[Any, ...], run_id: str | None, parent: Run[Any] | None = None
+    ) -> Run[Any]:
         """A new run, or the one that has this id. Raises before anything is written when the arguments do not fit."""
         _need_loop()
-        name = self._programs.name_for(program)
-        program = self._programs.get(name)
+        name = self.programs.name_for(program)
+        program = self.programs.get(name)
         encoded = encode_arguments(program, args)
         if run_id is None:
-            run_id = f"run-{self._source.getrandbits(96):024x}"
+            run_id = self.fresh_id()
         elif parent is None:
             check_id(run_id)
         known = self._runs.get(run_id)
         if known is not None:
             return _same_program(known, name)
-        now = self._scheduler.clock.wall_ms()
-        record = RunRecord(id=run_id, program=name, args=encoded, created=now, updated=now, parent=parent)
+        record = self.new_record(run_id, name, encoded)
+        record.parent = None if parent is None else parent.id
         run = self._new(record, program, opened=False)
-        self._write_start(run)
+        self._write_start(run, parent)
         return run
+
+    def fresh_id(self) -> str:
+        """An id for a run that nobody named."""
+        return f"run-{self._source.getrandbits(96):024x}"
+
+    def new_record(self, run_id: str, program: str, args: Raw) -> RunRecord:
+        """The record of a run that begins now, on this node."""
+        now = self._scheduler.clock.wall_ms()
+        return RunRecord(id=run_id, program=program, args=args, created=now, updated=now, owner=self.lease.node)
 
     async def written(self, run: Run[Any]) -> None:
         """Wait until the beginning of a run is stored, or it turned out to exist."""
@@ -193,21 +184,17 @@ class DurableRuns:
         self._scheduler.live += 1
         return run
 
-    def _write_start(self, run: Run[Any]) -> None:
+    def _write_start(self, run: Run[Any], parent: Run[Any] | None = None) -> None:
         assert run._durable is not None
-        operations = [
-            Put(RUNS, run.id, encode_record(run._durable.record), ABSENT),
-            Put(LIVE, run.id, self.owner()),
-        ]
-        self.writer.alone([*operations], lambda result: self._begun(run, result), run)
+        operations = beginning(run._durable.record)
+        if parent is not None and parent._durable is not None and not parent._durable.record.has_children:
+            parent._durable.record.has_children = True
+            operations.append(Put(LIVE, parent.id, encode_record(parent._durable.record)))
+        self.writer.alone(operations, lambda result: self._begun(run, result), run)
 
     def executes(self, run_id: str) -> bool:
         """Whether this process has the run."""
         return run_id in self._runs
-
-    def owner(self) -> bytes:
-        """What `runs/live` says about a run of this node."""
-        return msgspec.json.encode(self.lease.node)
 
     def _begun(self, run: Run[Any], result: Result) -> None:
         if isinstance(result, Receipt):
@@ -230,30 +217,33 @@ class DurableRuns:
 
     async def _join_existing(self, run: Run[Any]) -> None:
         try:
-            record = await self.store.record(run.id)
+            record, version = await self.store.found(run.id)
         except UnknownRun:  # it was not the record that refused, but the lease
             self._write_start(run)
             return
         if record.program != run.program:
             self._conclude(run, Failed(_conflict(run.id, record.program)))
             return
-        outcome = self._outcome(record)
+        outcome = self.outcome_of(record)
         if outcome is not None:
             self._conclude(run, outcome)
-        elif await self.claim(record.id):
+        elif record.owner == self.lease.node or (
+            not await self.lease.is_alive(record.owner, self._scheduler.clock.wall_ms())
+            and await self.claim(record, version)
+        ):
             await self._take_over(run, record)
         else:
             self._runs.pop(run.id, None)
             self._scheduler.abandon(run)
-            self._watched.setdefault(run.id, []).append(run)
+            self.elsewhere.watch(run)
             self._has_begun(run.id)
 
     async def _take_over(self, run: Run[Any], record: RunRecord) -> None:
         """Turn a fresh handle into the run that the log already knows."""
-        loaded = await self.store.load(record)
+        (loaded,) = await self.store.load([record])
         self._prepare(run, loaded)
         if not run._done:
-            program = self._programs.get(record.program)
+            program = self.programs.get(record.program)
             self._scheduler.close_program(run)
             self._bind(run, program, decode_arguments(program, record.args))
         self._opened(run)
@@ -265,30 +255,22 @@ class DurableRuns:
 
     # -- going on
 
-    async def claim(self, run_id: str) -> bool:
-        """Make this node the owner of an unfinished run; False when a living node owns it."""
-        live = await self.log.get(LIVE, run_id)
-        if live is None:
-            return False
-        owner = msgspec.json.decode(live.value)
-        if owner == self.lease.node:
-            return True
-        async for lease, _ in self.lease.others():
-            if lease.node == owner and lease.until > self._scheduler.clock.wall_ms():
-                return False
-        return await self.commit([Put(LIVE, run_id, self.owner(), live.version)])
+    async def claim(self, record: RunRecord, version: int) -> bool:
+        """Make this node the owner of an unfinished run; False when somebody was faster."""
+        mine = msgspec.structs.replace(record, owner=self.lease.node)
+        return await self.commit([Put(LIVE, record.id, encode_record(mine), version)])
 
-    async def revive(self, record: RunRecord) -> Run[Any] | None:
-        """Go on with an unfinished run of this node; None when its program is not known here yet."""
-        known = self._runs.get(record.id)
-        if known is not None or record.program not in self._programs:
-            return known
-        return self.bring_back(await self.store.load(record))
+    async def revive(self, records: list[RunRecord]) -> list[Run[Any]]:
+        """Go on with unfinished runs of this node whose programs are known here."""
+        missing = [each for each in records if each.id not in self._runs and each.program in self.programs]
+        return [
+            self.bring_back(loaded) for loaded in await self.store.load(missing) if loaded.record.id not in self._runs
+        ]
 
     def bring_back(self, loaded: Loaded) -> Run[Any]:
         """Execute a loaded run again: its journal answers what it knows, then handlers do."""
         record = loaded.record
-        program = self._programs.get(record.program)
+        program = self.programs.get(record.program)
         try:
             run = self._new(record, program, opened=True)
         except Exception as error:
@@ -304,7 +286,7 @@ class DurableRuns:
         state.entries = loaded.entries or None
         state.children = loaded.children
         for key, name, value in loaded.signals:
-            self._deliver(run, key, name, value)
+            self.elsewhere.deliver(run, key, name, value)
 
     def _cannot_begin(self, record: RunRecord, error: Exception) -> Run[Any]:
         """The stored arguments no longer fit the program: the run fails, its journal stays for a repaired one."""
@@ -324,14 +306,14 @@ class DurableRuns:
         run_id = child_id(owner.id, family.spawned)
         loaded = owner._durable.children.get(run_id)
         if loaded is None:
-            return self.start(program, args, run_id, owner.id)
-        name = self._programs.name_for(program)
+            return self.start(program, args, run_id, owner)
+        name = self.programs.name_for(program)
         if loaded.record.program != name:
             raise ReplayMismatch(
                 f"child {family.spawned} of run {owner.id} was {loaded.record.program} and is now {name}",
                 remedy="restore the old order of children, or gate the change with Version",
             )
-        outcome = self._outcome(loaded.record)
+        outcome = self.outcome_of(loaded.record)
         if outcome is None:
             loaded.children = owner._durable.children
             return self._runs.get(run_id) or self.bring_back(loaded)
@@ -339,135 +321,24 @@ class DurableRuns:
         run._outcome, run._done, run._settled = outcome, True, True
         return run
 
-    def _outcome(self, record: RunRecord) -> Outcome[Any] | None:
-        known = record.program in self._programs
-        return record.outcome(return_type(self._programs.get(record.program)) if known else Any)
+    def outcome_of(self, record: RunRecord) -> Outcome[Any] | None:
+        """How a run ended, its value as its program declares it; None while it is unfinished."""
+        known = record.program in self.programs
+        return record.outcome(return_type(self.programs.get(record.program)) if known else Any)
 
-    # -- watching runs that are executed elsewhere
-
-    def _tell_watchers(self, run: Run[Any], outcome: Outcome[Any]) -> None:
-        for handle in self._watched.pop(run.id, ()):
-            self._scheduler.conclude(handle, outcome)
-
-    def watch(self, run_id: str, program: str) -> Run[Any]:
-        """A handle of a run that is executed elsewhere."""
-        run: Run[Any] = Run(run_id, program, self._scheduler)
-        run._done = True
-        self._watched.setdefault(run_id, []).append(run)
-        return run
-
-    async def look_at_watched(self) -> None:
-        """Tell the handles of runs that ended elsewhere."""
-        for run_id in list(self._watched):
-            found = await self.log.get(RUNS, run_id)
-            outcome = None if found is None else self._outcome(msgspec.json.decode(found.value, type=RunRecord))
-            if outcome is not None:
-                for handle in self._watched.pop(run_id, ()):
-                    self._scheduler.conclude(handle, outcome)
-
-    # -- signals and cancellation
+    # -- by hand
 
     async def signal(self, run_id: str, name: str, value: Any = None) -> bool:
         """Send a value to a durable run, wherever it is executed. Durable when this returns; False if it is over."""
-        if not name or "#" in name or "~" in name:
-            raise RunError(f"a signal cannot be named {name!r}", remedy="leave out # and ~")
-        return await self._send(run_id, name, value)
-
-    async def _send(self, run_id: str, name: str, value: Any) -> bool:
-        text = encode(value, "value")
-        if await self.log.get(LIVE, run_id) is None:
-            return False
-        self._signals += 1
-        key = signal_key(run_id, name, self._scheduler.clock.wall_ms(), self._signals)
-        await self.log.commit(Batch([Put(SIGNALS, key, text)]))
-        run = self._runs.get(run_id)
-        if run is not None:
-            self._deliver(run, key, name, decode(text))
-        return True
+        return await self.elsewhere.signal(run_id, name, value)
 
     async def cancel(self, run_id: str, reason: Any = None) -> bool:
         """Cancel a durable run, wherever it is executed; False if it is over."""
         run = self._runs.get(run_id)
-        if run is not None:
-            return run.cancel(reason)
-        return await self._send(run_id, CANCEL_SIGNAL, reason)
-
-    def _deliver(self, run: Run[Any], key: str, name: str, value: Any) -> None:
-        if key in self._delivered or run._done:
-            return
-        if name == CANCEL_SIGNAL:
-            self._scheduler.timer(0, lambda: run.cancel(value))
-            return
-        self._delivered.add(key)
-        self._mailboxes.deliver(run, name, value, key)
-
-    async def look_at_signals(self) -> None:
-        """Deliver the signals that other nodes sent to runs of this one; forget those that were received."""
-        waiting = set()
-        async for record in self.log.scan(SIGNALS):
-            waiting.add(record.key)
-            run_id, name, _ = record.key.split("#", 2)
-            run = self._runs.get(run_id)
-            if run is not None and run._durable is not None and run._durable.opened:
-                self._deliver(run, record.key, name, msgspec.json.decode(record.value))
-        self._delivered &= waiting
-
-    # -- by hand
-
-    async def retry(self, run_id: str) -> Run[Any]:
-        """Go on with a run that failed or was cancelled, from its journal, with the program as it is now."""
-        found = await self.log.get(RUNS, run_id)
-        if found is None:
-            raise UnknownRun(f"no durable run has the id {run_id!r}", remedy="`mainspring runs list` shows all")
-        record = msgspec.json.decode(found.value, type=RunRecord)
-        if record.state not in ("failed", "cancelled"):
-            raise NotFinished(f"run {run_id} is {record.state}", remedy="only failed and cancelled runs are retried")
-        self._programs.get(record.program)
-        again = RunRecord(
-            id=record.id,
-            program=record.program,
-            args=record.args,
-            created=record.created,
-            updated=self._scheduler.clock.wall_ms(),
-            parent=record.parent,
-            forked_from=record.forked_from,
-            forked_at=record.forked_at,
-            retries=record.retries + 1,
-        )
-        operations = [Put(RUNS, run_id, encode_record(again), found.version), Put(LIVE, run_id, self.owner())]
-        if not await self.commit([*operations]):
-            raise NotFinished(f"run {run_id} changed meanwhile", remedy="look at it again")
-        revived = await self.revive(again)
-        assert revived is not None
-        return revived
-
-    async def fork(self, run_id: str, at: int, new_id: str | None = None) -> Run[Any]:
-        """A new run of the same program and arguments that begins with the first `at` answers of another."""
-        history = await self.store.history(run_id)
-        known = [entry for entry in history.journal if entry.answered]
-        if not 0 <= at <= len(known):
-            raise RunError(f"run {run_id} has {len(known)} answered effects, not {at}", remedy="choose a step it took")
-        new_id = check_id(new_id) if new_id is not None else f"run-{self._source.getrandbits(96):024x}"
-        now = self._scheduler.clock.wall_ms()
-        record = RunRecord(
-            id=new_id,
-            program=history.run.program,
-            args=history.run.args,
-            created=now,
-            updated=now,
-            forked_from=run_id,
-            forked_at=at,
-        )
-        self._programs.get(record.program)
-        copies = [Put(JOURNAL, entry_key(new_id, i), encode_record(entry)) for i, entry in enumerate(known[:at])]
-        start = [Put(RUNS, new_id, encode_record(record), ABSENT), Put(LIVE, new_id, self.owner())]
-        if not await self.commit([*start, *copies]):
-            raise RunConflict(f"the id {new_id!r} is taken", remedy="choose another id")
-        revived = await self.revive(record)
-        assert revived is not None
-        return revived
+        return run.cancel(reason) if run is not None else await self.elsewhere.cancel(run_id, reason)
 
     async def history(self, run_id: str) -> History:
+        """A run and its journal."""
         return await self.store.history(run_id)
 
     async def find(self, run_id: str) -> Run[Any]:
@@ -476,12 +347,22 @@ class DurableRuns:
         if run is not None:
             return run
         record = await self.store.record(run_id)
-        handle = self.watch(run_id, record.program)
-        outcome = self._outcome(record)
-        if outcome is not None:
-            self._watched[run_id].remove(handle)
+        handle: Run[Any] = Run(run_id, record.program, self._scheduler)
+        handle._done = True
+        outcome = self.outcome_of(record)
+        if outcome is None:
+            self.elsewhere.watch(handle)
+        else:
             self._scheduler.conclude(handle, outcome)
         return handle
+
+    async def retry(self, run_id: str) -> Run[Any]:
+        """Go on with a run that failed or was cancelled, from its journal, with the program as it is now."""
+        return await retry(self, run_id)
+
+    async def fork(self, run_id: str, at: int, new_id: str | None = None) -> Run[Any]:
+        """A new run of the same program and arguments that begins with the first `at` answers of another."""
+        return await fork(self, run_id, at, new_id)
 
     # -- writing
 
@@ -532,24 +413,3 @@ def _same_program(run: Run[Any], name: str) -> Run[Any]:
 
 def _conflict(run_id: str, program: str) -> RunConflict:
     return RunConflict(f"run {run_id} is a run of {program}", remedy="use another id for another program")
-
-
-def encode_arguments(program: Program, args: tuple[Any, ...]) -> Raw:
-    """The arguments as a JSON array; Unserialisable names the parameter and the path inside it."""
-    types, names = parameter_types(program), _parameter_names(program)
-    texts = []
-    for index, argument in enumerate(args):
-        path = names[index] if index < len(names) else f"args[{index}]"
-        texts.append(encode(argument, path, types[index] if index < len(types) else Any))
-    return Raw(b"[" + b",".join(texts) + b"]")
-
-
-def decode_arguments(program: Program, args: Raw) -> tuple[Any, ...]:
-    types = parameter_types(program)
-    parts = msgspec.json.decode(args, type=list[Raw])
-    return tuple(decode(part, types[i] if i < len(types) else Any) for i, part in enumerate(parts))
-
-
-def _parameter_names(program: Program) -> tuple[str, ...]:
-    code = getattr(program, "__code__", None)
-    return () if code is None else code.co_varnames[: code.co_argcount]

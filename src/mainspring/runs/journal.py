@@ -1,9 +1,9 @@
 """What a durable run leaves in the log, and how a journal is compared with a program.
 
-Four spaces of records, all JSON:
+Five spaces of records, all JSON:
 
-    runs            id -> RunRecord: what was started, how it ended
-    runs/live       id -> the node that executes it; exists only while the run is unfinished
+    runs/live       id -> RunRecord of an unfinished run, with the node that executes it
+    runs            id -> RunRecord of a finished one; a run is in one of the two, never in both
     runs/done       end time and id -> nothing; lets retention find the oldest
     journal/runs    id#index -> Entry: one effect and its answer
     runs/signals    id#name#order -> a signal nobody received yet
@@ -71,7 +71,9 @@ class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     value: Raw = NULL  # of a run that ended with a value
     error: dict[str, str] | None = None  # type, message and code of one that failed
     reason: Raw = NULL  # of one that was cancelled
+    owner: str | None = None  # the node that executes it, while it is unfinished
     parent: str | None = None
+    has_children: bool = False
     forked_from: str | None = None
     forked_at: int | None = None
     retries: int = 0
@@ -180,7 +182,7 @@ def reason_json(reason: Any) -> Raw:
 
 def finish(record: RunRecord, outcome: Outcome[Any], value: bytes, wall_ms: int) -> None:
     """Write the outcome into the record; `value` is the encoded value of a Value."""
-    record.updated = wall_ms
+    record.updated, record.owner = wall_ms, None
     if isinstance(outcome, Value):
         record.state, record.value = "value", Raw(value)
     elif isinstance(outcome, Failed):

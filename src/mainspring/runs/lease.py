@@ -76,6 +76,13 @@ class Lease:
             if lease.node != self.node:
                 yield lease, record.version
 
+    async def is_alive(self, node: str | None, wall_ms: int) -> bool:
+        """Whether another node's lease still stands."""
+        async for lease, _ in self.others():
+            if lease.node == node:
+                return lease.until > wall_ms
+        return False
+
     async def fence(self, lease: LeaseRecord, version: int) -> bool:
         """Take away a lease that ran out; False when its owner renewed it meanwhile."""
         value = msgspec.json.encode(LeaseRecord(lease.node, 0, self.node))

@@ -177,7 +177,7 @@ class Runtime:
 
     @property
     def durable(self) -> DurableRuns:
-        """The durable runs: `signal`, `cancel`, `retry`, `fork`, `find`, `history`, and `store.list`."""
+        """The durable runs: `signal`, `cancel`, `retry`, `fork`, `find`, `history`, and `store.runs`."""
         if self._durable is None:
             raise RunError("this runtime has no log", remedy="make it with Runtime(log=...)")
         return self._durable

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from typing import Final
 
-import msgspec
-
-from mainspring.log import Put
 from mainspring.runs.durable_runs import DurableRuns
-from mainspring.runs.journal import LIVE, RUNS, RunRecord, decode_record
+from mainspring.runs.journal import LIVE, RunRecord, decode_record
 from mainspring.runs.scheduler import Scheduler
-from mainspring.runs.store import UnknownRun
+
+CHUNK: Final = 500  # runs whose journals are read together: bounds the memory, not the number of runs
 
 logger = logging.getLogger("mainspring.runs")
 
@@ -70,8 +68,8 @@ class Service:
         try:
             await self._durable.renew()
             await self._recover()
-            await self._durable.look_at_signals()
-            await self._durable.look_at_watched()
+            await self._durable.elsewhere.look_at_signals()
+            await self._durable.elsewhere.look_at_watched()
             await self._forget_old()
         except Exception:
             logger.exception("a recovery pass failed and will be tried again")
@@ -88,51 +86,46 @@ class Service:
         if not self._look_again and not self._gone:
             return
         self._look_again = False
+        chunk: list[RunRecord] = []
         async for live in self._durable.log.scan(LIVE):
             if self._durable.executes(live.key):
                 continue
-            owner = msgspec.json.decode(live.value, type=str)
-            if owner != self._durable.lease.node:
-                if owner not in self._gone:
-                    continue
-                if not await self._durable.commit([Put(LIVE, live.key, self._durable.owner(), live.version)]):
-                    continue
-            await self._go_on(live.key)
+            record = decode_record(live.value)
+            if record.owner == self._durable.lease.node or (
+                record.owner in self._gone and await self._durable.claim(record, live.version)
+            ):
+                chunk.append(record)
+            if len(chunk) >= CHUNK:
+                await self._go_on(chunk)
+                chunk = []
+        await self._go_on(chunk)
         for node in self._gone:
             await self._durable.lease.forget(node)
         self._gone.clear()
 
     async def _fence_the_gone(self) -> None:
         now = self._scheduler.clock.wall_ms()
-        owners: set[str] = set()
+        known = {self._durable.lease.node}
         async for lease, version in self._durable.lease.others():
-            owners.add(lease.node)
+            known.add(lease.node)
             if lease.until < now and (lease.fenced_by or await self._durable.lease.fence(lease, version)):
                 logger.warning("node %s is gone; its durable runs go on here", lease.node)
                 self._gone.add(lease.node)
         if self._look_again:
             async for live in self._durable.log.scan(LIVE):
-                owner = msgspec.json.decode(live.value, type=str)
-                if owner not in owners and owner != self._durable.lease.node:
+                owner = decode_record(live.value).owner or ""
+                if owner not in known:
                     self._gone.add(owner)  # it gave its lease back and left runs behind
 
-    async def _go_on(self, run_id: str) -> None:
-        try:
-            record = await self._durable.store.record(run_id)
-            if record.parent is not None and await self._has_living_parent(record):
-                return  # its parent brings it back
-            if await self._durable.revive(record) is not None:
-                self.recovered += 1
-            else:
-                logger.warning("run %s waits for program %s, which is not registered", run_id, record.program)
-        except UnknownRun:
-            logger.error("run %s is marked as unfinished and has no record", run_id)
-        except Exception:
-            logger.exception("run %s cannot go on", run_id)
-
-    async def _has_living_parent(self, record: RunRecord) -> bool:
-        found: Any = await self._durable.log.get(RUNS, record.parent or "")
-        return found is not None and decode_record(found.value).state == "running"
+    async def _go_on(self, records: list[RunRecord]) -> None:
+        """Execute these runs again, except children whose parent will bring them back."""
+        mine = []
+        for record in records:
+            if record.program not in self._durable.programs:
+                logger.warning("run %s waits for program %s, which is not registered", record.id, record.program)
+            elif record.parent is None or await self._durable.log.get(LIVE, record.parent) is None:
+                mine.append(record)
+        self.recovered += len(await self._durable.revive(mine))
 
     # -- retention
 
