@@ -6,7 +6,7 @@ gives offsets and versions, and collects flat lists of values for a few many-row
 taken out of the lists again, so no savepoint is needed, and its neighbours do not notice.
 
 Why many-row statements: Python's sqlite3 lets go of the interpreter lock at every step of a statement. With a busy
-event loop beside it each step can wait for its turn again; 512 rows by `executemany` were measured at 13 ms, by one
+thread beside it each step can wait for its turn again; 512 rows by `executemany` were measured at 13 ms, by one
 statement at 2.3 ms. Fewer steps are worth more here than anything inside them.
 
 `Append` is by far the most frequent operation and is handled inline; the rest is dispatched.

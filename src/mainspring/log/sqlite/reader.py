@@ -1,7 +1,7 @@
 """Reading the file.
 
 A page of events comes back as one row: SQLite concatenates each column, and a second column has the lengths to cut it
-by. It looks odd, and it is the same reason as for many-row inserts: with a busy event loop beside it, 64 rows fetched
+by. It looks odd, and it is the same reason as for many-row inserts: with a busy thread beside it, 64 rows fetched
 one by one took 2.2 ms, in one row 0.3 ms.
 """
 
