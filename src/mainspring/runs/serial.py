@@ -10,6 +10,7 @@ declared type, keys that are not text, sets without a declared type.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import typing
 from typing import Any, Final
@@ -102,6 +103,7 @@ def _check_other(value: Any, path: str) -> None:
         raise Unserialisable(path, f"a value of type {type(value).__name__}") from None
 
 
+@functools.lru_cache(maxsize=512)
 def parameter_types(program: Any) -> list[Any]:
     """The declared types of a program's positional parameters, in order; Any where it says nothing usable."""
     hints = hints_of(program)
@@ -111,6 +113,7 @@ def parameter_types(program: Any) -> list[Any]:
     return [usable(hints.get(name, Any)) for name in code.co_varnames[: code.co_argcount]]
 
 
+@functools.lru_cache(maxsize=512)
 def return_type(program: Any) -> Any:
     return usable(hints_of(program).get("return", Any))
 
