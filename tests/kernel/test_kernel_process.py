@@ -86,9 +86,10 @@ async def test_a_process_that_dies_is_a_crash_and_is_replaced(kernel: Kernel) ->
 async def test_a_process_killed_from_outside_is_replaced(kernel: Kernel) -> None:
     """Checklist 124."""
     pid = await kernel.ask("command", "Apart.Pid", {})
+    noticed = asyncio.Event()
+    kernel.observe(lambda passing: noticed.set() if passing.type == "Sys.ActorCrash" else None)
     os.kill(pid, signal.SIGKILL)
-    while not kernel.exchange.counters["restarts"]:
-        await asyncio.sleep(0.01)
+    await noticed.wait()
     assert await kernel.ask("command", "Apart.Pid", {}) != pid
     spinning = asyncio.ensure_future(kernel.ask("command", "Apart.Spin", {}))
     await kernel.ask("query", "Here.Double", 1)

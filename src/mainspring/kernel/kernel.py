@@ -24,12 +24,11 @@ from mainspring.errors import BootError
 from mainspring.kernel import faults
 from mainspring.kernel.blob import BlobKeeper
 from mainspring.kernel.capability import Capability, Contract, Plan, RestartPolicy
-from mainspring.kernel.context import answer_data
 from mainspring.kernel.durable import OUTCOME_TTL_MS, DurableLane
 from mainspring.kernel.exchange import Exchange, Observer
 from mainspring.kernel.faults import CapabilityError, ErrorData, NotConfigured
 from mainspring.kernel.lineage import Node, causation_tree
-from mainspring.kernel.pending import Caller, Mail, Origin
+from mainspring.kernel.pending import Asker, Caller, Mail, Origin
 from mainspring.kernel.slots import slot_for
 from mainspring.kernel.supervisor import Slot, said
 from mainspring.kernel.timers import Timers
@@ -161,6 +160,7 @@ class Kernel:
             slot.attach()
         if self._own_loop:
             self.loop.attach()
+        self._aio = asyncio.get_running_loop()
         self.running = True
         for slot in self._slots:
             try:
@@ -290,7 +290,7 @@ class Kernel:
 
     # --- asking --------------------------------------------------------------------------------------------------
 
-    async def ask(
+    def ask(
         self,
         kind: str,
         type: str,
@@ -299,23 +299,31 @@ class Kernel:
         timeout_ms: float | None = None,
         correlation: str | None = None,
         causation: str | None = None,
-    ) -> Any:
-        """Send a command or a query and wait for its outcome: the reply's data, or `Fail` with the error's code."""
+    ) -> asyncio.Future[Any]:
+        """Send a command or a query; await the outcome: the reply's data, or `Fail` with the error's code.
+
+        It is sent by calling, not by awaiting. Giving up the wait does not take it back.
+        """
         if kind not in ("command", "query"):
             raise ValueError(f"ask takes a command or a query, not {kind!r}")
         if not is_type(type):
             raise ValueError(f"{type!r} is not a message type: two PascalCase segments, like Memory.Get")
         if timeout_ms is not None and not 0 < timeout_ms < float("inf"):
             raise ValueError("timeout_ms must be a positive, finite number")
-        metadata = Metadata(self.ids(), self.clock.wall_ms(), correlation, causation, timeout_ms)
-        answer = await self.exchange_request(Message(kind, type, encode_data(data), metadata))  # type: ignore[arg-type]
-        return answer.data if answer.kind == "reply" else answer_data(answer)
+        if not self.running:
+            raise NotConfigured("the kernel is not running", remedy="await kernel.start() first")
+        metadata = Metadata(self.ids(), self.exchange.wall_ms(), correlation, causation, timeout_ms)
+        waiter: asyncio.Future[Any] = self._aio.create_future()
+        caller: Origin = Asker(waiter, self._asked)
+        message = Message(kind, type, encode_data(data), metadata)  # type: ignore[arg-type]
+        self.loop.offer(self.exchange.turn_request, (message, caller))
+        return waiter
 
     def exchange_request(self, message: Message) -> asyncio.Future[Message]:
         """Send a request; the future gives its reply or error message."""
         if not self.running:
             raise NotConfigured("the kernel is not running", remedy="await kernel.start() first")
-        waiter: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[Message] = self._aio.create_future()
         caller: Origin = Caller(waiter, self._asked)
         self.loop.offer(self.exchange.turn_request, (message, caller))
         return waiter

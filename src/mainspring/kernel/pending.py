@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import msgspec
 
+from mainspring.kernel.faults import fail_from
 from mainspring.message import Message
 
 if TYPE_CHECKING:
@@ -67,9 +68,9 @@ class Nobody:
 
 
 class Caller(msgspec.Struct, eq=False):
-    """The origin of one `kernel.ask` or `ctx.send`: a future that gets the answer, whatever its size."""
+    """The origin of one `ctx.send`: a future that gets the answer, whatever its size."""
 
-    waiter: asyncio.Future[Message]
+    waiter: asyncio.Future[Any]
     open: dict[str, Mail]
     external: ClassVar[bool] = False
 
@@ -80,6 +81,20 @@ class Caller(msgspec.Struct, eq=False):
 
     def settled(self) -> None:
         return
+
+
+class Asker(Caller):
+    """The origin of one `kernel.ask`: its future gives the reply's data, or raises the error."""
+
+    def deliver(self, message: Message) -> bool:
+        waiter = self.waiter
+        if waiter.done():
+            return True
+        if message.kind == "reply":
+            waiter.set_result(message.data)
+        else:
+            waiter.set_exception(fail_from(message.data, message.type))
+        return True
 
 
 def same_content(one: Message, other: Message) -> bool:
