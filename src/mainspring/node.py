@@ -136,7 +136,10 @@ class Node:
         port = BusPort(self.bus)
         self.runtime.connect(ask=KernelPort(self.kernel), publish=port, events=port)
         self.heartbeat = Heartbeat(
-            self.log, retain_beats=settings.retained_beats or None, slow_enzyme_ms=settings.slow_enzyme_ms
+            self.log,
+            program=self._program if isinstance(self._program, str) else "",
+            retain_beats=settings.retained_beats or None,
+            slow_enzyme_ms=settings.slow_enzyme_ms,
         )
         self.kernel.register(*kernel_capabilities(self.kernel), run(self.kernel, self.runtime), beat(self.heartbeat))
         if self.app is not None:

@@ -47,7 +47,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     (tmp_path / "data").mkdir()
     with BlockingLog(SqliteEngine(log_file(tmp_path / "data"))) as log:
-        hb = Heartbeat(log=log)
+        hb = Heartbeat(log=log, program=f"{name}:program")
         __import__(name).program.install(hb)
         hb.signal("/sig/go")
         for _ in range(4):
@@ -92,7 +92,7 @@ def test_diff_and_lines_and_watch(run: Run) -> None:
 
 def test_replay_says_identical_or_where_it_differs(run: Run, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "4 beats, 1 to 4: identical" in run("replay", program_of(world)).output
-    assert "2 beats, 2 to 3: identical" in run("replay", program_of(world), "--from", "2", "--to", "3").output
+    assert "2 beats, 2 to 3: identical" in run("replay", "--from", "2", "--to", "3").output
     monkeypatch.setenv("CHANGED", "1")
     differs = run("replay", program_of(world), code=1).output
     assert "beat 1 differs at record" in differs
@@ -112,6 +112,8 @@ def test_signals_pauses_and_forks_are_durable(run: Run, world: Path) -> None:
     assert listed[1].startswith("second  beat 2")
     assert listed[1].endswith("forked from main at beat 2")
     assert json.loads(run("read", "/count", "--line", "second").output) == 2
+    assert "line main-at-1 continues" in run("fork", "--at", "1").output
+    assert "identical" in run("replay", "--line", "main-at-1").output
     assert run("signal", "/sig/x", "--line", "second").output == "beat 3\n"
 
 

@@ -65,6 +65,6 @@ def test_a_node_beats_when_signalled_and_resumes_after_being_killed(tmp_path: Pa
         mainspring(node, "watch", "--from", str(landed), "--count", "1")
         assert json.loads(mainspring(node, "read", "/count")) == 2
         assert json.loads(mainspring(node, "read", "/count", "--line", "again")) == 1
-        assert "identical" in mainspring(node, "replay", "counting_app:app")
+        assert "identical" in mainspring(node, "replay")
         node.signal(signal.SIGTERM)
         assert node.wait() == 0

@@ -42,7 +42,8 @@ class Heartbeat(Timeline):
     call `await heartbeat.open()` before the first signal, and `abeat` instead of `beat`.
 
     Signals may come from any thread; one beat runs at a time. `parallel` ("threads" or "processes", with `workers`)
-    calls independent enzymes side by side; the results are the same bytes. Other keywords are the fields of `Rules`.
+    calls independent enzymes side by side; the results are the same bytes. `program` (MODULE:APP) is noted in the log,
+    for whoever replays the line. Other keywords are the fields of `Rules`.
     """
 
     def __init__(
@@ -50,13 +51,14 @@ class Heartbeat(Timeline):
         log: BlockingLog | AsyncLog | None = None,
         *,
         line: str = "main",
+        program: str = "",
         parallel: str | None = None,
         workers: int = 4,
         **rules: Any,
     ) -> None:
         if "backoff_beats" in rules:
             rules["backoff_beats"] = tuple(rules["backoff_beats"])
-        super().__init__(Rules(**rules), log, line)
+        super().__init__(Rules(**rules), log, line, program)
         self._lock = threading.RLock()
         self._arrivals: list[tuple[int, Impulse]] = []  # from outside while a beat runs
         self._deferred: list[object] = []  # changes from outside while a beat runs

@@ -18,8 +18,9 @@ from mainspring.log import Operation
 class Keeper:
     """Between a state in memory and its line in a log."""
 
-    def __init__(self, line: Line, state: State) -> None:
+    def __init__(self, line: Line, state: State, program: str = "") -> None:
         self.line = line
+        self.program = program
         self._state = state
         self._signals: list[tuple[int, Impulse]] = []
         self._bindings: list[tuple[int, Bind]] = []
@@ -27,6 +28,7 @@ class Keeper:
         self._garbage: list[str] = []
         self._old_journals: list[str] = []
         self._saved_paused = False
+        self._origin = ("", 0)
 
     async def load(self) -> None:
         """Make the state what the line holds. Bindings the program has declared meanwhile count from the next beat."""
@@ -37,6 +39,8 @@ class Keeper:
         declared = state.bindings.records()
         self._bindings.clear()
         state.restore(kept)
+        self.program = self.program or kept.head.program
+        self._origin = kept.head.parent, kept.head.forked_at
         self._saved_paused = state.paused
         for record in declared:
             self.note_binding(state.change(Bind(*record)))
@@ -101,4 +105,4 @@ class Keeper:
             self._old_journals.extend(await self.line.journal_keys(beat))
 
     def _head(self, beat: int, digest: str) -> Head:
-        return Head(beat, digest, self._state.paused, self._state.oldest)
+        return Head(beat, digest, self._state.paused, self._state.oldest, *self._origin, self.program)

@@ -71,6 +71,7 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True):
     oldest: int = 1  # the first beat whose details are kept
     parent: str = ""  # the line this one was forked from, and where
     forked_at: int = 0
+    program: str = ""  # MODULE:APP whose enzymes ran last
     place: int = 0  # numbers the records that are kept in order of arrival
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class Timeline:
     """A line of beats, seen from its end. `state` and `reader` are for the parts of this package."""
 
-    def __init__(self, rules: Rules, log: BlockingLog | AsyncLog | None, line: str) -> None:
+    def __init__(self, rules: Rules, log: BlockingLog | AsyncLog | None, line: str, program: str) -> None:
         self.rules = rules
         self.state = State(rules, keep_journals=None if log is None else RECENT)
         self._running = False
@@ -41,7 +41,7 @@ class Timeline:
         self._keeper: Keeper | None = None
         if log is not None:
             lasting = Line(Unhurried(log) if isinstance(log, BlockingLog) else log, line)
-            self._keeper = Keeper(lasting, self.state)
+            self._keeper = Keeper(lasting, self.state, program)
         self.reader = Reader(self.state, self._keeper.line if self._keeper is not None else None)
 
     async def open(self) -> None:
@@ -81,6 +81,11 @@ class Timeline:
         """The records of a beat as they were written, checked against their digest; `unknown_beat` when not kept."""
         self._need_blocking("aread")
         return run_now(self.reader.checked_journal(beat))
+
+    @property
+    def program(self) -> str:
+        """MODULE:APP of the program that ran this line's beats, where it was told."""
+        return "" if self._keeper is None else self._keeper.program
 
     def verify(self) -> list[int]:
         """The beats whose kept journals do not fit their digests or are missing; empty when all is well."""

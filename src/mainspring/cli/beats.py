@@ -200,7 +200,9 @@ def verify(
 
 @app.command()
 def replay(
-    program: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The program whose enzymes ran.")],
+    program: Annotated[
+        str | None, typer.Argument(metavar="[MODULE:APP]", help="The program; by default the one a node ran last.")
+    ] = None,
     first: Annotated[int | None, typer.Option("--from", min=1, help="First beat; by default the first kept.")] = None,
     last: Annotated[int | None, typer.Option("--to", min=1, help="Last beat; by default the last there is.")] = None,
     line: LineOption = "main",
@@ -212,9 +214,8 @@ def replay(
 
     Enzymes are really called: those that touch the world outside their stage touch it again.
     """
-    declared = load_beats(program)
     with _opened(_settings(config, data, engine), line) as heartbeat:
-        declared.install(heartbeat)
+        load_beats(program if program is not None else heartbeat.program).install(heartbeat)
         found = heartbeat.replay(first, last)
     if found.divergence is not None:
         typer.echo(str(found.divergence), err=True)
@@ -301,7 +302,9 @@ def _set_paused(settings: Settings, line: str, *, paused: bool) -> None:
 @app.command()
 def fork(
     at: Annotated[int, typer.Option("--at", min=0, help="The last beat both lines share.")],
-    new: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new line.")],
+    new: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Name of the new line; by default LINE-at-N.")
+    ] = None,
     line: LineOption = "main",
     data: DataOption = None,
     engine: EngineOption = None,
@@ -310,11 +313,12 @@ def fork(
 ) -> None:
     """Start a new line from an old beat. The old line stays as it is."""
     settings = _settings(config, data, engine, kernel_socket)
-    answer = _ask(settings, "Beat.Fork", {"at": at, "name": new}) if line == "main" else None
+    name = new if new is not None else f"{line}-at-{at}"
+    answer = _ask(settings, "Beat.Fork", {"at": at, "name": name}) if line == "main" else None
     if answer is None:
         with _opened(settings, line, write=True) as heartbeat:
-            heartbeat.fork(at, new)
-    typer.echo(f"line {new} continues line {line} with beat {at + 1}")
+            heartbeat.fork(at, name)
+    typer.echo(f"line {name} continues line {line} with beat {at + 1}")
 
 
 def _ask(settings: Settings, type: str, data: dict[str, Any]) -> dict[str, Any] | None:
