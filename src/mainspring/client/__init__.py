@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from mainspring.client.blocking import SyncClient
 from mainspring.client.client import Client
 from mainspring.client.connecting import connect
+from mainspring.client.consumer import Consumer
 from mainspring.client.errors import (
     AlreadySubscribed,
     BadArgument,
@@ -20,6 +22,7 @@ from mainspring.client.errors import (
 from mainspring.client.event import Event, StoredEvent
 from mainspring.client.link import Options
 from mainspring.client.placing import New, Place
+from mainspring.client.replies import ReplyError
 from mainspring.client.stall import Stall
 from mainspring.client.subscription import Subscription
 
@@ -31,6 +34,7 @@ __all__ = [
     "Client",
     "ClientError",
     "Closed",
+    "Consumer",
     "Event",
     "EventTooLarge",
     "New",
@@ -38,9 +42,11 @@ __all__ = [
     "NotEncodable",
     "Options",
     "Place",
+    "ReplyError",
     "Stall",
     "StoredEvent",
     "Subscription",
+    "SyncClient",
     "TimedOut",
     "Uncertain",
     "connect",

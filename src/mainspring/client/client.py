@@ -10,34 +10,36 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sized
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sized
 from contextlib import AbstractContextManager, nullcontext
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Literal, TypeVar, overload
-from urllib.parse import quote
 
+from mainspring.client.consumer import Consumer, Delay, Policy
 from mainspring.client.conversation import Held
-from mainspring.client.errors import BadArgument, ClientError, EventTooLarge, NodeRefused, TimedOut
-from mainspring.client.event import StoredEvent, decoder
-from mainspring.client.frames import Ok, check_texts, encode_event
-from mainspring.client.link import Link
+from mainspring.client.errors import BadArgument, ClientError, EventTooLarge, TimedOut
+from mainspring.client.event import Event, decoder
+from mainspring.client.frames import check_texts, encode_event
 from mainspring.client.placing import Awaited, Counted, New, Place, Tally
 from mainspring.client.publishing import Outgoing
+from mainspring.client.replies import Requests, reply, responder
 from mainspring.client.stall import Stall, StallWatch
-from mainspring.client.start import Start, moment_ms, seek_frame, start_frame
+from mainspring.client.start import Start, moment_ms, start_frame
 from mainspring.client.subscription import Subscription
+from mainspring.client.topics import TopicVerbs
 
 logger = logging.getLogger("mainspring.client")
 
 T = TypeVar("T")
 
 
-class Client(Link):
+class Client(TopicVerbs):
     """A connection to the bus, and what can be asked of it. Made by `connect`."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._subscriptions: set[Subscription[Any]] = set()
+        self._requests = Requests(self)
         self._watched = False
 
     # -- publishing
@@ -229,6 +231,70 @@ class Client(Link):
             self.run(self._watch(), "stall watch")
         return subscription
 
+    def consume(
+        self,
+        topic: str,
+        handler: Callable[[Event[Any]], Awaitable[object]],
+        *,
+        group: str,
+        concurrency: int = 1,
+        policy: Policy = "after",
+        retry_delay: Delay = 1.0,
+        timeout: float | None = None,
+        lease: float = 30.0,
+        max_inflight: int | None = None,
+        **subscribing: Any,
+    ) -> Consumer[Any]:
+        """Call `handler` with every event, `concurrency` at a time; see `Consumer`. The rest is as for `subscribe`.
+
+        `lease` is the node's time for an acknowledgement (30 s by default); it is extended while a handler runs.
+        """
+        in_order = concurrency == 1 and policy == "after"  # then one acknowledgement can stand for many
+        subscription = self.subscribe(
+            topic,
+            group=group,
+            max_inflight=max_inflight or max(64, 2 * concurrency),
+            ack="upto" if in_order else "each",
+            **subscribing,
+        )
+        return Consumer(
+            subscription,
+            handler,
+            concurrency=concurrency,
+            policy=policy,
+            retry_delay=retry_delay,
+            timeout=timeout,
+            lease=lease,
+        )
+
+    # -- asking
+
+    async def request(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+        timeout: float = 30.0,
+        type: Any = None,
+    ) -> Any:
+        """Publish a request and wait for the payload of its reply, decoded into `type`.
+
+        Raises TimedOut when none came, and ReplyError when the responder failed.
+        """
+        return await self._requests.request(topic, payload, key, headers, timeout, type)
+
+    async def reply(self, request: Event[Any], payload: Any, *, error: str = "") -> None:
+        """Answer a request; durable when it returns. `error` (a code) makes it a failure with `payload` as its text."""
+        await reply(self, request, payload, error)
+
+    def respond(
+        self, topic: str, handler: Callable[[Event[Any]], Awaitable[Any]], *, group: str, **consuming: Any
+    ) -> Consumer[Any]:
+        """Answer every request on a topic with what `handler` returns; an error it raises goes to the requester."""
+        return self.consume(topic, responder(self, handler), group=group, **consuming)
+
     async def _leave(self) -> None:
         await asyncio.gather(*(one.close() for one in list(self._subscriptions)))
 
@@ -252,99 +318,6 @@ class Client(Link):
                 stall = watch.check(self.clock.now_ms(), self.connected, subscription.settled, lag)
                 if stall is not None:
                     (self.options.on_stall or _log_stall)(stall)
-
-    # -- around a topic
-
-    async def seek(self, topic: str, group: str, to: Start) -> None:
-        """Move a whole group: to "beginning", "latest", an offset, a datetime, or a timedelta ago."""
-        place = seek_frame(to, self.clock.wall_ms())
-        await self.http.call("POST", f"/groups/{quote(topic, safe='')}/{quote(group, safe='')}/seek", place)
-
-    async def lag(self, topic: str, group: str) -> int:
-        """How many events of the topic the group has not settled."""
-        offsets = await self.http.call("GET", f"/topics/{quote(topic, safe='')}/offsets")
-        found = (each["groups"].get(group) for each in offsets["partitions"])
-        return sum(each["lag"] for each in found if each is not None)
-
-    async def replay(
-        self,
-        topic: str,
-        *,
-        since: datetime | timedelta | int | None = None,
-        until: datetime | timedelta | int | None = None,
-        type: Any = None,
-    ) -> AsyncIterator[StoredEvent[Any]]:
-        """Stored events between two moments, without a group and without acknowledging; ends with what is there."""
-        now = self.clock.wall_ms()
-        params = {}
-        if since is not None:
-            params["from"] = str(moment_ms(since, now))
-        if until is not None:
-            params["to"] = str(moment_ms(until, now))
-        decode = decoder(type)
-        async for page in self.http.read(topic, params=params):
-            for envelope in page:
-                yield StoredEvent(envelope, decode)
-
-    async def put_topic(self, topic: str, **settings: Any) -> dict[str, Any]:
-        """Create a topic or change its settings (`partitions=4`, `maxAttempts=3`, ...); its settings now."""
-        found: dict[str, Any] = await self.http.call("POST", "/topics", {"topic": topic, **settings})
-        return found
-
-    async def schedule(
-        self,
-        name: str,
-        topic: str,
-        payload: Any,
-        *,
-        every: float | None = None,
-        cron: str | None = None,
-        key: str | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> int:
-        """Publish an event again and again: `every` seconds, or as `cron` says (five fields, UTC).
-
-        The node keeps the schedule; a second one of the same name replaces it. Gives the epoch ms of its next event.
-        """
-        members = {
-            "name": name,
-            "topic": topic,
-            "payload": payload,
-            "every": None if every is None else round(every * 1000),
-            "cron": cron,
-            "key": key,
-            "headers": headers,
-        }
-        return (await self._request("SCHEDULE", members)).next
-
-    async def unschedule(self, name: str) -> None:
-        """Forget a schedule."""
-        await self._request("UNSCHEDULE", {"name": name})
-
-    async def _request(self, type: str, members: dict[str, Any]) -> Ok:
-        """A request that may safely be made twice: after a lost connection it is made again."""
-        while True:
-            if self._ended is not None:
-                raise self._ended
-            future: asyncio.Future[Ok] = self._loop.create_future()
-
-            def answered(answer: Ok | ClientError, future: asyncio.Future[Ok] = future) -> None:
-                if future.done():
-                    return
-                if isinstance(answer, Ok):
-                    future.set_result(answer)
-                else:
-                    future.set_exception(answer)
-
-            self.conversation.request(type, members, answered)
-            try:
-                return await future
-            except NodeRefused as error:
-                if error.code != "connection_lost":
-                    raise
-
-    def wall_ms(self) -> int:
-        return self.clock.wall_ms()
 
 
 async def _each(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:

@@ -1,8 +1,9 @@
 """What a client says to a node and what it makes of the answers, without a socket.
 
 A conversation outlives connections. Told that one opened, it asks again for every subscription and sends every event
-that was not confirmed; told that it was lost, it forgets leases and takes back what was under way. Each connection is
-an epoch: an acknowledgement that belongs to an older epoch is dropped, because its lease died with the connection.
+that was not confirmed; told that it was lost, it forgets leases and takes back what was under way. Each time a
+subscription is asked for is an epoch: an acknowledgement that belongs to an older one is dropped, because its lease
+died with the connection.
 
 A subscription is asked for with its start only until the node has confirmed it once. After that the group has a place
 of its own, and asking with a start again would move the whole group back.
@@ -43,8 +44,8 @@ class Held:
 
     __slots__ = (
         "ack_each",
-        "asked",
         "confirmed",
+        "epoch",
         "group",
         "heads",
         "on_answer",
@@ -62,7 +63,7 @@ class Held:
         self.start = start
         self.options = options
         self.confirmed = False
-        self.asked = False  # on this connection
+        self.epoch = 0  # of its leases; 0: it has none
         self.ack_each = options.get("ack") == "each"
         self.upto: dict[int, int] = {}  # partition -> acknowledged up to, not sent yet
         self.on_events: Callable[[list[Delivered], int], None] = lambda _events, _epoch: None
@@ -78,8 +79,8 @@ class Conversation:
     """The state behind one client. `wake` is called when there is something to send; `take` gives it."""
 
     def __init__(self, now_ms: Callable[[], int], wake: Callable[[], None], *, dedupe_window_ms: int) -> None:
-        self.epoch = 0
         self.open = False
+        self._epoch = 0
         self._wake = wake
         self._frames: list[bytes] = []
         self._corr = 0
@@ -93,7 +94,6 @@ class Conversation:
 
     def opened(self) -> None:
         self.open = True
-        self.epoch += 1
         for held in self._held.values():
             self._ask_for(held)
         unsent, self._unsent = self._unsent, deque()
@@ -104,11 +104,10 @@ class Conversation:
     def lost(self) -> None:
         """Leases are gone, answers will not come."""
         self.open = False
-        self.epoch += 1
         self._frames.clear()
         self._acked.clear()
         for held in self._held.values():
-            held.asked = False
+            held.epoch = 0
             held.upto.clear()
             held.on_drop()
         asked, self._asked = self._asked, {}
@@ -119,7 +118,6 @@ class Conversation:
     def end(self, error: ClientError) -> None:
         """No connection will come any more."""
         self.open = False
-        self.epoch += 1
         self.publishing.fail_all(error)
         held, self._held = self._held, {}
         for one in held.values():
@@ -161,20 +159,18 @@ class Conversation:
         if self.open:
             self._ask_for(held)
 
-    def change(self, held: Held, start: dict[str, Any] | None = None, answered: Answered | None = None) -> None:
-        """Ask again, with other options or (once) to move the group to `start`."""
-        told = answered or (lambda _: None)
+    def change(self, held: Held) -> None:
+        """Its options are others now; the next connection would ask with them anyway."""
         if self.open and held.confirmed:
-            self._ask(held, start, told)
-        else:
-            told(NodeRefused("there is no connection", code="connection_lost"))
+            self._ask(held, None, lambda _: None)
 
     def unsubscribe(self, held: Held, answered: Answered) -> None:
         """Leave; what is held is given back at once."""
         if self._held.pop((held.topic, held.group), None) is None:
             answered(Ok())
-        elif self.open and held.asked:
+        elif self.open:
             self.flush_acks(held)
+            held.epoch = 0
             self.request("UNSUBSCRIBE", {"topic": held.topic, "group": held.group}, answered)
         else:
             answered(Ok())
@@ -187,7 +183,8 @@ class Conversation:
                 return  # the next connection asks again
             held.on_answer(answer)
 
-        held.asked = True
+        self._epoch += 1
+        held.epoch = self._epoch
         self._ask(held, None if held.confirmed else held.start, answered)
 
     def _ask(self, held: Held, start: dict[str, Any] | None, answered: Answered) -> None:
@@ -198,7 +195,7 @@ class Conversation:
 
     def ack(self, held: Held, partition: int, offset: int, epoch: int) -> bool:
         """False: the lease is gone."""
-        if epoch != self.epoch:
+        if epoch != held.epoch:
             return False
         if held.ack_each:
             self._send(b'%b%d,"offset":%d}' % (held.heads[0], partition, offset))
@@ -211,7 +208,7 @@ class Conversation:
         return True
 
     def nack(self, held: Held, partition: int, offset: int, epoch: int, delay_ms: int, reason: str) -> bool:
-        if epoch != self.epoch:
+        if epoch != held.epoch:
             return False
         self.flush_acks(held)
         more = b""
@@ -223,7 +220,7 @@ class Conversation:
         return True
 
     def extend(self, held: Held, partition: int, offset: int, epoch: int, ms: int) -> bool:
-        if epoch != self.epoch:
+        if epoch != held.epoch:
             return False
         self._send(b'%b%d,"offset":%d,"ms":%d}' % (held.heads[2], partition, offset, ms))
         return True
@@ -267,7 +264,7 @@ class Conversation:
     def _deliver(self, topic: str, group: str, events: list[Delivered]) -> None:
         held = self._held.get((topic, group))
         if held is not None:  # else it was on its way when the subscription ended; the node has it back
-            held.on_events(events, self.epoch)
+            held.on_events(events, held.epoch)
 
     def _refused(self, error: Error) -> None:
         if error.corr in self._asked:

@@ -128,24 +128,25 @@ class Subscription(Generic[T]):
 
     async def seek(self, to: Start) -> None:
         """Move the whole group. Events that were delivered before are no longer anybody's."""
-        start = seek_frame(to, self._client.wall_ms())
-        if start["kind"] == "latest" or not self._conversation.open:
-            self._drop()
-            await self._client.seek(self.topic, self.group, to)
-            return
-        moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def answered(answer: Ok | ClientError) -> None:
-            self._drop()  # everything before the answer is from before the move
-            if not moved.done():
-                if isinstance(answer, Ok):
-                    moved.set_result(None)
-                else:
-                    moved.set_exception(answer)
-
+        seek_frame(to, self._client.wall_ms())  # a bad place is refused before anything is given up
         await self.confirmed()
-        self._conversation.change(self.held, start, answered)
-        await moved
+        await self._leave()
+        self._arrived.clear()
+        self._confirmed = asyncio.get_running_loop().create_future()
+        try:
+            await self._client.seek(self.topic, self.group, to)
+        finally:
+            self._conversation.subscribe(self.held)
+        await self.confirmed()
+
+    async def _leave(self) -> None:
+        left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def answered(_: Ok | ClientError) -> None:
+            _wake(left)
+
+        self._conversation.unsubscribe(self.held, answered)
+        await left
 
     def resize(self, max_inflight: int) -> None:
         """Another window from now on."""
@@ -156,16 +157,9 @@ class Subscription(Generic[T]):
     async def close(self) -> None:
         """Leave the group's members; what is not settled goes to others. Idempotent."""
         if self._error is None:
-            left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-            def answered(_: Ok | ClientError) -> None:
-                if not left.done():
-                    left.set_result(None)
-
             self._client.forget(self)
             self._end(Closed(f"the subscription of {self.topic!r} is closed"))
-            self._conversation.unsubscribe(self.held, answered)
-            await left
+            await self._leave()
 
     async def __aenter__(self) -> Subscription[T]:
         self._entered = True

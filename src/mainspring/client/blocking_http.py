@@ -1,0 +1,236 @@
+"""One kept HTTP connection to a node, for code that waits: the command line and the outbox's drainer.
+
+Nothing but the standard library: a command that asks one question should not pay for an async HTTP client first. An
+answer that is an error arrives as `NodeRefused` with the node's own code, message and remedy; a node that cannot be
+reached as `CannotConnect`, which says how to start one. Whether a request that failed half-way took effect is not
+known here; who repeats one gives it an id.
+"""
+
+from __future__ import annotations
+
+import http.client
+import select
+import socket
+import ssl as ssl_module
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+import msgspec
+
+from mainspring.client.errors import BadArgument, CannotConnect, NodeRefused
+
+PATIENCE_S: Final = 30.0  # a node that says nothing for so long is as good as gone
+JSON: Final = "application/json"
+NDJSON: Final = "application/x-ndjson"
+_BROKEN: Final = (OSError, http.client.HTTPException)
+
+
+def path(*parts: str | int) -> str:
+    """A path of these segments, each percent-encoded: names may hold anything."""
+    return "".join(f"/{quote(str(part), safe='')}" for part in parts)
+
+
+class NodeConnection:
+    """Requests to the node at `url` (ws, wss, http or https), one after the other. Not for several threads."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        patience_s: float = PATIENCE_S,
+        ssl: ssl_module.SSLContext | None = None,
+    ) -> None:
+        parts = urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError:
+            port = -1
+        if parts.scheme not in ("ws", "wss", "http", "https") or not parts.hostname or port == -1:
+            raise BadArgument(f"{url!r} is no address of a node", remedy="write ws://host:port or wss://host:port")
+        self.secure = parts.scheme in ("wss", "https")
+        self.host = parts.hostname
+        self.port = port or (443 if self.secure else 80)
+        self._claims = {name: value for name, value in parse_qsl(parts.query) if name == "agent_id"}
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._patience_s = patience_s
+        self._ssl = ssl
+        self._kept: http.client.HTTPConnection | None = None
+
+    @property
+    def address(self) -> str:
+        """Where the node is, for people."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.secure else 'http'}://{host}:{self.port}"
+
+    def __enter__(self) -> NodeConnection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the connection back; the next request opens another."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.close()
+
+    # -- asking
+
+    def get(self, path: str, **params: str | int | None) -> Any:
+        """The decoded answer of a GET."""
+        return self.call("GET", path, params=params)
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        content_type: str = JSON,
+        params: Mapping[str, str | int | None] | None = None,
+    ) -> Any:
+        """One request; the decoded answer, None where there is none."""
+        data = self.fetch(method, path, body, content_type=content_type, params=params)
+        if not data:
+            return None
+        try:
+            return msgspec.json.decode(data)
+        except msgspec.DecodeError:
+            raise self._no_node() from None
+
+    def fetch(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        content_type: str = JSON,
+        params: Mapping[str, str | int | None] | None = None,
+    ) -> bytes:
+        """One request; the bytes of the answer."""
+        try:
+            response = self._request(method, path, body, content_type, params)
+            data = response.read()
+        except _BROKEN as error:
+            self.close()
+            raise self._unreachable(error) from error
+        except BaseException:
+            self.close()  # interrupted half-way: what is left of the answer is nobody's
+            raise
+        if response.will_close:
+            self.close()
+        if response.status >= 400:
+            raise self._refusal(response, data)
+        return data
+
+    @contextmanager
+    def lines(self, path: str, *, params: Mapping[str, str | int | None] | None = None) -> Iterator[Iterator[bytes]]:
+        """The answer of a GET, line by line as it comes. The connection is given up afterwards."""
+        try:
+            response = self._request("GET", path, None, JSON, params)
+            if response.status >= 400:
+                raise self._refusal(response, response.read())
+            yield self._each_line(response)
+        except _BROKEN as error:
+            raise self._unreachable(error) from error
+        finally:
+            self.close()
+
+    def _each_line(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
+        try:
+            while line := response.readline():
+                yield line
+        except _BROKEN as error:
+            raise self._unreachable(error) from error
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        content_type: str,
+        params: Mapping[str, str | int | None] | None,
+    ) -> http.client.HTTPResponse:
+        given = {name: value for name, value in (params or {}).items() if value is not None}
+        query = urlencode({**self._claims, **given})
+        target = f"{path}?{query}" if query else path
+        headers = {**self._headers, "Accept": "*/*"}
+        if body is not None:
+            headers["Content-Type"] = content_type
+        if self._kept is not None and _hung_up(self._kept):
+            self.close()  # the node closed it while nothing was asked
+        connection = self._kept = self._kept or self._open()
+        connection.request(method, target, body, headers)
+        return connection.getresponse()
+
+    def _open(self) -> http.client.HTTPConnection:
+        if not self.secure:
+            return http.client.HTTPConnection(self.host, self.port, timeout=self._patience_s)
+        context = self._ssl or ssl_module.create_default_context()
+        return http.client.HTTPSConnection(self.host, self.port, timeout=self._patience_s, context=context)
+
+    # -- what went wrong
+
+    def _refusal(self, response: http.client.HTTPResponse, data: bytes) -> NodeRefused | CannotConnect:
+        try:
+            told = msgspec.json.decode(data)
+        except msgspec.DecodeError:
+            told = None
+        if not isinstance(told, dict) or "code" not in told:
+            return self._no_node()
+        code, remedy = str(told["code"]), str(told.get("remedy") or "")
+        message = str(told.get("message") or told.get("detail") or f"the node answered {response.status}")
+        if response.status == 401:
+            remedy = remedy or "give a token with --token or BUS_TOKEN"
+        elif response.status == 403:
+            remedy = remedy or "ask with the token of an agent that may, or change the topic's access lists"
+        return NodeRefused(message, remedy=remedy, code=code)
+
+    def _no_node(self) -> CannotConnect:
+        return CannotConnect(
+            f"what answers at {self.address} is no Mainspring node",
+            remedy="give the node's address with --url or BUS_URL",
+        )
+
+    def _unreachable(self, error: Exception) -> CannotConnect:
+        if isinstance(error, TimeoutError):
+            return CannotConnect(
+                f"the node at {self.address} did not answer within {self._patience_s:g} s",
+                remedy="look at the node's log; it may be busy, or stopped in a debugger",
+            )
+        if isinstance(error, ssl_module.SSLError):
+            return CannotConnect(
+                f"no secure connection to {self.address}: {error.reason or error}",
+                remedy="check the certificate, or write ws:// for a node without TLS",
+            )
+        if isinstance(error, socket.gaierror):
+            return CannotConnect(
+                f"there is no host {self.host!r}: {error.strerror}",
+                remedy="check the address given with --url or BUS_URL",
+            )
+        if isinstance(error, http.client.HTTPException) and not isinstance(error, OSError):
+            return self._no_node() if isinstance(error, http.client.BadStatusLine) else self._cut(error)
+        if isinstance(error, ConnectionResetError | BrokenPipeError):
+            return self._cut(error)
+        why = getattr(error, "strerror", None) or str(error)
+        return CannotConnect(
+            f"no node answers at {self.address}: {why}",
+            remedy="start one with `mainspring serve`, or say where it is with --url or BUS_URL",
+        )
+
+    def _cut(self, error: Exception) -> CannotConnect:
+        return CannotConnect(
+            f"the node at {self.address} cut the connection: {type(error).__name__}",
+            remedy="look at the node's log; if it was restarted, try again",
+        )
+
+
+def _hung_up(connection: http.client.HTTPConnection) -> bool:
+    """Whether the other side has closed an idle connection: then there is something to read, namely its end."""
+    if connection.sock is None:
+        return False
+    readable, _, _ = select.select([connection.sock], [], [], 0)
+    return bool(readable)

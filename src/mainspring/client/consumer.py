@@ -1,0 +1,131 @@
+"""Consuming with a function: so many events at a time, acknowledged by a policy, leases kept while it works.
+
+    consumer = bus.consume("orders", bill, group="billing", concurrency=8)
+    ...
+    await consumer.stop()
+
+A handler that raises refuses its event with the error's text; it comes again after `retry_delay`, and ends as a dead
+letter when the topic's attempts are used up. A payload that does not fit the type is refused the same way. A handler
+that takes longer than `timeout` is cancelled and counts as failed. While a handler runs, its lease is extended; a
+program that hangs as a whole (nothing on its event loop runs) extends nothing, and others get its events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from typing import Generic, Literal, TypeVar
+
+from mainspring.client.errors import Closed
+from mainspring.client.event import Event
+from mainspring.client.subscription import Subscription
+
+logger = logging.getLogger("mainspring.client")
+
+T = TypeVar("T")
+Policy = Literal["after", "before", "manual"]
+Delay = float | Callable[[int], float]  # seconds, or a function of the attempt
+
+
+class Consumer(Generic[T]):
+    """Made by `Client.consume`; runs until `stop`, or until its subscription fails (`wait` raises what ended it).
+
+    `policy` is when events are acknowledged: "after" the handler returned (at least once), "before" it is called (at
+    most once), or "manual" by the handler itself.
+    """
+
+    def __init__(
+        self,
+        subscription: Subscription[T],
+        handler: Callable[[Event[T]], Awaitable[object]],
+        *,
+        concurrency: int,
+        policy: Policy,
+        retry_delay: Delay,
+        timeout: float | None,
+        lease: float,
+    ) -> None:
+        self.subscription = subscription
+        self.failures = 0
+        self._handler = handler
+        self._policy = policy
+        self._retry_delay = retry_delay if callable(retry_delay) else lambda _attempt: retry_delay
+        self._timeout = timeout
+        self._lease = lease
+        self._stopping = False
+        self._idle: set[asyncio.Task[None]] = set()
+        self._running: set[Event[T]] = set()
+        self._loops = [asyncio.create_task(self._loop()) for _ in range(concurrency)]
+        self._keeper = asyncio.create_task(self._keep_leases())
+
+    async def wait(self) -> None:
+        """Until it ends. Raises what ended it, unless it was `stop`."""
+        try:
+            await asyncio.gather(*self._loops)
+        finally:
+            self._keeper.cancel()
+
+    async def stop(self, timeout: float = 10.0) -> None:
+        """Take no more; let running handlers finish for `timeout` seconds, then cancel them; give back the rest."""
+        self._stopping = True
+        for loop in self._idle:
+            loop.cancel()
+        busy = [loop for loop in self._loops if loop not in self._idle and not loop.done()]
+        if busy:
+            await asyncio.wait(busy, timeout=timeout)
+        for loop in (*self._loops, self._keeper):
+            loop.cancel()
+        await asyncio.gather(*self._loops, self._keeper, return_exceptions=True)
+        await self.subscription.close()
+
+    async def _loop(self) -> None:
+        myself = asyncio.current_task()
+        assert myself is not None
+        while not self._stopping:
+            self._idle.add(myself)
+            try:
+                event = await self.subscription.get()
+            except Closed:
+                return
+            finally:
+                self._idle.discard(myself)
+            self._running.add(event)
+            try:
+                await self._handle(event)
+            finally:
+                self._running.discard(event)
+
+    async def _handle(self, event: Event[T]) -> None:
+        if self._policy == "before":
+            await event.ack()
+        limit = asyncio.timeout(self._timeout)
+        try:
+            with event.span.current() if event.span is not None else nullcontext():
+                async with limit:
+                    await self._handler(event)
+        except asyncio.CancelledError:
+            await event.nack(reason="the consumer stopped")
+            raise
+        except Exception as error:
+            self.failures += 1
+            reason = f"took longer than {self._timeout} s" if limit.expired() else describe(error)
+            logger.warning("%s %d:%d failed: %s", event.topic, event.partition, event.offset, reason)
+            await event.nack(delay=self._retry_delay(event.attempt), reason=reason)
+        else:
+            if self._policy == "after":
+                await event.ack()
+
+    async def _keep_leases(self) -> None:
+        """Events whose handler still runs are not given to others."""
+        while True:
+            await asyncio.sleep(self._lease / 3)
+            for event in list(self._running):
+                await event.extend(self._lease)
+
+
+def describe(error: BaseException) -> str:
+    """An error as the reason of a refusal."""
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

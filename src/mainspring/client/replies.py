@@ -1,0 +1,141 @@
+"""Request and reply over topics.
+
+A request is an event with three headers: where the reply goes (`x-reply-to`, by default `<topic>.replies`), for whom it
+is (`x-reply-for`, this client), and its own id, which comes back as `x-request-id`. Whoever consumes the topic answers
+with an event on the reply topic. The client reads that topic in a group of its own, filtered by the node, so it gets
+its own replies only.
+
+A request is durable, like every event: a responder that is away answers when it is back, if anyone still waits. A reply
+has an id made from the request's, so a request that was delivered twice is answered once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from mainspring.client.errors import BadArgument, ClientError, NodeRefused, TimedOut
+from mainspring.client.event import Event, decoder
+from mainspring.client.subscription import Subscription
+
+if TYPE_CHECKING:
+    from mainspring.client.client import Client
+
+REPLY_TO: Final = "x-reply-to"
+REPLY_FOR: Final = "x-reply-for"
+REQUEST_ID: Final = "x-request-id"
+ERROR: Final = "x-error"
+KEPT_MS: Final = 3_600_000  # nobody waits for a reply for longer
+
+
+class ReplyError(ClientError):
+    """The responder answered with an error; `code` is its own."""
+
+    code = "reply_error"
+
+
+class Requests:
+    """The requests of one client that wait for replies."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._name = client.new_id()
+        self._waiting: dict[str, asyncio.Future[Event[Any]]] = {}
+        self._inboxes: dict[str, asyncio.Task[Subscription[Any]]] = {}
+
+    async def request(
+        self, topic: str, payload: Any, key: str | None, headers: dict[str, str] | None, timeout: float, type: Any
+    ) -> Any:
+        reply_to = f"{topic}.replies"
+        id = self._client.new_id()
+        waiter: asyncio.Future[Event[Any]] = asyncio.get_running_loop().create_future()
+        self._waiting[id] = waiter
+        try:
+            async with asyncio.timeout(timeout):
+                await self._inbox(reply_to)
+                carried = {**(headers or {}), REPLY_TO: reply_to, REPLY_FOR: self._name}
+                await self._client.publish(topic, payload, key=key, headers=carried, id=id)
+                reply = await waiter
+        except TimeoutError:
+            raise TimedOut(f"no reply on {topic!r} within {timeout} s", remedy="is a responder running?") from None
+        finally:
+            del self._waiting[id]
+        if ERROR in reply.headers:
+            raise ReplyError(str(reply.payload), code=reply.headers[ERROR])
+        return decoder(type)(reply.raw_payload)
+
+    async def _inbox(self, topic: str) -> None:
+        """Be subscribed to the reply topic before anything is asked."""
+        if topic not in self._inboxes:
+            self._inboxes[topic] = asyncio.create_task(self._open(topic))
+            if len(self._inboxes) == 1:
+                self._client.on_close(self._close)
+        try:
+            await asyncio.shield(self._inboxes[topic])
+        except ClientError:
+            self._inboxes.pop(topic, None)
+            raise
+
+    async def _open(self, topic: str) -> Subscription[Any]:
+        try:
+            await self._client.http.call("GET", f"/topics/{quote(topic, safe='')}")
+        except NodeRefused as error:
+            if error.code != "unknown_topic":
+                raise
+            await self._client.put_topic(topic, retentionMs=KEPT_MS)
+        inbox = self._client.subscribe(
+            topic, group=f"reply:{self._name}", from_="latest", header=(REPLY_FOR, self._name), max_inflight=1_000
+        )
+        await inbox.confirmed()
+        self._client.run(self._read(inbox), "replies")
+        return inbox
+
+    async def _read(self, inbox: Subscription[Any]) -> None:
+        async for reply in inbox:
+            waiter = self._waiting.get(reply.headers.get(REQUEST_ID, ""))
+            if waiter is not None and not waiter.done():
+                waiter.set_result(reply)
+            await reply.ack()
+
+    async def _close(self) -> None:
+        """Leave nothing behind at the node."""
+        for opening in self._inboxes.values():
+            opening.cancel()
+            with contextlib.suppress(ClientError, asyncio.CancelledError):
+                inbox = await opening
+                await inbox.close()
+                await self._client.http.call(
+                    "DELETE", f"/groups/{quote(inbox.topic, safe='')}/{quote(inbox.group, safe='')}"
+                )
+
+
+async def reply(client: Client, request: Event[Any], payload: Any, error: str = "") -> None:
+    """Answer a request. With `error` (a code) the requester gets an exception with `payload` as its text."""
+    headers = request.headers
+    if REPLY_TO not in headers:
+        raise BadArgument(f"{request!r} is no request", remedy="publish it with `request`")
+    carried = {REPLY_FOR: headers.get(REPLY_FOR, ""), REQUEST_ID: request.id}
+    if error:
+        carried[ERROR] = error
+    await client.publish(headers[REPLY_TO], payload, headers=carried, id=f"reply:{request.id}")
+
+
+def responder(
+    client: Client, handler: Callable[[Event[Any]], Awaitable[Any]]
+) -> Callable[[Event[Any]], Awaitable[Any]]:
+    """A consumer's handler that answers with what `handler` returns, or with its error. Other events it ignores."""
+
+    async def respond(event: Event[Any]) -> None:
+        try:
+            answer = await handler(event)
+        except Exception as error:
+            if REPLY_TO in event.headers:
+                await reply(client, event, str(error), getattr(error, "code", None) or type(error).__name__)
+            return
+        if REPLY_TO in event.headers:
+            await reply(client, event, answer)
+
+    return respond
