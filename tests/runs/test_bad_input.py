@@ -453,3 +453,29 @@ async def test_cleanups_may_be_coroutines(world: World) -> None:
     run = world.runtime.start(program)
     await world.runtime.settle()
     assert (run.outcome_now(), cleaned) == (Value(None), [1])
+
+
+def test_a_plain_handler_that_raises_a_cancellation_fails_the_run(world: World) -> None:
+    def handler(effect: Odd, ctx: Any) -> Any:
+        raise asyncio.CancelledError
+
+    world.runtime.handle(Odd, handler)
+
+    def program() -> Any:
+        yield Odd()
+
+    run = world.runtime.start(program)
+    world.runtime.run_until_idle()
+    assert isinstance(error_of(run), HandlerGaveUp)
+
+
+async def test_awaiting_a_run_never_cancels_the_one_who_waits(world: World) -> None:
+    def program() -> Any:
+        raise asyncio.CancelledError
+        yield
+
+    run = world.runtime.start(program)
+    await world.runtime.settle()
+    assert isinstance(error_of(run), asyncio.CancelledError)
+    with pytest.raises(RunError):
+        await run

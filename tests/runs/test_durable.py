@@ -879,3 +879,24 @@ async def test_stopping_in_the_middle_of_a_coroutine_handler_leaves_the_run_unfi
 async def test_a_durable_run_needs_a_log_and_an_asyncio_loop() -> None:
     with pytest.raises(RunError, match="log"):
         World().runtime.start(add, 1, durable=True)
+
+
+async def test_a_signal_between_durable_runs_is_sent_once_however_often_the_sender_is_executed(nodes: Nodes) -> None:
+    async def sender(perform: Any) -> None:
+        for n in range(3):
+            assert await perform(Signal("b", "news", n))
+        await perform(Sleep(hours=1))
+
+    world = await nodes.boot(programs=(sender, listener))
+    world.runtime.start(listener, durable=True, id="b")
+    await world.runtime.settle()
+    world.runtime.start(sender, durable=True, id="a")
+    await world.runtime.settle()
+    assert await ended(world, "b") == Value([0, 1, 2])
+    world = await nodes.boot(programs=(sender, listener))
+    await world.runtime.elapse(HOUR)
+    assert await ended(world, "a") == Value(None)
+    assert [record async for record in nodes.log.scan("runs/signals")] == []
+    world.runtime.start(listener, durable=True, id="c")
+    with pytest.raises(RunError, match="durable"):
+        world.runtime.signal("c", "news", 1)

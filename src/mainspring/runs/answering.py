@@ -95,6 +95,15 @@ def accept(handled: Handled, result: Any) -> tuple[str, Any]:
     return "resume", result
 
 
+def raised_by(handled: Handled, error: BaseException) -> BaseException:
+    """The error a run fails with when its handler raised this. A cancellation that nobody asked for is a failure."""
+    if not isinstance(error, asyncio.CancelledError):
+        return error
+    gave_up = HandlerGaveUp(f"the handler of {handled.name} was cancelled while the run was not")
+    gave_up.__cause__ = error
+    return gave_up
+
+
 def supervise(scheduler: Scheduler, run: Run[Any], handled: Handled, awaitable: Awaitable[Any]) -> None:
     """Wait for a handler's coroutine on the running asyncio loop; its end is the answer."""
     try:
@@ -113,7 +122,8 @@ def supervise(scheduler: Scheduler, run: Run[Any], handled: Handled, awaitable: 
 
     async def wait() -> None:
         nonlocal finished
-        result, error = None, None
+        result: Any = None
+        error: BaseException | None = None
         try:
             result = await awaitable
         except asyncio.CancelledError as gave_up:
@@ -121,13 +131,12 @@ def supervise(scheduler: Scheduler, run: Run[Any], handled: Handled, awaitable: 
                 raise  # the run is over or has its answer: nobody waits for this one
             if run._durable is not None and task.cancelling():
                 raise  # the process is going down: a durable run stays unfinished and goes on later
-            error = HandlerGaveUp(f"the handler of {handled.name} was cancelled while the run was not")
-            error.__cause__ = gave_up
+            error = raised_by(handled, gave_up)
         except (KeyboardInterrupt, SystemExit) as stop:
             scheduler.answered(run, step, handled, None, stop)
             raise
         except BaseException as raised:
-            error = raised  # type: ignore[assignment]
+            error = raised
         finished = True
         scheduler.answered(run, step, handled, result, error)
 

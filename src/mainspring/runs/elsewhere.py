@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from mainspring.log import Batch, Log, Put
+from mainspring.runs.context import Context
 from mainspring.runs.errors import RunError
-from mainspring.runs.journal import LIVE, RUNS, SIGNALS, RunRecord, decode_record, signal_key
+from mainspring.runs.journal import LIVE, RUNS, SIGNALS, RunRecord, decode_record, reason_json, signal_key
 from mainspring.runs.outcome import Outcome
 from mainspring.runs.run import Run
 from mainspring.runs.scheduler import Scheduler
@@ -65,25 +66,43 @@ class Elsewhere:
 
     async def signal(self, run_id: str, name: str, value: Any) -> bool:
         """Send a value to a run, wherever it is executed. Durable when this returns; False if the run is over."""
-        if not name or "#" in name or "~" in name:
-            raise RunError(f"a signal cannot be named {name!r}", remedy="leave out # and ~")
-        return await self._send(run_id, name, value)
+        return await self._send(run_id, *self._new_signal(run_id, name, value), name)
+
+    async def signal_from(self, ctx: Context, run_id: str, name: str, value: Any) -> bool:
+        """`signal` by a run: from a durable one it is sent exactly once, because it is stored with the answer."""
+        if not ctx.durable:
+            return await self.signal(run_id, name, value)
+        key, text = self._new_signal(run_id, name, value)
+        if await self._log.get(LIVE, run_id) is None:
+            return False
+        ctx.batch.put(SIGNALS, key, text)
+        ctx.after_commit(lambda receipt: self._stored(run_id, key, name, text))
+        return True
 
     async def cancel(self, run_id: str, reason: Any) -> bool:
         """Ask whoever executes the run to cancel it; False if it is over."""
-        return await self._send(run_id, CANCEL, reason)
+        return await self._send(run_id, self._key(run_id, CANCEL), bytes(reason_json(reason)), CANCEL)
 
-    async def _send(self, run_id: str, name: str, value: Any) -> bool:
-        text = encode(value, "value")
+    def _new_signal(self, run_id: str, name: str, value: Any) -> tuple[str, bytes]:
+        if not name or "#" in name or "~" in name:
+            raise RunError(f"a signal cannot be named {name!r}", remedy="leave out # and ~")
+        return self._key(run_id, name), encode(value, "value")
+
+    def _key(self, run_id: str, name: str) -> str:
+        self._sent += 1
+        return signal_key(run_id, name, self._scheduler.clock.wall_ms(), self._sent)
+
+    async def _send(self, run_id: str, key: str, text: bytes, name: str) -> bool:
         if await self._log.get(LIVE, run_id) is None:
             return False
-        self._sent += 1
-        key = signal_key(run_id, name, self._scheduler.clock.wall_ms(), self._sent)
         await self._log.commit(Batch([Put(SIGNALS, key, text)]))
+        self._stored(run_id, key, name, text)
+        return True
+
+    def _stored(self, run_id: str, key: str, name: str, text: bytes) -> None:
         run = self._runs.get(run_id)
         if run is not None:
             self.deliver(run, key, name, decode(text))
-        return True
 
     def deliver(self, run: Run[Any], key: str, name: str, value: Any) -> None:
         """Give a stored signal to a run of this process, once."""

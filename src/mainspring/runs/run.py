@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from mainspring.runs.errors import RunCancelled
+from mainspring.runs.errors import RunCancelled, RunError
 from mainspring.runs.outcome import Cancelled, Failed, Outcome, Value
 
 if TYPE_CHECKING:
@@ -127,7 +127,10 @@ def unwrap(run_id: str, outcome: Outcome[T]) -> T:
         return outcome.value
     if isinstance(outcome, Cancelled):
         raise RunCancelled(run_id, outcome.reason)
-    raise outcome.error
+    if isinstance(outcome.error, Exception):
+        raise outcome.error
+    # A CancelledError or KeyboardInterrupt that ended a run must not cancel or stop the one who waits for it.
+    raise RunError(f"run {run_id} failed with {type(outcome.error).__name__}") from outcome.error
 
 
 class _Waiting(Generic[T]):

@@ -229,12 +229,20 @@ class Runtime:
         return list(self._runs.values())
 
     def signal(self, run_id: str, name: str, value: Any = None) -> bool:
-        """Send a value to a run of this process. False when there is no such live run."""
+        """Send a value to a run of this process that is not durable. False when there is no such live run.
+
+        For durable runs there is `await runtime.durable.signal(...)`: a signal is written down before it counts.
+        """
         run = self._runs.get(run_id)
+        if run is not None and run.is_durable:
+            raise RunError(f"run {run_id} is durable", remedy="await runtime.durable.signal(...)")
         return run is not None and self._mailboxes.deliver(run, name, value)
 
-    def _signal_effect(self, effect: Signal, ctx: Context) -> bool:
-        return self.signal(effect.run_id, effect.name, effect.value)
+    def _signal_effect(self, effect: Signal, ctx: Context) -> Any:
+        run = self._runs.get(effect.run_id)
+        if self._durable is None or (run is not None and not run.is_durable):
+            return self.signal(effect.run_id, effect.name, effect.value)
+        return self._durable.elsewhere.signal_from(ctx, effect.run_id, effect.name, effect.value)
 
     def on_outcome(self, listener: Callable[[Run[Any], Outcome[Any]], object]) -> None:
         """Call `listener(run, outcome)` for every run that ends."""

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mainspring.loop import Clock, TimerEntry, TimerWheel
-from mainspring.runs.answering import Handled, accept, supervise
+from mainspring.runs.answering import Handled, accept, raised_by, supervise
 from mainspring.runs.context import Context, Later, run_cleanup
 from mainspring.runs.effect import Effect
 from mainspring.runs.errors import EffectTimeout, NotAnEffect, UnhandledEffect
@@ -240,8 +240,10 @@ class Scheduler:
         run._asked = handled
         try:
             result = handled.call(request, context)
-        except Exception as error:
-            self.answered(run, run._steps, handled, None, error)
+        except BaseException as error:
+            self.answered(run, run._steps, handled, None, raised_by(handled, error))
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
             return
         if run._asked is not handled:
             self._not_needed(result)
