@@ -98,6 +98,7 @@ def test_however_it_is_run_the_bytes_are_the_same(block: int) -> None:
         assert journals(threads) == journals(plain)
 
         engine = MemoryEngine()
+        short_memory = MemoryEngine()
         until = 0
         while until < 15:
             with BlockingLog(engine) as log:
@@ -109,6 +110,19 @@ def test_however_it_is_run_the_bytes_are_the_same(block: int) -> None:
                 world.tell(hb, until)
                 if rng.random() < 0.3:
                     hb.flush()
+            with BlockingLog(short_memory) as log:
+                short = Heartbeat(log=log, retain_beats=3, **world.rules)
+                world.install(short)
+                if short.next_beat == 1:
+                    world.bind(short)
+                world.tell(short, until)
+                assert short.digest == hb.digest
+                assert short.replay().identical
+                short.fork(until - 1, f"at-{until}")
+                other = Heartbeat(log=log, line=f"at-{until}", retain_beats=3, **world.rules)
+                world.install(other)
+                world.tell(other, until)
+                assert other.digest == short.digest
         with BlockingLog(engine) as log:
             hb = Heartbeat(log=log, **world.rules)
             world.install(hb)
@@ -121,3 +135,5 @@ def test_however_it_is_run_the_bytes_are_the_same(block: int) -> None:
             world.install(other)
             assert journals(other) == journals(plain)[:at]
             assert other.replay().identical
+            world.tell(other, 15)
+            assert journals(other) == journals(plain), "the same world goes on in the same way"

@@ -112,6 +112,48 @@ def test_old_beats_go_and_their_digests_stay(durable: bool) -> None:
             assert hb.beat().digest == plain.beat().digest
 
 
+class Weighed(MemoryEngine):
+    """Notes how many bytes each commit writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes: list[int] = []
+
+    def submit(self, batches: Any, done: Any) -> None:
+        values = (operation.value for batch in batches for operation in batch.operations if hasattr(operation, "value"))
+        self.bytes.append(sum(map(len, values)))
+        super().submit(batches, done)
+
+
+@pytest.mark.parametrize("retain", [None, 3])
+def test_a_backlog_is_stored_once_and_survives_restarts(retain: int | None) -> None:
+    engine = Weighed()
+    order: list[str] = []
+    rules: dict[str, Any] = {"max_signals_per_beat": 100, "retain_beats": retain}
+    beats = 0
+    while len(order) < 3_100:
+        with BlockingLog(engine) as log:
+            hb = Heartbeat(log=log, **rules)
+            hb.register("a", "/sig/*", lambda signal, target, stage: order.append(signal))
+            if not beats:
+                for i in range(3_000):
+                    hb.signal(f"/sig/{i}")
+            for _ in range(7):
+                hb.beat()
+                beats += 1
+                if beats == 9:
+                    for i in range(3_000, 3_100):
+                        hb.signal(f"/sig/{i}")
+    assert order == [f"/sig/{i}" for i in range(3_100)]
+    assert max(engine.bytes[1:]) < engine.bytes[0] / 5, "only the first commit writes the backlog"
+    with BlockingLog(engine) as log:
+        for _ in range(4):
+            Heartbeat(log=log, **rules).beat()
+        if retain is not None:
+            assert keys(log, "queue") == []
+            assert keys(log, "left") == []
+
+
 def test_writing_what_is_there_adds_no_version() -> None:
     engine = MemoryEngine()
     with BlockingLog(engine) as log:

@@ -169,6 +169,11 @@ class Draft:
         """What goes to the front of the next inbox: what is left of this one, then what never entered it."""
         return [*(self._carried(carry) for carry in self._carries), *self._overflow]
 
+    @property
+    def overflow(self) -> int:
+        """How many signals never entered this beat."""
+        return len(self._overflow)
+
     def _carried(self, carry: Carry) -> Impulse:
         impulse = self.inbox[carry.item]
         return msgspec.structs.replace(impulse, carried=self.beat, only=carry.left or impulse.only)

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from mainspring.beats.errors import LineExists, UnknownBeat
+from mainspring.beats.facts import Begin
 from mainspring.beats.line import SPACE, AsyncLog, Head, Waiting, checked_line, decode_held, number
 from mainspring.log import ABSENT, Batch, Refused
 
@@ -39,14 +40,29 @@ async def fork(log: AsyncLog, at: int, new: str, *, line: str = "main") -> None:
             await log.commit(batch)
             batch = Batch()
     digest = await log.get(SPACE, f"{line}/digest/{number(at)}")
+    left = await log.get(SPACE, f"{line}/left/{number(at)}")
     forked = msgspec.structs.replace(
-        head, beat=at, digest=Head().digest if digest is None else digest.value.decode(), parent=line, forked_at=at
+        head,
+        beat=at,
+        digest=Head().digest if digest is None else digest.value.decode(),
+        left=None if left is None else msgspec.json.decode(left.value, type=tuple[int, int]),
+        paused=await _was_paused(log, line, at),
+        parent=line,
+        forked_at=at,
     )
     batch.put(SPACE, f"{new}/head", msgspec.json.encode(forked), expect=ABSENT)
     try:
         await log.commit(batch)
     except Refused as error:
         raise LineExists(f"there is a line {new!r} already", remedy="choose another name") from error
+
+
+async def _was_paused(log: AsyncLog, line: str, at: int) -> bool:
+    """Whether the line was paused in a beat: its journal says so in its first record."""
+    journal = await log.get(f"journal/beats/{line}", f"{number(at)}.000000")
+    if journal is None:
+        return False
+    return msgspec.json.decode(journal.value.partition(b"\n")[0], type=Begin).paused
 
 
 async def _kept(log: AsyncLog, line: str, new: str, at: int) -> AsyncIterator[tuple[str, str, bytes]]:
@@ -59,7 +75,8 @@ async def _kept(log: AsyncLog, line: str, new: str, at: int) -> AsyncIterator[tu
             held = decode_held(record.value, texts)
             wanted.update(held.hashes() if held is not None else ())
             yield SPACE, new + record.key[len(line) :], record.value
-    for kind, last in (("refs", at), ("dead", at), ("digest", at), ("registry", at), ("bindings", at + 1)):
+    until = {"refs": at, "dead": at, "left": at, "digest": at, "registry": at, "bindings": at + 1}
+    for kind, last in until.items():
         async for record in log.scan(SPACE, f"{line}/{kind}/"):
             if int(record.key.split("/")[2]) <= last:
                 if kind == "refs":

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mainspring.beats.backlog import Backlog, Left
 from mainspring.beats.changes import Bind
 from mainspring.beats.facts import Impulse
-from mainspring.beats.line import Changes, Head, Line, Registered
+from mainspring.beats.line import Changes, Head, Line, Registered, number
 from mainspring.beats.state import RECENT, Decided, State
 from mainspring.log import Operation
 
@@ -29,6 +30,7 @@ class Keeper:
         self._old_journals: list[str] = []
         self._saved_paused = False
         self._origin = ("", 0)
+        self._backlog = Backlog()
 
     async def load(self) -> None:
         """Make the state what the line holds. Bindings the program has declared meanwhile count from the next beat."""
@@ -42,6 +44,7 @@ class Keeper:
         self.program = self.program or kept.head.program
         self._origin = kept.head.parent, kept.head.forked_at
         self._saved_paused = state.paused
+        self._backlog.restore(kept.head.left, kept.stored, kept.lefts)
         for record in declared:
             self.note_binding(state.change(Bind(*record)))
         for beat in range(max(state.oldest, state.beat - RECENT), state.beat):
@@ -63,7 +66,11 @@ class Keeper:
     async def save_beat(self, decided: Decided, operations: Sequence[Operation]) -> None:
         """Write a beat and everything that waited for it, as one batch."""
         beat = self._state.beat
-        head = self._head(beat, decided.report.digest)
+        unsaved = sum(lands == beat for lands, _ in self._signals)
+        rest = self._backlog.remainder(beat, decided.carried, decided.overflow, unsaved)
+        head = self._head(beat, decided.report.digest, rest.left)
+        queued = [(lands, impulse) for lands, impulse in self._signals if lands > beat]
+        queued += [*((beat, impulse) for impulse in rest.late), *decided.queued]
         made = [(beat + 1, change) for change in decided.changes if isinstance(change, Bind)]
         await self.line.save(
             Changes(
@@ -72,8 +79,8 @@ class Keeper:
                 cells=decided.cells,
                 contents=decided.contents,
                 references=decided.references,
-                queued=[*((lands, impulse) for lands, impulse in self._signals if lands > beat), *decided.queued],
-                carried=decided.carried,
+                queued=queued,
+                front=rest.front,
                 bindings=[*self._bindings, *made],
                 registry=self._registry,
                 dead=decided.dead,
@@ -82,6 +89,8 @@ class Keeper:
                 operations=operations,
             )
         )
+        self._backlog.store(lands for lands, _ in queued)
+        self._backlog.happened(beat, rest.left)
         self._signals, self._bindings, self._registry = [], [], None
         self._saved_paused = head.paused
         self._garbage, self._old_journals = [], []
@@ -91,8 +100,9 @@ class Keeper:
         state = self._state
         if not self._signals and not self._bindings and state.paused == self._saved_paused:
             return
-        head = self._head(state.beat - 1, state.digest)
+        head = self._head(state.beat - 1, state.digest, self._backlog.left)
         await self.line.save(Changes(head, queued=self._signals, bindings=self._bindings))
+        self._backlog.store(lands for lands, _ in self._signals)
         self._signals, self._bindings = [], []
         self._saved_paused = head.paused
 
@@ -101,8 +111,11 @@ class Keeper:
         keys, beats = self._state.forget()
         self._garbage.extend(keys)
         for beat in beats:
-            self._garbage.extend(await self.line.queue_keys(beat))
             self._old_journals.extend(await self.line.journal_keys(beat))
+        unneeded, gone = self._backlog.forget(self._state.oldest)
+        self._garbage.extend(f"left/{number(beat)}" for beat in gone)
+        for beat in unneeded:
+            self._garbage.extend(await self.line.queue_keys(beat))
 
-    def _head(self, beat: int, digest: str) -> Head:
-        return Head(beat, digest, self._state.paused, self._state.oldest, *self._origin, self.program)
+    def _head(self, beat: int, digest: str, left: Left | None) -> Head:
+        return Head(beat, digest, self._state.paused, self._state.oldest, *self._origin, self.program, left)

@@ -7,6 +7,7 @@ A beat is one batch, so it happens entirely or not at all. In the space `beats`,
     cas/<sha256>                    a text of the content store
     refs/<beat>                     the hashes a beat's journal refers to
     queue/<beat>/<a|b><n>           impulses waiting for a beat; "a" stands before "b"
+    left/<beat>                     where the signals begin that were over the beat's budget
     bindings/<beat>/<n>             binding records that count from a beat on
     registry/<beat>                 who was registered from a beat on
     dead/<beat>, digest/<beat>      kept when the beat's details are gone
@@ -72,6 +73,7 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True):
     parent: str = ""  # the line this one was forked from, and where
     forked_at: int = 0
     program: str = ""  # MODULE:APP whose enzymes ran last
+    left: tuple[int, int] | None = None  # where signals over the budget begin: see `backlog`
     place: int = 0  # numbers the records that are kept in order of arrival
 
 
@@ -96,6 +98,8 @@ class Kept(msgspec.Struct):
     bindings: list[tuple[int, Bind]]
     registry: list[tuple[int, list[Registered]]]
     dead: dict[int, list[Dead]]
+    stored: dict[int, int]  # how many impulses stand for a beat
+    lefts: dict[int, tuple[int, int]]
 
 
 class Changes(msgspec.Struct):
@@ -107,7 +111,7 @@ class Changes(msgspec.Struct):
     contents: Sequence[tuple[str, str]] = ()
     references: Sequence[str] = ()
     queued: Sequence[tuple[int, Impulse]] = ()
-    carried: Sequence[Impulse] = ()
+    front: Sequence[Impulse] = ()  # waits for the next beat, before everything else
     bindings: Sequence[tuple[int, Bind]] = ()  # and the beat each counts from
     registry: Sequence[Registered] | None = None
     dead: Sequence[Dead] = ()
@@ -165,6 +169,8 @@ class Line:
             batch.put(SPACE, f"{name}/refs/{number(beat)}", msgspec.json.encode(list(changes.references)))
         if changes.registry is not None:
             batch.put(SPACE, f"{name}/registry/{number(beat)}", msgspec.json.encode(changes.registry))
+        if changes.journal and changes.head.left is not None:
+            batch.put(SPACE, f"{name}/left/{number(beat)}", msgspec.json.encode(changes.head.left))
         if changes.dead:
             batch.put(SPACE, f"{name}/dead/{number(beat)}", msgspec.json.encode(changes.dead))
         for key in changes.garbage:
@@ -189,7 +195,7 @@ class Line:
             return None
         head = msgspec.json.decode(record.value, type=Head)
         self._head_version, self._place = record.version, head.place
-        kept = Kept(head, [], {}, {}, {}, [], [], {})
+        kept = Kept(head, [], {}, {}, {}, [], [], {}, {}, {})
         async for key, value in self._records("cas/"):
             kept.contents[key] = value.decode()
         async for key, value in self._records("cell/"):
@@ -197,9 +203,7 @@ class Line:
             kept.cells.append((path, int(beat), decode_held(value, kept.contents)))
         async for key, value in self._records("refs/"):
             kept.references[int(key)] = msgspec.json.decode(value, type=list[str])
-        async for key, value in self._records("queue/", after=f"{number(head.beat)}/~"):
-            waiting = msgspec.json.decode(value, type=Waiting)
-            kept.queues.setdefault(int(key[:16]), []).extend(waiting.impulses)
+        await self._load_queues(kept)
         async for key, value in self._records("bindings/"):
             bindings = msgspec.json.decode(value, type=list[tuple[str, str, str]])
             kept.bindings.extend((int(key[:16]), Bind(*binding)) for binding in bindings)
@@ -208,6 +212,23 @@ class Line:
         async for key, value in self._records("dead/"):
             kept.dead[int(key)] = msgspec.json.decode(value, type=list[Dead])
         return kept
+
+    async def _load_queues(self, kept: Kept) -> None:
+        coming = kept.head.beat + 1
+        first, done = kept.head.left or (coming, 0)
+        front: list[Impulse] = []
+        backlog: list[Impulse] = []
+        async for key, value in self._records("queue/", after=f"{number(first - 1)}/~"):
+            lands, impulses = int(key[:16]), msgspec.json.decode(value, type=Waiting).impulses
+            if key[17] == "a":
+                front.extend(impulses if lands == coming else ())
+                continue
+            kept.stored[lands] = kept.stored.get(lands, 0) + len(impulses)
+            (kept.queues.setdefault(lands, []) if lands >= coming else backlog).extend(impulses)
+        if front or backlog[done:]:
+            kept.queues[coming] = [*front, *backlog[done:], *kept.queues.get(coming, ())]
+        async for key, value in self._records("left/"):
+            kept.lefts[int(key)] = msgspec.json.decode(value, type=tuple[int, int])
 
     async def head(self) -> Head:
         """Where the line stands; before its first beat when there is no such line."""
@@ -233,10 +254,6 @@ class Line:
     async def queue_keys(self, beat: int) -> list[str]:
         prefix = f"queue/{number(beat)}/"
         return [prefix + key async for key, _ in self._records(prefix)]
-
-    async def digests(self) -> dict[int, str]:
-        """The digest of every beat that ever happened on this line."""
-        return {int(key): value.decode() async for key, value in self._records("digest/")}
 
     async def digest(self, beat: int) -> str | None:
         record = await self.log.get(SPACE, f"{self.name}/digest/{number(beat)}")
@@ -276,8 +293,8 @@ def _ordered_records(changes: Changes) -> list[tuple[str, bytes]]:
     for lands, impulse in changes.queued:
         queues.setdefault(lands, []).append(impulse)
     sides = [(f"queue/{number(lands)}/b", impulses) for lands, impulses in queues.items()]
-    if changes.carried:
-        sides.append((f"queue/{number(beat + 1)}/a", list(changes.carried)))
+    if changes.front:
+        sides.append((f"queue/{number(beat + 1)}/a", list(changes.front)))
     records = [(key, msgspec.json.encode(Waiting(beat, part))) for key, impulses in sides for part in _chunks(impulses)]
     bindings: dict[int, list[Bind]] = {}
     for since, binding in changes.bindings:

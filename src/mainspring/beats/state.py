@@ -35,6 +35,7 @@ class Decided(msgspec.Struct):
     journal: bytes
     queued: list[tuple[int, Impulse]]
     carried: list[Impulse]
+    overflow: int  # how many of the carried, at the end, never entered the beat
     cells: list[tuple[str, int, Held | None]]
     contents: list[tuple[str, str]]
     references: list[str]
@@ -190,6 +191,7 @@ class State:
             journal=journal,
             queued=queued,
             carried=draft.carried,
+            overflow=draft.overflow,
             cells=cells,
             contents=[(sha256, text) for sha256, text in contents.items() if self.content.get(sha256) is None],
             references=sorted(contents),
