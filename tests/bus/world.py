@@ -27,12 +27,15 @@ WALL_MS = 1_700_000_000_000
 class Peer:
     """One connection; frames it got are taken from the front."""
 
-    def __init__(self, bus: Bus, agent: str | None) -> None:
+    def __init__(self, bus: Bus, agent: str | None, journal: list[tuple[Peer, Frame]]) -> None:
         self.got: list[Frame] = []
+        self._journal = journal
         self.session: Session = bus.open_session(agent, self._take)
 
     def _take(self, text: bytes) -> None:
-        self.got.append(json.loads(text))
+        frame = json.loads(text)
+        self.got.append(frame)
+        self._journal.append((self, frame))
 
     def send(self, frame: Frame | str | bytes) -> None:
         self.session.receive(json.dumps(frame) if isinstance(frame, dict) else frame)
@@ -97,6 +100,7 @@ class World:
         self.settings = Settings(**{"metrics_interval_ms": 0, **settings})
         self.random = random.Random(7)
         self.ids = 0
+        self.journal: list[tuple[Peer, Frame]] = []  # what all peers got, in order
 
     async def start(self) -> None:
         self.loop = Loop(self.clock)
@@ -129,7 +133,7 @@ class World:
         await self.start()
 
     def connect(self, agent: str | None = None) -> Peer:
-        return Peer(self.bus, agent)
+        return Peer(self.bus, agent, self.journal)
 
     async def create(self, topic: str, **fields: Any) -> topics.TopicConfig:
         return (await self.bus.put_topic(topics.topic_from({"topic": topic, **fields}))).config

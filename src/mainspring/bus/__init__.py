@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mainspring.bus.access import Access, Action, Caller, Checker, Who, origin_of
 from mainspring.bus.answers import (
     DeadLetter,
     GroupInfo,
@@ -21,6 +22,7 @@ from mainspring.bus.errors import (
     Conflict,
     ExpectationFailed,
     Forbidden,
+    LimitReached,
     NotSubscribed,
     RateLimited,
     TooLarge,
@@ -41,18 +43,23 @@ from mainspring.bus.topics import AccessList, TopicChange, TopicConfig, encode_t
 __all__ = [
     "BEGINNING",
     "LATEST",
+    "Access",
     "AccessList",
+    "Action",
     "BadFrame",
     "BadJson",
     "BadOffset",
     "Bus",
     "BusError",
+    "Caller",
+    "Checker",
     "Conflict",
     "DeadLetter",
     "ExpectationFailed",
     "Forbidden",
     "GroupInfo",
     "GroupOffsets",
+    "LimitReached",
     "NewEvent",
     "NotSubscribed",
     "PartitionOffsets",
@@ -72,9 +79,11 @@ __all__ = [
     "UnknownSchedule",
     "UnknownTopic",
     "UnknownType",
+    "Who",
     "encode_topic",
     "envelope",
     "key_hash",
+    "origin_of",
     "parse_topic",
     "partition_of",
 ]

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from mainspring.bus.access import check_access
+from mainspring.bus.access import Access, Action, Caller, Checker, Who
 from mainspring.bus.answers import (
     DeadLetter,
     GroupInfo,
@@ -36,6 +36,7 @@ from mainspring.bus.publisher import Publisher
 from mainspring.bus.redrive import redrive
 from mainspring.bus.retention import Retention
 from mainspring.bus.schedules import Schedule, Schedules
+from mainspring.bus.seal import sealed
 from mainspring.bus.session import Session
 from mainspring.bus.settle import FutureTicket
 from mainspring.bus.start import Start
@@ -57,7 +58,8 @@ class Bus:
     """Durable topics, groups, leases, dead letters and replay.
 
     Every method that takes `agent` obeys the topic's access lists for that agent (None: nobody in particular) and
-    raises `Forbidden`. Names are checked (`BadFrame`). Reading methods raise `UnknownTopic` for a topic nobody created,
+    raises `Forbidden`. A `Caller` is someone outside: the scopes of its token and the program's checker count as well.
+    Names are checked (`BadFrame`). Reading methods raise `UnknownTopic` for a topic nobody created,
     published or subscribed to. Errors are subclasses of `mainspring.bus.BusError`.
     """
 
@@ -70,12 +72,14 @@ class Bus:
         settings: Settings,
         new_id: Callable[[], str],
         random: Callable[[], float],
+        checker: Checker | None = None,
     ) -> None:
         """`log` is open before `start` and closed after `stop`. `new_id` gives UUIDv7 text; `random` is in [0, 1)."""
         self.settings = settings
         self.clock = clock
         self.counters = Counters()
         self.topic_table = TopicTable(log, clock, settings)
+        self.access = Access(clock, self._settings_of, checker=checker, ttl_ms=settings.checker_ttl_ms)
         self._log = log
         self._new_id = new_id
         self._audit = Audit(loop, self._write_audit, enabled=settings.audit)
@@ -109,6 +113,7 @@ class Bus:
             self._publisher,
             self.schedule_table,
             self._audit,
+            self.access,
             settings,
             new_id=new_id,
             random=random,
@@ -171,12 +176,13 @@ class Bus:
 
     # -- connections
 
-    def open_session(self, agent: str | None, send: Callable[[bytes], None]) -> Session:
-        """A connection of `agent`. `send` takes one frame (JSON text as UTF-8), never blocks and never raises.
+    def open_session(self, agent: Who, send: Callable[[bytes], None]) -> Session:
+        """A connection of `agent` (a name is taken as claimed). `send` takes one frame (JSON text as UTF-8), never blocks and never raises.
 
         `session.receive(text)` takes one frame; `session.close()` releases its leases at once.
         """
-        session = Session(self, agent, send)
+        caller = agent if isinstance(agent, Caller) else Caller(agent, sid=self._new_id())
+        session = Session(self, caller, send)
         self._sessions.add(session)
         self.counters.connections += 1
         return session
@@ -188,12 +194,19 @@ class Bus:
 
     # -- topics
 
-    async def put_topic(self, config: TopicConfig, *, agent: str | None = None) -> TopicChange:
-        """Create or change a topic; durable when it returns. Raises Conflict when partitions would shrink."""
+    async def put_topic(self, config: TopicConfig, *, agent: Who = None) -> TopicChange:
+        """Create or change a topic; durable when it returns. Raises Conflict when partitions would shrink.
+
+        Subscriptions that new access lists no longer allow end.
+        """
+        self.access.check_admin(agent, "change topics")
         known = self.topic_table.find(config.topic)
-        check_access(known.config if known is not None else config, "publish", agent) if known is not None else None
+        if known is not None:
+            await self.access.check(known.config, "publish", agent)
         change = await self.topic_table.put(config)
         self.delivery.adopt(self.topic_table.open(config.topic))
+        for session in list(self._sessions):
+            session.recheck(config.topic)
         return change
 
     async def ensure_topic(self, name: str) -> None:
@@ -228,21 +241,17 @@ class Bus:
         delay_ms: int = 0,
         not_before: int = 0,
         expect: int | None = None,
-        agent: str | None = None,
+        agent: Who = None,
     ) -> Published:
         """Store one event; durable when it returns. `payload` is JSON text (checked)."""
         event = NewEvent(payload, key, check_headers(headers), id, delay_ms, not_before)
         return (await self._publish(topic, (event,), agent, expect))[0]
 
-    async def publish_batch(
-        self, topic: str, events: Sequence[NewEvent], *, agent: str | None = None
-    ) -> list[Published]:
+    async def publish_batch(self, topic: str, events: Sequence[NewEvent], *, agent: Who = None) -> list[Published]:
         """Store all events or none; answers in the order of the events."""
         return await self._publish(topic, events, agent, None) if events else []
 
-    async def _publish(
-        self, topic: str, events: Sequence[NewEvent], agent: str | None, expect: int | None
-    ) -> list[Published]:
+    async def _publish(self, topic: str, events: Sequence[NewEvent], agent: Who, expect: int | None) -> list[Published]:
         for event in events:
             check_payload(event.payload)
             _check_event(event)
@@ -253,6 +262,9 @@ class Bus:
             taken.append(accepted)
             return ticket
 
+        waiting = self.access.ask(topic, "publish", agent)
+        if waiting is not None:
+            await waiting
         self.intake.publish(topic, events, accept, agent=agent, expect=expect)
         try:
             placed = await ticket.placed
@@ -279,10 +291,10 @@ class Bus:
     # -- reading
 
     async def read(
-        self, topic: str, partition: int, offset: int, limit: int, *, agent: str | None = None
+        self, topic: str, partition: int, offset: int, limit: int, *, agent: Who = None
     ) -> list[StoredEvent]:
         """Up to `limit` events from `offset` on (0 and 1: the beginning), ascending. Damaged events are skipped."""
-        state = self._readable(topic, agent, partition)
+        state = await self._readable(topic, agent, partition)
         return await read_on(self._log, state.name, partition, max(1, offset), min(limit, MAX_PAGE))
 
     async def offset_at(self, topic: str, partition: int, ts: int) -> int:
@@ -290,21 +302,21 @@ class Bus:
         return await self._log.offset_at(self.topic_table.get(topic).name, partition, ts)
 
     async def follow(
-        self, topic: str, *, after: Mapping[int, int] | None = None, agent: str | None = None
+        self, topic: str, *, after: Mapping[int, int] | None = None, agent: Who = None
     ) -> AsyncIterator[list[StoredEvent]]:
         """Events as they come, in lists, until the caller stops iterating or the bus stops.
 
         `after` gives the last offset already seen of each partition; a partition not named starts behind its tail of
         now, and with `after=None` all do. Within a partition offsets ascend and nothing is left out.
         """
-        state = self._readable(topic, agent)
+        state = await self._readable(topic, agent)
         await self.topic_table.load(state)
         async for events in follow(self._log, state, after, lambda: self._state == "stopped"):
             yield events
 
-    def _readable(self, name: str, agent: str | None, partition: int = 0) -> TopicState:
+    async def _readable(self, name: str, agent: Who, partition: int = 0) -> TopicState:
         topic = self.topic_table.get(name)
-        check_access(topic.config, "subscribe", agent)
+        await self.access.check(topic.config, "subscribe", agent)
         if not 0 <= partition < topic.config.partitions:
             raise BadOffset(f"topic {name!r} has partitions 0 to {topic.config.partitions - 1}, not {partition}")
         return topic
@@ -350,11 +362,12 @@ class Bus:
 
     # -- schedules
 
-    async def put_schedule(self, schedule: Schedule, *, agent: str | None = None) -> Schedule:
+    async def put_schedule(self, schedule: Schedule, *, agent: Who = None) -> Schedule:
         """Create or replace the schedule of this name; durable when it returns, with `next_ms` filled in."""
-        check_access(self.topic_table.open(schedule.topic).config, "publish", agent)
+        await self.access.check(self.topic_table.open(schedule.topic).config, "publish", agent)
         check_payload(bytes(schedule.payload))
-        return await self.schedule_table.put(schedule)
+        headers = sealed(schedule.headers, agent)
+        return await self.schedule_table.put(msgspec.structs.replace(schedule, headers=headers))
 
     def schedules(self) -> list[Schedule]:
         """By name."""
@@ -370,10 +383,13 @@ class Bus:
         """Counters since the start, and gauges of now."""
         return self.counters.snapshot(self.topic_table.all())
 
-    def check_access(self, agent: str | None, action: Literal["publish", "subscribe"], topic: str) -> None:
-        """Raise Forbidden unless `agent` may. Also for topics that do not exist yet."""
+    async def check_access(self, agent: Who, action: Action, topic: str, group: str | None = None) -> None:
+        """Raise Forbidden unless `agent` may, as `group` where one is given. Also for topics that do not exist yet."""
+        await self.access.check(self._settings_of(topic) or TopicConfig(topic=topic), action, agent, group)
+
+    def _settings_of(self, topic: str) -> TopicConfig | None:
         known = self.topic_table.find(topic)
-        check_access(known.config if known is not None else TopicConfig(topic=topic), action, agent)
+        return None if known is None else known.config
 
     def new_append(self, topic: TopicState, event: NewEvent) -> Append:
         """An event of the node's own making, ready for a batch."""

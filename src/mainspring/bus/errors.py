@@ -67,6 +67,12 @@ class RateLimited(BusError):
     code = "rate_limited"
 
 
+class LimitReached(BusError):
+    """A connection, or the node, holds as many of these as it may."""
+
+    code = "limit_reached"
+
+
 class Unavailable(BusError):
     """The log cannot be written now, or the node is stopping. Nothing was stored; try again."""
 

@@ -246,6 +246,15 @@ class Group:
             position.wait(event)
         self._host.changed(self, position)
 
+    def restored(self, now: int) -> None:
+        """The positions were read from the log: what had its last delivery before the node ended dies now."""
+        if self.max_attempts:
+            for position in self.positions.values():
+                for event in position.open.values():
+                    if event.deliveries >= self.max_attempts:
+                        self._bury(position, event)
+        self.check(now)
+
     def _bury(self, position: Position, event: OpenEvent) -> None:
         event.dying = True
         self._host.bury(self, position)
@@ -310,7 +319,7 @@ class Group:
     def _deliver_waiting(self, position: Position, now: int) -> None:
         """Redeliveries, until there are no more or nobody has room."""
         while (event := position.next_waiting()) is not None:
-            if self.max_attempts and event.deliveries >= self.max_attempts:  # restored after a restart
+            if self.max_attempts and event.deliveries >= self.max_attempts:  # its burial failed, or the limit is new
                 self._bury(position, event)
                 continue
             ready = position.bodies.get(event.offset) or position.tail.get(event.offset)

@@ -55,6 +55,8 @@ class GroupTable:
         for topic in self._topics.all():
             if topic.groups:
                 await self._topics.load(topic)
+                for group in topic.groups.values():
+                    group.restored(self._clock.now_ms())
 
     def _make(self, topic: TopicState, name: str, starts: dict[int, tuple[int, int]]) -> Group:
         group = Group(topic.name, name, self._delivery, ack_timeout_ms=1, max_attempts=0)

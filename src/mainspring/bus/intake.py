@@ -12,13 +12,14 @@ from typing import Final, Protocol
 
 import msgspec
 
-from mainspring.bus.access import check_access
+from mainspring.bus.access import Access, Caller, Who
 from mainspring.bus.audit import Audit
 from mainspring.bus.errors import BadFrame, BusError, ExpectationFailed, RateLimited, TooLarge, Unavailable
 from mainspring.bus.limits import TokenBucket
 from mainspring.bus.partition import partition_of
 from mainspring.bus.publisher import Publisher, Ticket
 from mainspring.bus.schedules import Schedules
+from mainspring.bus.seal import sealed_text
 from mainspring.bus.topic_state import TopicState
 from mainspring.bus.topic_table import TopicTable
 from mainspring.errors import MainspringError
@@ -28,7 +29,6 @@ from mainspring.settings import Settings
 
 MAX_DELAY_MS: Final = 10 * 366 * 86_400_000  # ten years: beyond that a delay is a mistake in its unit
 
-_encode = msgspec.json.Encoder().encode
 _sorted = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -70,6 +70,7 @@ class Intake:
         publisher: Publisher,
         schedules: Schedules,
         audit: Audit,
+        access: Access,
         settings: Settings,
         *,
         new_id: Callable[[], str],
@@ -80,6 +81,7 @@ class Intake:
         self._publisher = publisher
         self._schedules = schedules
         self._audit = audit
+        self._access = access
         self._settings = settings
         self._new_id = new_id
         self._random = random
@@ -91,7 +93,7 @@ class Intake:
         events: Sequence[Offered],
         ticket: Callable[[Accepted], Ticket],
         *,
-        agent: str | None,
+        agent: Who,
         bucket: TokenBucket | None = None,
         expect: int | None = None,
     ) -> None:
@@ -102,10 +104,11 @@ class Intake:
         if self.closed:
             raise Unavailable("the node is stopping", remedy="publish again in a moment")
         topic = self._topics.open(name)
-        check_access(topic.config, "publish", agent)
+        self._access.check_now(topic.config, "publish", agent)
         self._check_rates(topic, bucket, len(events))
         now = self._clock.wall_ms()
-        appends = [self._append(topic, event, now, expect) for event in events]
+        seal = agent.sealed if isinstance(agent, Caller) else b""
+        appends = [self._append(topic, event, now, expect, seal) for event in events]
         delayed = any(event.delay_ms or event.not_before for event in events)
         due = [self._due(event, now) for event in events] if delayed else []
         accepted = Accepted(topic, appends, due)
@@ -124,8 +127,8 @@ class Intake:
         if self.closed:
             raise Unavailable("the node is stopping", remedy="publish again in a moment")
         topic = self._topics.open(name)
-        check_access(topic.config, "publish", None)
-        append = self._append(topic, event, self._clock.wall_ms(), None)
+        self._access.check_now(topic.config, "publish", None)
+        append = self._append(topic, event, self._clock.wall_ms(), None, b"")
         self._audit.note("publish", topic, append.partition, 0, 1)
         return self._publisher.prepare(topic, [append])
 
@@ -134,9 +137,9 @@ class Intake:
             return partition_of(key, partitions)
         return int(self._random() * partitions) if partitions > 1 else 0
 
-    def _append(self, topic: TopicState, event: Offered, now: int, expect: int | None) -> Append:
+    def _append(self, topic: TopicState, event: Offered, now: int, expect: int | None, seal: bytes) -> Append:
         payload = bytes(event.payload)
-        headers = None if not event.headers else _encode(event.headers)
+        headers = sealed_text(event.headers, seal)
         if len(payload) + (len(headers) if headers is not None else 0) > self._settings.max_frame_bytes:
             raise TooLarge(f"an event may have {self._settings.max_frame_bytes} bytes", remedy="publish a reference")
         id = event.id

@@ -170,6 +170,10 @@ class Schedules:
         self.plan(schedule.next_ms)
         return schedule
 
+    def find(self, name: str) -> Schedule | None:
+        known = self._named.get(name)
+        return None if known is None else known[0]
+
     def all(self) -> list[Schedule]:
         return [schedule for _, (schedule, _) in sorted(self._named.items())]
 

@@ -19,9 +19,9 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from mainspring.bus.access import check_access
+from mainspring.bus.access import Access, Action, Caller, origin_of
 from mainspring.bus.delivery import Delivery
-from mainspring.bus.errors import BusError, NotSubscribed, TooLarge, Unavailable
+from mainspring.bus.errors import BusError, Forbidden, LimitReached, NotSubscribed, TooLarge, Unavailable
 from mainspring.bus.frames import (
     NOTHING,
     Ack,
@@ -50,6 +50,7 @@ from mainspring.bus.member import Gate, Member
 from mainspring.bus.metrics import Counters
 from mainspring.bus.publisher import Placed
 from mainspring.bus.schedules import Schedule, Schedules
+from mainspring.bus.seal import sealed
 from mainspring.bus.topic_state import TopicState
 from mainspring.bus.topic_table import TopicTable
 from mainspring.errors import MainspringError
@@ -70,6 +71,7 @@ class Parts(Protocol):
     settings: Settings
     clock: Clock
     counters: Counters
+    access: Access
     topic_table: TopicTable
     group_table: GroupTable
     intake: Intake
@@ -126,19 +128,20 @@ class _PublishAnswer(Answer):
 
 
 class Session:
-    """A connection of the bus. `agent` is who it is; `send` takes one frame of JSON text and must not raise."""
+    """A connection of the bus. `caller` is who it is; `send` takes one frame of JSON text and must not raise."""
 
-    def __init__(self, parts: Parts, agent: str | None, send: Callable[[bytes], None]) -> None:
-        self.agent = agent
+    def __init__(self, parts: Parts, caller: Caller, send: Callable[[bytes], None]) -> None:
+        self.caller = caller
         self.closed = False
         self._parts = parts
         self._send = send
         self._gate = Gate()
         self._members: dict[tuple[str, str], tuple[Group, Member]] = {}
+        self._wanted: set[tuple[str, str]] = set()  # subscriptions it has, or that are being made
         self._answers: deque[Answer] = deque()
         self._unanswered_publishes = 0
         self._unanswered_bytes = 0
-        self._waiting_frames: deque[bytes] = deque()  # arrived while a SUBSCRIBE finds its start
+        self._waiting_frames: deque[bytes] = deque()  # arrived while a SUBSCRIBE finds its start, or a checker thinks
         self._subscribing = False
         self._relief = asyncio.Event()
         self._published = asyncio.Event()
@@ -207,6 +210,8 @@ class Session:
         except Rejected as rejected:
             self._reply(with_corr(error_frame(rejected.error, rejected.about), rejected.corr))
             return
+        if type(request) in _CHECKED and self._is_undecided(request, data):
+            return
         try:
             _HANDLERS[type(request)](self, request, len(data))
         except BusError as error:
@@ -220,26 +225,47 @@ class Session:
         about = str(type(request).__struct_config__.tag)
         self._reply(with_corr(error_frame(error, about, topic, group), request.corr))
 
+    def _is_undecided(self, request: Any, data: bytes) -> bool:
+        """Whether the node's checker takes its time; then this frame and those behind it wait for its answer."""
+        action, caller = _CHECKED[type(request)], self._caller_of(request)
+        waiting = self._parts.access.ask(request.topic, action, caller)
+        if waiting is None:
+            return False
+
+        async def decide() -> None:
+            await waiting
+            self._subscribing = False
+            if not self.closed:
+                self._take(data)
+                self._take_waiting()
+
+        self._subscribing = True
+        self._parts.delivery.run(decide())
+        return True
+
+    def _caller_of(self, frame: Any) -> Caller:
+        """Who sends this frame. While names are only claimed, its headers name the agent if nothing else does."""
+        caller = self.caller
+        if caller.agent is not None or caller.is_proven:
+            return caller
+        events = frame.events if isinstance(frame, PublishBatch) else (frame,)
+        named = {event.headers.get("agent_id") if event.headers else None for event in events}
+        claimed = named.pop() if len(named) == 1 else None
+        return caller if claimed is None else Caller(claimed, sid=caller.sid)
+
     def _publish(self, frame: Publish, size: int) -> None:
         if frame.payload_sha256 is not None:
             check_sha256(bytes(frame.payload), frame.payload_sha256)
-        agent = self.agent
-        if agent is None and frame.headers is not None:
-            agent = frame.headers.get("agent_id")
-        self._submit(frame.topic, (frame,), agent, frame.corr, "PUBLISH", size, frame.expect)
+        self._submit(frame.topic, (frame,), self._caller_of(frame), frame.corr, "PUBLISH", size, frame.expect)
 
     def _publish_batch(self, frame: PublishBatch, size: int) -> None:
-        agent = self.agent
-        if agent is None:
-            named = {event.headers.get("agent_id") if event.headers else None for event in frame.events}
-            agent = named.pop() if len(named) == 1 else None
-        self._submit(frame.topic, frame.events, agent, frame.corr, "PUBLISH_BATCH", size, None)
+        self._submit(frame.topic, frame.events, self._caller_of(frame), frame.corr, "PUBLISH_BATCH", size, None)
 
     def _submit(
         self,
         topic: str,
         events: Sequence[Any],
-        agent: str | None,
+        caller: Caller,
         corr: msgspec.Raw,
         about: str,
         size: int,
@@ -253,7 +279,7 @@ class Session:
             self._unanswered_bytes += size
             return answer
 
-        self._parts.intake.publish(topic, events, ticket, agent=agent, bucket=self._bucket, expect=expect)
+        self._parts.intake.publish(topic, events, ticket, agent=caller, bucket=self._bucket, expect=expect)
 
     # -- subscriptions
 
@@ -261,13 +287,27 @@ class Session:
         if frame.start is not None:
             frame.start.checked()
         topic = self._parts.topic_table.open(frame.topic)
-        check_access(topic.config, "subscribe", self.agent)
+        self._parts.access.check_now(topic.config, "subscribe", self.caller, frame.group)
         if self._parts.intake.closed:
             raise Unavailable("the node is stopping", remedy="subscribe again in a moment")
+        self._take_place(frame)
         answer = Answer()
         self._answers.append(answer)
         self._subscribing = True
         self._parts.delivery.run(self._find_start(frame, topic, answer))
+
+    def _take_place(self, frame: Subscribe) -> None:
+        limit, wanted = self._parts.settings.max_subscriptions, (frame.topic, frame.group)
+        if len(self._wanted) >= limit and wanted not in self._wanted:
+            raise LimitReached(
+                f"a connection may hold {limit} subscriptions",
+                remedy="unsubscribe, use another connection, or raise max_subscriptions",
+            )
+        self._wanted.add(wanted)
+
+    def _give_place(self, frame: Subscribe) -> None:
+        if (frame.topic, frame.group) not in self._members:
+            self._wanted.discard((frame.topic, frame.group))
 
     async def _find_start(self, frame: Subscribe, topic: TopicState, answer: Answer) -> None:
         """Until the start is known, later frames of this connection wait: they may publish to the same topic."""
@@ -277,8 +317,10 @@ class Session:
                 await self._published.wait()
             group, unstored = await self._parts.group_table.begin(topic, frame.group, frame.start)
         except BusError as error:
+            self._give_place(frame)
             answer.frame = with_corr(error_frame(error, "SUBSCRIBE", frame.topic, frame.group), frame.corr)
         except MainspringError as error:
+            self._give_place(frame)
             failed = Unavailable(f"the topic cannot be read: {error.message}", remedy=error.remedy)
             answer.frame = with_corr(error_frame(failed, "SUBSCRIBE", frame.topic, frame.group), frame.corr)
         else:
@@ -292,6 +334,7 @@ class Session:
             if unstored:
                 await self._parts.group_table.store(group)
         except BusError as error:
+            self._give_place(frame)
             answer.frame = with_corr(error_frame(error, "SUBSCRIBE", frame.topic, frame.group), frame.corr)
         else:
             ok = b'{"type":"OK","in_reply_to":"SUBSCRIBE","topic":%b,"group":%b}' % (topic.json, json_text(group.name))
@@ -333,6 +376,7 @@ class Session:
 
     def _leave(self, key: tuple[str, str], now: int) -> None:
         group, member = self._members.pop(key)
+        self._wanted.discard(key)
         group.leave(member, now)
         topic = self._parts.topic_table.open(key[0])
         if not group.members:
@@ -341,6 +385,20 @@ class Session:
                 topic.forget_tails()
         else:
             self._parts.delivery.wake(group)
+
+    def recheck(self, topic: str) -> None:
+        """The topic's access lists changed: end the subscriptions they no longer allow, and say so."""
+        for name, group in list(self._members):
+            if origin_of(name) != topic:
+                continue
+            try:
+                config = self._parts.topic_table.open(name).config
+                self._parts.access.check_now(config, "subscribe", self.caller, group)
+            except Forbidden as error:
+                self._leave((name, group), self._parts.clock.now_ms())
+                self._reply(error_frame(error, "", name, group))
+            except BusError:
+                continue  # a checker that has not answered yet forbids nothing
 
     def _held(self, frame: Ack | Nack | Extend | Unsubscribe) -> tuple[Group, Member]:
         found = self._members.get((frame.topic, frame.group))
@@ -380,7 +438,8 @@ class Session:
 
     def _schedule(self, frame: ScheduleEvent, size: int) -> None:
         topic = self._parts.topic_table.open(frame.topic)
-        check_access(topic.config, "publish", self.agent)
+        self._parts.access.check_now(topic.config, "publish", self.caller)
+        self._check_schedule(frame.name)
         schedule = Schedule(
             name=frame.name,
             topic=frame.topic,
@@ -388,11 +447,19 @@ class Session:
             every=frame.every,
             cron=frame.cron,
             key=frame.key,
-            headers=frame.headers,
+            headers=sealed(frame.headers, self.caller),
         )
         self._later("SCHEDULE", frame.name, frame.corr, self._parts.schedule_table.put(schedule))
 
+    def _check_schedule(self, name: str) -> None:
+        """Who takes a schedule away from its topic needs the right to publish there."""
+        known = self._parts.schedule_table.find(name)
+        if known is not None:
+            config = self._parts.topic_table.open(known.topic).config
+            self._parts.access.check_now(config, "publish", self.caller)
+
     def _unschedule(self, frame: Unschedule, size: int) -> None:
+        self._check_schedule(frame.name)
         self._later("UNSCHEDULE", frame.name, frame.corr, self._parts.schedule_table.delete(frame.name))
 
     def _later(self, about: str, name: str, corr: msgspec.Raw, work: Any) -> None:
@@ -453,4 +520,11 @@ _HANDLERS: Final[dict[type, Callable[[Session, Any, int], None]]] = {
     Flow: Session._flow,
     ScheduleEvent: Session._schedule,
     Unschedule: Session._unschedule,
+}
+
+_CHECKED: Final[dict[type, Action]] = {
+    Publish: "publish",
+    PublishBatch: "publish",
+    Subscribe: "subscribe",
+    ScheduleEvent: "publish",
 }

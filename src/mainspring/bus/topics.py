@@ -13,6 +13,7 @@ import msgspec
 
 from mainspring.bus.errors import BadFrame, Conflict
 from mainspring.bus.names import check_name
+from mainspring.bus.patterns import Pattern
 
 MAX_PARTITIONS: Final = 1024  # each is a cursor per group; more would only make subscribing slow
 
@@ -20,7 +21,10 @@ Natural = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class AccessList(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Who may. A name in `deny` may not, whatever `allow` says; without `allow` everybody else may."""
+    """Who may. A name in `deny` may not, whatever `allow` says; without `allow` everybody else may.
+
+    A name may be a pattern: `*` is one segment between dots, `**` any number of them.
+    """
 
     allow: tuple[str, ...] | None = None
     deny: tuple[str, ...] = ()
@@ -43,6 +47,7 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     rate_burst: Natural = 0
     publish_acl: AccessList | None = msgspec.field(default=None, name="publishACL")
     subscribe_acl: AccessList | None = msgspec.field(default=None, name="subscribeACL")
+    group_acl: dict[str, AccessList] | None = msgspec.field(default=None, name="groupACL")
 
 
 class TopicChange(msgspec.Struct, frozen=True):
@@ -69,12 +74,28 @@ def topic_from(given: dict[str, object]) -> TopicConfig:
     for name in ("publishACL", "subscribeACL"):
         if isinstance(cleaned.get(name), list):
             cleaned[name] = {"allow": cleaned[name]}
+    of_groups = cleaned.get("groupACL")
+    if isinstance(of_groups, dict):
+        cleaned["groupACL"] = {
+            group: {"allow": listed} if isinstance(listed, list) else listed for group, listed in of_groups.items()
+        }
     try:
         config = msgspec.convert(cleaned, TopicConfig)
     except msgspec.ValidationError as error:
         raise BadFrame(f"the settings do not fit: {error}") from None
     check_name("topic", config.topic)
+    _check_lists(config)
     return config
+
+
+def _check_lists(config: TopicConfig) -> None:
+    """Raise BadFrame for an access list that holds what can be no pattern: it would silently match nobody."""
+    of_groups = config.group_acl or {}
+    for listed in (config.publish_acl, config.subscribe_acl, *of_groups.values()):
+        for name in () if listed is None else (*(listed.allow or ()), *listed.deny):
+            Pattern(name)
+    for group in of_groups:
+        Pattern(group)
 
 
 def encode_topic(config: TopicConfig) -> bytes:
