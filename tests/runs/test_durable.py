@@ -898,5 +898,6 @@ async def test_a_signal_between_durable_runs_is_sent_once_however_often_the_send
     assert await ended(world, "a") == Value(None)
     assert [record async for record in nodes.log.scan("runs/signals")] == []
     world.runtime.start(listener, durable=True, id="c")
+    await world.runtime.settle()
     with pytest.raises(RunError, match="durable"):
         world.runtime.signal("c", "news", 1)

@@ -25,6 +25,7 @@ from mainspring.runs.arguments import decode_arguments, encode_arguments
 from mainspring.runs.by_hand import RunConflict, beginning, fork, retry
 from mainspring.runs.durable import DurableState
 from mainspring.runs.elsewhere import Elsewhere
+from mainspring.runs.endings import close_program
 from mainspring.runs.errors import NoHostLoop
 from mainspring.runs.family import family_of
 from mainspring.runs.journal import (
@@ -244,7 +245,7 @@ class DurableRuns:
         self._prepare(run, loaded)
         if not run._done:
             program = self.programs.get(record.program)
-            self._scheduler.close_program(run)
+            close_program(run)
             self._bind(run, program, decode_arguments(program, record.args))
         self._opened(run)
 

@@ -38,6 +38,7 @@ from mainspring.runs.builtin import Ask, Join, Publish, Signal, Spawn, WaitEvent
 from mainspring.runs.context import Context
 from mainspring.runs.durable_runs import DurableRuns
 from mainspring.runs.effect import Effect, resume
+from mainspring.runs.endings import FailureSink
 from mainspring.runs.errors import NotIdle, RunError
 from mainspring.runs.family import adopt, root_of
 from mainspring.runs.group import Perform
@@ -47,7 +48,7 @@ from mainspring.runs.ports import AskPort, EventPort, PublishPort, ask_handler, 
 from mainspring.runs.programs import bind, name_of
 from mainspring.runs.registry import Programs
 from mainspring.runs.run import Run
-from mainspring.runs.scheduler import FailureSink, Scheduler
+from mainspring.runs.scheduler import Scheduler
 from mainspring.runs.service import Service
 from mainspring.runs.signals import Mailboxes
 from mainspring.runs.watchdog import SlowStep, Watchdog, warn
@@ -313,7 +314,7 @@ class Runtime:
         target = clock.now_ms() + int(ms)
         while True:
             self.run_until_idle()
-            deadline = self._scheduler.next_deadline()
+            deadline = self._scheduler.alarms.next_deadline()
             if deadline is None or deadline > target:
                 break
             clock.move_to(deadline)
@@ -340,7 +341,7 @@ class Runtime:
         target = clock.now_ms() + int(ms)
         while True:
             await self.settle()
-            deadline = self._scheduler.next_deadline()
+            deadline = self._scheduler.alarms.next_deadline()
             if deadline is None or deadline > target:
                 break
             clock.move_to(deadline)

@@ -23,15 +23,17 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.loop import Clock, TimerEntry, TimerWheel
+from mainspring.loop import Clock
+from mainspring.runs.alarms import Alarms
 from mainspring.runs.answering import Handled, accept, raised_by, supervise
-from mainspring.runs.context import Context, Later, run_cleanup
+from mainspring.runs.context import Context, Later
 from mainspring.runs.effect import Effect
+from mainspring.runs.endings import FailureSink, Listener, close_program, tell_everyone, tell_waiting
 from mainspring.runs.errors import EffectTimeout, NotAnEffect, UnhandledEffect
 from mainspring.runs.outcome import Cancelled, Failed, Outcome, Value, kind_of
-from mainspring.runs.run import FAILURE, RESUME, START, VALUE, Run, release_waiters
+from mainspring.runs.run import FAILURE, RESUME, START, VALUE, Run
 
 if TYPE_CHECKING:
     from mainspring.runs.hosting import Host
@@ -39,11 +41,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mainspring.runs")
 
 DEFAULT_BUDGET: Final = 1024  # the seed contract's recommendation: long enough to amortise a host turn
-CLOSE_ATTEMPTS: Final = 16  # how often a program that swallows its closing is closed again
-
-
-class FailureSink(Protocol):
-    def __call__(self, error: BaseException, run_id: str, /) -> object: ...
 
 
 def normal_budget(budget: float | None) -> int:
@@ -66,7 +63,7 @@ class Scheduler:
         self.clock = clock
         self.budget = normal_budget(budget)
         self.on_failure = on_failure
-        self.on_outcome: list[Callable[[Run[Any], Outcome[Any]], object]] = []
+        self.on_outcome: list[Listener] = []
         self.trace: list[str] = []
         self.ticks = 0
         self.steps = 0
@@ -82,8 +79,7 @@ class Scheduler:
         self._ready: deque[Run[Any]] = deque()
         self._stale = 0
         self._outside: deque[Callable[[], None]] = deque()
-        self._wheel = TimerWheel()
-        self._timers = 0
+        self.alarms = Alarms(clock)
         self._armed = False
         self._thread = threading.get_ident()
 
@@ -119,20 +115,13 @@ class Scheduler:
 
     def _wake_for_timers(self) -> None:
         if self.host is not None:
-            deadline = self._wheel.next_deadline()
+            deadline = self.alarms.next_deadline()
             if deadline is not None:
                 self.host.wake_at(deadline, self.pump)
 
     def is_idle(self) -> bool:
         """Whether a tick would find nothing to do now."""
-        return (
-            len(self._queue) + len(self._ready) <= self._stale
-            and not self._outside
-            and not (len(self._wheel) and self._wheel.has_ready(self.clock.now_ms()))
-        )
-
-    def next_deadline(self) -> int | None:
-        return self._wheel.next_deadline()
+        return len(self._queue) + len(self._ready) <= self._stale and not self._outside and not self.alarms.any_due()
 
     def tick(self) -> int:
         """One tick; how many steps it took."""
@@ -142,8 +131,7 @@ class Scheduler:
             self.trace.append(f"tick {self.ticks}")
         while self._outside:
             self._outside.popleft()()
-        if len(self._wheel):
-            self._fire_timers()
+        self.alarms.ring()
         if self._queue:
             self._drain()
         ready, budget, taken = self._ready, self.budget, 0
@@ -156,11 +144,6 @@ class Scheduler:
             self._step(run)
         self.steps += taken
         return taken
-
-    def _fire_timers(self) -> None:
-        now = self.clock.now_ms()
-        while (entry := self._wheel.pop_ready(now)) is not None:
-            entry.message()
 
     def _drain(self) -> None:
         """Endings take effect; the rest is ready. What this causes waits for the next tick."""
@@ -206,7 +189,7 @@ class Scheduler:
             self.bring(run, FAILURE, error)
         else:
             if run._done:
-                self.close_program(run)
+                close_program(run)
             else:
                 self._dispatch(run, request)
         finally:
@@ -294,7 +277,7 @@ class Scheduler:
         if run._done:
             self.late_completions += 1
             if brings != RESUME and self.current is run:
-                self.close_program(run)
+                close_program(run)
             return
         run._asked = None
         if run._releases is not None:
@@ -349,21 +332,15 @@ class Scheduler:
 
     def timer(self, delay_ms: float, call: Callable[[], object]) -> int:
         """Call `call` in the first tick after the delay. Fractions are cut, negative and NaN are 0."""
-        self._timers += 1
-        delay = int(delay_ms) if math.isfinite(delay_ms) and delay_ms > 0 else 0
-        deadline = self.clock.now_ms() + delay
-        self._wheel.schedule(TimerEntry(self._timers, deadline, call, "run"))
+        timer, deadline = self.alarms.set(delay_ms, call)
         if self.host is not None and not self._armed:
             self.host.wake_at(deadline, self.pump)
-        return self._timers
-
-    def forget_timer(self, timer: int) -> bool:
-        return self._wheel.cancel(timer)
+        return timer
 
     def release_timer(self, run: Run[Any], delay_ms: float, call: Callable[[], object]) -> int:
         """A timer that dies with the current effect of the run."""
         timer = self.timer(delay_ms, call)
-        self.on_release(run, lambda: self._wheel.cancel(timer))
+        self.on_release(run, lambda: self.alarms.forget(timer))
         return timer
 
     # -- endings
@@ -390,7 +367,7 @@ class Scheduler:
             self.release(run)
         if run._family is not None:
             run._family.owner_ended(run, outcome)
-        self.close_program(run)
+        close_program(run)
         if run._durable is not None:
             run._durable.settle(run, outcome)
         else:
@@ -398,25 +375,11 @@ class Scheduler:
 
     def announce(self, run: Run[Any]) -> None:
         """The world may know the outcome."""
-        outcome = run._outcome
-        assert outcome is not None
+        assert run._outcome is not None
         run._settled = True
         if self._tracing:
-            self.trace.append(f"outcome {run.id} {kind_of(outcome)}")
-        closers, run._closers = run._closers, None
-        for cleanup in closers or ():
-            run_cleanup(cleanup, run.id)
-        if isinstance(outcome, Failed):
-            self._report(outcome.error, run.id)
-        for listener in self.on_outcome:
-            try:
-                listener(run, outcome)
-            except Exception:
-                logger.exception("a listener for outcomes failed on run %s", run.id)
-        if run._waiters is not None:
-            release_waiters(run)
-        if run._family is not None:
-            run._family.child_ended(run, outcome)
+            self.trace.append(f"outcome {run.id} {kind_of(run._outcome)}")
+        tell_everyone(run, self.on_failure, self.on_outcome)
 
     def abandon(self, *runs: Run[Any]) -> None:
         """Stop executing runs without an outcome; somebody else goes on with them.
@@ -434,26 +397,14 @@ class Scheduler:
         for run in stopped:
             if run._releases is not None:
                 self.release(run)
-            self.close_program(run)
+            close_program(run)
 
     def conclude(self, run: Run[Any], outcome: Outcome[Any]) -> None:
         """The outcome of a run that was not executed here, or not to its end."""
         self.abandon(run)
         run._outcome = outcome
         run._settled = True
-        if run._waiters is not None:
-            release_waiters(run)
-        if run._family is not None:
-            run._family.child_ended(run, outcome)
-
-    def _report(self, error: BaseException, run_id: str) -> None:
-        if self.on_failure is None:
-            logger.error("run %s failed: %s: %s", run_id, type(error).__name__, error)
-            return
-        try:
-            self.on_failure(error, run_id)
-        except Exception:
-            logger.exception("the failure sink failed on run %s", run_id)
+        tell_waiting(run, outcome)
 
     def _drop_queued(self, run: Run[Any]) -> None:
         """A queued run ended: what it brought is late, and its entry is stale."""
@@ -466,26 +417,3 @@ class Scheduler:
             self._queue.clear()
             self._ready.clear()
             self._stale = 0
-
-    def close_program(self, run: Run[Any]) -> None:
-        """Close the program, so that its finally blocks run; a program in the middle of its step is closed after it."""
-        close = run._close
-        if close is None:
-            return
-        run._send = run._close = None
-        for _ in range(CLOSE_ATTEMPTS):
-            try:
-                close()
-            except ValueError:  # it is running right now: the step closes it when it comes back
-                run._close = close
-                return
-            except RuntimeError as error:
-                if "ignored GeneratorExit" not in str(error):
-                    logger.exception("run %s raised while it was closed", run.id)
-                    return
-            except BaseException:
-                logger.exception("run %s raised while it was closed", run.id)
-                return
-            else:
-                return
-        logger.error("run %s (%s) swallows its closing; it was left behind", run.id, run.program)

@@ -45,7 +45,7 @@ class Service:
     async def stop(self) -> None:
         """Stop executing, store what was decided, give the lease back. Unfinished runs go on later or elsewhere."""
         if self._timer is not None:
-            self._scheduler.forget_timer(self._timer)
+            self._scheduler.alarms.forget(self._timer)
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])

@@ -1,0 +1,49 @@
+"""Timers of the scheduler: calls to be made in the first tick at or after their time.
+
+Delays are cut to whole milliseconds; negative and NaN mean at once, which is the next tick. Calls leave by deadline,
+equal deadlines in the order in which they were set.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from mainspring.loop import Clock, TimerEntry, TimerWheel
+
+
+class Alarms:
+    """The pending timers of one scheduler."""
+
+    __slots__ = ("_clock", "_set", "_wheel")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._wheel = TimerWheel()
+        self._set = 0
+
+    def set(self, delay_ms: float, call: Callable[[], object]) -> tuple[int, int]:
+        """Have `call` made after the delay; the timer's id and its deadline."""
+        delay = int(delay_ms) if math.isfinite(delay_ms) and delay_ms > 0 else 0
+        deadline = self._clock.now_ms() + delay
+        self._set += 1
+        self._wheel.schedule(TimerEntry(self._set, deadline, call, "run"))
+        return self._set, deadline
+
+    def forget(self, timer: int) -> bool:
+        """False when it was made or forgotten before."""
+        return self._wheel.cancel(timer)
+
+    def any_due(self) -> bool:
+        return len(self._wheel) > 0 and self._wheel.has_ready(self._clock.now_ms())
+
+    def next_deadline(self) -> int | None:
+        return self._wheel.next_deadline()
+
+    def ring(self) -> None:
+        """Make every call that is due."""
+        if not len(self._wheel):
+            return
+        now = self._clock.now_ms()
+        while (entry := self._wheel.pop_ready(now)) is not None:
+            entry.message()
