@@ -38,6 +38,9 @@ def counted_ids(prefix: str = "") -> Ids:
     return map(f"{prefix}-".__add__, map(str, itertools.count(1))).__next__
 
 
+MAX_DEPTH: Final = 512  # what arrives can also be decoded and encoded wherever in a program that happens
+_TOO_DEEP: Final = "Invalid JSON: nested too deeply"
+_STRINGS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _N: Final = ord("n")
 _REMEMBERED_TYPES: Final = 4096
 _encode = msgspec.json.Encoder().encode
@@ -136,6 +139,8 @@ def parse(line: bytes) -> Message:
     """One line as a message. Raises `NotJson` or `NotAMessage`; their texts are safe to send back."""
     try:
         str(line, "utf-8")
+        if line.count(b"[") + line.count(b"{") > MAX_DEPTH and _depth(line) > MAX_DEPTH:
+            raise NotJson(_TOO_DEEP)
         message = _parse(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _refusal(line, error) from None
@@ -147,6 +152,18 @@ def parse(line: bytes) -> Message:
     if metadata.causation is None and (message.kind == "reply" or message.kind == "error"):
         raise _invalid(f"a message of kind {message.kind} needs metadata.causation", message)
     return message
+
+
+def _depth(line: bytes) -> int:
+    """How deep the brackets of a line nest, those in texts left out."""
+    deepest = depth = 0
+    for character in _STRINGS.sub(b"", line):
+        if character in b"[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in b"]}":
+            depth -= 1
+    return deepest
 
 
 class _MetadataAsSent(msgspec.Struct):
@@ -171,14 +188,14 @@ def _invalid(text: str, message: Message) -> NotAMessage:
 def _refusal(line: bytes, error: Exception) -> MainspringError:
     """Tell apart what is no JSON from what is JSON of the wrong shape; read the id if there is one."""
     if isinstance(error, RecursionError):
-        return NotJson("Invalid JSON: nested too deeply")
+        return NotJson(_TOO_DEEP)
     try:
         text = str(line, "utf-8")
         given = _decode(text)
     except UnicodeDecodeError:
         return NotJson("Invalid JSON: not UTF-8")
     except RecursionError:
-        return NotJson("Invalid JSON: nested too deeply")
+        return NotJson(_TOO_DEEP)
     except msgspec.ValidationError:
         return NotJson("Invalid JSON: number out of range")
     except msgspec.DecodeError as broken:

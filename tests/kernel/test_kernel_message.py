@@ -169,6 +169,23 @@ def test_what_is_not_json_is_said_to_be_not_json(line: bytes) -> None:
     assert caught.value.message.startswith("Invalid JSON: ")
 
 
+def nested(depth: int, text: bytes = b"1") -> bytes:
+    return encoded(message("event", "A.B", 4711)).replace(b"4711", b'[{"a":' * depth + text + b"}]" * depth)
+
+
+def test_what_arrives_can_be_decoded_and_encoded_again_however_deep_the_stack_is() -> None:
+    """Checklist 152: the limit is fixed, not left to where the interpreter gives up."""
+    brackets = b'"' + b"[{" * 3000 + b'\\" ]"'
+    found = parse(nested(254, brackets))
+
+    def deeper(levels: int) -> msgspec.Raw:
+        return deeper(levels - 1) if levels else encode_data(found.data)
+
+    assert bytes(deeper(200)) == bytes(found.raw)
+    with pytest.raises(NotJson, match="too deeply"):
+        parse(nested(256))
+
+
 def test_broken_utf8_in_a_member_nobody_asked_for_is_still_broken() -> None:
     """Checklist 152."""
     line = encoded({**ping(), "extra": "PLACE"}).replace(b"PLACE", b"\xff")

@@ -102,6 +102,8 @@ class LineOrigin:
             return False
         if not self.gone:
             self.write(line)
+            if message.kind == "error":
+                self.flush()  # a fault does not wait behind the slice it happened in
         self.settled()
         return True
 
@@ -130,6 +132,9 @@ class LineOrigin:
 
     def write(self, line: bytes) -> None:
         raise NotImplementedError
+
+    def flush(self) -> None:
+        """Send what is written now, instead of with the rest of this slice."""
 
     def congested(self) -> bool:
         return False
@@ -223,13 +228,16 @@ class Connection(LineOrigin, asyncio.Protocol):
             self._flush_planned = True
             self._loop.call_soon(self._flush)
 
-    def _flush(self) -> None:
-        """Everything one slice of the loop said leaves in one write."""
-        self._flush_planned = False
+    def flush(self) -> None:
         if self._outgoing and not self.gone:
             self._outgoing.append(b"")
             self._transport.write(b"\n".join(self._outgoing))
             self._outgoing = []
+
+    def _flush(self) -> None:
+        """Everything one slice of the loop said leaves in one write."""
+        self._flush_planned = False
+        self.flush()
         self._close_when_done()
 
     def _close_when_done(self) -> None:
