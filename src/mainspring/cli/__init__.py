@@ -25,6 +25,12 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "trace": ("kernel", "trace"),
     "beats": ("beats", "app"),
     "log": ("log", "app"),
+    "pub": ("pub", "pub"),
+    "sub": ("sub", "sub"),
+    "tail": ("tail", "tail"),
+    "topics": ("topics", "app"),
+    "groups": ("groups", "app"),
+    "dlq": ("dlq", "app"),
     "guest": ("guest", "guest"),
     "settings": ("settings", "settings"),
 }

@@ -1,0 +1,85 @@
+"""Where the node is and who is asking: the options every command that talks to a node has.
+
+`--url` beats `BUS_URL`, which beats the settings file. A token is better given as `BUS_TOKEN` than as an option: the
+arguments of a process can be read by everybody on the machine. Names of topics and groups complete in the shell by
+asking the node, with little patience and in silence: a shell that hangs or prints at Tab is worse than no completion.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any, Final
+
+import typer
+
+from mainspring.cli.settings import load_all
+from mainspring.client.blocking_http import NodeConnection, path
+from mainspring.errors import MainspringError
+
+_TAB_PATIENCE_S: Final = 1.0
+
+UrlOption = Annotated[str | None, typer.Option("--url", help="The node's address.  [default: BUS_URL]")]
+TokenOption = Annotated[
+    str | None, typer.Option("--token", envvar="BUS_TOKEN", show_envvar=True, help="The token to ask with.")
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def node_url(url: str | None) -> str:
+    """The address to use."""
+    return url if url is not None else load_all().settings.bus_url
+
+
+def node(url: str | None, token: str | None) -> NodeConnection:
+    """A connection to the node; nothing is sent yet."""
+    return NodeConnection(node_url(url), token)
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask a person at a terminal; a script has decided already."""
+    if not yes and sys.stdin.isatty() and sys.stdout.isatty():
+        typer.confirm(question, abort=True)
+
+
+# -- completion
+
+
+def _asked(context: Any) -> NodeConnection:
+    given = context.params
+    return NodeConnection(node_url(given.get("url")), given.get("token"), patience_s=_TAB_PATIENCE_S)
+
+
+def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Topics that begin so."""
+    try:
+        with _asked(ctx) as connection:
+            found = connection.get("/topics", prefix=incomplete or None)
+    except (MainspringError, OSError):
+        return []
+    return [each["topic"] for each in found["topics"]]
+
+
+def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Groups of the topic that was already typed, or of all."""
+    try:
+        with _asked(ctx) as connection:
+            found = connection.get("/groups", topic=ctx.params.get("topic"))
+    except (MainspringError, OSError):
+        return []
+    return sorted({each["group"] for each in found["groups"] if each["group"].startswith(incomplete)})
+
+
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=complete_topic)]
+GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group.", autocompletion=complete_group)]
+
+__all__ = [
+    "GroupArgument",
+    "TokenOption",
+    "TopicArgument",
+    "UrlOption",
+    "YesOption",
+    "confirm",
+    "node",
+    "node_url",
+    "path",
+]

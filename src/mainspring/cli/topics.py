@@ -1,0 +1,277 @@
+"""`mainspring topics`: which there are, what they hold, what they are set to.
+
+A topic's settings are replaced as a whole by the node; `alter` reads them, changes what was asked for and writes them
+back, so that what nobody mentioned stays.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from mainspring.cli.asking import TokenOption, TopicArgument, UrlOption, node, path
+from mainspring.cli.ending import ends_cleanly
+from mainspring.cli.moments import duration_ms, duration_text
+from mainspring.cli.showing import JsonOption, safe, say, say_json, table
+from mainspring.client.blocking_http import NodeConnection
+from mainspring.client.errors import NodeRefused
+from mainspring.errors import MainspringError
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, show, create and alter topics.")
+
+PartitionsOption = Annotated[int | None, typer.Option(min=1, help="Partitions; they only grow.")]
+RetentionOption = Annotated[str | None, typer.Option(help="Forget events after so long, like 7d. 0: never.")]
+BytesOption = Annotated[int | None, typer.Option(min=0, help="Forget the oldest beyond so many bytes. 0: never.")]
+CountOption = Annotated[int | None, typer.Option(min=0, help="Forget the oldest beyond so many events. 0: never.")]
+AttemptsOption = Annotated[int | None, typer.Option(min=0, help="Deliveries before an event is a dead letter.")]
+AckOption = Annotated[str | None, typer.Option(help="Time a consumer has to acknowledge, like 30s.")]
+CompactOption = Annotated[bool | None, typer.Option(help="Keep only the newest event of each key.")]
+AuditOption = Annotated[bool | None, typer.Option(help="Write what happens to system.bus.audit.")]
+RateOption = Annotated[int | None, typer.Option(min=0, help="Events per second it takes. 0: no limit.")]
+AllowPub = Annotated[list[str] | None, typer.Option(help="An agent that may publish; may be repeated.")]
+DenyPub = Annotated[list[str] | None, typer.Option(help="An agent that may not publish; may be repeated.")]
+AllowSub = Annotated[list[str] | None, typer.Option(help="An agent that may read; may be repeated.")]
+DenySub = Annotated[list[str] | None, typer.Option(help="An agent that may not read; may be repeated.")]
+
+
+class TopicExists(MainspringError):
+    """The topic is there already."""
+
+    code = "topic_exists"
+
+
+@app.command("list")
+@ends_cleanly
+def list_topics(
+    prefix: Annotated[str, typer.Argument(help="Only topics that begin so.")] = "",
+    all: Annotated[bool, typer.Option("--all", "-a", help="Also the node's own topics, system.*")] = False,
+    url: UrlOption = None,
+    token: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Every topic: partitions, events, bytes of time kept, groups and the largest lag."""
+    with node(url, token) as connection:
+        found = connection.get("/topics", prefix=prefix or None)["topics"]
+        shown = [each for each in found if all or prefix or not each["topic"].startswith("system.")]
+        groups = _by_topic(connection.get("/groups")["groups"])
+        rows = [_summary(connection, each, groups.get(each["topic"], [])) for each in shown]
+    if as_json:
+        for row in rows:
+            say_json(row)
+        return
+    table(
+        ("topic", ">partitions", ">events", ">last offset", ">groups", ">lag", "keeps"),
+        ((r["topic"], r["partitions"], r["events"], r["tail"], r["groups"], r["lag"], r["keeps"]) for r in rows),
+        empty="no topics yet; `mainspring pub TOPIC DATA` makes one",
+    )
+
+
+@app.command()
+@ends_cleanly
+def show(topic: TopicArgument, url: UrlOption = None, token: TokenOption = None, as_json: JsonOption = False) -> None:
+    """One topic: settings, head and tail of each partition, and where each group stands."""
+    with node(url, token) as connection:
+        settings = connection.get(path("topics", topic))
+        offsets = connection.get(path("topics", topic, "offsets"))["partitions"]
+    if as_json:
+        say_json({**settings, "offsets": offsets})
+        return
+    _say_settings(settings)
+    say()
+    table(
+        ("partition", ">first", ">last", ">events"),
+        ((str(each["partition"]), each["head"], each["tail"], _held(each)) for each in offsets),
+    )
+    rows = [
+        (name, str(each["partition"]), group["lastCommitted"], group["lag"], group["inflight"])
+        for each in offsets
+        for name, group in sorted(each["groups"].items())
+    ]
+    if rows:
+        say()
+        table(("group", "partition", ">committed", ">lag", ">in flight"), sorted(rows))
+
+
+@app.command()
+@ends_cleanly
+def create(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Its name.")],
+    partitions: PartitionsOption = None,
+    retention: RetentionOption = None,
+    retention_bytes: BytesOption = None,
+    retention_count: CountOption = None,
+    max_attempts: AttemptsOption = None,
+    ack_timeout: AckOption = None,
+    compact: CompactOption = None,
+    audit: AuditOption = None,
+    rate: RateOption = None,
+    allow_publish: AllowPub = None,
+    deny_publish: DenyPub = None,
+    allow_subscribe: AllowSub = None,
+    deny_subscribe: DenySub = None,
+    url: UrlOption = None,
+    token: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a topic. Topics also come into being when someone publishes; this is for settings of its own."""
+    wanted = _settings(partitions, retention, retention_bytes, retention_count, max_attempts, ack_timeout)
+    wanted |= _rules(compact, audit, rate)
+    wanted |= _access({}, allow_publish, deny_publish, allow_subscribe, deny_subscribe)
+    with node(url, token) as connection:
+        if _existing(connection, topic) is not None:
+            raise TopicExists(
+                f"there is a topic {safe(topic)!r} already", remedy="change it with `mainspring topics alter`"
+            )
+        _put(connection, {"topic": topic, **wanted}, as_json)
+
+
+@app.command()
+@ends_cleanly
+def alter(
+    topic: TopicArgument,
+    partitions: PartitionsOption = None,
+    retention: RetentionOption = None,
+    retention_bytes: BytesOption = None,
+    retention_count: CountOption = None,
+    max_attempts: AttemptsOption = None,
+    ack_timeout: AckOption = None,
+    compact: CompactOption = None,
+    audit: AuditOption = None,
+    rate: RateOption = None,
+    allow_publish: AllowPub = None,
+    deny_publish: DenyPub = None,
+    allow_subscribe: AllowSub = None,
+    deny_subscribe: DenySub = None,
+    url: UrlOption = None,
+    token: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change settings of a topic; what is not mentioned stays. An access list given here replaces that list."""
+    wanted = _settings(partitions, retention, retention_bytes, retention_count, max_attempts, ack_timeout)
+    wanted |= _rules(compact, audit, rate)
+    with node(url, token) as connection:
+        now = connection.get(path("topics", topic))
+        wanted |= _access(now, allow_publish, deny_publish, allow_subscribe, deny_subscribe)
+        if not wanted:
+            raise typer.BadParameter("say what to change; `mainspring topics alter --help` lists the settings")
+        _put(connection, {**now, **wanted}, as_json)
+
+
+# -- settings
+
+
+def _settings(
+    partitions: int | None,
+    retention: str | None,
+    retention_bytes: int | None,
+    retention_count: int | None,
+    max_attempts: int | None,
+    ack_timeout: str | None,
+) -> dict[str, Any]:
+    given = {
+        "partitions": partitions,
+        "retentionMs": None if retention is None else _span(retention),
+        "retentionBytes": retention_bytes,
+        "retentionCount": retention_count,
+        "maxAttempts": max_attempts,
+        "ackTimeoutMs": None if ack_timeout is None else _span(ack_timeout),
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _rules(compact: bool | None, audit: bool | None, rate: int | None) -> dict[str, Any]:
+    given = {"compact": compact, "audit": audit, "ratePerSecond": rate}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _span(text: str) -> int:
+    return 0 if text == "0" else duration_ms(text)
+
+
+def _access(
+    now: dict[str, Any],
+    allow_publish: list[str] | None,
+    deny_publish: list[str] | None,
+    allow_subscribe: list[str] | None,
+    deny_subscribe: list[str] | None,
+) -> dict[str, Any]:
+    changed: dict[str, Any] = {}
+    for name, allow, deny in (
+        ("publishACL", allow_publish, deny_publish),
+        ("subscribeACL", allow_subscribe, deny_subscribe),
+    ):
+        given = {
+            verb: agents for verb, agents in (("allow", allow), ("deny", deny)) if agents
+        }  # an option never given arrives as None or as an empty list
+        if given:
+            changed[name] = {**now.get(name, {}), **given}
+    return changed
+
+
+def _existing(connection: NodeConnection, topic: str) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = connection.get(path("topics", topic))
+    except NodeRefused as error:
+        if error.code != "unknown_topic":
+            raise
+        return None
+    return found
+
+
+def _put(connection: NodeConnection, settings: dict[str, Any], as_json: bool) -> None:
+    now = connection.call("POST", "/topics", msgspec.json.encode(settings))
+    if as_json:
+        say_json(now)
+    else:
+        _say_settings(now)
+
+
+# -- showing
+
+
+def _say_settings(settings: dict[str, Any]) -> None:
+    for name, value in settings.items():
+        if name.endswith("Ms"):
+            value = duration_text(value)
+        said = safe(value) if isinstance(value, str) else msgspec.json.encode(value).decode()
+        say(f"{name:16} {said}")
+
+
+def _by_topic(groups: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for group in groups:
+        found.setdefault(group["topic"], []).append(group)
+    return found
+
+
+def _held(partition: dict[str, Any]) -> int:
+    """Offsets from the first to the last; retention by key may have left fewer."""
+    return int(partition["tail"] - partition["head"] + 1) if partition["tail"] else 0
+
+
+def _summary(connection: NodeConnection, settings: dict[str, Any], groups: list[dict[str, Any]]) -> dict[str, Any]:
+    offsets = connection.get(path("topics", settings["topic"], "offsets"))["partitions"]
+    return {
+        "topic": settings["topic"],
+        "partitions": settings["partitions"],
+        "events": sum(_held(each) for each in offsets),
+        "tail": max((each["tail"] for each in offsets), default=0),
+        "groups": len(groups),
+        "lag": max((each["lag"] for each in groups), default=0),
+        "keeps": _keeps(settings),
+    }
+
+
+def _keeps(settings: dict[str, Any]) -> str:
+    kept = []
+    if settings.get("retentionMs"):
+        kept.append(duration_text(settings["retentionMs"]))
+    if settings.get("retentionBytes"):
+        kept.append(f"{settings['retentionBytes']:,} bytes")
+    if settings.get("retentionCount"):
+        kept.append(f"{settings['retentionCount']:,} events")
+    if settings.get("compact"):
+        kept.append("newest of each key")
+    return ", ".join(kept) or "everything"
