@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 from serving import Serving, clean_environment, serving
@@ -68,3 +69,54 @@ def test_a_node_beats_when_signalled_and_resumes_after_being_killed(tmp_path: Pa
         assert "identical" in mainspring(node, "replay")
         node.signal(signal.SIGTERM)
         assert node.wait() == 0
+
+
+FED = """
+from mainspring import App
+
+app = App("fed")
+app.beats_from("orders")
+
+@app.enzyme("/topics/orders", match="prefix")
+def bill(signal, target, stage):
+    n = stage.read(signal)["payload"]["n"]
+    stage.write(f"/billed/{n}", (stage.read(f"/billed/{n}") or 0) + 1)
+"""
+
+
+def publish(node: Serving, n: int) -> None:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{node.port}/topics/orders/events",
+        json.dumps({"payload": {"n": n}}).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request) as answer:
+        assert answer.status == 201
+
+
+def watch_until(node: Serving, count: int, beat: int = 1) -> int:
+    """Follow the line until so many events were billed; the next beat to watch."""
+    while len(billed(node)) < count:
+        line = mainspring(node, "watch", "--from", str(beat), "--count", "1")
+        beat = int(line.split()[1]) + 1
+    return beat
+
+
+def billed(node: Serving) -> dict[int, int]:
+    counts = {n: json.loads(mainspring(node, "read", f"/billed/{n}")) for n in range(1, 5)}
+    return {n: count for n, count in counts.items() if count is not None}
+
+
+def test_events_of_a_topic_are_billed_once_by_a_node_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "fed_app.py").write_text(FED)
+    with serving(tmp_path, "fed_app:app", engine="sqlite") as node:
+        publish(node, 1)
+        publish(node, 2)
+        beat = watch_until(node, 2)
+        publish(node, 3)
+        node.kill()
+    with serving(tmp_path, "fed_app:app", engine="sqlite") as node:
+        publish(node, 4)
+        watch_until(node, 4, beat)
+        assert billed(node) == {1: 1, 2: 1, 3: 1, 4: 1}
+        assert "identical" in mainspring(node, "replay")
