@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from kernel.world import booted, command, message, ping, served, virtual
+from kernel.test_kernel_actor import low_level
+from kernel.world import Worker, booted, command, message, ping, said, served, virtual
 from mainspring import App, Fail, RestartPolicy
 from mainspring.loop import VirtualClock
 
@@ -129,7 +131,6 @@ async def test_a_policy_without_restarts_is_unhealthy_at_the_first_fault(clock: 
 @virtual
 async def test_output_against_its_type_is_an_actor_fault(clock: VirtualClock, result: Any) -> None:
     """Checklist 123, 90, 76."""
-    from dataclasses import dataclass
 
     @dataclass
     class Counted:
@@ -205,9 +206,6 @@ async def test_a_crash_while_hearing_an_event_reaches_the_sink_with_its_cause(cl
 @virtual
 async def test_a_spawn_that_fails_at_the_restart_is_tried_again(clock: VirtualClock) -> None:
     """Checklist 128, 130."""
-    from kernel.test_kernel_actor import low_level
-    from kernel.world import Worker, said
-
     tries: list[int] = []
 
     def handler(worker: Worker, given: Any) -> None:
@@ -256,3 +254,39 @@ async def test_schema_failures_dispatch_nothing(clock: VirtualClock) -> None:
             assert answer["data"]["message"].startswith("Schema validation failed: ")
         assert await client.fence() == []
     assert ran == []
+
+
+@virtual
+async def test_mail_nobody_waits_for_does_not_fill_the_memory_of_a_stuck_actor(clock: VirtualClock) -> None:
+    """Checklist 125: what timed out before it was begun is dropped once too much of it waits."""
+    app, ran = App("stuck"), []
+
+    @app.query("Stuck.Wait")
+    async def wait(data: int, ctx: Any) -> None:
+        ran.append(data)
+        await ctx.sleep(1000 if data == 0 else 0)
+
+    async with booted(app, clock) as kernel:
+        asked = [kernel.ask("query", "Stuck.Wait", number, timeout_ms=10) for number in range(9_000)]
+        await asyncio.sleep(1)
+        asked += [kernel.ask("query", "Stuck.Wait", -number, timeout_ms=5_000_000) for number in range(1, 3_001)]
+        await asyncio.sleep(1)
+        assert len(kernel.exchange.router.slots["Stuck"].actor) < 3_100
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+    assert sum(isinstance(outcome, Fail) for outcome in outcomes) == 9_000
+    assert [number for number in ran if number < 0] == [-number for number in range(1, 3_001)]
+
+
+@virtual
+async def test_a_silent_low_level_actor_is_not_remembered_for_ever(clock: VirtualClock) -> None:
+    """Checklist 68."""
+    app = App("x")
+    app.low_level.append(low_level("Low", lambda worker, given: worker.posted.clear(), []))
+    app.order.append("Low")
+    async with booted(app, clock) as kernel:
+        for _ in range(8):
+            asked = [kernel.ask("command", "Low.Do", {}, timeout_ms=1) for _ in range(10_000)]
+            await asyncio.gather(*asked, return_exceptions=True)
+        slot: Any = kernel.exchange.router.slots["Low"]
+        assert len(slot._known) <= 50_000
+        assert len(slot._unanswered) <= 50_000

@@ -76,6 +76,11 @@ class Mailbox:
         self._wake: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def waiting(self) -> int:
+        """Mail nobody has begun to handle."""
+        return len(self._mail)
+
     def put(self, item: Any) -> None:
         self._mail.append(item)
         wake = self._wake
@@ -85,6 +90,9 @@ class Mailbox:
                 wake.set_result(None)
         elif self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._serve())
+
+    def __len__(self) -> int:
+        return len(self._mail)
 
     def take_all(self) -> list[Any]:
         """What nobody has begun to handle, oldest first; the box is empty afterwards."""
@@ -214,6 +222,12 @@ class HandlerActor(Mailbox):
         except asyncio.CancelledError:
             if self.alive:
                 raise
+
+    def drop_unwanted(self) -> None:
+        """Let go of mail whose requester has gone or got its timeout, so that a stuck actor cannot fill the memory."""
+        kept = [mail for mail in self._mail if mail.origin is None or not mail.closed or mail.unrecorded]
+        self._mail.clear()
+        self._mail.extend(kept)
 
     def _call(self, mail: Mail) -> Any:
         """Begin to handle a mail: what its function returned, perhaps to be awaited."""

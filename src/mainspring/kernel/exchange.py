@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("mainspring.kernel")
 
+FAULTS: Final = 64  # faults of actors that stay readable, with what the kernel said about them
 WITNESSED: Final = 10_000  # messages whose lineage stays readable; their data is not kept
 
 Observer = Callable[[Message], Any]
@@ -50,6 +51,7 @@ class Exchange:
         self.observers: list[Observer] = []
         self.streams: dict[Any, Callable[[str], bool]] = {}
         self.lineage: deque[tuple[str, str, Metadata]] = deque(maxlen=WITNESSED)
+        self.faults_lately: deque[Message] = deque(maxlen=FAULTS)
         self.durable: DurableLane | None = None
         self.pending: set[Mail] = set()
         self.open_events = 0

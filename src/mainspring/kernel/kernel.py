@@ -346,6 +346,11 @@ class Kernel:
 
     # --- looking -------------------------------------------------------------------------------------------------
 
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """The places of the actors, in the order of registration."""
+        return tuple(self._slots)
+
     def contract(self, type: str) -> Contract | None:
         return self.exchange.router.find(type)
 

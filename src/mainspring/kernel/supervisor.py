@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -29,6 +29,8 @@ from mainspring.message import Message, Metadata, encode_data
 if TYPE_CHECKING:
     from mainspring.kernel.kernel import Kernel
     from mainspring.loop import Loop
+
+CROWDED: Final = 10_000  # mail of one actor; beyond it, what nobody waits for any more is dropped
 
 Fault = tuple[Any, "Mail | None", str, str]  # the actor, what it was handling, the fault's type and text
 
@@ -45,6 +47,7 @@ class Slot:
         self.exchange = kernel.exchange
         self.actor: Any = None
         self.unhealthy = False
+        self.restarts = 0
         self._held: deque[Mail] = deque()
         self._restarts: deque[int] = deque()
         self._restart_timer: Any = None
@@ -92,6 +95,11 @@ class Slot:
             self._held.remove(mail)
             self.release()
 
+    @property
+    def waiting(self) -> int:
+        """Mail nobody has begun to handle, as far as it is known on this side."""
+        return len(self._held) + (self.actor.waiting if isinstance(self.actor, Mailbox) else 0)
+
     def _hold(self, mail: Mail) -> None:
         if self.unhealthy:
             self._refuse(mail)
@@ -130,6 +138,7 @@ class Slot:
             error = self.exchange.make("error", type, encode_data(data))
         else:
             error = self.exchange.error(request, type, data)
+        self.exchange.faults_lately.append(error)
         if mail is None or mail.origin is None:
             if mail is not None:
                 self.exchange.event_done()
@@ -154,6 +163,7 @@ class Slot:
         self._restart_timer = None
         self._restarts.append(self.exchange.clock.now_ms())
         self.exchange.counters["restarts"] += 1
+        self.restarts += 1
         try:
             self.actor = self._spawn()
             self.attach()
@@ -192,6 +202,8 @@ class Slot:
 class HandlerSlot(Slot):
     """The slot of a declared capability: the kernel makes its actor and its lineage."""
 
+    _crowded = CROWDED
+
     def _spawn(self) -> Any:
         return HandlerActor(self)
 
@@ -201,6 +213,9 @@ class HandlerSlot(Slot):
             self._hold(mail)
         else:
             actor.put(mail)
+            if len(actor) > self._crowded:
+                actor.drop_unwanted()
+                self._crowded = max(CROWDED, 2 * len(actor))
 
     def _post(self, mail: Mail) -> None:
         self.actor.put(mail)

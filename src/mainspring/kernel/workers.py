@@ -27,14 +27,17 @@ from mainspring.message import Message, encode_data, parse
 if TYPE_CHECKING:
     from mainspring.kernel.kernel import Kernel
 
-_REMEMBERED: Final = 4096  # answered messages an actor may still refer to
+_REMEMBERED: Final = 16_384  # messages nobody waits for any more, to which a slow actor may still refer
+
+Lineage = tuple[str, str | None]  # a message's own id and correlation
 
 
 class WorkerSlot(Slot):
     def __init__(self, plan: Plan, kernel: Kernel, policy: RestartPolicy) -> None:
         super().__init__(plan, kernel, policy)
         self._unanswered: dict[str, Mail] = {}  # by the id the actor knows, oldest first
-        self._known: dict[str, Message] = {}  # every message it was given lately
+        self._known: dict[str, Lineage] = {}  # every message it was given lately, by the id it knows
+        self._forget_at = 2 * _REMEMBERED
 
     def _spawn(self) -> Any:
         spawn = self.plan.capability.spawn
@@ -74,8 +77,8 @@ class WorkerSlot(Slot):
             self._unanswered[mail.seen_id] = mail
         else:
             self.exchange.event_done()  # a Worker never says that it is done with an event
-        self._known[message.id] = mail.message
-        if len(self._known) > _REMEMBERED + len(self._unanswered):
+        self._known[message.id] = (mail.message.id, message.metadata.correlation)
+        if len(self._known) > self._forget_at:
             self._forget_oldest()
         try:
             self.actor.post_message(message)
@@ -83,11 +86,13 @@ class WorkerSlot(Slot):
             self.fault(self.actor, mail, faults.ACTOR_CRASH, said(error))
 
     def _forget_oldest(self) -> None:
-        for ident in tuple(self._known)[: _REMEMBERED // 2]:
+        """Keep what somebody waits for, and of the rest the latest."""
+        for ident in tuple(self._known)[:-_REMEMBERED]:
             mail = self._unanswered.get(ident)
-            if mail is None or mail.closed:
+            if mail is None or (mail.closed and not mail.unrecorded):
                 del self._known[ident]
                 self._unanswered.pop(ident, None)
+        self._forget_at = len(self._known) + _REMEMBERED
 
     def _terminate(self, actor: Any) -> None:
         actor.terminate()
@@ -114,12 +119,12 @@ class WorkerSlot(Slot):
         if cause is None:
             self._broken(actor, "", "its causation is not a message the actor was given")
             return
-        wrong = self._mistake(message, cause)
+        wrong = self._mistake(message, cause[1])
         if wrong:
             self._broken(actor, causation, wrong)
             return
-        if cause.id != causation:
-            metadata = msgspec.structs.replace(message.metadata, causation=cause.id)
+        if cause[0] != causation:
+            metadata = msgspec.structs.replace(message.metadata, causation=cause[0])
             message = msgspec.structs.replace(message, metadata=metadata)
         self._route(causation, message)
 
@@ -137,10 +142,9 @@ class WorkerSlot(Slot):
             else:
                 exchange.turn_outcome((mail, message))
 
-    def _mistake(self, message: Message, cause: Message) -> str:
+    def _mistake(self, message: Message, correlation: str | None) -> str:
         """Which rule of outbound messages this one breaks, or the empty text."""
-        wanted = cause.metadata.correlation
-        if wanted is not None and message.metadata.correlation != wanted:
+        if correlation is not None and message.metadata.correlation != correlation:
             return "the correlation was not kept"
         if message.kind == "error":
             return "" if is_error_data(message.data) else "an error has a code from 400 to 599 and a message"
