@@ -154,6 +154,37 @@ def test_a_backlog_is_stored_once_and_survives_restarts(retain: int | None) -> N
             assert keys(log, "left") == []
 
 
+def test_old_binding_records_are_compacted_at_a_start() -> None:
+    engine = MemoryEngine()
+    for start in range(3):
+        with BlockingLog(engine) as log:
+            hb = Heartbeat(log=log, retain_beats=3)
+
+            def flip(signal: str | None, target: str | None, stage: Any, hb: Heartbeat = hb) -> None:
+                (hb.bind if stage.beat % 2 else hb.unbind)("/t", "flip")
+                hb.bind(f"/p/{stage.beat % 3}", "flip", propagate=stage.beat % 2 == 0)
+
+            hb.register("flip", "/sig", flip)
+            if start == 0:
+                hb.bind("/always", "flip")
+            before = len(keys(log, "bindings"))
+            for _ in range(90):
+                hb.signal("/sig")
+                hb.beat()
+            assert before < 190
+            after = len(keys(log, "bindings"))
+            assert (hb.resolve(None, "/t/x"), hb.resolve(None, "/always")) == ([], ["flip"])
+    assert after < 150
+    with BlockingLog(engine) as log:
+        hb = Heartbeat(log=log, retain_beats=3)
+        hb.register("flip", "/sig", lambda *_: None)
+        assert (hb.resolve(None, "/t/x"), hb.resolve(None, "/always/x")) == ([], ["flip"])
+        hb.bind("/t", "flip")
+        hb.beat()
+        assert len(keys(log, "bindings")) < 20
+        assert Heartbeat(log=log).state.bindings.names("/t/x") == {"flip"}
+
+
 def test_writing_what_is_there_adds_no_version() -> None:
     engine = MemoryEngine()
     with BlockingLog(engine) as log:

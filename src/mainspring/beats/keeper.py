@@ -7,6 +7,7 @@ retention lets go is deleted with the next beat. Nothing is written on its own a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from mainspring.beats.backlog import Backlog, Left
 from mainspring.beats.changes import Bind
@@ -14,6 +15,8 @@ from mainspring.beats.facts import Impulse
 from mainspring.beats.line import Changes, Head, Line, Registered, number
 from mainspring.beats.state import RECENT, Decided, State
 from mainspring.log import Operation
+
+_FEW_BINDINGS: Final = 64  # not worth a rewrite
 
 
 class Keeper:
@@ -51,7 +54,19 @@ class Keeper:
             journal = await self.line.journal(beat)
             if journal is not None:
                 state.journals[beat] = journal
+        await self._compact_bindings()
         await self.collect()
+
+    async def _compact_bindings(self) -> None:
+        """Replace records older than every kept beat by the latest of each path and name, once that saves enough."""
+        bound, oldest = self._state.bound, self._state.oldest
+        old = [binding for since in sorted(bound) if since <= oldest for binding in bound[since]]
+        latest = list({(binding.path, binding.name): binding for binding in old}.values())
+        if len(old) <= 2 * len(latest) + _FEW_BINDINGS:
+            return
+        self._garbage.extend(await self.line.binding_keys(oldest))
+        self._bindings.extend((oldest, binding) for binding in latest)
+        self._state.bound = {oldest: latest, **{since: each for since, each in bound.items() if since > oldest}}
 
     def note_signal(self, lands: int, impulse: Impulse) -> None:
         self._signals.append((lands, impulse))

@@ -255,6 +255,10 @@ class Line:
         prefix = f"queue/{number(beat)}/"
         return [prefix + key async for key, _ in self._records(prefix)]
 
+    async def binding_keys(self, last: int) -> list[str]:
+        """The keys of binding records that count from a beat on or from an earlier one."""
+        return [f"bindings/{key}" async for key, _ in self._records("bindings/") if int(key[:16]) <= last]
+
     async def digest(self, beat: int) -> str | None:
         record = await self.log.get(SPACE, f"{self.name}/digest/{number(beat)}")
         return None if record is None else record.value.decode()
