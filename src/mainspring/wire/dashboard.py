@@ -1,0 +1,126 @@
+"""The dashboard: a web page of the node, at `/` of the port that also speaks WebSocket there.
+
+Its files are part of the package and are read once, when the node starts, so a request never touches the disk and can
+never name a file that is not one of them. Everybody may load them, because nothing in them is secret: what the page
+shows it asks for like any other client, with the token its reader gave it.
+
+The page may load and run only what the node itself serves, holds no script or style of its own, and may not be framed.
+Texts from payloads reach it only as text: the browser is told to refuse everything else (`trusted-types 'none'`).
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Final
+
+from aiohttp import hdrs, web
+
+PREFIX: Final = "/dashboard/"
+PAGE: Final = "index.html"
+
+CONTENT_TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+
+GUARDS: Final = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """One file, ready to be sent; `packed` is the same compressed."""
+
+    body: bytes
+    packed: bytes
+    content_type: str
+    etag: str
+
+
+class Dashboard:
+    """The files of the page. `page` answers `/`, `file` everything below `/dashboard/`."""
+
+    def __init__(self) -> None:
+        self._assets = dict(_read(files("mainspring") / "dashboard", ""))
+
+    def add_to(self, app: web.Application) -> None:
+        """Serve the files; the page itself is served by whoever owns `/`."""
+        resource = app.router.add_resource(PREFIX + "{name:.+}")
+        resource.add_route(hdrs.METH_GET, self.file)
+        resource.add_route(hdrs.METH_HEAD, self.file)
+
+    async def page(self, request: web.Request) -> web.StreamResponse:
+        """The page; `Vary` because the same address speaks WebSocket to those who ask for it."""
+        response = self._answer(request, self._assets[PAGE])
+        response.headers.add(hdrs.VARY, hdrs.UPGRADE)
+        return response
+
+    async def file(self, request: web.Request) -> web.StreamResponse:
+        """A script, style or picture of the page."""
+        asset = self._assets.get(request.match_info["name"])
+        if asset is None:
+            raise web.HTTPNotFound
+        return self._answer(request, asset)
+
+    def _answer(self, request: web.Request, asset: Asset) -> web.Response:
+        """`no-cache` lets a browser keep a file but ask each time whether it is still the one; most answers are 304."""
+        headers = {
+            **GUARDS,
+            hdrs.ETAG: asset.etag,
+            hdrs.CACHE_CONTROL: "no-cache",
+            hdrs.VARY: hdrs.ACCEPT_ENCODING,
+            hdrs.CONTENT_TYPE: asset.content_type,
+        }
+        if _knows(request.headers.get(hdrs.IF_NONE_MATCH, ""), asset.etag):
+            return web.Response(status=304, headers=headers)
+        if "gzip" in request.headers.get(hdrs.ACCEPT_ENCODING, "").lower():
+            return web.Response(body=asset.packed, headers={**headers, hdrs.CONTENT_ENCODING: "gzip"})
+        return web.Response(body=asset.body, headers=headers)
+
+
+def _read(folder: Traversable, prefix: str) -> list[tuple[str, Asset]]:
+    found: list[tuple[str, Asset]] = []
+    for entry in folder.iterdir():
+        name = prefix + entry.name
+        if entry.is_dir():
+            found.extend(_read(entry, f"{name}/"))
+        elif (kind := CONTENT_TYPES.get("." + entry.name.rpartition(".")[2])) is not None:
+            body = entry.read_bytes()
+            # Weak: the compressed form has other bytes and is the same file.
+            etag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
+            found.append((name, Asset(body, gzip.compress(body, mtime=0), kind, etag)))
+    return found
+
+
+def _knows(if_none_match: str, etag: str) -> bool:
+    """Whether one of the tags the client has is this one; weak and strong tags are the same here (RFC 9110)."""
+    known = {tag.strip().removeprefix("W/") for tag in if_none_match.split(",")}
+    return "*" in known or etag.removeprefix("W/") in known
