@@ -75,18 +75,18 @@ class Client(TopicVerbs):
         )
         with tracing as (carried, span):
             event = self._event(id, payload, key, carried, delay, at)
-            future: asyncio.Future[Place] = self._loop.create_future()
+            future: asyncio.Future[Place] = self.event_loop.create_future()
             outgoing = Awaited(id, event, future, topic, expect)
             if timeout is None:
                 if not self._has_room():
                     await self._wait_for_room()
-                self._put(topic, outgoing)
+                self.put(topic, outgoing)
                 place = await future
             else:
                 try:
                     async with asyncio.timeout(timeout):
                         await self._wait_for_room()
-                        self._put(topic, outgoing)
+                        self.put(topic, outgoing)
                         place = await future
                 except TimeoutError:
                     raise TimedOut(
@@ -109,7 +109,7 @@ class Client(TopicVerbs):
         durable; `total` is None where it cannot be known. The first refused event ends it; those before may be stored.
         """
         total = len(payloads) if isinstance(payloads, Sized) else None
-        tally = Tally(self._loop, total, progress)
+        tally = Tally(self.event_loop, total, progress)
         new_id = self.new_id
         async for item in _each(payloads):
             if not self._has_room():
@@ -124,7 +124,7 @@ class Client(TopicVerbs):
             else:
                 event = self._event(id, item, None, None, 0.0, None)
             tally.sent += 1
-            self._put(topic, Counted(id, event, tally))
+            self.put(topic, Counted(id, event, tally))
         return await tally.finished()
 
     def _event(
@@ -151,7 +151,8 @@ class Client(TopicVerbs):
             )
         return event
 
-    def _put(self, topic: str, event: Outgoing) -> None:
+    def put(self, topic: str, event: Outgoing) -> None:
+        """`publish` for the parts of a client: no waiting, the event itself hears what became of it."""
         if self._ended is not None:
             raise self._ended
         self.conversation.publishing.put(topic, event)

@@ -110,14 +110,14 @@ class Event(Generic[T]):
 
         The protocol answers no acknowledgement; the node stores it within some milliseconds.
         """
-        done = self._leases.ack(self)
+        done = self.accept()
         if self._leases.congested:
             await self._leases.relieved()
         return done
 
     async def nack(self, *, delay: float = 0.0, reason: str = "") -> bool:
         """Not done: deliver it again, after `delay` seconds at the earliest. `reason` shows up in a dead letter."""
-        done = self._leases.nack(self, round(delay * 1000), reason)
+        done = self.refuse(delay, reason)
         if self._leases.congested:
             await self._leases.relieved()
         return done
@@ -128,6 +128,14 @@ class Event(Generic[T]):
         if self._leases.congested:
             await self._leases.relieved()
         return done
+
+    def accept(self) -> bool:
+        """`ack` without waiting for a connection that is slow to take it."""
+        return self._leases.ack(self)
+
+    def refuse(self, delay: float, reason: str) -> bool:
+        """`nack` without waiting."""
+        return self._leases.nack(self, round(delay * 1000), reason)
 
     def __repr__(self) -> str:
         return f"Event({self.topic!r}, {self.partition}:{self.offset}, id={self.id!r}, attempt={self.attempt})"

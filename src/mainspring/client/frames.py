@@ -131,5 +131,6 @@ def expecting_frame(topic: bytes, corr: int, event: bytes, expect: int) -> bytes
 
 
 def request_frame(type: str, corr: int, members: dict[str, Any]) -> bytes:
-    """Any other request that gets an answer."""
-    return encode({"type": type, "corr": corr, **{name: value for name, value in members.items() if value is not None}})
+    """Any other request that gets an answer. Members that are None are left out; only a payload may be null."""
+    said = {name: value for name, value in members.items() if value is not None or name == "payload"}
+    return encode({"type": type, "corr": corr, **said})

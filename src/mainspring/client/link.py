@@ -88,10 +88,10 @@ class Link:
     # -- life
 
     async def __aenter__(self) -> Self:
-        self._loop = asyncio.get_running_loop()
+        self.event_loop = asyncio.get_running_loop()
         self._opened = asyncio.Event()
         self._lost = asyncio.Event()
-        self._runner = self._loop.create_task(self._run(), name="mainspring client")
+        self._runner = self.event_loop.create_task(self._run(), name="mainspring client")
         if self.options.connect_timeout:
             try:
                 await self._first_connection()
@@ -140,7 +140,7 @@ class Link:
     async def flush(self) -> None:
         """Wait until everything published so far is decided."""
         while self.conversation.publishing.count:
-            waiter = self._loop.create_future()
+            waiter = self.event_loop.create_future()
             self._idle.append(waiter)
             await waiter
 
@@ -149,7 +149,7 @@ class Link:
 
     def run(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """A background task that ends with the client."""
-        task = self._loop.create_task(work, name=f"mainspring {name}")
+        task = self.event_loop.create_task(work, name=f"mainspring {name}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -258,20 +258,20 @@ class Link:
                 wake(waiter)
         due_ms = publishing.wake_ms()
         if due_ms and self._retry is None:
-            self._retry = self._loop.call_later(max(0, due_ms - self.clock.now_ms()) / 1000, self._try_again)
+            self._retry = self.event_loop.call_later(max(0, due_ms - self.clock.now_ms()) / 1000, self._try_again)
 
     def _try_again(self) -> None:
         self._retry = None
         self._plan()
         due_ms = self.conversation.publishing.wake_ms()
         if due_ms > self.clock.now_ms():
-            self._retry = self._loop.call_later((due_ms - self.clock.now_ms()) / 1000, self._try_again)
+            self._retry = self.event_loop.call_later((due_ms - self.clock.now_ms()) / 1000, self._try_again)
 
     def _plan(self) -> None:
         """Send at the end of this slice."""
         if not self._planned:
             self._planned = True
-            self._loop.call_soon(self._send)
+            self.event_loop.call_soon(self._send)
 
     def _send(self) -> None:
         socket = self._socket
@@ -291,7 +291,7 @@ class Link:
     async def relieved(self) -> None:
         """Wait until it reads again."""
         while self.congested and self._ended is None:
-            waiter = self._loop.create_future()
+            waiter = self.event_loop.create_future()
             self._relief.append(waiter)
             await waiter
 
@@ -307,7 +307,7 @@ class Link:
 
     async def _wait_for_room(self) -> None:
         while not self._has_room() and self._ended is None:
-            waiter = self._loop.create_future()
+            waiter = self.event_loop.create_future()
             self._room.append(waiter)
             await waiter
 

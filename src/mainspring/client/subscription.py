@@ -52,6 +52,8 @@ class Subscription(Generic[T]):
         self.held = held
         self.delivered = 0  # events handed to the program so far
         self.settled = 0  # acknowledged or refused so far
+        self.on_arrival: Callable[[Subscription[T]], None] | None = None  # for who takes with `get_nowait`
+        self.on_lost: Callable[[Subscription[T]], None] | None = None
         self._client = client
         self._conversation = client.conversation
         self._decode = decode
@@ -70,12 +72,17 @@ class Subscription(Generic[T]):
     def _take(self, events: list[Delivered], epoch: int) -> None:
         self._epoch = epoch
         self._arrived.extend(events)
+        if self.on_arrival is not None:
+            self.on_arrival(self)
+            return
         waiters = self._waiters
         for _ in range(min(len(waiters), len(self._arrived))):
             _wake(waiters.popleft())
 
     def _drop(self) -> None:
         self._arrived.clear()
+        if self.on_lost is not None:
+            self.on_lost(self)
 
     def _answered(self, answer: Ok | ClientError) -> None:
         if isinstance(answer, Ok):
@@ -120,6 +127,13 @@ class Subscription(Generic[T]):
                     self._waiters.remove(waiter)
                 elif waiter.cancelled() and self._arrived and self._waiters:
                     _wake(self._waiters.popleft())  # what was meant for us is for someone else
+        return self._hand_out()
+
+    def get_nowait(self) -> Event[T] | None:
+        """The next event that is here already, or None."""
+        return self._hand_out() if self._arrived else None
+
+    def _hand_out(self) -> Event[T]:
         self.delivered += 1
         event = Event(self._arrived.popleft(), self._epoch, self, self._decode)
         if self._client.telemetry is not None:
@@ -181,11 +195,7 @@ class Subscription(Generic[T]):
         try:
             while True:
                 if self._arrived:
-                    self.delivered += 1
-                    event = Event(self._arrived.popleft(), self._epoch, self, self._decode)
-                    if self._client.telemetry is not None:
-                        self._client.telemetry.delivered(event)
-                    yield event
+                    yield self._hand_out()
                 elif isinstance(self._error, Closed):
                     return
                 else:

@@ -6,16 +6,20 @@ These go over HTTP or, for schedules, over the open connection; none of them tou
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
-from mainspring.client.errors import ClientError, NodeRefused
+from mainspring.client.errors import CannotConnect, ClientError, NodeRefused
 from mainspring.client.event import StoredEvent, decoder
-from mainspring.client.frames import Ok
+from mainspring.client.frames import Envelope, Ok
 from mainspring.client.link import Link
+from mainspring.client.reconnect import Reconnect
 from mainspring.client.start import Start, moment_ms, seek_frame
+
+logger = logging.getLogger("mainspring.client")
 
 
 class TopicVerbs(Link):
@@ -51,6 +55,33 @@ class TopicVerbs(Link):
         async for page in self.http.read(topic, params=params):
             for envelope in page:
                 yield StoredEvent(envelope, decode)
+
+    async def follow(
+        self, topic: str, *, since: Literal["latest", "beginning"] | datetime | timedelta = "latest", type: Any = None
+    ) -> AsyncIterator[StoredEvent[Any]]:
+        """Events as they are stored, for ever, without a group and without acknowledging: for dashboards and tails.
+
+        Over reconnects nothing is missed and nothing comes twice.
+        """
+        start = since if isinstance(since, str) else str(moment_ms(since, self.clock.wall_ms()))
+        decode = decoder(type)
+        async for envelope in self.envelopes(topic, {"from": start}):
+            yield StoredEvent(envelope, decode)
+
+    async def envelopes(self, topic: str, params: dict[str, str]) -> AsyncIterator[Envelope]:
+        """`follow` for the parts of a client: events as they lie in the topic, from where `params` says."""
+        backoff = Reconnect(self.random)
+        while True:
+            try:
+                async for cursor, envelope in self.http.follow(topic, params):
+                    backoff.opened()
+                    params = {"cursor": cursor}
+                    if envelope is not None:
+                        yield envelope
+            except CannotConnect:
+                logger.debug("following %r is interrupted", topic)
+            await asyncio.sleep(backoff.lost() / 1000)
+            backoff.waited()
 
     async def put_topic(self, topic: str, /, **settings: Any) -> dict[str, Any]:
         """Create a topic or change its settings (`partitions=4`, `maxAttempts=3`, ...); its settings now."""
@@ -92,7 +123,7 @@ class TopicVerbs(Link):
         while True:
             if self._ended is not None:
                 raise self._ended
-            future: asyncio.Future[Ok] = self._loop.create_future()
+            future: asyncio.Future[Ok] = self.event_loop.create_future()
 
             def answered(answer: Ok | ClientError, future: asyncio.Future[Ok] = future) -> None:
                 if future.done():

@@ -1,0 +1,94 @@
+"""`mainspring worker`: runs the tasks of a queue until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import signal
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from mainspring.client import connect
+from mainspring.client.tasks import TaskQueue, Worker
+from mainspring.errors import MainspringError
+from mainspring.loop import new_event_loop
+
+logger = logging.getLogger("mainspring.tasks")
+
+
+class NoQueue(MainspringError):
+    """MODULE:APP does not lead to a task queue."""
+
+    code = "no_queue"
+
+
+def worker(
+    program: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the TaskQueue is, or a list of them.")],
+    url: Annotated[str | None, typer.Option(help="The node.  [default: BUS_URL, or ws://127.0.0.1:7070]")] = None,
+    token: Annotated[str | None, typer.Option(envvar="BUS_TOKEN", help="The token, if the node wants one.")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Tasks at a time, of each queue.")] = 16,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds for running tasks to finish when stopping.")] = 30.0,
+) -> None:
+    """Run the tasks of a queue.
+
+    SIGTERM or Ctrl-C stops in order: no new tasks, running ones finish, the rest goes to other workers. A second one
+    ends at once; what ran then is run again elsewhere.
+    """
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+    )
+    queues = find_queues(program)
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(_work(queues, url, token, concurrency, grace))
+
+
+def find_queues(program: str) -> list[TaskQueue]:
+    """The queues a `MODULE:APP` text leads to. The current directory is searched, too."""
+    module_name, _, attribute = program.partition(":")
+    if not module_name or not attribute:
+        raise NoQueue(f"{program!r} is not MODULE:APP", remedy="write, for instance, shop.tasks:queue")
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise NoQueue(f"there is no module {error.name!r}", remedy="run this where it can be imported") from error
+    found: Any = module
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    queues = found if isinstance(found, (list, tuple)) else [found]
+    if not queues or not all(isinstance(queue, TaskQueue) for queue in queues):
+        raise NoQueue(f"{program} is no TaskQueue", remedy='write `queue = TaskQueue("name")` there')
+    return list(queues)
+
+
+async def _work(queues: list[TaskQueue], url: str | None, token: str | None, concurrency: int, grace: float) -> None:
+    stopping = asyncio.Event()
+
+    def on_signal(number: signal.Signals) -> None:
+        if stopping.is_set():
+            os._exit(128 + number)
+        logger.info("%s: stopping; once more ends at once", number.name)
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
+    async with connect(url, token) as bus:
+        workers = [Worker(queue.use(bus), concurrency=concurrency) for queue in queues]
+        await asyncio.gather(*(one.start() for one in workers))
+        names = ", ".join(f"{queue.name} ({len(queue.tasks)} tasks)" for queue in queues)
+        logger.info("working on %s at %s", names, bus.url)
+        ends = [asyncio.create_task(one.wait()) for one in workers]
+        told = asyncio.create_task(stopping.wait())
+        done, _ = await asyncio.wait([*ends, told], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.gather(*(one.stop(grace) for one in workers))
+        for end in done - {told}:
+            end.result()
+        for task in (*ends, told):
+            task.cancel()

@@ -1,0 +1,396 @@
+"""A worker: takes tasks, runs them, says what became of them.
+
+So many loops as `concurrency` says take the next task each: the most urgent that may start now. A task is acknowledged
+when its result is durable, or its dead letter is; refused with a delay when it is to be tried again. Whatever a worker
+holds is under a lease that it extends; if it dies, others get its tasks.
+
+A task can be interrupted in three ways: by its time limit, by a cancellation, by the end of the worker. A coroutine is
+interrupted where it waits. A function in a thread cannot be interrupted; its outcome is decided all the same and what
+it returns later is ignored (it can look at `TaskContext.cancelled`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable
+from contextlib import nullcontext
+from types import TracebackType
+from typing import Any, Final
+
+import msgspec
+
+from mainspring.client.consumer import describe
+from mainspring.client.errors import BadPayload, ClientError
+from mainspring.client.event import Event
+from mainspring.client.frames import encode_event
+from mainspring.client.publishing import Outgoing
+from mainspring.client.subscription import Subscription
+from mainspring.client.tasks.context import TaskContext
+from mainspring.client.tasks.control import Cancellations
+from mainspring.client.tasks.declared import DeclaredTask
+from mainspring.client.tasks.errors import UnknownTask
+from mainspring.client.tasks.layout import NAME as TASK_NAME
+from mainspring.client.tasks.layout import RETRY, TASK_ID, TIMEOUT
+from mainspring.client.tasks.letters import letter_headers
+from mainspring.client.tasks.order import KeyOrder
+from mainspring.client.tasks.queue import TaskQueue
+from mainspring.client.tasks.records import State, encode_record
+from mainspring.client.tasks.retry import Retry
+
+logger = logging.getLogger("mainspring.tasks")
+
+UNANSWERED: Final = 10  # deliveries beyond the policy that ended without an answer, before a task counts as deadly
+
+
+class _Told(Outgoing):
+    """A result or dead letter on its way: when it is durable, its task is settled."""
+
+    __slots__ = ("_then",)
+
+    def __init__(self, id: str, event: bytes, then: Callable[[ClientError | None], None]) -> None:
+        super().__init__(id, event)
+        self._then = then
+
+    def placed(self, partition: int, offset: int) -> None:
+        self._then(None)
+
+    def failed(self, error: ClientError) -> None:
+        self._then(error)
+
+
+class _Running:
+    """A task that runs now: whose loop it is, and why it was interrupted, if it was."""
+
+    __slots__ = ("context", "interrupted", "loop")
+
+    def __init__(self, loop: asyncio.Task[None]) -> None:
+        self.loop = loop
+        self.context: TaskContext | None = None
+        self.interrupted = ""
+
+
+class Worker:
+    """Runs tasks of one queue until `stop`. Use it with `async with`, or `run` it."""
+
+    def __init__(self, queue: TaskQueue, *, concurrency: int = 16, prefetch: int | None = None) -> None:
+        self.queue = queue
+        self.done = 0
+        self.failed = 0
+        self._bus = queue.bus
+        self._concurrency = concurrency
+        self._prefetch = prefetch or 2 * concurrency
+        self._lanes: list[tuple[Subscription[Any], deque[Event[Any]]]] = []
+        self._order: KeyOrder[Event[Any]] = KeyOrder()
+        self._ordered: Subscription[Any] | None = None
+        self._held: dict[Event[Any], None] = {}
+        self._running: dict[str, _Running] = {}
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._loops: list[asyncio.Task[None]] = []
+        self._others: list[asyncio.Task[None]] = []
+        self._stopping = False
+        self._cancelled = Cancellations(self._bus, queue.layout.control, self._cancel)
+
+    # -- life
+
+    async def start(self) -> None:
+        """Take tasks from now on."""
+        await self.queue.ready()
+        self._others.append(await self._cancelled.load())
+        await self.queue.schedule_repeated()
+        layout = self.queue.layout
+        for topic in layout.lanes:
+            ordered = topic == layout.ordered
+            lane = self._bus.subscribe(
+                topic, group=self.queue.group, from_="beginning", max_inflight=self._prefetch, sticky=ordered
+            )
+            waiting = self._order.ready if ordered else deque[Event[Any]]()
+            if ordered:
+                self._ordered = lane
+            self._lanes.append((lane, waiting))
+            lane.on_arrival = self._arrived
+            lane.on_lost = self._lost
+        await asyncio.gather(*(lane.confirmed() for lane, _ in self._lanes))
+        self._loops = [asyncio.create_task(self._work()) for _ in range(self._concurrency)]
+        self._others.append(self._bus.run(self._keep_leases(), "leases of tasks"))
+
+    async def stop(self, timeout: float = 30.0) -> None:
+        """Take no more tasks; let running ones finish for `timeout` seconds; give back the rest. Idempotent."""
+        if self._stopping:
+            return
+        self._stopping = True
+        for lane, waiting in self._lanes:
+            lane.resize(1)
+            while waiting:
+                self._give_back(waiting.popleft())
+        for waiter in self._idle:
+            _wake(waiter)
+        if self._loops:
+            await asyncio.wait(self._loops, timeout=timeout)
+        for running in list(self._running.values()):
+            running.interrupted = "the worker stopped"
+            running.loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._bus.flush()  # results and dead letters that are on their way
+        for task in self._others:
+            task.cancel()
+        await asyncio.gather(*(lane.close() for lane, _ in self._lanes))
+
+    async def run(self) -> None:
+        """Work until `stop`. Raises what ends it otherwise: a node that does not let this client in, for instance."""
+        async with self:
+            await self.wait()
+
+    async def wait(self) -> None:
+        """Until every loop has ended. Raises what ended them, unless it was `stop`."""
+        await asyncio.gather(*self._loops)
+
+    async def __aenter__(self) -> Worker:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # -- taking tasks
+
+    def _arrived(self, lane: Subscription[Any]) -> None:
+        """Everything that was delivered comes here at once, so that leases of waiting tasks are kept, too."""
+        waiting = next(found for one, found in self._lanes if one is lane)
+        while (event := lane.get_nowait()) is not None:
+            self._held[event] = None
+            if self._stopping:
+                self._give_back(event)
+            elif lane is self._ordered:
+                self._order.arrived(event)
+            else:
+                waiting.append(event)
+        self._wake_loops()
+
+    def _lost(self, lane: Subscription[Any]) -> None:
+        """The connection is gone: what waits here will be delivered again. What runs, runs on."""
+        for event in [each for each in self._held if each.topic == lane.topic]:
+            del self._held[event]
+        for one, waiting in self._lanes:
+            if one is lane:
+                waiting.clear()
+        if lane is self._ordered:
+            self._order.lost({one.context.key for one in self._running.values() if one.context and one.context.key})
+
+    def _wake_loops(self) -> None:
+        ready = sum(len(waiting) for _, waiting in self._lanes)
+        while self._idle and ready > 0:
+            _wake(self._idle.popleft())
+            ready -= 1
+
+    def _next(self) -> Event[Any] | None:
+        for _, waiting in self._lanes:
+            if waiting:
+                return waiting.popleft()
+        return None
+
+    async def _work(self) -> None:
+        myself = asyncio.current_task()
+        assert myself is not None
+        while not self._stopping:
+            event = self._next()
+            if event is None:
+                waiter = asyncio.get_running_loop().create_future()
+                self._idle.append(waiter)
+                await waiter
+                continue
+            running = _Running(myself)
+            try:
+                await self._handle(event, running)
+            except asyncio.CancelledError:
+                if not running.interrupted:
+                    self._give_back(event)
+                    raise
+                myself.uncancel()
+
+    # -- one task
+
+    async def _handle(self, event: Event[Any], running: _Running) -> None:
+        id = event.headers.get(TASK_ID) or event.id
+        name = event.headers.get(TASK_NAME)
+        policy = Retry.from_header(event.headers.get(RETRY), self.queue.retry)
+        try:
+            task = self.queue.find(name)
+        except UnknownTask as error:
+            self._failed(event, id, name or "", policy, describe(error), keep=True)
+            return
+        if id in self._cancelled:
+            self._tell(event, id, "cancelled", task.name, keep=task.keep_result)
+            return
+        if event.attempt > policy.attempts + UNANSWERED:
+            reason = f"delivered {event.attempt} times without an answer: its workers died"
+            self._bury(event, id, task.name, reason, keep=task.keep_result)
+            return
+        if id in self._running:  # an older copy whose lease was lost still runs here
+            await event.nack(delay=self.queue.lease / 3, reason="still running")
+            self._release(event, retrying=True)
+            return
+        await self._run_task(event, id, task, policy, running)
+
+    async def _run_task(
+        self, event: Event[Any], id: str, task: DeclaredTask[..., Any], policy: Retry, running: _Running
+    ) -> None:
+        context = running.context = TaskContext(
+            id=id,
+            name=task.name,
+            attempt=event.attempt,
+            key=event.key,
+            headers=event.headers,
+            enqueued_ms=event.ts,
+            report=self._report,
+        )
+        self._running[id] = running
+        limit_s = _seconds(event.headers.get(TIMEOUT)) or task.timeout
+        limit = asyncio.timeout(limit_s) if limit_s else None
+        try:
+            with event.span.current() if event.span is not None else nullcontext():
+                if limit is None:
+                    value = await task.call(event.delivered.envelope.payload, context)
+                else:
+                    async with limit:
+                        value = await task.call(event.delivered.envelope.payload, context)
+        except asyncio.CancelledError:
+            context.cancelled = True
+            if running.interrupted == "cancelled":
+                self._tell(event, id, "cancelled", task.name, keep=task.keep_result)
+            elif running.interrupted:
+                self._give_back(event)
+            elif asyncio.current_task().cancelling():  # type: ignore[union-attr]
+                raise
+            else:  # the task cancelled itself
+                self._failed(event, id, task.name, policy, "CancelledError", keep=task.keep_result)
+                return
+            raise
+        except (msgspec.ValidationError, BadPayload) as error:
+            self._bury(event, id, task.name, f"the payload does not fit: {error}", keep=task.keep_result)
+        except Exception as error:
+            context.cancelled = True
+            timed_out = limit is not None and limit.expired()
+            reason = f"took longer than {limit_s:g} s" if timed_out else describe(error)
+            if not timed_out:
+                logger.warning("task %s %s failed", task.name, id, exc_info=error)
+            self._failed(event, id, task.name, policy, reason, keep=task.keep_result)
+        else:
+            self.done += 1
+            self._tell(event, id, "done", task.name, value=value, keep=task.keep_result)
+        finally:
+            self._running.pop(id, None)
+
+    # -- what becomes of it
+
+    def _failed(self, event: Event[Any], id: str, name: str, policy: Retry, reason: str, *, keep: bool) -> None:
+        """Again later, or never again."""
+        self.failed += 1
+        if event.attempt >= policy.attempts:
+            self._bury(event, id, name, reason, keep=keep)
+            return
+        delay = policy.delay(event.attempt, self._bus.random)
+        if keep:
+            self._put(id, encode_record("retrying", name, event.attempt, None, reason), None)
+        event.refuse(delay, reason)
+        self._release(event, retrying=True)
+
+    def _tell(
+        self, event: Event[Any], id: str, state: State, name: str, *, value: Any = None, error: str = "", keep: bool
+    ) -> None:
+        """Store how the task ended; then, and only then, acknowledge it."""
+        if not keep:
+            self._settle(event)
+            return
+
+        def then(failure: ClientError | None) -> None:
+            if failure is None:
+                self._settle(event)
+            else:
+                event.refuse(self.queue.lease / 3, describe(failure))
+                self._release(event, retrying=True)
+
+        try:
+            self._put(id, encode_record(state, name, event.attempt, value, error), then)
+        except ClientError as unsaid:
+            self._bury(event, id, name, f"its result cannot be stored: {unsaid.message}", keep=True)
+
+    def _bury(self, event: Event[Any], id: str, name: str, reason: str, *, keep: bool) -> None:
+        """Write the dead letter, then the record, then acknowledge."""
+        logger.error("task %s %s is dead: %s", name, id, reason)
+        letter_id = f"dead:{event.topic}:{event.partition}:{event.offset}"
+        headers = letter_headers(event, id, reason)
+        letter = encode_event(letter_id, event.delivered.envelope.payload, event.key, headers)
+
+        def then(failure: ClientError | None) -> None:
+            if failure is None:
+                self._tell(event, id, "failed", name, error=reason, keep=keep)
+            else:
+                event.refuse(self.queue.lease / 3, reason)
+                self._release(event, retrying=True)
+
+        self._bus.put(f"{event.topic}.DLQ", _Told(letter_id, letter, then))
+
+    def _put(self, id: str, record: dict[str, Any], then: Callable[[ClientError | None], None] | None) -> None:
+        record_id = self._bus.new_id()
+        event = encode_event(record_id, record, id, None)
+        self._bus.put(self.queue.layout.results, _Told(record_id, event, then or (lambda _: None)))
+
+    def _report(self, context: TaskContext, value: Any) -> None:
+        """Progress, perhaps from a thread."""
+        record = encode_record("progress", context.name, context.attempt, value)
+        self._bus.event_loop.call_soon_threadsafe(self._put, context.id, record, None)
+
+    def _settle(self, event: Event[Any]) -> None:
+        event.accept()
+        self._release(event)
+
+    def _give_back(self, event: Event[Any]) -> None:
+        event.refuse(0.0, "the worker stopped")
+        self._release(event)
+
+    def _release(self, event: Event[Any], *, retrying: bool = False) -> None:
+        """The task is no longer ours; with a key, the next of its line may start, or waits for this one's return."""
+        self._held.pop(event, None)
+        if self._ordered is None or event.topic != self._ordered.topic:
+            return
+        if retrying and not self._stopping:
+            self._order.retrying(event)
+        else:
+            self._order.ended(event)
+        # What is delivered and must wait fills the window; the awaited task needs a place in it.
+        if not self._stopping:
+            self._ordered.resize(self._prefetch + self._order.blocked)
+        self._wake_loops()
+
+    def _cancel(self, id: str) -> None:
+        running = self._running.get(id)
+        if running is not None and not running.interrupted:
+            running.interrupted = "cancelled"
+            if running.context is not None:
+                running.context.cancelled = True
+            running.loop.cancel()
+
+    async def _keep_leases(self) -> None:
+        while True:
+            await asyncio.sleep(self.queue.lease / 3)
+            for event in list(self._held):
+                await event.extend(self.queue.lease)
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return None
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
