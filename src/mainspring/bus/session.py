@@ -249,7 +249,7 @@ class Session:
         if caller.agent is not None or caller.is_proven:
             return caller
         events = frame.events if isinstance(frame, PublishBatch) else (frame,)
-        named = {event.headers.get("agent_id") if event.headers else None for event in events}
+        named = {(getattr(event, "headers", None) or {}).get("agent_id") for event in events}
         claimed = named.pop() if len(named) == 1 else None
         return caller if claimed is None else Caller(claimed, sid=caller.sid)
 
