@@ -55,7 +55,7 @@ class Host:
             clock=self.clock,
             max_steps_per_tick=float(budget) if budget is not None else None,
             trace=True,
-            on_failure=lambda error, run_id: self.failures.append(self.letters[run_id]),
+            on_failure=lambda error, run_id: self.failures.append(self.letters.get(run_id, "?")),
         )
         self.install(case.get("handlers", {}))
 
@@ -73,6 +73,10 @@ class Host:
             raise RuntimeError("handler says no")
         if mode == "cancel-and-answer":
             ctx.run.cancel("inside")
+        if mode == "cleanups":
+            ctx.on_close(lambda: self.log.append("c1"))
+            ctx.on_close(lambda: 1 / 0)
+            ctx.on_close(lambda: self.log.append("c2"))
         answers = {"tail": tail(effect.n), "end": end(effect.n), "strict-nothing": None, "strict-number": 7}
         return answers.get(mode, resume(effect.n))
 
@@ -86,33 +90,62 @@ class Host:
         return self.waiting[effect.name]
 
     def start(self, letter: str, program: list[list[Any]]) -> None:
-        run = self.runtime.start(self.program, letter, program)
-        self.letters[run.id], self.runs[letter] = letter, run
+        self.known(letter, self.runtime.start(self.program, letter, program))
 
-    def program(self, letter: str, instructions: list[list[Any]]) -> Any:
+    def known(self, letter: str, run: Any) -> Any:
+        self.letters[run.id], self.runs[letter] = letter, run
+        return run
+
+    async def program(self, letter: str, instructions: list[list[Any]], perform: Any) -> Any:
         for name, *given in instructions:
             if name == "hop":
-                assert (yield Hop(given[0])) == given[0]
+                assert await perform(Hop(given[0])) == given[0]
             elif name == "note":
-                yield Note(given[0])
+                await perform(Note(given[0]))
             elif name == "wait":
-                self.log.append(f"got:{(yield Wait(given[0]))}")
+                self.log.append(f"got:{await perform(Wait(given[0]))}")
             elif name == "sleep":
-                yield Sleep(ms=float(given[0]))
+                await perform(Sleep(ms=float(given[0])))
             elif name == "now":
-                self.log.append(f"now:{(yield Now())}")
+                self.log.append(f"now:{await perform(Now())}")
             elif name == "start":
                 self.start(given[0], [["return", 1]])
-                yield Hop(0)
+                await perform(Hop(0))
             elif name == "cancel-self":
                 assert self.runs[letter].cancel(given[0]) is True
+            elif name == "cancel":
+                assert self.runs[given[0]].cancel(given[1]) is True
             elif name == "forever":
                 while True:
-                    yield Hop(0)
+                    await perform(Hop(0))
             elif name == "raise":
                 raise RuntimeError(given[0])
-            else:
+            elif name == "return":
                 return given[0]
+            else:
+                await self.task(perform, name, *given)
+        return None
+
+    async def task(self, perform: Any, name: str, letter: str, *given: Any) -> None:
+        """Instructions about children."""
+        if name == "spawn":
+            self.known(letter, perform.spawn(self.program, letter, *given))
+        elif name == "detach":
+            self.known(letter, perform.detach(self.program, letter, *given))
+        elif name in ("join", "joined"):
+            child = self.runs[letter] if name == "joined" else perform.spawn(self.program, letter, *given)
+            kind, what = shown(await perform.join(self.known(letter, child)))
+            self.log.append(f"joined:{kind} {what}")
+        elif name == "after":
+            async with perform.group() as group:
+                self.known(letter, group.after(given[0], self.program, letter, given[1]))
+        else:
+            every_ms, overlap, until_ms, callback = given
+            async with perform.group() as group:
+                interval = group.every(every_ms, self.program, letter, callback, overlap=overlap)
+                self.known(letter, interval)
+                await perform(Sleep(ms=until_ms))
+                interval.cancel()
 
     def do(self, action: str, *given: Any) -> None:
         if action == "answer":
@@ -124,6 +157,8 @@ class Host:
         elif action == "limit":
             with pytest.raises(NotIdle, match=str(given[0])):
                 self.runtime.run_until_idle(max_ticks=given[0])
+        elif action == "handle":
+            self.install({})
         elif action == "advance":
             self.runtime.advance(given[0])
         elif action == "tick":
@@ -138,7 +173,7 @@ class Host:
             if kind == "tick":
                 shown.append(f"|{rest[0]}")
             elif kind == "step":
-                shown.append(self.letters[rest[0]] + rest[1])
+                shown.append(self.letters.get(rest[0], "?") + rest[1])
         return " ".join(shown)
 
 

@@ -78,6 +78,10 @@ class Perform:
         outcome: Outcome[T] = await suspend(Join(run))
         return outcome
 
+    async def wait_all(self, *runs: Run[Any]) -> list[Outcome[Any]]:
+        """The outcomes of all these runs, in their order."""
+        return [await self.join(run) for run in runs]
+
     async def within(self, ms: float, program: Any, *args: Any) -> Any:
         """The value of a child that must end within `ms`; else it is cancelled and TimedOut is raised here."""
         child = self.spawn(program, *args)
