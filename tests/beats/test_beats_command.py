@@ -135,7 +135,11 @@ def test_reading_works_beside_a_writer(run: Run, world: Path) -> None:
         assert json.loads(run("read", "/count").output) == 3
         hb.beat()
         assert run("lines").output.startswith("main  beat 5  ")
-        assert getattr(run("signal", "/sig/x", code=1).exception, "code", "") == "log_locked"
+        refused = run("signal", "/sig/x", code=1).exception
+        assert isinstance(refused, MainspringError)
+        assert "--kernel-socket" in refused.remedy
+        other = run("signal", "/sig/x", "--line", "other", code=1).exception
+        assert getattr(other, "code", "") == "log_locked"
 
 
 def test_the_example_runs_its_enzymes_in_the_order_it_explains() -> None:

@@ -71,6 +71,17 @@ def test_a_node_beats_when_signalled_and_resumes_after_being_killed(tmp_path: Pa
         assert node.wait() == 0
 
 
+def test_a_node_in_memory_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "counting_app.py").write_text(PROGRAM)
+    with serving(tmp_path, "counting_app:app", engine="memory") as node:
+        asked = ("--engine", "memory", "--kernel-socket", str(node.kernel_socket))
+        assert mainspring(node, "signal", "/sig/go", *asked) == "beat 1\n"
+        while json.loads(mainspring(node, "read", "/count", *asked)) is None:
+            pass
+        assert json.loads(mainspring(node, "read", "/rt/beat/1/inbox", *asked))[0]["signal"] == "/sig/go"
+        mainspring(node, "show", "1", "--engine", "memory", code=1)
+
+
 FED = """
 from mainspring import App
 

@@ -1,7 +1,7 @@
 """`mainspring beats`: look at a line of beats, replay it, fork it, and signal it.
 
-What only reads opens the log beside a running node. What changes something asks the node, over its kernel socket, when
-one is running, and opens the log itself otherwise.
+What only reads opens the log beside a running node. What changes something opens the log itself and, when a node owns
+it, asks the node over its kernel socket.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -26,7 +26,7 @@ from mainspring.beats.facts import lines as journal_lines
 from mainspring.beats.watching import follow, lines_of
 from mainspring.cli.settings import ConfigOption, load_all
 from mainspring.errors import BootError, MainspringError
-from mainspring.log import BlockingLog
+from mainspring.log import BlockingLog, LogLocked
 from mainspring.log.choice import log_file, open_engine
 from mainspring.log.sqlite import SqliteEngine
 from mainspring.loop import MonotonicClock
@@ -72,6 +72,8 @@ def _opened(settings: Settings, line: str, *, write: bool = False) -> Iterator[H
 
 @contextmanager
 def _log(settings: Settings, *, write: bool = False) -> Iterator[BlockingLog]:
+    if settings.engine == "memory":
+        raise NodeRefused("a log in memory is seen by its node only", remedy="use read, signal, pause, resume or fork")
     if settings.engine == "sqlite" and not write:
         engine = SqliteEngine(log_file(settings.data), read_only=True)
         with BlockingLog(engine) as log:
@@ -130,10 +132,15 @@ def read(
     line: LineOption = "main",
     data: DataOption = None,
     engine: EngineOption = None,
+    kernel_socket: SocketOption = None,
     config: ConfigOption = None,
 ) -> None:
     """Read a path, now or as of a beat."""
-    with _opened(_settings(config, data, engine), line) as heartbeat:
+    settings = _settings(config, data, engine, kernel_socket)
+    if settings.engine == "memory":
+        _print(_ask(_socket_path(settings), "Beat.Read", {"path": path, "at": at}, kind="query")["value"])
+        return
+    with _opened(settings, line) as heartbeat:
         _print(heartbeat.read(path, at=at))
 
 
@@ -257,11 +264,13 @@ def signal(
     """Queue a signal; prints the beat it lands in. It is durable when the command ends."""
     settings = _settings(config, data, engine, kernel_socket)
     what = None if signal == "-" else signal
-    answer = _ask(settings, "Beat.Signal", {"signal": what, "target": target, "beat": beat}) if line == "main" else None
-    if answer is None:
-        with _opened(settings, line, write=True) as heartbeat:
-            answer = {"beat": heartbeat.signal(what, target, beat)}
-            heartbeat.flush()
+
+    def directly(heartbeat: Heartbeat) -> dict[str, Any]:
+        lands = heartbeat.signal(what, target, beat)
+        heartbeat.flush()
+        return {"beat": lands}
+
+    answer = _change(settings, line, directly, "Beat.Signal", {"signal": what, "target": target, "beat": beat})
     typer.echo(f"beat {answer['beat']}")
 
 
@@ -290,12 +299,12 @@ def resume(
 
 
 def _set_paused(settings: Settings, line: str, *, paused: bool) -> None:
-    answer = _ask(settings, "Beat.Pause" if paused else "Beat.Resume", {}) if line == "main" else None
-    if answer is None:
-        with _opened(settings, line, write=True) as heartbeat:
-            (heartbeat.pause if paused else heartbeat.resume)()
-            heartbeat.flush()
-            answer = {"beat": heartbeat.next_beat}
+    def directly(heartbeat: Heartbeat) -> dict[str, Any]:
+        (heartbeat.pause if paused else heartbeat.resume)()
+        heartbeat.flush()
+        return {"beat": heartbeat.next_beat}
+
+    answer = _change(settings, line, directly, "Beat.Pause" if paused else "Beat.Resume", {})
     typer.echo(f"{'paused' if paused else 'running'} from beat {answer['beat']} on")
 
 
@@ -314,24 +323,41 @@ def fork(
     """Start a new line from an old beat. The old line stays as it is."""
     settings = _settings(config, data, engine, kernel_socket)
     name = new if new is not None else f"{line}-at-{at}"
-    answer = _ask(settings, "Beat.Fork", {"at": at, "name": name}) if line == "main" else None
-    if answer is None:
-        with _opened(settings, line, write=True) as heartbeat:
-            heartbeat.fork(at, name)
+
+    def directly(heartbeat: Heartbeat) -> dict[str, Any]:
+        heartbeat.fork(at, name)
+        return {}
+
+    _change(settings, line, directly, "Beat.Fork", {"at": at, "name": name})
     typer.echo(f"line {name} continues line {line} with beat {at + 1}")
 
 
-def _ask(settings: Settings, type: str, data: dict[str, Any]) -> dict[str, Any] | None:
-    """A running node's answer; None when there is no node to ask."""
-    path = _socket_path(settings)
+def _change(
+    settings: Settings, line: str, directly: Callable[[Heartbeat], dict[str, Any]], type: str, data: dict[str, Any]
+) -> dict[str, Any]:
+    """Change a line in its log, or, when a node owns the log, by asking the node."""
+    if settings.engine != "memory":
+        try:
+            with _opened(settings, line, write=True) as heartbeat:
+                return directly(heartbeat)
+        except LogLocked:
+            if line != "main":
+                raise
+    return _ask(_socket_path(settings), type, data)
+
+
+def _ask(path: Path, type: str, data: dict[str, Any], kind: str = "command") -> dict[str, Any]:
+    """A running node's answer."""
     with socket.socket(socket.AF_UNIX) as node:
         try:
             node.connect(str(path))
-        except OSError:
-            return None
+        except OSError as error:
+            raise NodeRefused(
+                f"the node that owns the log does not listen at {path}", remedy="say where with --kernel-socket"
+            ) from error
         metadata = {"id": f"beats-{os.getpid()}", "timestamp": MonotonicClock().wall_ms()}
         given = {key: value for key, value in data.items() if value is not None}
-        message = {"kind": "command", "type": type, "data": given, "metadata": metadata}
+        message = {"kind": kind, "type": type, "data": given, "metadata": metadata}
         node.sendall(json.dumps(message).encode() + b"\n")
         with node.makefile("rb") as answers:
             for text in iter(lambda: answers.readline(_ANSWER_BYTES), b""):
