@@ -16,15 +16,14 @@ be an attack ends the connection (code 1009).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Final
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from mainspring.bus import BadFrame, Bus, Session
+from mainspring.bus import BadFrame, Bus, LimitReached, Session
 from mainspring.settings import Settings
-
-Identify = Callable[[web.Request], Awaitable[str | None]]
+from mainspring.wire.http_access import Identify
+from mainspring.wire.http_tokens import SUBPROTOCOL, expiry, offered
 
 HOPELESS: Final = (
     16  # times the limit: unsent bytes before reading stops, and the size of a frame that ends a connection
@@ -50,20 +49,27 @@ class WebSocketFace:
             compress=False,
             max_msg_size=self._settings.max_frame_bytes * HOPELESS,
             decode_text=False,
+            protocols=(SUBPROTOCOL,) if SUBPROTOCOL in offered(request) else (),
         )
         if not socket.can_prepare(request):
             return web.Response(status=426, text="This path speaks WebSocket.\n", headers={"Upgrade": "websocket"})
-        agent = await self._identify(request)
+        caller = await self._identify(request)
+        if len(self._open) >= self._settings.max_connections:
+            raise LimitReached(
+                f"the node has {len(self._open)} connections, as many as it may",
+                remedy="try again later, or raise max_connections",
+            )
         await socket.prepare(request)
         transport = request.transport
         if transport is None:
             return socket
         outlet = Outlet(transport, self._settings.send_buffer_bytes)
-        session = self._bus.open_session(agent, outlet.send)
+        session = self._bus.open_session(caller, outlet.send)
         outlet.session = session
         self._open.add(socket)
         try:
-            await _read(socket, session, outlet)
+            async with expiry(caller, self._bus.clock, lambda: _tell_expired(socket)):
+                await _read(socket, session, outlet)
         finally:
             self._open.discard(socket)
             outlet.close()
@@ -91,6 +97,10 @@ def add_websocket(app: web.Application, bus: Bus, settings: Settings, identify: 
 
     app.on_shutdown.append(close_all)
     return face
+
+
+async def _tell_expired(socket: web.WebSocketResponse[bool]) -> None:
+    await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"the token has expired")
 
 
 async def _read(socket: web.WebSocketResponse[bool], session: Session, outlet: Outlet) -> None:

@@ -1,0 +1,116 @@
+"""Who is asking, on a node with tokens: reads the token of a request and says whose it is.
+
+A token comes in `Authorization: Bearer`. A page in a browser cannot set that header for a WebSocket, so it offers the
+subprotocols `mainspring` and `mainspring.token.<token>`; the node answers with the first and never repeats the second.
+`?token=` works where neither does (a WebSocket from a shell, an EventSource); addresses end up in histories and in logs
+of proxies, so it is the last choice.
+
+Whatever is wrong with a token, the answer is the same 401. A token is never repeated, in no answer and no log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+from aiohttp import hdrs, web
+
+from mainspring.bus import Caller, Who
+from mainspring.bus.tokens import TokenBook
+from mainspring.loop import Clock
+from mainspring.wire.http_problem import HttpProblem
+
+SUBPROTOCOL: Final = "mainspring"
+TOKEN_PROTOCOL: Final = "mainspring.token."
+MAX_TOKEN: Final = 512  # characters; ours have 46
+FURTHEST_S: Final = 86_400.0  # one sleep; clocks are set, so the rest is counted again then
+
+_CALLER: Final = web.RequestKey("caller", Caller)
+
+
+class TokenDoor:
+    """Gives the Caller of a request, or refuses it with 401."""
+
+    def __init__(self, book: TokenBook, clock: Clock, new_id: Callable[[], str]) -> None:
+        self._book = book
+        self._clock = clock
+        self._new_id = new_id
+
+    async def identify(self, request: web.Request) -> Caller:
+        """Who sent the request; the same Caller however often it is asked."""
+        if _CALLER in request:
+            return request[_CALLER]
+        text = _presented(request)
+        if text is None:
+            raise _unauthorized("This node wants a token.", 'Bearer realm="mainspring"')
+        token = self._book.find(text, self._clock.wall_ms()) if len(text) <= MAX_TOKEN else None
+        if token is None:
+            raise _unauthorized(
+                "The token is not known here, or has expired.", 'Bearer realm="mainspring", error="invalid_token"'
+            )
+        caller = Caller(token.agent, sid=self._new_id(), scopes=token.scopes, expires_ms=token.expires_ms)
+        request[_CALLER] = caller
+        return caller
+
+
+def offered(request: web.Request) -> list[str]:
+    """The subprotocols a WebSocket handshake offers."""
+    given = request.headers.getall(hdrs.SEC_WEBSOCKET_PROTOCOL, [])
+    return [each.strip() for line in given for each in line.split(",") if each.strip()]
+
+
+def _presented(request: web.Request) -> str | None:
+    """The token of the request. Given in two ways, the header counts."""
+    header = request.headers.get(hdrs.AUTHORIZATION)
+    if header is not None:
+        scheme, _, text = header.partition(" ")
+        return text.strip() if scheme.lower() == "bearer" and text.strip() else None
+    protocols = offered(request)
+    for protocol in protocols:
+        if protocol.startswith(TOKEN_PROTOCOL):
+            if SUBPROTOCOL not in protocols:
+                raise HttpProblem(
+                    f"A token is offered without the subprotocol {SUBPROTOCOL!r}.",
+                    status=400,
+                    code="bad_frame",
+                    remedy=f"Offer both, {SUBPROTOCOL!r} first.",
+                )
+            return protocol.removeprefix(TOKEN_PROTOCOL)
+    if request.method in (hdrs.METH_GET, hdrs.METH_HEAD):
+        return request.query.get("token")
+    return None
+
+
+def _unauthorized(message: str, challenge: str) -> HttpProblem:
+    return HttpProblem(
+        message,
+        status=401,
+        code="unauthorized",
+        remedy="Send a valid one as `Authorization: Bearer ...`; `mainspring token new` makes one.",
+        headers={hdrs.WWW_AUTHENTICATE: challenge},
+    )
+
+
+@asynccontextmanager
+async def expiry(caller: Who, clock: Clock, end: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Call `end` when the caller's token expires within this block: what lasts must not outlast the token."""
+    if not isinstance(caller, Caller) or not caller.expires_ms:
+        yield
+        return
+
+    async def watch() -> None:
+        while (left_ms := caller.expires_ms - clock.wall_ms()) > 0:  # noqa: ASYNC110 (the wall clock may be set)
+            await asyncio.sleep(min(left_ms / 1000, FURTHEST_S))
+        ending.set()
+        await end()
+
+    ending = asyncio.Event()
+    task = asyncio.get_running_loop().create_task(watch())
+    try:
+        yield
+    finally:
+        if not ending.is_set():
+            task.cancel()
+        await asyncio.wait([task])
