@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar, overload
 
 from mainspring.beats import BeatsProgram
 from mainspring.beats.program import TargetOf
+from mainspring.bus import Checker
 from mainspring.capabilities import kernel_capabilities
 from mainspring.kernel import Capability, CapabilityError, Handler, Kernel, RestartPolicy, handler_from
 from mainspring.kernel.capability import Isolation
@@ -57,6 +58,7 @@ class App:
 
     name: str
     restart: RestartPolicy = field(default_factory=RestartPolicy)
+    checker: Checker | None = None  # asked who may use a topic: (topic, action, {agent, scopes}) -> bool
     handlers: list[Declared] = field(default_factory=list, repr=False)
     low_level: list[Capability] = field(default_factory=list, repr=False)
     order: list[str] = field(default_factory=list, repr=False)  # capability ids as they were first mentioned

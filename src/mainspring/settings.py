@@ -73,6 +73,17 @@ class Settings:
     connection_rate: int = setting(0, "Events a connection may publish per second. 0: no limit.", least=0)
     connection_burst: int = setting(0, "Events a connection may publish at once. 0: one second's worth.", least=0)
     allowed_origins: tuple[str, ...] = setting((), "Browser origins that may connect besides the node's own.")
+    tokens: tuple[str, ...] = setting((), "Tokens the node accepts, as hashed lines of `mainspring token new`.")
+    tokens_file: str = setting("", "File with more such lines.")
+    checker_ttl_ms: int = setting(
+        1_000, "How long an answer of the program's access checker holds.", unit="ms", least=100
+    )
+    tls_cert: str = setting("", "PEM file with the certificate chain of the port. Empty: no TLS.")
+    tls_key: str = setting("", "PEM file with the certificate's key.")
+    max_connections: int = setting(
+        10_000, "WebSocket connections at one time; more are refused.", unit="connections", least=1
+    )
+    max_subscriptions: int = setting(1_000, "Subscriptions one connection may hold.", unit="subscriptions", least=1)
     ping_interval_ms: int = setting(20_000, "A peer that answers no ping for this long is gone.", unit="ms", least=100)
     send_buffer_bytes: int = setting(
         1 << 20, "Bytes a connection may leave unread before deliveries to it pause.", unit="bytes", least=4096

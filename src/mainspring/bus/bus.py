@@ -177,7 +177,9 @@ class Bus:
     # -- connections
 
     def open_session(self, agent: Who, send: Callable[[bytes], None]) -> Session:
-        """A connection of `agent` (a name is taken as claimed). `send` takes one frame (JSON text as UTF-8), never blocks and never raises.
+        """A connection of `agent` (a plain name counts as claimed).
+
+        `send` takes one frame (JSON text as UTF-8), never blocks and never raises.
 
         `session.receive(text)` takes one frame; `session.close()` releases its leases at once.
         """

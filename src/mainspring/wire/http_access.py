@@ -23,23 +23,24 @@ from urllib.parse import urlsplit
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 
+from mainspring.bus import Caller, Who
 from mainspring.wire.http_problem import Handler, HttpProblem
 
-Identify = Callable[[web.Request], Awaitable[str | None]]
+Identify = Callable[[web.Request], Awaitable[Who]]
 
 _LOCAL_NAMES: Final = frozenset({"localhost", "ip6-localhost"})
 _EXPOSED_HEADERS: Final = "Allow, Location, Retry-After"
 _PREFLIGHT_AGE_S: Final = "600"
 
 
-async def claimed_agent(request: web.Request) -> str | None:
+async def claimed_agent(request: web.Request) -> Caller:
     """The identity a request claims while no tokens are configured; the query wins over the header."""
     agent = request.query.get("agent_id") or request.headers.get("X-Agent-Id")
     if agent is not None and not agent.isprintable():
         raise HttpProblem(
             "The agent id is not printable text.", status=400, code="bad_query", remedy="Send plain text."
         )
-    return agent or None
+    return Caller(agent or None)
 
 
 class OriginCheck:

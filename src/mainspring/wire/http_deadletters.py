@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import msgspec
 from aiohttp import web
 
-from mainspring.bus import DeadLetter, Forbidden, UnknownEvent
+from mainspring.bus import DeadLetter, Forbidden, UnknownEvent, Who
 from mainspring.wire.http_body import read_body, require_json
 from mainspring.wire.http_face import Face, json_response
 from mainspring.wire.http_json import decode, refuse_duplicates
@@ -117,7 +117,7 @@ async def list_dead_letter_topics(face: Face, request: web.Request) -> web.Strea
     found: list[DeadLetterTopic] = []
     for config in face.bus.topics():
         topic = config.topic.removesuffix(SUFFIX)
-        if topic == config.topic or not _may_read(face, agent, topic):
+        if topic == config.topic or not await _may_read(face, agent, topic):
             continue
         found.extend(
             DeadLetterTopic(topic, config.topic, place.head, place.tail, place.tail - place.head + 1)
@@ -127,23 +127,23 @@ async def list_dead_letter_topics(face: Face, request: web.Request) -> web.Strea
     return json_response(DeadLetterTopics(found))
 
 
-def _may_read(face: Face, agent: str | None, topic: str) -> bool:
+async def _may_read(face: Face, agent: Who, topic: str) -> bool:
     try:
-        _check_read(face, agent, topic)
+        await _check_read(face, agent, topic)
     except Forbidden:
         return False
     return True
 
 
-def _check_read(face: Face, agent: str | None, topic: str) -> None:
-    face.bus.check_access(agent, "subscribe", topic)
-    face.bus.check_access(agent, "subscribe", topic + SUFFIX)
+async def _check_read(face: Face, agent: Who, topic: str) -> None:
+    await face.bus.check_access(agent, "subscribe", topic)
+    await face.bus.check_access(agent, "subscribe", topic + SUFFIX)
 
 
 async def list_dead_letters(face: Face, request: web.Request) -> web.StreamResponse:
     """Dead letters of one topic, oldest first; only those that fit the filters."""
     topic = request.match_info["topic"]
-    _check_read(face, await face.identify(request), topic)
+    await _check_read(face, await face.identify(request), topic)
     face.bus.topic(topic)
     limit = integer(request, "limit", least=1, most=MAX_LIMIT) or DEFAULT_LIMIT
     wanted = RedriveBody(
@@ -160,7 +160,7 @@ async def list_dead_letters(face: Face, request: web.Request) -> web.StreamRespo
 async def show_dead_letter(face: Face, request: web.Request) -> web.StreamResponse:
     """One dead letter."""
     topic = request.match_info["topic"]
-    _check_read(face, await face.identify(request), topic)
+    await _check_read(face, await face.identify(request), topic)
     return json_response(_told(await face.bus.dead_letter(topic, path_integer(request, "offset"))))
 
 
@@ -169,8 +169,8 @@ async def redrive(face: Face, request: web.Request) -> web.StreamResponse:
     topic = request.match_info["topic"]
     require_json(request)
     agent = await face.identify(request)
-    _check_read(face, agent, topic)
-    face.bus.check_access(agent, "publish", topic)
+    await _check_read(face, agent, topic)
+    await face.bus.check_access(agent, "publish", topic)
     body = await read_body(request, face.max_body_bytes)
     wanted = decode(body, _REDRIVE) if body.strip() else RedriveBody()
     refuse_duplicates(body, RedriveBody.__struct_encode_fields__)

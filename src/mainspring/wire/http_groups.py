@@ -74,13 +74,18 @@ def _told_partition(number: int, offsets: GroupOffsets) -> GroupPartition:
 
 async def list_groups(face: Face, request: web.Request) -> web.StreamResponse:
     """The groups of one topic, or of all."""
-    found = face.bus.groups(request.query.get("topic"))
+    caller, topic = await face.identify(request), request.query.get("topic")
+    if topic is not None:
+        await face.seen(request, topic)
+    visible = {config.topic for config in face.bus.topics() if face.bus.access.sees(config, caller)}
+    found = [info for info in face.bus.groups(topic) if info.topic in visible]
     return json_response(GroupList(sorted((_told(info) for info in found), key=lambda each: (each.topic, each.group))))
 
 
 async def show_group(face: Face, request: web.Request) -> web.StreamResponse:
     """One group."""
     topic, group = request.match_info["topic"], request.match_info["group"]
+    await face.seen(request, topic)
     for info in face.bus.groups(topic):
         if info.group == group:
             return json_response(_told(info))
@@ -92,7 +97,7 @@ async def seek_group(face: Face, request: web.Request) -> web.StreamResponse:
     topic, group = request.match_info["topic"], request.match_info["group"]
     require_json(request)
     agent = await face.identify(request)
-    face.bus.check_access(agent, "subscribe", topic)
+    await face.bus.check_access(agent, "subscribe", topic, group)
     body = await read_body(request, face.max_body_bytes)
     wanted = decode(body, _SEEK)
     refuse_duplicates(body, SeekBody.__struct_encode_fields__)
@@ -103,7 +108,7 @@ async def seek_group(face: Face, request: web.Request) -> web.StreamResponse:
 async def delete_group(face: Face, request: web.Request) -> web.StreamResponse:
     """Forget where the group stood. Refused while it has members."""
     topic, group = request.match_info["topic"], request.match_info["group"]
-    face.bus.check_access(await face.identify(request), "subscribe", topic)
+    await face.bus.check_access(await face.identify(request), "subscribe", topic, group)
     await face.bus.delete_group(topic, group)
     return web.Response(status=204)
 

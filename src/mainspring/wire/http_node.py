@@ -69,6 +69,7 @@ OPERATIONS: Final = (
         show_health,
         (Answer(200, "It does.", (Content(JSON, Health),)),),
         "node",
+        needs_token=False,
     ),
     Operation(
         "GET",
@@ -79,6 +80,7 @@ OPERATIONS: Final = (
         (Answer(200, "It does.", (Content(JSON, Ready),)),),
         "node",
         errors=(503,),
+        needs_token=False,
     ),
     Operation(
         "GET",

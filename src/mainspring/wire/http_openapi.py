@@ -16,7 +16,7 @@ import msgspec
 from mainspring.wire.http_problem import PROBLEM_TYPE, Problem
 from mainspring.wire.http_table import PATH_PARAMETERS, Content, Operation, Schema
 
-_ALWAYS_POSSIBLE: Final = (403, 500)
+_ALWAYS_POSSIBLE: Final = (401, 403, 500)
 _REF: Final = "#/components/schemas/{name}"
 _TAGS: Final = {
     "topics": "Topics: what they are called, how many partitions they have, where they begin and end.",
@@ -24,6 +24,7 @@ _TAGS: Final = {
     "groups": "Groups of competing consumers: where they stand, and how to move them.",
     "dead letters": "Events that a group gave up on, and how to send them again.",
     "schedules": "Events to be published later, once or again and again.",
+    "messages": "Commands and queries for the kernel, and the messages that passed lately.",
     "node": "How the node is doing.",
 }
 
@@ -49,7 +50,17 @@ def build_document(operations: Sequence[Operation], version: str) -> dict[str, A
         "servers": [{"url": "/"}],
         "tags": [{"name": name, "description": text} for name, text in _TAGS.items()],
         "paths": paths,
-        "components": {"schemas": components},
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "A token made by `mainspring token new`. A node without tokens asks for none.",
+                }
+            },
+        },
+        "security": [{"token": []}, {}],
     }
 
 

@@ -58,6 +58,7 @@ STATUS_OF_CODE: Final[dict[str, int]] = {
     "unsupported_media_type": 415,
     "bad_payload": 422,
     "rate_limited": 429,
+    "limit_reached": 503,
     "internal": 500,
     "damaged": 500,
     "unavailable": 503,

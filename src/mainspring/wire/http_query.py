@@ -1,7 +1,7 @@
 """Query parameters, read strictly: a misspelt or doubled one is told, never ignored.
 
-Which parameters an operation knows is written in the route table. `agent_id` is known everywhere, because it says who
-asks and not what.
+Which parameters an operation knows is written in the route table. `agent_id` and `token` are known everywhere, because
+they say who asks and not what.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from aiohttp import web
 
 from mainspring.wire.http_problem import bad_query
 
-ALWAYS_KNOWN: Final = frozenset({"agent_id"})
+ALWAYS_KNOWN: Final = frozenset({"agent_id", "token"})
 MAX_INTEGER: Final = 2**53 - 1  # beyond it, JavaScript readers lose digits
 _INTEGER: Final = re.compile(r"\d{1,16}\Z", re.ASCII)
 _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,6})?([Zz]|[+-]\d\d:\d\d)\Z", re.ASCII)

@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 from aiohttp import hdrs, web
 
-from mainspring.bus import UnknownEvent
+from mainspring.bus import UnknownEvent, Who
 from mainspring.bus.frames import envelope
 from mainspring.log import StoredEvent
 from mainspring.wire import cloudevents, http_accept
@@ -69,7 +69,7 @@ class Range:
     cursor: Cursor
     limit: int | None
     to_ms: int | None
-    agent: str | None
+    agent: Who
 
     def includes(self, event: StoredEvent) -> bool:
         return self.to_ms is None or event.ts < self.to_ms
@@ -141,7 +141,7 @@ async def _range(face: Face, request: web.Request, default_limit: int | None) ->
     topic = request.match_info["topic"]
     agent = await face.identify(request)
     count = face.bus.topic(topic).partitions
-    face.bus.check_access(agent, "subscribe", topic)
+    await face.bus.check_access(agent, "subscribe", topic)
     partition, limit = integer(request, "partition"), integer(request, "limit", least=1)
     if partition is not None and partition >= count:
         raise bad_query(f"The topic has the partitions 0 to {count - 1}.", "Ask for one of them, or for all.")

@@ -41,14 +41,18 @@ class ScheduleList(msgspec.Struct, frozen=True):
 _DECODER: Final = msgspec.json.Decoder(ScheduleBody)
 
 
-async def list_schedules(face: Face, _: web.Request) -> web.StreamResponse:
-    """Every schedule."""
-    return json_response(ScheduleList(sorted(face.bus.schedules(), key=lambda each: each.name)))
+async def list_schedules(face: Face, request: web.Request) -> web.StreamResponse:
+    """Every schedule of topics the caller may know of."""
+    caller = await face.identify(request)
+    seen = [each for each in face.bus.schedules() if face.bus.access.sees(face.bus.topic(each.topic), caller)]
+    return json_response(ScheduleList(sorted(seen, key=lambda each: each.name)))
 
 
 async def show_schedule(face: Face, request: web.Request) -> web.StreamResponse:
     """One schedule."""
-    return json_response(_find(face, request.match_info["schedule"]))
+    schedule = _find(face, request.match_info["schedule"])
+    await face.seen(request, schedule.topic)
+    return json_response(schedule)
 
 
 async def put_schedule(face: Face, request: web.Request) -> web.StreamResponse:
@@ -61,7 +65,7 @@ async def put_schedule(face: Face, request: web.Request) -> web.StreamResponse:
     check_value(bytes(given.payload))
     for known in face.bus.schedules():
         if known.name == given.name:  # replacing one takes it away from its topic
-            face.bus.check_access(agent, "publish", known.topic)
+            await face.bus.check_access(agent, "publish", known.topic)
     kept = await face.bus.put_schedule(
         Schedule(
             name=given.name,
@@ -80,7 +84,7 @@ async def put_schedule(face: Face, request: web.Request) -> web.StreamResponse:
 async def delete_schedule(face: Face, request: web.Request) -> web.StreamResponse:
     """Forget a schedule; what it published stays."""
     name = request.match_info["schedule"]
-    face.bus.check_access(await face.identify(request), "publish", _find(face, name).topic)
+    await face.bus.check_access(await face.identify(request), "publish", _find(face, name).topic)
     await face.bus.delete_schedule(name)
     return web.Response(status=204)
 

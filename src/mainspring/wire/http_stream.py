@@ -36,7 +36,7 @@ async def stream(face: Face, request: web.Request) -> web.StreamResponse:
     topic = request.match_info["topic"]
     agent = await face.identify(request)
     face.bus.topic(topic)
-    face.bus.check_access(agent, "subscribe", topic)
+    await face.bus.check_access(agent, "subscribe", topic)
     cursor = await _begin(face, request, topic)
     response = web.StreamResponse(
         headers={

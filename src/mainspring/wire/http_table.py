@@ -71,6 +71,7 @@ class Operation:
     body: tuple[Content, ...] = ()
     body_required: bool = True
     errors: tuple[int, ...] = ()
+    needs_token: bool = True  # on a node that has tokens
 
 
 @dataclass(frozen=True, slots=True)

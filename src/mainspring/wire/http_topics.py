@@ -37,7 +37,9 @@ async def put_topic(face: Face, request: web.Request) -> web.StreamResponse:
     check_text(body)
     refuse_duplicates(body, _MEMBERS)
     config = parse_topic(body)
-    face.bus.check_access(agent, "subscribe", config.topic)  # who may not read it may not open it to others either
+    await face.bus.check_access(
+        agent, "subscribe", config.topic
+    )  # who may not read it may not open it to others either
     change = await face.bus.put_topic(config, agent=agent)
     return json_response(encode_topic(change.config), status=201 if change.created else 200)
 
@@ -45,20 +47,24 @@ async def put_topic(face: Face, request: web.Request) -> web.StreamResponse:
 async def list_topics(face: Face, request: web.Request) -> web.StreamResponse:
     """Every topic with its settings."""
     prefix = request.query.get("prefix", "")
+    caller = await face.identify(request)
     shown: list[Any] = [
-        msgspec.Raw(encode_topic(config)) for config in face.bus.topics() if config.topic.startswith(prefix)
+        msgspec.Raw(encode_topic(config))
+        for config in face.bus.topics()
+        if config.topic.startswith(prefix) and face.bus.access.sees(config, caller)
     ]
     return json_response({"topics": shown})
 
 
 async def show_topic(face: Face, request: web.Request) -> web.StreamResponse:
     """One topic's settings."""
-    return json_response(encode_topic(face.bus.topic(request.match_info["topic"])))
+    return json_response(encode_topic(await face.seen(request, request.match_info["topic"])))
 
 
 async def show_offsets(face: Face, request: web.Request) -> web.StreamResponse:
     """Head and tail of each partition, and where each group stands in it."""
     topic = request.match_info["topic"]
+    await face.seen(request, topic)
     return json_response(TopicOffsets(topic, await face.bus.offsets(topic)))
 
 
