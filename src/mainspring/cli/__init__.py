@@ -31,6 +31,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "topics": ("topics", "app"),
     "groups": ("groups", "app"),
     "dlq": ("dlq", "app"),
+    "top": ("top", "top"),
+    "demo": ("demo", "demo"),
     "guest": ("guest", "guest"),
     "settings": ("settings", "settings"),
 }

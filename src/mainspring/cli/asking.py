@@ -69,8 +69,8 @@ def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
     return sorted({each["group"] for each in found["groups"] if each["group"].startswith(incomplete)})
 
 
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=complete_topic)]
-GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group.", autocompletion=complete_group)]
+TopicArgument = Annotated[str, typer.Argument(help="The topic.", autocompletion=complete_topic)]
+GroupArgument = Annotated[str, typer.Argument(help="The group.", autocompletion=complete_group)]
 
 __all__ = [
     "GroupArgument",

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from mainspring.cli.asking import TokenOption, TopicArgument, UrlOption, complete_group, node_url
+from mainspring.cli.asking import TokenOption, TopicArgument, UrlOption, complete_group, node, node_url
 from mainspring.cli.ending import ends_cleanly
 from mainspring.cli.moments import start_frame
 from mainspring.cli.showing import JsonOption, event_line, note, say, say_json
@@ -51,6 +51,8 @@ def sub(
     begins at the beginning. Goes on until Ctrl-C, or until --count events were shown.
     """
     begin = _start(start)
+    with node(url, token) as connection:
+        connection.get("/healthz")  # says what is wrong at once; the client would try again first
     asyncio.run(_consume(topic, group, begin, ack, count, window, key, node_url(url), token, as_json))
 
 

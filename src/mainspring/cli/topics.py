@@ -97,7 +97,7 @@ def show(topic: TopicArgument, url: UrlOption = None, token: TokenOption = None,
 @app.command()
 @ends_cleanly
 def create(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Its name.")],
+    topic: Annotated[str, typer.Argument(help="Its name.")],
     partitions: PartitionsOption = None,
     retention: RetentionOption = None,
     retention_bytes: BytesOption = None,
