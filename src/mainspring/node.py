@@ -16,7 +16,9 @@ import ipaddress
 import logging
 import os
 import random
+import ssl
 import sys
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -27,19 +29,23 @@ from aiohttp import web
 
 from mainspring.app import App
 from mainspring.beats import Driver, Heartbeat, TopicInlet
-from mainspring.bus import Bus
+from mainspring.bus import Bus, Checker
+from mainspring.bus.tokens import TokenBook, read_tokens
 from mainspring.capabilities import kernel_capabilities
 from mainspring.capabilities.beat import beat
 from mainspring.capabilities.run import BusPort, KernelPort, run
 from mainspring.errors import BootError, MainspringError
 from mainspring.kernel import Kernel, RestartPolicy
 from mainspring.log import Log, open_engine
-from mainspring.loop import Clock, Loop, MonotonicClock
+from mainspring.loop import Clock, Loop, MonotonicClock, SlowTurn
 from mainspring.message import Message, encode_data
 from mainspring.runs import Runtime
 from mainspring.settings import Settings
+from mainspring.wire.dashboard import Dashboard
 from mainspring.wire.http import add_routes
-from mainspring.wire.http_access import claimed_agent
+from mainspring.wire.http_access import Identify, claimed_agent
+from mainspring.wire.http_face import SLOW_TURNS, SlowTurnSeen
+from mainspring.wire.http_tokens import TokenDoor
 from mainspring.wire.loop_socket import LoopSocketServer
 from mainspring.wire.ndjson import NdjsonServer
 from mainspring.wire.websocket import add_websocket
@@ -61,7 +67,8 @@ class BootFailure(BootError):
 class Node:
     """Owns the parts of one process: `boot` it, then `drain` it. A node is used once.
 
-    `program` is an App, or `MODULE:APP` text that says where one is.
+    `program` is an App, or `MODULE:APP` text that says where one is. `checker` is asked who may use a topic, in place
+    of the App's own.
     """
 
     def __init__(
@@ -72,16 +79,22 @@ class Node:
         clock: Clock | None = None,
         chance: Callable[[], float] = random.random,
         new_id: Callable[[], str] = lambda: str(uuid_utils.uuid7()),
+        checker: Checker | None = None,
     ) -> None:
         self.settings = settings
         self.clock: Clock = clock or MonotonicClock()
         self.loop = Loop(
-            self.clock, max_turns_per_slice=settings.max_turns_per_slice, slow_turn_ms=settings.slow_turn_ms
+            self.clock,
+            max_turns_per_slice=settings.max_turns_per_slice,
+            slow_turn_ms=settings.slow_turn_ms,
+            on_slow_turn=self._note_slow_turn,
         )
+        self._slow_turns: deque[SlowTurnSeen] = deque(maxlen=SLOW_TURNS)
         self.app: App | None = None
         self._program = program
         self._chance = chance
         self._new_id = new_id
+        self._checker = checker
         self._undo = AsyncExitStack()
         self._on_shutdown: Callable[[], None] = lambda: None
 
@@ -115,13 +128,22 @@ class Node:
 
     async def _load(self) -> None:
         settings = self.settings
-        _refuse_open_doors(settings.host)
+        self._tokens = read_tokens(settings.tokens, settings.tokens_file)
+        _refuse_open_doors(settings, self._tokens)
         self.app = load_program(self._program)
         self.loop.attach()
         self._undo.callback(self.loop.detach)
         self.log = Log(open_engine(settings.engine, settings.data, self.clock))
         await self._undo_later(self.log.open, self.log.close)
-        self.bus = Bus(self.log, self.clock, self.loop, settings=settings, new_id=self._new_id, random=self._chance)
+        self.bus = Bus(
+            self.log,
+            self.clock,
+            self.loop,
+            settings=settings,
+            new_id=self._new_id,
+            random=self._chance,
+            checker=self._checker or (self.app.checker if self.app else None),
+        )
         self.kernel = Kernel(
             loop=self.loop,
             log=self.log,
@@ -185,13 +207,25 @@ class Node:
         """WebSocket and HTTP on one port."""
         settings = self.settings
         web_app = web.Application()
-        add_routes(web_app, self.bus, allowed_origins=settings.allowed_origins)
-        add_websocket(web_app, self.bus, settings, claimed_agent)
+        identify = self._identify()
+        add_routes(
+            web_app,
+            self.bus,
+            allowed_origins=settings.allowed_origins,
+            check_host=not self._tokens,
+            identify=identify,
+            kernel=self.kernel,
+            slow_turns=self._slow_turns,
+        )
+        dashboard = Dashboard()
+        dashboard.add_to(web_app)
+        add_websocket(web_app, self.bus, settings, identify)
         runner = web.AppRunner(
             web_app, access_log=None, handle_signals=False, shutdown_timeout=settings.drain_ms / 1000
         )
         await self._undo_later(runner.setup, runner.cleanup)
-        self.site = web.TCPSite(runner, settings.host, settings.port)
+        tls = _tls(settings)
+        self.site = web.TCPSite(runner, settings.host, settings.port, ssl_context=tls)
         try:
             await self.site.start()
         except OSError as error:
@@ -200,7 +234,14 @@ class Node:
                 remedy="stop what uses the port, or choose another with --port",
             ) from error
         host, port = runner.addresses[0][:2]
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        return f"{'http' if tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def _identify(self) -> Identify:
+        return TokenDoor(self._tokens, self.clock, self._new_id).identify if self._tokens else claimed_agent
+
+    def _note_slow_turn(self, slow: SlowTurn) -> None:
+        self._slow_turns.append(SlowTurnSeen(self.clock.wall_ms(), slow.name, slow.duration_ms, slow.limit_ms))
+        logger.warning("slow turn: %s", slow)
 
     async def _publish(self, topic: str, payload: Any, **options: Any) -> Any:
         return await self.bus.publish(topic, bytes(encode_data(payload)), **options)
@@ -250,8 +291,9 @@ def load_program(program: App | str | None) -> App | None:
     return found
 
 
-def _refuse_open_doors(host: str) -> None:
+def _refuse_open_doors(settings: Settings, tokens: TokenBook) -> None:
     """Without tokens everybody who can connect may do everything, so only this machine may connect."""
+    host = settings.host
     if host == "localhost":
         return
     try:
@@ -259,8 +301,29 @@ def _refuse_open_doors(host: str) -> None:
             return
     except ValueError:
         pass  # a name: where it leads can change
-    raise BootError(
-        f"listening on {host} without tokens would let everybody in",
-        remedy="listen on 127.0.0.1, and put a proxy that checks who is asking in front",
-        code="open_door",
-    )
+    if not tokens:
+        raise BootError(
+            f"listening on {host} without tokens would let everybody in",
+            remedy="make one with `mainspring token new --agent NAME --scope admin` and put its line into "
+            "MAINSPRING_TOKENS or `tokens` in mainspring.toml; or listen on 127.0.0.1",
+            code="open_door",
+        )
+    if not settings.tls_cert:
+        logger.warning("listening on %s without TLS: whoever sees the traffic sees the tokens; set tls_cert", host)
+
+
+def _tls(settings: Settings) -> ssl.SSLContext | None:
+    if not settings.tls_cert and not settings.tls_key:
+        return None
+    if not (settings.tls_cert and settings.tls_key):
+        raise BootError("TLS needs a certificate and its key", remedy="set both tls_cert and tls_key")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    except OSError as error:  # an SSLError is one too
+        raise BootError(
+            f"the certificate or its key cannot be used: {error.strerror or type(error).__name__}",
+            remedy="tls_cert and tls_key name PEM files that belong together and that the node may read",
+        ) from None
+    return context

@@ -9,6 +9,7 @@ WebSocket handshake needs as much as a POST.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable
 from importlib.metadata import version
 from typing import Any, Final
@@ -17,9 +18,12 @@ import msgspec
 from aiohttp import hdrs, web
 
 from mainspring.bus import Bus
+from mainspring.kernel import Kernel
 from mainspring.wire import (
     http_deadletters,
     http_groups,
+    http_inside,
+    http_messages,
     http_node,
     http_publish,
     http_read,
@@ -28,11 +32,12 @@ from mainspring.wire import (
     http_topics,
 )
 from mainspring.wire.http_access import Identify, OriginCheck, claimed_agent
-from mainspring.wire.http_face import Face
+from mainspring.wire.http_face import Face, SlowTurnSeen
 from mainspring.wire.http_openapi import build_document
 from mainspring.wire.http_problem import problems
 from mainspring.wire.http_query import check_names
 from mainspring.wire.http_table import JSON, PATH_PARAMETERS, Answer, Content, Operation
+from mainspring.wire.http_tokens import expiry
 
 
 async def _show_openapi(_face: Face, _: web.Request) -> web.StreamResponse:
@@ -47,6 +52,8 @@ OPERATIONS: Final = (
     *http_groups.OPERATIONS,
     *http_deadletters.OPERATIONS,
     *http_schedules.OPERATIONS,
+    *http_messages.OPERATIONS,
+    *http_inside.OPERATIONS,
     *http_node.OPERATIONS,
     Operation(
         "GET",
@@ -75,6 +82,8 @@ def add_routes(
     bus: Bus,
     *,
     allowed_origins: Iterable[str] = (),
+    kernel: Kernel | None = None,
+    slow_turns: deque[SlowTurnSeen] | None = None,
     check_host: bool = True,
     identify: Identify = claimed_agent,
     max_body_bytes: int = 16 << 20,
@@ -84,6 +93,7 @@ def add_routes(
 ) -> Face:
     """Put every operation on the application, with the middlewares that all of its routes need.
 
+    `kernel` is asked by POST /messages and shown by GET /node, with `slow_turns`, which somebody else fills.
     `identify` says who sent a request; a node with tokens passes its own, and `check_host=False`. Streams end when the
     application shuts down, so that it does not wait for readers that never leave.
     """
@@ -94,6 +104,9 @@ def add_routes(
         max_batch_events=max_batch_events,
         heartbeat_ms=heartbeat_ms,
         stalled_reader_ms=stalled_reader_ms,
+        kernel=kernel,
+        slow_turns=deque() if slow_turns is None else slow_turns,
+        started_ms=bus.clock.wall_ms(),
     )
     by_path: dict[str, list[Operation]] = {}
     for operation in OPERATIONS:
@@ -138,7 +151,16 @@ def _handler(face: Face, operation: Operation) -> Any:
     async def handle(request: web.Request) -> web.StreamResponse:
         if known:
             check_names(request, known)
-        return await operation.handler(face, request)
+        if not operation.needs_token:
+            return await operation.handler(face, request)
+        caller = await face.identify(request)
+
+        async def end() -> None:
+            if request.transport is not None:
+                request.transport.abort()
+
+        async with expiry(caller, face.bus.clock, end):
+            return await operation.handler(face, request)
 
     return handle
 

@@ -1,17 +1,30 @@
-"""What every handler is given: the bus, who is asking, and the limits of this face."""
+"""What every handler is given: the bus, the kernel, who is asking, and the limits of this face."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from aiohttp import web
 
-from mainspring.bus import Bus
+from mainspring.bus import Bus, Caller, Forbidden, TopicConfig, Who
+from mainspring.kernel import Kernel
 from mainspring.wire.http_access import Identify, claimed_agent
+
+SLOW_TURNS: Final = 50  # the latest ones; a node with more of them has told enough
+
+
+class SlowTurnSeen(msgspec.Struct, frozen=True):
+    """A turn that kept everything else waiting, and when it ended (epoch ms)."""
+
+    at: int
+    name: str
+    ms: float
+    limit_ms: float = msgspec.field(name="limitMs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +37,9 @@ class Face:
     max_batch_events: int = 10_000  # one commit; more would make everybody else wait for it
     heartbeat_ms: int = 15_000  # proxies commonly give up on a silent connection after 30 to 60 seconds
     stalled_reader_ms: int = 60_000  # a reader that takes nothing for so long is gone or broken
+    kernel: Kernel | None = None  # None where a bus is served alone
+    slow_turns: deque[SlowTurnSeen] = field(default_factory=lambda: deque(maxlen=SLOW_TURNS))
+    started_ms: int = 0  # epoch
     closing: asyncio.Event = field(default_factory=asyncio.Event)  # set when streams must end
 
     @property
@@ -31,12 +47,20 @@ class Face:
         """Of a body that holds one event: the bus's limit, and room for what surrounds the payload."""
         return min(self.max_body_bytes, self.bus.settings.max_frame_bytes + (64 << 10))
 
-    async def publisher(self, request: web.Request, headers: Mapping[str, str] | None) -> str | None:
+    async def publisher(self, request: web.Request, headers: Mapping[str, str] | None) -> Who:
         """Who publishes. While identities are only claimed, the event's own `agent_id` counts if nothing else does."""
-        agent = await self.identify(request)
-        if agent is None and headers is not None and self.identify is claimed_agent:
-            return headers.get("agent_id")
-        return agent
+        caller = await self.identify(request)
+        if headers is not None and isinstance(caller, Caller) and caller.agent is None and not caller.is_proven:
+            return Caller(headers.get("agent_id"), sid=caller.sid)
+        return caller
+
+    async def seen(self, request: web.Request, topic: str) -> TopicConfig:
+        """The settings of a topic, for a caller who may know of it. Raises UnknownTopic, and Forbidden."""
+        caller = await self.identify(request)
+        config = self.bus.topic(topic)
+        if not self.bus.access.sees(config, caller):
+            raise Forbidden("this token has no right on this topic", remedy="use one with a scope for it")
+        return config
 
 
 def json_response(
