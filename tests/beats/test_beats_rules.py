@@ -449,6 +449,20 @@ async def test_what_arrives_while_a_beat_runs_lands_in_the_next() -> None:
     assert [entry.signal for entry in (await hb.abeat()).agenda] == ["/emitted", "/outside"]
 
 
+async def test_a_long_beat_lets_others_have_their_turn() -> None:
+    hb = Heartbeat()
+    turns: list[int] = []
+    hb.register("a", "/sig/*", lambda *_: None)
+    for i in range(2_000):
+        hb.signal(f"/sig/{i}")
+    beat = asyncio.ensure_future(hb.abeat())
+    while not beat.done():
+        await asyncio.sleep(0)
+        turns.append(hb.signal("/during"))
+    assert turns.count(2) > 5, "while beat 1 was under way"
+    assert len((await beat).agenda) == 2_000
+
+
 async def test_a_cancelled_beat_has_not_happened_and_others_wait_their_turn() -> None:
     hb = Heartbeat()
     gate = asyncio.Event()

@@ -31,6 +31,9 @@ class Host(Protocol):
 
     async def wait(self, awaitable: Awaitable[Any]) -> Any: ...
 
+    async def breathe(self) -> None:
+        """Let others have their turn."""
+
     async def aside(self, work: Callable[[], T]) -> T:
         """The result of work that takes a while and need not hold anybody up."""
 
@@ -43,6 +46,9 @@ class OnThisLoop:
 
     async def wait(self, awaitable: Awaitable[Any]) -> Any:
         return await awaitable
+
+    async def breathe(self) -> None:
+        await asyncio.sleep(0)
 
     async def aside(self, work: Callable[[], T]) -> T:
         return await asyncio.to_thread(work)
@@ -70,6 +76,9 @@ class OnItsOwnLoop:
         if self._runner is None:
             self._runner = asyncio.Runner()
         return self._runner.run(_awaited(awaitable), context=copy_context())
+
+    async def breathe(self) -> None:
+        return None
 
     async def aside(self, work: Callable[[], T]) -> T:
         return work()

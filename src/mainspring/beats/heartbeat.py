@@ -33,6 +33,7 @@ from mainspring.errors import MainspringError
 from mainspring.log import BlockingLog
 
 _log: Final = logging.getLogger("mainspring.beats")
+_BREATH: Final = 256  # calls after which a loop that has other work gets to it: some milliseconds of small enzymes
 
 
 class Heartbeat(Timeline):
@@ -243,8 +244,9 @@ class Heartbeat(Timeline):
             self._at_rest("a beat")
             self._running = True
         try:
-            taken = await self._take()
-            draft = self._draft(taken)
+            paused = self.state.paused
+            taken = [] if paused else await self._take()
+            draft = self._draft(taken, paused=paused)
             await self.call_all(draft, host)
             decided = self.state.decide(draft, draft.events)
             if not draft.aborted:
@@ -257,25 +259,27 @@ class Heartbeat(Timeline):
         """What the inlets give, as far as the budget of this beat goes."""
         taken: list[tuple[Inlet, Taken]] = []
         room = self.rules.max_signals_per_beat - len(self.state.queues.get(self.state.beat, ()))
-        for inlet in () if self.state.paused else self._inlets:
+        for inlet in self._inlets:
             if room > 0:
                 taken.append((inlet, await inlet.take(room)))
                 room -= len(taken[-1][1].impulses)
         self._more_waits = bool(self._inlets) and room <= 0
         return taken
 
-    def _draft(self, taken: list[tuple[Inlet, Taken]]) -> Draft:
+    def _draft(self, taken: list[tuple[Inlet, Taken]], *, paused: bool) -> Draft:
         state = self.state
         registered = state.note_registry()
         if self._keeper is not None:
             self._keeper.note_registry(registered)
         inbox = [*state.queues.get(state.beat, ()), *(impulse for _, each in taken for impulse in each.impulses)]
         events = {path: text for _, each in taken for path, text in each.events.items()}
-        draft = Draft(state.beat, state.digest, self.rules, state.resolver, inbox, paused=state.paused, events=events)
+        draft = Draft(state.beat, state.digest, self.rules, state.resolver, inbox, paused=paused, events=events)
         state.inbox = draft.inbox
         return draft
 
     async def call_all(self, draft: Draft, host: Host) -> None:
+        """Call the enzymes of the agenda and settle each in its turn."""
+
         def stage_for(entry: Entry) -> Stage:
             return Stage(draft.beat, draft.inbox[entry.item].attempt, read, self)
 
@@ -295,6 +299,8 @@ class Heartbeat(Timeline):
             draft.settle(entry, outcome)
             if draft.aborted:
                 return
+            if entry.run % _BREATH == _BREATH - 1:
+                await host.breathe()
 
     async def _call(self, draft: Draft, entry: Entry, stage: Stage, host: Host) -> Outcome:
         impulse, registration = draft.inbox[entry.item], entry.registration
