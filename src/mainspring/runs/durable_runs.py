@@ -123,9 +123,13 @@ class DurableRuns:
         self.let_go()
         self._need_lease()
 
-    def let_go(self) -> None:
-        """Stop executing every run that is written down; their handles hear the outcome from the log."""
-        runs = [run for run in self._runs.values() if run._durable is not None and run._durable.opened]
+    def let_go(self, *, of_everything: bool = False) -> None:
+        """Stop executing every run that is written down; their handles hear the outcome from the log.
+
+        Runs whose beginning is not stored yet are kept, unless the runtime is closed for good.
+        """
+        durable = [(run, run._durable) for run in self._runs.values() if run._durable is not None]
+        runs = [run for run, state in durable if state.opened or of_everything]
         self._scheduler.abandon(*runs)
         for run in runs:
             self._runs.pop(run.id, None)

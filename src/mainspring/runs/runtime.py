@@ -279,7 +279,7 @@ class Runtime:
             if run._durable is None:
                 run.cancel("the runtime was closed")
         if self._durable is not None:
-            self._durable.let_go()
+            self._durable.let_go(of_everything=True)
         if self._watchdog is not None:
             self._watchdog.stop()
 
