@@ -34,6 +34,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "top": ("top", "top"),
     "demo": ("demo", "demo"),
     "guest": ("guest", "guest"),
+    "token": ("token", "app"),
     "settings": ("settings", "settings"),
 }
 
