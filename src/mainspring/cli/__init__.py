@@ -33,6 +33,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "dlq": ("dlq", "app"),
     "top": ("top", "top"),
     "demo": ("demo", "demo"),
+    "worker": ("worker", "worker"),
     "guest": ("guest", "guest"),
     "token": ("token", "app"),
     "settings": ("settings", "settings"),

@@ -1,0 +1,548 @@
+// A client of the Mainspring bus for browsers and Node 20+. One file, no build step, nothing to install:
+//
+//   import { connect } from "/client.js";
+//   const bus = connect("ws://127.0.0.1:7070");
+//   const { offset } = await bus.publish("orders", { sku: 1 }, { key: "c-17" });
+//   const orders = bus.subscribe("orders", { group: "billing" }, async (event) => { event.ack(); });
+//   ...
+//   await bus.close();
+//
+// A publish resolves when the event is durable. While the node is away, events wait here and are sent again with
+// their id, so they are stored once; subscriptions come back without moving their group; acknowledgements of leases
+// that died with a connection are dropped, because the node delivers those events again.
+
+const BASE_MS = 500; // the first wait before connecting again; doubles up to CAP_MS, and starts anew when it opens
+const CAP_MS = 10_000;
+const JITTER = 0.5; // each wait is shortened at random by up to this much
+const MAX_BATCH = 500; // events of one PUBLISH_BATCH
+const MAX_BATCH_CHARS = 200_000;
+const UNDER_WAY = 2; // batches of one topic: one being stored while the next is read
+const TRY_AGAIN = new Set(["unavailable", "rate_limited"]);
+const WHOLE_TOPIC = new Set(["forbidden", "unauthorized"]);
+const RETRY_FIRST_MS = 100;
+const RETRY_LAST_MS = 5_000;
+
+/** What the node refused, or what went wrong here. `code` is stable; `message` is for people. */
+export class BusError extends Error {
+  constructor(code, message) {
+    super(message);
+    this.name = "BusError";
+    this.code = code;
+  }
+}
+
+/** How long to wait before connection attempt `failures` + 1 (0: the first after a loss). */
+export function waitMs(failures, random = Math.random) {
+  const full = Math.min(BASE_MS * 2 ** Math.min(failures, 32), CAP_MS);
+  return Math.round(full * (1 - JITTER * random()));
+}
+
+/** A new id in the form of UUID version 7: ordered by time, so that they sort like the events. */
+export function newId(now = Date.now(), bytes = crypto.getRandomValues(new Uint8Array(10))) {
+  const time = Math.floor(now).toString(16).padStart(12, "0");
+  bytes[0] = (bytes[0] & 0x0f) | 0x70;
+  bytes[2] = (bytes[2] & 0x3f) | 0x80;
+  const rest = Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+  return `${time.slice(0, 8)}-${time.slice(8)}-${rest.slice(0, 4)}-${rest.slice(4, 8)}-${rest.slice(8)}`;
+}
+
+/** One delivered event. It belongs to a lease: settle it with `ack` or `nack`, or it comes again. */
+export class Event {
+  #subscription;
+  #epoch;
+
+  constructor(subscription, epoch, message) {
+    const envelope = message.envelope;
+    this.#subscription = subscription;
+    this.#epoch = epoch;
+    this.topic = subscription.topic;
+    this.group = subscription.group;
+    this.partition = message.partition;
+    this.offset = message.offset;
+    this.attempt = message.attempt ?? 1;
+    this.id = envelope.id;
+    this.ts = envelope.ts;
+    this.key = envelope.key ?? null;
+    this.headers = envelope.headers ?? {};
+    this.payload = envelope.payload;
+    this.settled = false;
+  }
+
+  /** Done. False: the lease is gone already, and the event comes again. */
+  ack() {
+    return this.#settle("ACK", {});
+  }
+
+  /** Not done: deliver it again, after `delayMs` at the earliest. */
+  nack({ delayMs = 0, reason = "" } = {}) {
+    return this.#settle("NACK", { ...(delayMs > 0 && { delay_ms: delayMs }), ...(reason && { reason }) });
+  }
+
+  /** The lease ends `ms` from now instead. */
+  extend(ms) {
+    return !this.settled && this.#subscription.say("EXTEND", this, this.#epoch, { ms });
+  }
+
+  #settle(type, more) {
+    if (this.settled) return false;
+    this.settled = true;
+    return this.#subscription.say(type, this, this.#epoch, more);
+  }
+}
+
+/** A subscription over every reconnect. Has a handler, or is iterated with `for await`. */
+export class Subscription {
+  constructor(client, topic, group, members, handler, onError) {
+    this.client = client;
+    this.topic = topic;
+    this.group = group;
+    this.members = members;
+    this.handler = handler;
+    this.onError = onError;
+    this.epoch = 0;
+    this.wasConfirmed = false;
+    this.closed = false;
+    this.arrived = [];
+    this.waiters = [];
+    this.error = null;
+    this.confirmed = new Promise((resolve, reject) => Object.assign(this, { confirm: resolve, refuse: reject }));
+    this.confirmed.catch(() => {});
+  }
+
+  say(type, event, epoch, more) {
+    if (epoch !== this.epoch || this.closed) return false;
+    const { topic, group } = this;
+    this.client.send({ type, topic, group, partition: event.partition, offset: event.offset, ...more });
+    return true;
+  }
+
+  take(messages) {
+    for (const message of messages) {
+      const event = new Event(this, this.epoch, message);
+      if (this.handler) {
+        this.#handle(event);
+      } else {
+        this.arrived.push(event);
+        this.waiters.shift()?.();
+      }
+    }
+  }
+
+  async #handle(event) {
+    try {
+      await this.handler(event);
+    } catch (error) {
+      event.nack({ reason: String(error?.message ?? error), delayMs: 1_000 });
+      this.onError?.(error, event);
+    }
+  }
+
+  lost() {
+    this.epoch = 0;
+    this.arrived = []; // their leases are gone; the node delivers them again
+  }
+
+  end(error) {
+    this.error ??= error;
+    this.closed = true;
+    this.arrived = [];
+    this.refuse(error);
+    for (const wake of this.waiters.splice(0)) wake();
+  }
+
+  /** Leave the group: what is not settled goes to others at once. */
+  async close() {
+    if (this.closed) return;
+    const held = this.epoch !== 0;
+    this.end(new BusError("closed", "the subscription is closed"));
+    await this.client.unsubscribe(this, held);
+  }
+
+  async *[Symbol.asyncIterator]() {
+    try {
+      while (true) {
+        while (!this.arrived.length) {
+          if (this.error?.code === "closed") return;
+          if (this.error) throw this.error;
+          await new Promise((resolve) => this.waiters.push(resolve));
+        }
+        yield this.arrived.shift();
+      }
+    } finally {
+      await this.close();
+    }
+  }
+}
+
+/** A connection that mends itself. Made by `connect`. */
+export class BusClient {
+  #url;
+  #options;
+  #socket = null;
+  #open = false;
+  #closed = false;
+  #failures = 0;
+  #timer = null;
+  #retryTimer = null;
+  #corr = 0;
+  #epoch = 0;
+  #asked = new Map(); // corr -> {resolve, reject, type}
+  #unasked = []; // requests made while not connected
+  #lanes = new Map(); // topic -> {waiting, underWay, pausedUntil, retryMs}
+  #batches = new Map(); // corr -> lane
+  #subscriptions = new Map(); // JSON of [topic, group] -> Subscription
+  #room = [];
+  #idle = [];
+  #count = 0;
+  #planned = false;
+
+  constructor(url, options = {}) {
+    this.#url = url.replace(/^http/, "ws");
+    this.#options = {
+      WebSocket: globalThis.WebSocket,
+      random: Math.random,
+      maxQueued: 10_000,
+      dedupeWindowMs: 600_000, // how long the node remembers publish ids, by default
+      now: () => Date.now(),
+      ...options,
+    };
+    if (!this.#options.WebSocket) {
+      throw new BusError("no_websocket", "there is no WebSocket here: pass one, as { WebSocket } from the package ws");
+    }
+    this.#connect();
+  }
+
+  /** "connecting", "open", "waiting" or "closed". */
+  get state() {
+    if (this.#closed) return "closed";
+    return this.#open ? "open" : this.#timer !== null ? "waiting" : "connecting";
+  }
+
+  // -- verbs
+
+  /**
+   * Publish one event; resolves to {topic, partition, offset, id} when it is durable (offset 0: it is delayed).
+   * Rejects with a BusError the node's code says why; code "uncertain" when the node was away for too long to know.
+   */
+  async publish(topic, payload, { key, headers, id = newId(), delayMs, notBefore } = {}) {
+    const event = { id, payload: payload === undefined ? null : payload };
+    if (key !== undefined && key !== null) event.key = key;
+    if (headers) event.headers = headers;
+    if (delayMs) event.delay_ms = delayMs;
+    if (notBefore) event.not_before = notBefore;
+    const text = JSON.stringify(event);
+    while (this.#count >= this.#options.maxQueued && !this.#closed) await new Promise((go) => this.#room.push(go));
+    if (this.#closed) throw new BusError("closed", "the client is closed");
+    return new Promise((resolve, reject) => {
+      if (!this.#lanes.has(topic)) {
+        this.#lanes.set(topic, { topic, waiting: [], underWay: new Map(), pausedUntil: 0, retryMs: RETRY_FIRST_MS });
+      }
+      this.#lanes.get(topic).waiting.push({ id, text, resolve, reject, sentAt: 0, alone: false });
+      this.#count += 1;
+      this.#plan();
+    });
+  }
+
+  /**
+   * Consume a topic as a member of a group. `from` is "latest", "beginning", an offset or a Date; it says where a new
+   * group starts. Without a handler, iterate the result with `for await`.
+   */
+  subscribe(topic, { group, from, maxInflight = 64, filter, ack = "each", sticky } = {}, handler, onError) {
+    const place = JSON.stringify([topic, group]);
+    if (this.#closed) throw new BusError("closed", "the client is closed");
+    if (this.#subscriptions.has(place)) {
+      throw new BusError("already_subscribed", `this client already consumes ${topic} as ${group}`);
+    }
+    const members = { topic, group, max_inflight: maxInflight, ack, batch: Math.min(maxInflight, 256), filter, sticky };
+    const subscription = new Subscription(this, topic, group, { ...members, from: startOf(from) }, handler, onError);
+    this.#subscriptions.set(place, subscription);
+    if (this.#open) this.#ask(subscription);
+    return subscription;
+  }
+
+  /** Acknowledge an event; the same as `event.ack()`. */
+  ack(event) {
+    return event.ack();
+  }
+
+  /** Refuse an event; the same as `event.nack(...)`. */
+  nack(event, options) {
+    return event.nack(options);
+  }
+
+  /** Drop the connection and make a new one now, without waiting. */
+  reconnect() {
+    if (this.#closed) return;
+    clearTimeout(this.#timer);
+    this.#timer = null;
+    this.#lost();
+    this.#failures = 0;
+    this.#connect();
+  }
+
+  /** Wait until everything published is confirmed (at most `drainMs`), leave every group, disconnect. */
+  async close({ drainMs = 10_000 } = {}) {
+    if (this.#closed) return;
+    const drained = new Promise((resolve) => (this.#count ? this.#idle.push(resolve) : resolve()));
+    let timer;
+    await Promise.race([drained, new Promise((resolve) => (timer = setTimeout(resolve, drainMs)))]);
+    clearTimeout(timer);
+    await Promise.all([...this.#subscriptions.values()].map((one) => one.close()));
+    this.#closed = true;
+    clearTimeout(this.#timer);
+    clearTimeout(this.#retryTimer);
+    const error = new BusError("closed", "the client is closed");
+    for (const lane of this.#lanes.values()) {
+      for (const event of [...[...lane.underWay.values()].flat(), ...lane.waiting]) event.reject(error);
+    }
+    this.#lanes.clear();
+    for (const { reject } of this.#unasked.splice(0)) reject(error);
+    for (const go of this.#room.splice(0)) go();
+    this.#socket?.close(1000);
+    this.#socket = null;
+    this.#open = false;
+    this.#say();
+  }
+
+  // -- the connection
+
+  #connect() {
+    const { WebSocket, token } = this.#options;
+    // A page cannot set headers of a WebSocket, so the token is offered as a subprotocol.
+    const protocols = token ? ["mainspring", `mainspring.token.${token}`] : [];
+    const socket = new WebSocket(this.#url, protocols);
+    this.#socket = socket;
+    this.#say();
+    socket.onopen = () => socket === this.#socket && this.#opened();
+    socket.onmessage = (message) => socket === this.#socket && this.#received(message.data);
+    socket.onerror = () => {};
+    socket.onclose = () => socket === this.#socket && this.#again();
+  }
+
+  #opened() {
+    this.#open = true;
+    this.#failures = 0;
+    this.#say();
+    for (const subscription of this.#subscriptions.values()) this.#ask(subscription);
+    for (const { type, members, resolve, reject } of this.#unasked.splice(0)) {
+      this.request(type, members).then(resolve, reject);
+    }
+    const oldest = this.#options.now() - this.#options.dedupeWindowMs;
+    for (const lane of this.#lanes.values()) {
+      lane.pausedUntil = 0;
+      const doubtful = lane.waiting.filter((event) => event.sentAt && event.sentAt < oldest);
+      lane.waiting = lane.waiting.filter((event) => !doubtful.includes(event));
+      for (const event of doubtful) {
+        const text = `the node was away for too long to know whether event ${event.id} is stored`;
+        this.#decided(event, () => event.reject(new BusError("uncertain", text)));
+      }
+    }
+    this.#flush();
+  }
+
+  #again() {
+    this.#lost();
+    if (this.#closed) return;
+    this.#timer = setTimeout(() => {
+      this.#timer = null;
+      this.#connect();
+    }, waitMs(this.#failures, this.#options.random));
+    this.#failures += 1;
+    this.#say();
+  }
+
+  #lost() {
+    const socket = this.#socket;
+    this.#socket = null;
+    this.#open = false;
+    if (socket && socket.readyState <= 1) socket.close();
+    for (const subscription of this.#subscriptions.values()) subscription.lost();
+    for (const { reject } of this.#asked.values()) reject(new BusError("connection_lost", "the connection was lost"));
+    this.#asked.clear();
+    this.#batches.clear();
+    for (const lane of this.#lanes.values()) {
+      lane.waiting.unshift(...[...lane.underWay.values()].flat());
+      lane.underWay.clear();
+    }
+  }
+
+  #say() {
+    this.#options.onState?.(this.state);
+  }
+
+  /** Send a frame on the open connection; without one it is dropped. */
+  send(frame) {
+    if (this.#open) this.#socket.send(typeof frame === "string" ? frame : JSON.stringify(frame));
+  }
+
+  /** A request with an answer. Made while not connected, it waits. */
+  request(type, members) {
+    return new Promise((resolve, reject) => {
+      if (!this.#open) {
+        this.#unasked.push({ type, members, resolve, reject });
+        return;
+      }
+      const corr = ++this.#corr;
+      this.#asked.set(corr, { type, resolve, reject });
+      this.send({ type, corr, ...members });
+    });
+  }
+
+  #ask(subscription) {
+    // With its start only until the node has confirmed it once: later that would move the whole group.
+    const { from, ...members } = subscription.members;
+    subscription.epoch = ++this.#epoch;
+    this.request("SUBSCRIBE", subscription.wasConfirmed || !from ? members : subscription.members).then(
+      () => {
+        subscription.wasConfirmed = true;
+        subscription.confirm();
+      },
+      (error) => {
+        if (error.code === "connection_lost") return;
+        this.#subscriptions.delete(JSON.stringify([subscription.topic, subscription.group]));
+        subscription.end(error);
+        subscription.onError?.(error);
+      },
+    );
+  }
+
+  async unsubscribe({ topic, group }, held) {
+    this.#subscriptions.delete(JSON.stringify([topic, group]));
+    if (this.#open && held) await this.request("UNSUBSCRIBE", { topic, group }).catch(() => {});
+  }
+
+  // -- publishing
+
+  /** What is published in one turn of the event loop leaves together. */
+  #plan() {
+    if (this.#planned) return;
+    this.#planned = true;
+    queueMicrotask(() => {
+      this.#planned = false;
+      this.#flush();
+    });
+  }
+
+  #flush() {
+    if (!this.#open) return;
+    const now = this.#options.now();
+    let due = Infinity;
+    for (const lane of this.#lanes.values()) {
+      if (lane.waiting.length && lane.pausedUntil > now) due = Math.min(due, lane.pausedUntil);
+      else while (lane.waiting.length && lane.underWay.size < UNDER_WAY) this.#sendBatch(lane, now);
+    }
+    if (due < Infinity) {
+      clearTimeout(this.#retryTimer);
+      this.#retryTimer = setTimeout(() => this.#flush(), due - now);
+    }
+  }
+
+  #sendBatch(lane, now) {
+    let chars = 0;
+    let count = 0;
+    while (count < lane.waiting.length && count < MAX_BATCH) {
+      const event = lane.waiting[count];
+      chars += event.text.length;
+      if (count && (event.alone || lane.waiting[0].alone || chars > MAX_BATCH_CHARS)) break;
+      count += 1;
+    }
+    const batch = lane.waiting.splice(0, count);
+    for (const event of batch) event.sentAt ||= now;
+    const corr = ++this.#corr;
+    lane.underWay.set(corr, batch);
+    this.#batches.set(corr, lane);
+    const events = batch.map((event) => event.text).join(",");
+    this.send(`{"type":"PUBLISH_BATCH","topic":${JSON.stringify(lane.topic)},"corr":${corr},"events":[${events}]}`);
+  }
+
+  #decided(event, tell) {
+    this.#count -= 1;
+    tell();
+    if (this.#room.length && this.#count < this.#options.maxQueued) this.#room.shift()();
+    if (!this.#count) for (const go of this.#idle.splice(0)) go();
+  }
+
+  #answered(corr) {
+    const lane = this.#batches.get(corr);
+    if (!lane) return null;
+    const batch = lane.underWay.get(corr);
+    this.#batches.delete(corr);
+    lane.underWay.delete(corr);
+    return { lane, batch };
+  }
+
+  #stored({ corr, topic, offsets }) {
+    const { lane, batch } = this.#answered(corr) ?? {};
+    if (!lane) return;
+    lane.retryMs = RETRY_FIRST_MS;
+    if (!lane.waiting.length && !lane.underWay.size) this.#lanes.delete(topic);
+    batch.forEach((event, at) => {
+      const [partition, offset] = offsets[at];
+      this.#decided(event, () => event.resolve({ topic, partition, offset, id: event.id }));
+    });
+    this.#flush();
+  }
+
+  #refused(corr, error) {
+    const { lane, batch } = this.#answered(corr) ?? {};
+    if (!lane) return false;
+    if (TRY_AGAIN.has(error.code)) {
+      lane.pausedUntil = this.#options.now() + lane.retryMs;
+      lane.retryMs = Math.min(lane.retryMs * 2, RETRY_LAST_MS);
+      for (const event of batch) event.sentAt = 0; // the node said that it did not store it
+      lane.waiting.unshift(...batch);
+    } else if (batch.length === 1 || WHOLE_TOPIC.has(error.code)) {
+      for (const event of batch) this.#decided(event, () => event.reject(new BusError(error.code, error.message)));
+    } else {
+      for (const event of batch) Object.assign(event, { alone: true, sentAt: 0 });
+      lane.waiting.unshift(...batch);
+    }
+    this.#flush();
+    return true;
+  }
+
+  // -- what the node says
+
+  #received(text) {
+    const frame = JSON.parse(text);
+    if (frame.type === "MESSAGES" || frame.type === "MESSAGE") {
+      const subscription = this.#subscriptions.get(JSON.stringify([frame.topic, frame.group]));
+      subscription?.take(frame.messages ?? [frame]);
+    } else if (frame.type === "PUBLISHED_BATCH") {
+      this.#stored(frame);
+    } else if (frame.type === "OK") {
+      this.#asked.get(frame.corr)?.resolve(frame);
+      this.#asked.delete(frame.corr);
+    } else if (frame.type === "ERROR") {
+      this.#complain(frame);
+    }
+  }
+
+  #complain(error) {
+    const asked = this.#asked.get(error.corr);
+    if (asked) {
+      this.#asked.delete(error.corr);
+      asked.reject(new BusError(error.code, `${asked.type}: ${error.message}`));
+      return;
+    }
+    if (this.#refused(error.corr, error)) return;
+    // A frame too large to be read has no answer of its own; it was the oldest without one.
+    const oldest = this.#batches.keys().next();
+    if (error.code === "too_large" && !oldest.done) this.#refused(oldest.value, error);
+  }
+}
+
+function startOf(from) {
+  if (from === undefined || from === null) return undefined;
+  if (from === "latest") return { kind: "latest" };
+  if (from === "beginning") return { kind: "offset", value: 0 };
+  if (from instanceof Date) return { kind: "timestamp", value: from.getTime() };
+  if (Number.isInteger(from) && from >= 0) return { kind: "offset", value: from };
+  if (typeof from === "object" && "kind" in from) return from;
+  throw new BusError("bad_argument", `${String(from)} is no place to begin`);
+}
+
+/** A client of the node at `url`. Options: token, WebSocket, onState, maxQueued. It connects at once, and for ever. */
+export function connect(url, options) {
+  return new BusClient(url, options);
+}
