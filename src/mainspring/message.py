@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 import uuid_utils
@@ -70,14 +70,23 @@ class NotEncodable(MainspringError):
     code = "not_json"
 
 
+# Absent is None, but a null that was sent is refused: the decoder sees types without None, people read them with it.
+if TYPE_CHECKING:
+    _Text = str | None
+    _Number = float | None
+else:
+    _Text = Annotated[str, msgspec.Meta(min_length=1)]
+    _Number = Annotated[int, msgspec.Meta(gt=0)] | Annotated[float, msgspec.Meta(gt=0)]
+
+
 class Metadata(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Who a message is and where it comes from. Absent members are left out on the wire, never null."""
 
     id: str
     timestamp: Annotated[int, msgspec.Meta(ge=0)]  # epoch ms
-    correlation: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    correlation: _Text = None
     causation: str | None = None
-    timeout: Annotated[int, msgspec.Meta(gt=0)] | Annotated[float, msgspec.Meta(gt=0)] | None = None
+    timeout: _Number = None
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -138,24 +147,24 @@ def is_type(text: str) -> bool:
 def parse(line: bytes) -> Message:
     """One line as a message. Raises `NotJson` or `NotAMessage`; their texts are safe to send back."""
     try:
-        str(line, "utf-8")
-        if line.count(b"[") + line.count(b"{") > MAX_DEPTH and _depth(line) > MAX_DEPTH:
+        if not line.isascii():
+            str(line, "utf-8")
+        if len(line) > 2 * MAX_DEPTH and _depth(line) > MAX_DEPTH:
             raise NotJson(_TOO_DEEP)
         message = _parse(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _refusal(line, error) from None
     if message.type not in _types_seen and not is_type(message.type):
         raise _invalid("type must be two PascalCase segments, like Memory.Get", message)
-    metadata = message.metadata
-    if (metadata.correlation is None or metadata.timeout is None) and b"null" in line:
-        _refuse_null_members(line, message)
-    if metadata.causation is None and (message.kind == "reply" or message.kind == "error"):
+    if message.metadata.causation is None and (message.kind == "reply" or message.kind == "error"):
         raise _invalid(f"a message of kind {message.kind} needs metadata.causation", message)
     return message
 
 
 def _depth(line: bytes) -> int:
-    """How deep the brackets of a line nest, those in texts left out."""
+    """How deep the brackets of a line nest, those in texts left out; 0 when there are too few of them to matter."""
+    if line.count(b"[") + line.count(b"{") <= MAX_DEPTH:
+        return 0
     deepest = depth = 0
     for character in _STRINGS.sub(b"", line):
         if character in b"[{":
@@ -164,20 +173,6 @@ def _depth(line: bytes) -> int:
         elif character in b"]}":
             depth -= 1
     return deepest
-
-
-class _MetadataAsSent(msgspec.Struct):
-    metadata: dict[str, msgspec.Raw]
-
-
-_metadata_as_sent = msgspec.json.Decoder(_MetadataAsSent).decode
-
-
-def _refuse_null_members(line: bytes, message: Message) -> None:
-    given = _metadata_as_sent(line).metadata
-    for name in ("correlation", "timeout"):
-        if name in given and bytes(given[name]) == b"null":
-            raise _invalid(f"metadata.{name} must not be null", message)
 
 
 def _invalid(text: str, message: Message) -> NotAMessage:

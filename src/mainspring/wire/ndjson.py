@@ -76,6 +76,7 @@ class LineOrigin:
         self.gone = False
         self.unfinished = 0  # handed to the kernel and neither answered nor settled
         self._kernel = kernel
+        self._ingest = kernel.ingest
         self._missed = 0
 
     def take(self, line: bytes | None) -> None:
@@ -84,7 +85,7 @@ class LineOrigin:
             self.unfinished += 1
             self._kernel.reject(self, 413, TOO_LONG)
             return
-        if not line.strip(_BLANK):
+        if line[:1] != b"{" and not line.strip(_BLANK):
             return
         self.unfinished += 1
         try:
@@ -94,17 +95,18 @@ class LineOrigin:
         except NotJson as error:
             self._kernel.reject(self, 400, error.message)
         else:
-            self._kernel.ingest(message, self)
+            self._ingest(message, self)
 
     def deliver(self, message: Message) -> bool:
         line = encode_line(message)
         if len(line) >= MAX_LINE_BYTES:
             return False
+        self.unfinished -= 1
         if not self.gone:
             self.write(line)
             if message.kind == "error":
                 self.flush()  # a fault does not wait behind the slice it happened in
-        self.settled()
+        self.progressed()
         return True
 
     def settled(self) -> None:
