@@ -59,6 +59,8 @@ class OnThisLoop:
             await asyncio.shield(task)
         except asyncio.CancelledError:
             await asyncio.wait([task])
+            if task.exception() is not None:
+                _log.error("a cancelled beat could not be stored: %s", task.exception())
             raise
 
 
