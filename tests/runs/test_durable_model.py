@@ -2,7 +2,8 @@
 
 A process dies between any two turns of its asyncio loop: its log takes nothing any more, and a new runtime begins on
 the same engine. Whatever the moments, the outcome, the journal and the exactly-once events must be those of an
-undisturbed execution, no signal may be received twice, and every handler must have been asked for every effect at least once and always with the same key.
+undisturbed execution, no signal may be received twice, and every handler must have been asked for every effect at least
+once and always with the same key.
 """
 
 from __future__ import annotations

@@ -64,6 +64,39 @@ async def test_runs_started_before_there_was_a_loop_begin_when_somebody_waits() 
     assert await asyncio.wait_for(run, LIMIT_S) == 3
 
 
+def test_a_run_goes_on_in_the_next_asyncio_loop() -> None:
+    runtime = make()
+
+    async def begin() -> Any:
+        return runtime.start(nap, 5), runtime.start(hops, 3)
+
+    runs = asyncio.run(begin())
+
+    async def finish() -> Any:
+        return [await asyncio.wait_for(run, LIMIT_S) for run in runs]
+
+    slept, hopped = asyncio.run(finish())
+    assert (slept >= 5, hopped) == (True, 3)
+
+
+def test_a_sleeping_run_wakes_in_the_next_asyncio_loop() -> None:
+    runtime = make()
+
+    async def begin() -> Any:
+        run = runtime.start(nap, 20)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert runtime.steps == 1
+        return run
+
+    run = asyncio.run(begin())
+
+    async def finish() -> Any:
+        return await asyncio.wait_for(run, LIMIT_S)
+
+    assert asyncio.run(finish()) >= 20
+
+
 async def test_an_answer_from_another_thread_wakes_the_loop() -> None:
     runtime = make()
 

@@ -20,6 +20,10 @@ class Host(Protocol):
         """Call `pump` in a turn of its own. False when that is not possible now."""
         ...
 
+    def gone(self) -> bool:
+        """Whether turns that were asked for will never come, because the loop is closed."""
+        ...
+
     def wake_at(self, deadline_ms: int, pump: Callable[[], None]) -> None:
         """Call `pump` at that monotonic time, or earlier if an earlier wake-up is already planned."""
         ...
@@ -54,6 +58,9 @@ class AsyncioHost:
         loop.call_soon(pump)
         return True
 
+    def gone(self) -> bool:
+        return self._loop is not None and self._loop.is_closed()
+
     def wake_at(self, deadline_ms: int, pump: Callable[[], None]) -> None:
         loop = self._running()
         if loop is None or (self._deadline is not None and self._deadline <= deadline_ms):
@@ -84,6 +91,9 @@ class LoopHost:
     def soon(self, pump: Callable[[], None]) -> bool:
         self._loop.post(_call, pump)
         return True
+
+    def gone(self) -> bool:
+        return False  # a Mainspring loop keeps what waits for its next driver
 
     def wake_at(self, deadline_ms: int, pump: Callable[[], None]) -> None:
         if self._deadline is not None and self._deadline <= deadline_ms:

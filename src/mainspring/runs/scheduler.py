@@ -100,8 +100,11 @@ class Scheduler:
 
     def arm(self) -> None:
         """Ask the host for a turn, if there is a host, something to do, and no turn asked for yet."""
-        if not self._armed and self.host is not None and not self.is_idle():
-            self._armed = self.host.soon(self.pump)
+        if self.host is None or (self._armed and not self.host.gone()):
+            return
+        self._armed = not self.is_idle() and self.host.soon(self.pump)
+        if not self._armed:
+            self._wake_for_timers()
 
     def pump(self) -> None:
         """One host turn: ticks until nothing is ready or a budget of steps is spent, then the next wake-up."""
