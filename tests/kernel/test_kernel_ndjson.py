@@ -399,6 +399,42 @@ async def test_a_subscription_ends_with_its_connection_and_misses_are_told(clock
         assert not site.kernel.exchange.streams
 
 
+@virtual
+async def test_a_slow_subscriber_misses_events_and_hurts_nobody(clock: VirtualClock) -> None:
+    """Checklist 107."""
+    async with served(App("x"), clock) as site:
+        other = await site.connect()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as slow:
+            slow.setblocking(False)
+            slow.connect(str(site.server.path))
+            slow.send(encoded(command("Event.Subscribe", {"types": ["Loud.*"]}, id="s")))
+            await asyncio.sleep(0.1)
+            for number in range(2000):
+                site.kernel.emit("Loud.Event", {"n": number, "text": "x" * 1000})
+                if number % 100 == 0:
+                    await asyncio.sleep(0)
+            await site.kernel.quiescent()
+            [connection] = [each for each in site.server._connections if each in site.kernel.exchange.streams]
+            assert connection._missed > 0
+            assert connection._transport.get_write_buffer_size() < 4_000_000
+            assert (await other.call(ping("alive")))["data"] == {"payload": "alive"}
+            received = b""
+            while True:
+                await asyncio.sleep(0.001)
+                try:
+                    received += slow.recv(1 << 20)
+                except BlockingIOError:
+                    break
+            site.kernel.emit("Loud.Event", {"n": "last"})
+            await asyncio.sleep(0.01)
+            received += slow.recv(1 << 20)
+            lines = [json.loads(line) for line in received.splitlines()]
+            heard = [line["data"]["n"] for line in lines if line["type"] == "Loud.Event"]
+            missed = sum(line["data"]["count"] for line in lines if line["type"] == "Sys.EventsMissed")
+            assert heard[-1] == "last"
+            assert len(heard) - 1 + missed == 2000
+
+
 def test_the_adapter_knows_nothing_of_routes_and_handlers() -> None:
     """Checklist 108, 109: it uses of the kernel only its doors."""
     tree = ast.parse(inspect.getsource(ndjson))

@@ -290,3 +290,23 @@ async def test_a_silent_low_level_actor_is_not_remembered_for_ever(clock: Virtua
         slot: Any = kernel.exchange.router.slots["Low"]
         assert len(slot._known) <= 50_000
         assert len(slot._unanswered) <= 50_000
+
+
+@virtual
+async def test_a_crash_is_logged_with_its_place_and_without_the_payload(
+    clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Checklist 157."""
+    app = App("logged", restart=RestartPolicy(max_restarts=0))
+
+    @app.command("Logged.Do")
+    async def do(data: dict, ctx: Any) -> None:
+        raise RuntimeError("boom")
+
+    async with booted(app, clock) as kernel:
+        with pytest.raises(Fail):
+            await kernel.ask("command", "Logged.Do", {"password": "hunter2secret"})
+    assert "Logged.Do" in caplog.text
+    assert 'raise RuntimeError("boom")' in caplog.text, "the place"
+    assert "unhealthy" in caplog.text
+    assert "hunter2secret" not in caplog.text

@@ -10,6 +10,7 @@ import asyncio
 import ctypes
 import inspect
 import itertools
+import logging
 import os
 import resource
 import signal
@@ -30,6 +31,8 @@ from mainspring.kernel.locate import Place, find_handler, find_spawn, names_of
 from mainspring.kernel.supervisor import said, sleep_on
 from mainspring.loop import Loop, MonotonicClock
 from mainspring.message import Message, Metadata, NotEncodable, counted_ids, encode_data, parse
+
+logger = logging.getLogger("mainspring.kernel")
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
@@ -111,6 +114,7 @@ class HandlerHost:
         except BadOutput as error:
             answer.op, answer.text = "fault", error.message
         except BaseException as error:
+            logger.error("%s %s %s failed", message.kind, message.type, message.id, exc_info=error)
             answer.op, answer.text = "crash", said(error)
         self._port.send(answer)
 
@@ -206,4 +210,5 @@ def _limit(job: Job) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the node, which ends its actors in order
+    logging.basicConfig(format=f"%(asctime)s %(levelname)-7s %(name)s[{os.getpid()}]: %(message)s")
     asyncio.run(_main(int(sys.argv[1])))

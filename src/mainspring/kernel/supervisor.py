@@ -12,6 +12,7 @@ A slot only listens to its current actor. What an earlier one still says is igno
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +30,8 @@ from mainspring.message import Message, Metadata, encode_data
 if TYPE_CHECKING:
     from mainspring.kernel.kernel import Kernel
     from mainspring.loop import Loop
+
+logger = logging.getLogger("mainspring.kernel")
 
 CROWDED: Final = 10_000  # mail of one actor; beyond it, what nobody waits for any more is dropped
 
@@ -153,6 +156,12 @@ class Slot:
             self._restarts.popleft()
         if len(self._restarts) >= self.policy.max_restarts:
             self.unhealthy = True
+            logger.error(
+                "%s is unhealthy: more than %d faults in %d ms",
+                self.id,
+                self.policy.max_restarts,
+                self.policy.window_ms,
+            )
             for mail in self._held:
                 self._refuse(mail)
             self._held.clear()
@@ -250,6 +259,8 @@ class HandlerSlot(Slot):
 
     def broke(self, actor: Mailbox, mail: Mail | None, error: BaseException) -> None:
         """A handler raised, or returned what its contract forbids."""
+        handling = "nothing" if mail is None else f"{mail.message.kind} {mail.message.type} {mail.message.id}"
+        logger.error("the actor of %s failed while handling %s", self.id, handling, exc_info=error)
         if isinstance(error, BadOutput):
             self.fault(actor, mail, faults.ACTOR_FAULT, f"invalid output: {error.message}")
         else:

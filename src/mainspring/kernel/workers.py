@@ -12,6 +12,7 @@ back.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -26,6 +27,8 @@ from mainspring.message import Message, encode_data, parse
 
 if TYPE_CHECKING:
     from mainspring.kernel.kernel import Kernel
+
+logger = logging.getLogger("mainspring.kernel")
 
 _REMEMBERED: Final = 16_384  # messages nobody waits for any more, to which a slow actor may still refer
 
@@ -58,6 +61,7 @@ class WorkerSlot(Slot):
         def on_error(event: Any) -> None:
             error = getattr(event, "error", None)
             text = said(error) if isinstance(error, BaseException) else str(getattr(event, "message", "error"))
+            logger.error("the actor of %s reported an error", self.id, exc_info=error)
             self.fault(actor, None, faults.ACTOR_CRASH, text)
 
         if callable(getattr(actor, "add_event_listener", None)):
@@ -156,6 +160,7 @@ class WorkerSlot(Slot):
 
     def _broken(self, actor: Any, causation: str, text: str) -> None:
         if actor is self.actor:
+            logger.error("the actor of %s said something invalid: %s", self.id, text)
             self.fault(actor, self._unanswered.get(causation), faults.ACTOR_FAULT, f"invalid output: {text}")
 
 
