@@ -75,7 +75,7 @@ class _Delayed(msgspec.Struct, frozen=True, omit_defaults=True):
     id: str
     payload: msgspec.Raw
     key: str | None = None
-    headers: msgspec.Raw | None = None
+    headers: dict[str, str] | None = None
     dedupe: str | None = None
     dedupe_ms: int = 0
 
@@ -134,7 +134,7 @@ class Schedules:
             id=append.id,
             payload=msgspec.Raw(append.payload),
             key=append.key,
-            headers=None if append.headers is None else msgspec.Raw(append.headers),
+            headers=None if append.headers is None else msgspec.json.decode(append.headers),
             dedupe=append.dedupe,
             dedupe_ms=max(0, append.dedupe_until - append.ts),
         )
@@ -241,7 +241,7 @@ class Schedules:
                 ts=now,
                 payload=bytes(row.payload),
                 key=row.key,
-                headers=None if row.headers is None else bytes(row.headers),
+                headers=None if row.headers is None else _encode(row.headers),
                 dedupe=row.dedupe,
                 dedupe_until=now + row.dedupe_ms if row.dedupe is not None else 0,
             )
