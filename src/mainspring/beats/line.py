@@ -133,18 +133,27 @@ def number(beat: int) -> str:
 class Line:
     """One line of beats in a log."""
 
-    def __init__(self, log: AsyncLog, name: str = "main") -> None:
+    def __init__(self, log: AsyncLog, name: str = "main", *, forgets_beats: bool = False) -> None:
         self.name = checked_line(name)
         self.log = log
         self._journals = f"journal/beats/{name}"
         self._head_version = ABSENT
         self._place = 0
+        # Keys written or read here, by beat: a line that forgets old beats need not look for them in the log.
+        self._remembers_keys = forgets_beats
+        self._journal_keys: dict[int, list[str]] = {}
+        self._queue_keys: dict[int, list[str]] = {}
+        self._queues_known_from = 1
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
     async def save(self, changes: Changes) -> None:
         """Make the changes durable, together. `line_busy` when somebody else has written the line."""
-        batch, place = self._batch(changes)
+        records = [
+            (f"{key}{number(place)}", value)
+            for place, (key, value) in enumerate(_ordered_records(changes), self._place)
+        ]
+        batch = self._batch(changes, records)
         try:
             receipt = await self.log.commit(batch)
         except Refused as error:
@@ -152,14 +161,23 @@ class Line:
                 f"line {self.name!r} was written by somebody else", remedy="open the heartbeat again; drive it once"
             ) from error
         self._head_version = receipt.versions[-1 - len([op for op in changes.operations if isinstance(op, Put)])]
-        self._place = place
+        self._place += len(records)
+        if self._remembers_keys:
+            self._remember(changes.head.beat, changes.journal, records)
 
-    def _batch(self, changes: Changes) -> tuple[Batch, int]:
+    def _remember(self, beat: int, journal: bytes, records: list[tuple[str, bytes]]) -> None:
+        if journal:
+            self._journal_keys[beat] = [piece_key(beat, place) for place, _ in enumerate(_pieces(journal))]
+        for key, _ in records:
+            if key.startswith("queue/"):
+                self._queue_keys.setdefault(int(key[6:22]), []).append(key)
+
+    def _batch(self, changes: Changes, records: list[tuple[str, bytes]]) -> Batch:
         name, beat = self.name, changes.head.beat
         batch = Batch()
         if changes.journal:
             for place, piece in enumerate(_pieces(changes.journal)):
-                batch.put(self._journals, f"{number(beat)}.{place:06d}", piece, expect=ABSENT)
+                batch.put(self._journals, piece_key(beat, place), piece, expect=ABSENT)
             batch.put(SPACE, f"{name}/digest/{number(beat)}", changes.head.digest.encode(), expect=ABSENT)
         for sha256, text in changes.contents:
             batch.put(SPACE, f"{name}/cas/{sha256}", text.encode())
@@ -177,14 +195,12 @@ class Line:
             batch.delete(SPACE, f"{name}/{key}")
         for key in changes.old_journals:
             batch.delete(self._journals, key)
-        place = self._place
-        for key, value in _ordered_records(changes):
-            batch.put(SPACE, f"{name}/{key}{number(place)}", value, expect=ABSENT)
-            place += 1
-        head = msgspec.structs.replace(changes.head, place=place)
+        for key, value in records:
+            batch.put(SPACE, f"{name}/{key}", value, expect=ABSENT)
+        head = msgspec.structs.replace(changes.head, place=self._place + len(records))
         batch.put(SPACE, f"{name}/head", msgspec.json.encode(head), expect=self._head_version)
         batch.operations.extend(changes.operations)
-        return batch, place
+        return batch
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -216,9 +232,11 @@ class Line:
     async def _load_queues(self, kept: Kept) -> None:
         coming = kept.head.beat + 1
         first, done = kept.head.left or (coming, 0)
+        self._queues_known_from = first
         front: list[Impulse] = []
         backlog: list[Impulse] = []
         async for key, value in self._records("queue/", after=f"{number(first - 1)}/~"):
+            self._queue_keys.setdefault(int(key[:16]), []).append(f"queue/{key}")
             lands, impulses = int(key[:16]), msgspec.json.decode(value, type=Waiting).impulses
             if key[17] == "a":
                 front.extend(impulses if lands == coming else ())
@@ -249,9 +267,15 @@ class Line:
         return b"".join(pieces) or None
 
     async def journal_keys(self, beat: int) -> list[str]:
+        """The keys of a beat's journal; each is given once."""
+        if beat in self._journal_keys:
+            return self._journal_keys.pop(beat)
         return [record.key async for record in self.log.scan(self._journals, f"{number(beat)}.")]
 
     async def queue_keys(self, beat: int) -> list[str]:
+        """The keys of what was ever queued for a beat; each is given once."""
+        if beat >= self._queues_known_from:
+            return self._queue_keys.pop(beat, [])
         prefix = f"queue/{number(beat)}/"
         return [prefix + key async for key, _ in self._records(prefix)]
 
@@ -269,6 +293,10 @@ class Waiting(msgspec.Struct, frozen=True):
 
     since: int
     impulses: list[Impulse]
+
+
+def piece_key(beat: int, place: int) -> str:
+    return f"{number(beat)}.{place:06d}"
 
 
 def cell_key(path: str, since: int) -> str:

@@ -40,7 +40,8 @@ class Timeline:
         self._blocking = log is None or isinstance(log, BlockingLog)
         self._keeper: Keeper | None = None
         if log is not None:
-            lasting = Line(Unhurried(log) if isinstance(log, BlockingLog) else log, line)
+            face = Unhurried(log) if isinstance(log, BlockingLog) else log
+            lasting = Line(face, line, forgets_beats=rules.retain_beats is not None)
             self._keeper = Keeper(lasting, self.state, program)
         self.reader = Reader(self.state, self._keeper.line if self._keeper is not None else None)
 
