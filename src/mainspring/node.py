@@ -41,6 +41,7 @@ from mainspring.loop import Clock, Loop, MonotonicClock, SlowTurn
 from mainspring.message import Message, encode_data
 from mainspring.runs import Runtime
 from mainspring.settings import Settings
+from mainspring.wire.client_js import add_client_js
 from mainspring.wire.dashboard import Dashboard
 from mainspring.wire.http import add_routes
 from mainspring.wire.http_access import Identify, claimed_agent
@@ -219,7 +220,8 @@ class Node:
         )
         dashboard = Dashboard()
         dashboard.add_to(web_app)
-        add_websocket(web_app, self.bus, settings, identify)
+        add_client_js(web_app)
+        add_websocket(web_app, self.bus, settings, identify, dashboard.page)
         runner = web.AppRunner(
             web_app, access_log=None, handle_signals=False, shutdown_timeout=settings.drain_ms / 1000
         )

@@ -23,6 +23,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from mainspring.bus import BadFrame, Bus, LimitReached, Session
 from mainspring.settings import Settings
 from mainspring.wire.http_access import Identify
+from mainspring.wire.http_problem import Handler
 from mainspring.wire.http_tokens import SUBPROTOCOL, expiry, offered
 
 HOPELESS: Final = (
@@ -36,10 +37,11 @@ LAST_LOOK_S: Final = 0.05
 class WebSocketFace:
     """The handler of the route, and the connections it has open."""
 
-    def __init__(self, bus: Bus, settings: Settings, identify: Identify) -> None:
+    def __init__(self, bus: Bus, settings: Settings, identify: Identify, otherwise: Handler) -> None:
         self._bus = bus
         self._settings = settings
         self._identify = identify
+        self._otherwise = otherwise
         self._open: set[web.WebSocketResponse[bool]] = set()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -52,7 +54,7 @@ class WebSocketFace:
             protocols=(SUBPROTOCOL,) if SUBPROTOCOL in offered(request) else (),
         )
         if not socket.can_prepare(request):
-            return web.Response(status=426, text="This path speaks WebSocket.\n", headers={"Upgrade": "websocket"})
+            return await self._otherwise(request)
         caller = await self._identify(request)
         if len(self._open) >= self._settings.max_connections:
             raise LimitReached(
@@ -87,9 +89,16 @@ class WebSocketFace:
         )
 
 
-def add_websocket(app: web.Application, bus: Bus, settings: Settings, identify: Identify) -> WebSocketFace:
-    """Serve the protocol at `/` of this application."""
-    face = WebSocketFace(bus, settings, identify)
+async def ask_to_upgrade(_: web.Request) -> web.StreamResponse:
+    """What a plain request gets where nothing else is served."""
+    return web.Response(status=426, text="This path speaks WebSocket.\n", headers={"Upgrade": "websocket"})
+
+
+def add_websocket(
+    app: web.Application, bus: Bus, settings: Settings, identify: Identify, otherwise: Handler = ask_to_upgrade
+) -> WebSocketFace:
+    """Serve the protocol at `/` of this application; `otherwise` answers those who ask for no WebSocket."""
+    face = WebSocketFace(bus, settings, identify, otherwise)
     app.router.add_get("/", face.handle)
 
     async def close_all(_: web.Application) -> None:

@@ -1,0 +1,179 @@
+// Line charts on a canvas: a few series over time, hairlines, a readable scale, values under the pointer.
+// A canvas draws a thousand points in a fraction of a millisecond and costs the page one element.
+
+import { h, colour, fill } from "./dom.js";
+import { hourMinute, moment } from "./format.js";
+
+const LEFT = 44;
+const BOTTOM = 20;
+const TOP = 8;
+
+/** A chart of `series`: [{name, token, pick(point), format}]. Give it points with `draw`. */
+export class Chart {
+  constructor({ label, series, height = 190, windowMs }) {
+    this.series = series;
+    this.height = height;
+    this.windowMs = windowMs;
+    this.points = [];
+    this.canvas = h("canvas", { role: "img", aria: { label } });
+    this.label = label;
+    this.canvas.style.height = `${height}px`;
+    this.tip = h("div", { class: "tip", hidden: true });
+    this.legend = h("div", { class: "legend" });
+    this.element = h("div", { class: "stack" }, this.legend, h("div", { class: "chart" }, this.canvas, this.tip));
+    this.canvas.addEventListener("pointermove", (event) => this.point(event));
+    this.canvas.addEventListener("pointerleave", () => this.leave());
+    this.sizes = new ResizeObserver(() => this.paint());
+    this.sizes.observe(this.canvas);
+    this.themed = () => this.paint();
+    document.addEventListener("themechange", this.themed);
+  }
+
+  close() {
+    this.sizes.disconnect();
+    document.removeEventListener("themechange", this.themed);
+  }
+
+  draw(points, now) {
+    const from = now - this.windowMs;
+    const first = points.findIndex((point) => point.t >= from);
+    this.points = first < 0 ? [] : points.slice(Math.max(0, first - 1));
+    this.now = now;
+    const newest = this.points.at(-1);
+    fill(this.legend, this.series.map((line) => h(
+      "span",
+      {},
+      h("i", { css: { color: `var(--${line.token})` } }),
+      line.name,
+      h("b", { text: newest && line.pick(newest) !== undefined ? line.format(line.pick(newest)) : "–" }),
+    )));
+    const latest = this.series.map((line) => `${line.name} ${newest ? line.format(line.pick(newest) ?? 0) : "unknown"}`);
+    this.canvas.setAttribute("aria-label", `${this.label}. Now: ${latest.join(", ")}.`);
+    this.paint();
+  }
+
+  paint(at = null) {
+    const width = this.canvas.clientWidth;
+    if (!width || !this.now) return;
+    const pen = prepare(this.canvas, width, this.height);
+    const top = niceTop(Math.max(1, ...this.points.flatMap((point) => this.series.map((line) => line.pick(point) ?? 0))));
+    const x = (t) => LEFT + ((t - (this.now - this.windowMs)) / this.windowMs) * (width - LEFT - 6);
+    const y = (value) => this.height - BOTTOM - (value / top) * (this.height - BOTTOM - TOP);
+    this.scale = { x, y, top };
+    this.frame(pen, width, top, x, y);
+    pen.save();
+    pen.beginPath();
+    pen.rect(LEFT, 0, width - LEFT, this.height);
+    pen.clip();
+    for (const line of this.series) this.line(pen, line, x, y);
+    if (at) this.cross(pen, at, x, y);
+    pen.restore();
+  }
+
+  frame(pen, width, top, x, y) {
+    const ink = colour("ink-3");
+    pen.strokeStyle = colour("line");
+    pen.fillStyle = ink;
+    pen.font = `11px ${getComputedStyle(document.body).fontFamily}`;
+    pen.textBaseline = "middle";
+    pen.textAlign = "right";
+    for (const part of [0, 0.5, 1]) {
+      const height = Math.round(y(top * part)) + 0.5;
+      pen.beginPath();
+      pen.moveTo(LEFT, height);
+      pen.lineTo(width, height);
+      pen.stroke();
+      pen.fillText(this.series[0].format(top * part), LEFT - 8, height);
+    }
+    pen.textAlign = "center";
+    const step = Math.max(60_000, this.windowMs / (width < 520 ? 3 : 5));
+    for (let t = Math.ceil((this.now - this.windowMs) / step) * step; t < this.now; t += step) {
+      if (x(t) > LEFT + 16 && x(t) < width - 16) pen.fillText(hourMinute(t), x(t), this.height - 7);
+    }
+  }
+
+  line(pen, line, x, y) {
+    const seen = this.points.filter((point) => line.pick(point) !== undefined);
+    if (!seen.length) return;
+    pen.strokeStyle = colour(line.token);
+    pen.lineWidth = 1.5;
+    pen.lineJoin = "round";
+    pen.beginPath();
+    seen.forEach((point, at) => (at ? pen.lineTo(x(point.t), y(line.pick(point))) : pen.moveTo(x(point.t), y(line.pick(point)))));
+    pen.stroke();
+    if (line.fill === false) return;
+    pen.lineTo(x(seen.at(-1).t), y(0));
+    pen.lineTo(x(seen[0].t), y(0));
+    pen.globalAlpha = 0.07;
+    pen.fillStyle = colour(line.token);
+    pen.fill();
+    pen.globalAlpha = 1;
+  }
+
+  cross(pen, point, x, y) {
+    pen.strokeStyle = colour("line-strong");
+    pen.lineWidth = 1;
+    pen.beginPath();
+    pen.moveTo(Math.round(x(point.t)) + 0.5, TOP);
+    pen.lineTo(Math.round(x(point.t)) + 0.5, this.height - BOTTOM);
+    pen.stroke();
+    for (const line of this.series) {
+      if (line.pick(point) === undefined) continue;
+      pen.fillStyle = colour(line.token);
+      pen.beginPath();
+      pen.arc(x(point.t), y(line.pick(point)), 3, 0, 7);
+      pen.fill();
+    }
+  }
+
+  point(event) {
+    if (!this.points.length || !this.scale) return;
+    const at = event.offsetX;
+    const near = this.points.reduce((best, point) => (Math.abs(this.scale.x(point.t) - at) < Math.abs(this.scale.x(best.t) - at) ? point : best));
+    this.paint(near);
+    fill(this.tip, h("div", { class: "dim", text: moment(near.t).replace(/\.\d+$/, "") }), this.series.map((line) => h("div", { text: `${line.name} ${line.pick(near) === undefined ? "–" : line.format(line.pick(near))}` })));
+    this.tip.hidden = false;
+    const room = this.canvas.clientWidth - this.tip.offsetWidth - 12;
+    this.tip.style.left = `${Math.max(LEFT, Math.min(this.scale.x(near.t) + 12, room))}px`;
+  }
+
+  leave() {
+    this.tip.hidden = true;
+    this.paint();
+  }
+}
+
+/** A few values as one small line, without a scale; for tables and figures. */
+export function spark(canvas, values, token = "blue", width = canvas.clientWidth || 90, height = canvas.clientHeight || 22) {
+  const pen = prepare(canvas, width, height);
+  if (values.length < 2) return;
+  const top = Math.max(...values, 1e-9);
+  const step = width / Math.max(values.length - 1, 1);
+  pen.strokeStyle = colour(token);
+  pen.lineWidth = 1.25;
+  pen.lineJoin = "round";
+  pen.beginPath();
+  values.forEach((value, at) => {
+    const y = height - 2 - (value / top) * (height - 4);
+    if (at) pen.lineTo(at * step, y);
+    else pen.moveTo(0, y);
+  });
+  pen.stroke();
+}
+
+function prepare(canvas, width, height) {
+  const density = window.devicePixelRatio || 1;
+  const [wide, high] = [Math.round(width * density), Math.round(height * density)];
+  if (canvas.width !== wide) canvas.width = wide;
+  if (canvas.height !== high) canvas.height = high;
+  const pen = canvas.getContext("2d");
+  pen.setTransform(density, 0, 0, density, 0, 0);
+  pen.clearRect(0, 0, width, height);
+  return pen;
+}
+
+/** The next number of the form 1, 2, 4, 5 or 10 times a power of ten: its half is readable, too. */
+function niceTop(most) {
+  const power = 10 ** Math.floor(Math.log10(most));
+  return [1, 2, 4, 5, 6, 8, 10].map((step) => step * power).find((step) => step >= most) ?? most;
+}
