@@ -666,6 +666,19 @@ async def test_another_node_goes_on_when_the_lease_ran_out_and_the_old_one_is_fe
     assert run.outcome_now() == Value(1), "its handle hears how the run ended elsewhere"
 
 
+async def test_a_node_takes_its_runs_back_when_the_one_that_fenced_it_died(nodes: Nodes) -> None:
+    one = await nodes.boot(node="one", lease_ms=10_000, recovery_ms=3_000)
+    one.runtime.start(nap, 1, durable=True, id="a")
+    await one.runtime.settle()
+    nodes.clock.advance(20_000)  # one sleeps; two fences it and dies before it claims anything
+    two = World(clock=nodes.clock, log=nodes.log, node="two")
+    async for lease, version in two.runtime.durable.lease.others():
+        assert await two.runtime.durable.lease.fence(lease, version)
+    await one.runtime.elapse(HOUR)
+    assert await ended(one, "a") == Value("rested")
+    assert [n for _, n in one.hops] == [1, 2]
+
+
 async def test_a_node_that_leaves_gives_its_runs_back_at_once(nodes: Nodes) -> None:
     one = await nodes.boot(node="one")
     one.runtime.start(nap, 1, durable=True, id="a")

@@ -17,8 +17,6 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from mainspring.errors import MainspringError
 from mainspring.log import Log, Put, Receipt, Refused
 from mainspring.runs.arguments import decode_arguments, encode_arguments
@@ -83,6 +81,7 @@ class DurableRuns:
         self.elsewhere = Elsewhere(log, scheduler, mailboxes, runs, self.outcome_of)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._opening = False
+        self.on_new_lease: Callable[[], None] = lambda: None
 
     # -- the lease
 
@@ -96,7 +95,9 @@ class DurableRuns:
         self._opening = True
         try:
             self.writer.hold()
-            self.writer.use(await self.lease.take(self._scheduler.clock.wall_ms()))
+            version = await self.lease.take(self._scheduler.clock.wall_ms())
+            self.on_new_lease()
+            self.writer.use(version)
         except MainspringError as error:
             logger.warning("cannot take the lease of %s, durable runs wait: %s", self.lease.node, error)
             self._scheduler.timer(1000, self._need_lease)
@@ -262,8 +263,8 @@ class DurableRuns:
 
     async def claim(self, record: RunRecord, version: int) -> bool:
         """Make this node the owner of an unfinished run; False when somebody was faster."""
-        mine = msgspec.structs.replace(record, owner=self.lease.node)
-        return await self.commit([Put(LIVE, record.id, encode_record(mine), version)])
+        record.owner = self.lease.node
+        return await self.commit([Put(LIVE, record.id, encode_record(record), version)])
 
     async def revive(self, records: list[RunRecord]) -> list[Run[Any]]:
         """Go on with unfinished runs of this node whose programs are known here."""

@@ -40,12 +40,15 @@ class Lease:
         self.key = lease_key(node)
         self.ttl_ms = ttl_ms
         self.version = ABSENT
+        self.contested = False  # it had been taken away: somebody may be claiming this node's runs right now
 
     async def take(self, wall_ms: int) -> int:
         """Take the own lease whatever is there; the version that guards writes from now on."""
         while True:
             found = await self._log.get(LEASES, self.key)
             self.version = ABSENT if found is None else found.version
+            if found is not None and msgspec.json.decode(found.value, type=LeaseRecord).fenced_by:
+                self.contested = True
             try:
                 return await self.renew(wall_ms)
             except Refused:

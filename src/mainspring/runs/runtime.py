@@ -112,7 +112,7 @@ class Runtime:
                 source=source,
             )
             self._service = Service(self._durable, self._scheduler, recovery_ms=recovery_ms, retention_ms=retention_ms)
-            self.programs.on_new.append(self._service.program_registered)
+            self.programs.on_new.append(lambda name: self._service.look_again())
         for effect, handler in builtin.handlers(source).items():
             self.handle(effect, handler)
         self.handle(WaitSignal, self._mailboxes.wait)

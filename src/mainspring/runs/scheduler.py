@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("mainspring.runs")
 
-DEFAULT_BUDGET: Final = 1024  # the seed contract's recommendation: long enough to amortise a host turn
+DEFAULT_BUDGET: Final = 1024  # the contract's recommendation: long enough to amortise a host turn
 
 
 def normal_budget(budget: float | None) -> int:

@@ -35,6 +35,7 @@ class Service:
         self._look_again = True  # whether a run may be ours that is not executed
         self._gone: set[str] = set()  # nodes whose lease was taken away
         self.recovered = 0
+        durable.on_new_lease = self.look_again
 
     async def start(self) -> None:
         """Take the lease and go on with every unfinished run of this node and of nodes that are gone."""
@@ -54,8 +55,8 @@ class Service:
         await self._durable.lease.give_back()
         self._durable.writer.hold()
 
-    def program_registered(self, name: str) -> None:
-        """Runs of a program that was unknown so far can go on."""
+    def look_again(self) -> None:
+        """Something changed: there may be runs of this node that it does not execute."""
         self._look_again = True
 
     def _plan(self) -> None:
@@ -86,14 +87,16 @@ class Service:
         if not self._look_again and not self._gone:
             return
         self._look_again = False
+        lease = self._durable.lease
+        mine, contested, lease.contested = lease.node, lease.contested, False
         chunk: list[RunRecord] = []
         async for live in self._durable.log.scan(LIVE):
             if self._durable.executes(live.key):
                 continue
             record = decode_record(live.value)
-            if record.owner == self._durable.lease.node or (
-                record.owner in self._gone and await self._durable.claim(record, live.version)
-            ):
+            certain = record.owner == mine and not contested
+            claimable = record.owner in (mine, *self._gone)
+            if certain or (claimable and await self._durable.claim(record, live.version)):
                 chunk.append(record)
             if len(chunk) >= CHUNK:
                 await self._go_on(chunk)
