@@ -7,12 +7,12 @@ are in none of it. It also says what the caller may do, so that a page can tell 
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 from aiohttp import web
 
-from mainspring.bus import Caller, UnknownGroup, Who
+from mainspring.bus import Caller, Forbidden, UnknownGroup, Who
 from mainspring.bus.leases import LeaseView, leases
 from mainspring.kernel import Kernel
 from mainspring.kernel.looking import ActorView, FaultView, RequestView, actors, faults, open_requests
@@ -85,6 +85,16 @@ class Leases(msgspec.Struct, frozen=True):
     leases: list[LeaseView]
 
 
+class Rights(msgspec.Struct, frozen=True):
+    """What the caller may do with a topic. The texts say why not, and are empty where it may."""
+
+    topic: str
+    publish: bool
+    subscribe: bool
+    publish_refusal: str = msgspec.field(name="publishRefusal")
+    subscribe_refusal: str = msgspec.field(name="subscribeRefusal")
+
+
 def _asking(who: Who) -> Asking:
     if not isinstance(who, Caller):
         return Asking(who, False, True, [])
@@ -134,7 +144,33 @@ async def show_leases(face: Face, request: web.Request) -> web.StreamResponse:
     return json_response(Leases(topic, name, len(group.members), leases(group, face.bus.clock, limit)))
 
 
+async def show_rights(face: Face, request: web.Request) -> web.StreamResponse:
+    """Whether the caller may publish to a topic and read it."""
+    topic = request.match_info["topic"]
+    who = await face.identify(request)
+    publish = await _refusal(face, who, "publish", topic)
+    subscribe = await _refusal(face, who, "subscribe", topic)
+    return json_response(Rights(topic, not publish, not subscribe, publish, subscribe))
+
+
+async def _refusal(face: Face, who: Who, action: Literal["publish", "subscribe"], topic: str) -> str:
+    try:
+        await face.bus.check_access(who, action, topic)
+    except Forbidden as refused:
+        return f"{refused.message}: {refused.remedy}" if refused.remedy else refused.message
+    return ""
+
+
 OPERATIONS: Final = (
+    Operation(
+        "GET",
+        "/topics/{topic}/rights",
+        "showRights",
+        "What the caller may do with a topic",
+        show_rights,
+        (Answer(200, "The rights.", (Content(JSON, Rights),)),),
+        "topics",
+    ),
     Operation(
         "GET",
         "/node",
