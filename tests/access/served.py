@@ -106,7 +106,7 @@ async def served(app: App | None = None, *, ssl: Any = None, **settings: Any) ->
         node = Node(chosen, app)
         boot = await node.boot()
         try:
-            url = next(one for one in json.loads(bytes(boot.data))["adapters"] if one.startswith("http"))
+            url = next(one for one in boot.data["adapters"] if one.startswith("http"))
             url = url.replace("0.0.0.0", "127.0.0.1")
             connector = aiohttp.TCPConnector(ssl=ssl) if ssl is not None else None
             async with aiohttp.ClientSession(connector=connector) as session:

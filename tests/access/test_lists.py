@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+
 from access.served import make_token
 from bus.world import BEGINNING, Peer, World, in_virtual_time, settle
-
 from mainspring.bus import BadFrame, Caller, Forbidden
 from mainspring.bus.access import PATIENCE_S
 

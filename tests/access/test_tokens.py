@@ -6,8 +6,8 @@ import logging
 from pathlib import Path
 
 import pytest
-from access.served import make_token
 
+from access.served import make_token
 from mainspring.bus.tokens import BadToken, Scopes, TokenBook, lifetime_ms, new_token, parse_line, read_tokens
 
 SECRET = bytes(range(32))

@@ -61,22 +61,32 @@ def offered(request: web.Request) -> list[str]:
     return [each.strip() for line in given for each in line.split(",") if each.strip()]
 
 
+def chosen_protocol(request: web.Request) -> tuple[str, ...]:
+    """The subprotocol to answer a handshake with, if any.
+
+    A token among others the node does not speak is refused, before the handshake complains of them by name in the log.
+    """
+    protocols = offered(request)
+    if SUBPROTOCOL in protocols:
+        return (SUBPROTOCOL,)
+    if any(protocol.startswith(TOKEN_PROTOCOL) for protocol in protocols):
+        raise HttpProblem(
+            f"A token is offered without the subprotocol {SUBPROTOCOL!r}.",
+            status=400,
+            code="bad_frame",
+            remedy=f"Offer both, {SUBPROTOCOL!r} first.",
+        )
+    return ()
+
+
 def _presented(request: web.Request) -> str | None:
     """The token of the request. Given in two ways, the header counts."""
     header = request.headers.get(hdrs.AUTHORIZATION)
     if header is not None:
         scheme, _, text = header.partition(" ")
         return text.strip() if scheme.lower() == "bearer" and text.strip() else None
-    protocols = offered(request)
-    for protocol in protocols:
+    for protocol in offered(request):
         if protocol.startswith(TOKEN_PROTOCOL):
-            if SUBPROTOCOL not in protocols:
-                raise HttpProblem(
-                    f"A token is offered without the subprotocol {SUBPROTOCOL!r}.",
-                    status=400,
-                    code="bad_frame",
-                    remedy=f"Offer both, {SUBPROTOCOL!r} first.",
-                )
             return protocol.removeprefix(TOKEN_PROTOCOL)
     if request.method in (hdrs.METH_GET, hdrs.METH_HEAD):
         return request.query.get("token")

@@ -24,7 +24,7 @@ from mainspring.bus import BadFrame, Bus, LimitReached, Session
 from mainspring.settings import Settings
 from mainspring.wire.http_access import Identify
 from mainspring.wire.http_problem import Handler
-from mainspring.wire.http_tokens import SUBPROTOCOL, expiry, offered
+from mainspring.wire.http_tokens import chosen_protocol, expiry
 
 HOPELESS: Final = (
     16  # times the limit: unsent bytes before reading stops, and the size of a frame that ends a connection
@@ -51,7 +51,7 @@ class WebSocketFace:
             compress=False,
             max_msg_size=self._settings.max_frame_bytes * HOPELESS,
             decode_text=False,
-            protocols=(SUBPROTOCOL,) if SUBPROTOCOL in offered(request) else (),
+            protocols=chosen_protocol(request),
         )
         if not socket.can_prepare(request):
             return await self._otherwise(request)
