@@ -469,3 +469,32 @@ async def test_a_kernel_that_is_gone_is_collected(clock: VirtualClock) -> None:
         await asyncio.sleep(0)
     gc.collect()
     assert gone() is None
+
+
+@virtual
+async def test_a_turn_is_made_at_once_only_when_nothing_waits(clock: VirtualClock) -> None:
+    """Checklist 9, 18: an offer overtakes nothing, and what it raises is reported like any other turn's."""
+    failed: list[str] = []
+    loop, order = Loop(clock, on_error=lambda turn: failed.append(str(turn.error))), []
+    loop.offer(order.append, "nobody drives it yet")
+    assert order == []
+    with loop.hosted():
+        loop.offer(order.append, "behind")
+        await asyncio.sleep(0.01)
+        assert order == ["nobody drives it yet", "behind"]
+
+        def turn(_: None) -> None:
+            order.append("turn")
+            loop.offer(order.append, "offered inside")
+            order.append("end of turn")
+
+        loop.offer(turn, None)
+        assert order[2:] == ["turn", "end of turn"], "made at once; what it offers waits"
+        loop.offer(order.append, "last")
+        assert order[4:] == []
+        await asyncio.sleep(0.01)
+        assert order[4:] == ["offered inside", "last"]
+        made = loop.counters().turns
+        loop.offer(lambda _: 1 / 0, None)
+        assert failed == ["division by zero"]
+        assert loop.counters().turns == made + 1

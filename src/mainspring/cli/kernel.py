@@ -16,10 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import msgspec
 import typer
 
 from mainspring.cli.settings import load_all
 from mainspring.errors import MainspringError
+from mainspring.kernel.lineage import Node, drawn
 from mainspring.loop import MonotonicClock
 from mainspring.message import counted_ids
 
@@ -141,9 +143,7 @@ def trace(
     if as_json or answer["kind"] == "error":
         _show(answer, as_json)
         return
-    for node in answer["data"]["messages"]:
-        mark = "  <--" if node["id"] == id else ""
-        typer.echo(f"{'  ' * node['depth']}{node['kind']} {node['type']}  {node['id']}{mark}")
+    typer.echo(drawn(msgspec.convert(answer["data"]["messages"], list[Node]), id))
     if answer["data"]["truncated"]:
         typer.echo("... (more followed; the tree does not fit one answer)")
 

@@ -12,7 +12,7 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from mainspring.kernel.discovery import Branch, discover, outline
@@ -83,8 +83,6 @@ class Capability:
     isolation: Isolation = "task"
     memory_mb: int | None = None
     restart: RestartPolicy | None = None
-    origin: str = field(default="", compare=False)  # "module:attribute" of the App, for actors in other processes
-    internal: bool = field(default=False, compare=False)  # made by the node: may use reserved names
 
 
 class Plan:
