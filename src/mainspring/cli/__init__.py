@@ -23,6 +23,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "send": ("kernel", "send"),
     "describe": ("kernel", "describe"),
     "trace": ("kernel", "trace"),
+    "runs": ("runs", "app"),
     "beats": ("beats", "app"),
     "log": ("log", "app"),
     "pub": ("pub", "pub"),
