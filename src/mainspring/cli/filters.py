@@ -21,7 +21,7 @@ Fits = Callable[[Envelope], bool]
 _FILTER: Final = re.compile(
     r"(?P<what>key|topic|id|header\.[^=!<>~]+|\.[^=!<>~]*)(?P<how>!=|<=|>=|=|<|>|~)(?P<value>.*)\Z", re.S
 )
-_STEP: Final = re.compile(r'\.?([^.\[\]"]+)|\.?"([^"]*)"|\[(\d+)\]')
+_STEP: Final = re.compile(r'\.?([^.\[\]"]+)|\.?"([^"]*)"|\.?\[(\d+)\]')
 _NOWHERE: Final = object()
 
 

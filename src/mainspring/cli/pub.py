@@ -62,7 +62,7 @@ class Line(msgspec.Struct, frozen=True):
 def pub(
     topic: TopicArgument,
     data: Annotated[
-        str, typer.Argument(metavar="[DATA|-|@FILE]", help="JSON; `-`: a JSON value per line of standard input.")
+        str, typer.Argument(metavar="DATA|-|@FILE", help="JSON; `-`: a JSON value per line of standard input.")
     ] = "-",
     key: Annotated[str | None, typer.Option("--key", "-k", help="Events of one key stay in order.")] = None,
     header: Annotated[list[str] | None, typer.Option("--header", "-H", help="NAME=VALUE; may be repeated.")] = None,

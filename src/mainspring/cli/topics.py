@@ -19,7 +19,9 @@ from mainspring.client.blocking_http import NodeConnection
 from mainspring.client.errors import NodeRefused
 from mainspring.errors import MainspringError
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, show, create and alter topics.")
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="List, show, create and alter topics."
+)
 
 PartitionsOption = Annotated[int | None, typer.Option(min=1, help="Partitions; they only grow.")]
 RetentionOption = Annotated[str | None, typer.Option(help="Forget events after so long, like 7d. 0: never.")]
