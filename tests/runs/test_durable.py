@@ -411,7 +411,7 @@ async def test_effects_and_answers_that_cannot_be_stored_fail_the_run(nodes: Nod
     runs = [world.runtime.start(each, durable=True) for each in (bad_effect, bad_answer, bad_value)]
     await world.runtime.settle()
     texts = [str(run.outcome_now().error) for run in runs]  # type: ignore[union-attr]
-    assert "Anything['value']['deep'][0]" in texts[0]
+    assert "Anything.value['deep'][0]" in texts[0]
     assert "answer of Anything" in texts[1]
     assert "return value['x']" in texts[2]
 

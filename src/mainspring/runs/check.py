@@ -43,7 +43,7 @@ class Verdict(msgspec.Struct):
 class _Unwritten:
     """Stands in for the log: a check writes nothing."""
 
-    def alone(self, operations: list[Operation], done: Callable[[Receipt], None]) -> None:
+    def together(self, operations: list[Operation], done: Callable[[Receipt], None]) -> None:
         done(Receipt())
 
     def note(self, put: Operation) -> None:

@@ -272,11 +272,10 @@ class DurableState:
             Put(DONE, done_key(wall, run.id), b"null"),
         ]
         own = self._own_writes()
-        if isinstance(outcome, Value):
-            operations += own
+        if own and isinstance(outcome, Value):
+            self._writer.alone([*operations, *own], self._after(lambda error: self._ended(run, error, True)))
         else:
-            own = []
-        self._writer.alone(operations, self._after(lambda error: self._ended(run, error, bool(own))))
+            self._writer.together(operations, self._after(lambda error: self._ended(run, error, False)))
 
     def _ended(self, run: Run[Any], error: Exception | None, had_own_writes: bool) -> None:
         if error is None:

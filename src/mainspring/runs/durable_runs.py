@@ -196,7 +196,7 @@ class DurableRuns:
         if parent is not None and parent._durable is not None and not parent._durable.record.has_children:
             parent._durable.record.has_children = True
             operations.append(Put(LIVE, parent.id, encode_record(parent._durable.record)))
-        self.writer.alone(operations, lambda result: self._begun(run, result), run)
+        self.writer.together(operations, lambda result: self._begun(run, result), run)
 
     def executes(self, run_id: str) -> bool:
         """Whether this process has the run."""

@@ -21,7 +21,7 @@ import msgspec
 from mainspring.runs.effect import Effect
 from mainspring.runs.errors import RunError
 from mainspring.runs.outcome import Cancelled, Failed, Outcome, Value
-from mainspring.runs.serial import Raw, Unserialisable, encode
+from mainspring.runs.serial import Raw, Unserialisable, encode, encode_fields
 
 RUNS: Final = "runs"
 LIVE: Final = "runs/live"
@@ -148,8 +148,7 @@ def child_id(parent: str, number: int) -> str:
 def arguments(effect: Effect[Any]) -> bytes:
     """The arguments as the journal keeps them; raises Unserialisable."""
     own = getattr(effect, "__arguments__", None)
-    value = own() if own is not None else {name: getattr(effect, name) for name in effect.__struct_fields__}
-    return encode(value, type(effect).__name__)
+    return encode_fields(effect) if own is None else encode(own(), type(effect).__name__)
 
 
 def error_fields(error: BaseException) -> dict[str, str]:

@@ -38,11 +38,12 @@ class Unserialisable(RunError):
 
 def encode(value: Any, path: str, as_type: Any = Any) -> bytes:
     """The value as JSON text; raises Unserialisable with the path of the part that does not fit."""
-    if value.__class__ in _SCALARS and as_type is Any:
+    kind = value.__class__
+    if kind in _SCALARS and (as_type is Any or as_type is kind):
         try:
             return _encode(value)
         except (UnicodeEncodeError, OverflowError) as error:
-            raise Unserialisable(path, str(error)) from None
+            raise Unserialisable(path, _first_line(error)) from None
     _check(value, path, as_type is not Any, 0)
     try:
         text = _encode(value)
@@ -51,6 +52,17 @@ def encode(value: Any, path: str, as_type: Any = Any) -> bytes:
     except (TypeError, ValueError, OverflowError, UnicodeEncodeError, RecursionError) as error:
         raise Unserialisable(path, _first_line(error)) from None
     return text
+
+
+def encode_fields(struct: msgspec.Struct) -> bytes:
+    """A Struct as a JSON object. Plain fields, the usual case, are encoded without looking at them one by one."""
+    for name in struct.__struct_fields__:
+        if getattr(struct, name).__class__ not in _SCALARS:
+            return encode(struct, type(struct).__name__)
+    try:
+        return _encode(struct)
+    except (UnicodeEncodeError, OverflowError):
+        return encode(struct, type(struct).__name__)  # says which field
 
 
 def decode(text: bytes | Raw, as_type: Any = Any) -> Any:

@@ -28,6 +28,7 @@ logger = logging.getLogger("mainspring.runs")
 RETRY_MS: Final = (50, 200, 1000, 5000)  # a full disk is not freed faster than that
 
 Result = Receipt | Exception
+_STORED: Final = Receipt()
 
 
 class Writer:
@@ -41,6 +42,7 @@ class Writer:
         self._puts: list[Operation] = []
         self._answers: list[tuple[Run[Any] | None, Any]] = []  # one for each put: who waits for it, with what
         self._alone: list[tuple[list[Operation], Callable[[Result], None], Run[Any] | None]] = []
+        self._together: list[tuple[list[Operation], Callable[[Result], None], Run[Any] | None]] = []
         self._planned = False
         self._attempt = 0
         self._stalled = False
@@ -53,7 +55,8 @@ class Writer:
     @property
     def busy(self) -> bool:
         """Whether something is being stored; false while the log is left alone for a moment because it cannot write."""
-        return bool(self._under_way) or (bool(self._puts or self._alone) and not self._stalled)
+        waiting = bool(self._puts or self._alone or self._together)
+        return bool(self._under_way) or (waiting and not self._stalled)
 
     async def quiet(self) -> None:
         """Wait until nothing is waiting to be stored."""
@@ -83,6 +86,17 @@ class Writer:
         if not self._planned:
             self._plan()
 
+    def together(
+        self, operations: list[Operation], done: Callable[[Result], None], starting: Run[Any] | None = None
+    ) -> None:
+        """`alone` for writes that are hardly ever refused: many share a batch, and are told apart only when it fails.
+
+        `done` gets a receipt without offsets and versions.
+        """
+        self._together.append((operations, done, starting))
+        if not self._planned:
+            self._plan()
+
     # -- the lease
 
     def hold(self) -> None:
@@ -98,6 +112,7 @@ class Writer:
         """The lease is lost: nothing waiting may be stored any more, except the beginnings of new runs."""
         self._puts, self._answers = [], []
         self._alone = [item for item in self._alone if item[2] is not None]
+        self._together = [item for item in self._together if item[2] is not None]
         self._rest()
 
     # -- submitting
@@ -122,6 +137,12 @@ class Writer:
             return
         guard = Guard(LEASES, self._lease_key, self._lease_version)
         alone, self._alone = self._alone, []
+        together, self._together = self._together, []
+        if len(together) > 1:
+            operations = [operation for item in together for operation in item[0]]
+            self._submit(Batch([guard, *operations]), lambda result: self._together_result(together, result))
+        else:
+            alone += together
         if self._puts:
             puts, answers = self._puts, self._answers
             self._puts, self._answers = [], []
@@ -161,6 +182,16 @@ class Writer:
         else:  # one of them cannot be stored: find it by storing each alone
             for put, (run, answer) in zip(puts, answers, strict=True):
                 self.alone([put], self._single_result(run, answer))
+
+    def _together_result(
+        self, items: list[tuple[list[Operation], Callable[[Result], None], Run[Any] | None]], result: Result
+    ) -> None:
+        if isinstance(result, Receipt):
+            for _, done, _ in items:
+                done(_STORED)
+        else:  # whoever was refused, and whether only for now, each finds out alone
+            for operations, done, starting in items:
+                self.alone(operations, done, starting)
 
     def _go_on(self, run: Run[Any] | None, answer: Any) -> None:
         if run is None:
