@@ -79,7 +79,6 @@ def test_every_verb_of_the_async_client_is_there_or_has_no_meaning_without_a_loo
         "consume",
         "respond",
         "envelopes",
-        "follow",
         "forget",
         "on_close",
         "put",

@@ -47,14 +47,16 @@ def test_a_backlog_that_shrinks_without_us_is_no_stall() -> None:
 
 async def test_a_consumer_that_holds_its_window_and_does_nothing_is_reported(node: Node, name: str) -> None:
     alarms: asyncio.Queue[Stall] = asyncio.Queue()
-    async with connect(node.url, stall_check=0.05, stall_patience=0.2, on_stall=alarms.put_nowait) as bus:
-        async with bus.subscribe(name, group="g", max_inflight=2) as events:
-            await bus.publish(name, 0)
-            held = await events.get(5)
-            await asyncio.sleep(0.3)
-            for n in range(10):
-                await bus.publish(name, n)
-            stall = await asyncio.wait_for(alarms.get(), 20)
-            assert (stall.topic, stall.group) == (name, "g")
-            assert stall.lag > 1
-            await held.ack()
+    async with (
+        connect(node.url, stall_check=0.05, stall_patience=0.2, on_stall=alarms.put_nowait) as bus,
+        bus.subscribe(name, group="g", max_inflight=2) as events,
+    ):
+        await bus.publish(name, 0)
+        held = await events.get(5)
+        await asyncio.sleep(0.3)
+        for n in range(10):
+            await bus.publish(name, n)
+        stall = await asyncio.wait_for(alarms.get(), 20)
+        assert (stall.topic, stall.group) == (name, "g")
+        assert stall.lag > 1
+        await held.ack()

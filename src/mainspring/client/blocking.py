@@ -163,6 +163,7 @@ class SyncClient:
     schedule = blocking(Client.schedule)
     unschedule = blocking(Client.unschedule)
     replay = iterating(Client.replay)
+    follow = iterating(Client.follow)
 
     @functools.wraps(Client.subscribe)
     def subscribe(self, *arguments: Any, **named: Any) -> SyncSubscription[Any]:
