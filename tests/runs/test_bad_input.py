@@ -430,6 +430,26 @@ def test_a_run_that_does_not_suspend_is_named_while_it_still_runs() -> None:
     assert "busy" in reports[0][1]
 
 
+def test_the_watchdog_sleeps_with_an_idle_runtime_and_wakes_with_it() -> None:
+    named = threading.Event()
+    runtime = Runtime(clock=VirtualClock(), slow_step_ms=2, on_slow_step=lambda *_: named.set())
+    watchdog = runtime._scheduler.watchdog
+    assert watchdog is not None
+
+    def busy() -> Any:
+        assert named.wait(30)
+        named.clear()
+        yield Sleep(ms=0)
+
+    for _ in range(3):
+        while not watchdog.asleep:
+            threading.Event().wait(0.001)
+        run = runtime.start(busy)
+        runtime.run_until_idle()
+        assert run.outcome_now() == Value(None)
+    runtime.close()
+
+
 async def test_cleanups_may_be_coroutines(world: World) -> None:
     cleaned = []
 

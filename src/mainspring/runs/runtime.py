@@ -96,7 +96,8 @@ class Runtime:
         self._mailboxes = Mailboxes(self._scheduler)
         self._runs: dict[str, Run[Any]] = {}
         self._scheduler.on_outcome.append(lambda run, outcome: self._runs.pop(run.id, None))
-        self._watchdog = None if slow_step_ms is None else Watchdog(self._scheduler, slow_step_ms, on_slow_step)
+        if slow_step_ms is not None:
+            self._scheduler.watchdog = Watchdog(self._scheduler, slow_step_ms, on_slow_step)
         source = random or random_module.SystemRandom()
         self._durable: DurableRuns | None = None
         if log is not None:
@@ -280,8 +281,8 @@ class Runtime:
                 run.cancel("the runtime was closed")
         if self._durable is not None:
             self._durable.let_go(of_everything=True)
-        if self._watchdog is not None:
-            self._watchdog.stop()
+        if self._scheduler.watchdog is not None:
+            self._scheduler.watchdog.stop()
 
     # -- driving
 

@@ -37,6 +37,7 @@ from mainspring.runs.run import FAILURE, RESUME, START, VALUE, Run
 
 if TYPE_CHECKING:
     from mainspring.runs.hosting import Host
+    from mainspring.runs.watchdog import Watchdog
 
 logger = logging.getLogger("mainspring.runs")
 
@@ -72,6 +73,7 @@ class Scheduler:
         self.handlers: dict[type, Handled] = {}
         self.current: Run[Any] | None = None
         self.host: Host | None = None
+        self.watchdog: Watchdog | None = None
         self.join_request: Callable[[Run[Any]], Effect[Any]]
         self.tasks: set[Any] = set()
         self._tracing = trace
@@ -129,6 +131,8 @@ class Scheduler:
     def tick(self) -> int:
         """One tick; how many steps it took."""
         self.ticks += 1
+        if self.watchdog is not None and self.watchdog.asleep:
+            self.watchdog.wake()
         self._thread = threading.get_ident()
         if self._tracing:
             self.trace.append(f"tick {self.ticks}")
