@@ -7,12 +7,14 @@ import { hourMinute, moment } from "./format.js";
 const LEFT = 44;
 const BOTTOM = 20;
 const TOP = 8;
+const SHORTEST_MS = 120_000; // a young page shows two minutes, not a quarter of an hour of nothing
 
 /** A chart of `series`: [{name, token, pick(point), format}]. Give it points with `draw`. */
 export class Chart {
   constructor({ label, series, height = 190, windowMs }) {
     this.series = series;
     this.height = height;
+    this.longestMs = windowMs;
     this.windowMs = windowMs;
     this.points = [];
     this.canvas = h("canvas", { role: "img", aria: { label } });
@@ -35,6 +37,9 @@ export class Chart {
   }
 
   draw(points, now) {
+    const longest = this.longestMs;
+    const known = points.length ? now - points[0].t : 0;
+    this.windowMs = Math.min(longest, Math.max(SHORTEST_MS, Math.ceil(known / 60_000) * 60_000));
     const from = now - this.windowMs;
     const first = points.findIndex((point) => point.t >= from);
     this.points = first < 0 ? [] : points.slice(Math.max(0, first - 1));
@@ -86,9 +91,9 @@ export class Chart {
       pen.fillText(this.series[0].format(top * part), LEFT - 8, height);
     }
     pen.textAlign = "center";
-    const step = Math.max(60_000, this.windowMs / (width < 520 ? 3 : 5));
+    const step = [30, 60, 120, 180, 300, 600].map((s) => s * 1000).find((ms) => this.windowMs / ms <= (width < 520 ? 3 : 6));
     for (let t = Math.ceil((this.now - this.windowMs) / step) * step; t < this.now; t += step) {
-      if (x(t) > LEFT + 16 && x(t) < width - 16) pen.fillText(hourMinute(t), x(t), this.height - 7);
+      if (x(t) > LEFT + 16 && x(t) < width - 16) pen.fillText(step < 60_000 ? moment(t).slice(0, 8) : hourMinute(t), x(t), this.height - 7);
     }
   }
 

@@ -51,7 +51,7 @@ export function field(label, input) {
  * A button for something that changes the node. While the token does not allow it, it stays reachable, says why, and
  * does nothing; the node would refuse anyway.
  */
-export function action(ctx, label, run, { kind = "", topic = "" } = {}) {
+export function action(ctx, label, run, { kind = "", why = ctx.may() } = {}) {
   const button = h("button", { class: kind, type: "button", text: label });
   button.addEventListener("click", async () => {
     if (button.getAttribute("aria-disabled") === "true") return;
@@ -64,7 +64,6 @@ export function action(ctx, label, run, { kind = "", topic = "" } = {}) {
       button.disabled = false;
     }
   });
-  const why = ctx.may(topic);
   if (why) {
     button.setAttribute("aria-disabled", "true");
     button.title = why;

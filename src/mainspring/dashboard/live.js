@@ -1,0 +1,60 @@
+// Live events over the bus's own protocol, with the client every other page would use.
+//
+// Following a topic takes a group, and a group outlives its connection. So each follower has a group of its own, which
+// is forgotten when it stops; groups that a closed tab left behind are forgotten by the next page that is opened.
+
+import { connect, newId } from "/client.js";
+import { groupPath } from "./api.js";
+
+export const PREFIX = "dashboard.";
+
+export class Live extends EventTarget {
+  constructor(api) {
+    super();
+    this.api = api;
+    this.state = "closed";
+    this.client = null;
+    api.addEventListener("token", () => this.restart());
+  }
+
+  start() {
+    const onState = (state) => {
+      this.state = state;
+      this.dispatchEvent(new Event("state"));
+    };
+    this.client = connect(location.origin, { token: this.api.token || undefined, onState });
+  }
+
+  async restart() {
+    await this.client?.close({ drainMs: 0 });
+    this.start();
+  }
+
+  /** Have `take(event)` called for every new event of a topic until the result is called. */
+  follow(topic, take, failed = () => {}) {
+    const group = PREFIX + newId();
+    const handler = (event) => {
+      event.ack();
+      take(event);
+    };
+    const subscription = this.client.subscribe(topic, { group, from: "latest", maxInflight: 500 }, handler, failed);
+    subscription.confirmed.catch(failed);
+    let stopped = false;
+    return async () => {
+      if (stopped) return;
+      stopped = true;
+      await subscription.close();
+      await this.forget(topic, group);
+    };
+  }
+
+  async forget(topic, group) {
+    await this.api.send("DELETE", groupPath(topic, group)).catch(() => {}); // the next page tries again
+  }
+
+  /** Forget groups of pages that were closed without saying goodbye. */
+  async sweep(groups) {
+    const left = groups.filter(({ group, members }) => group.startsWith(PREFIX) && members === 0);
+    await Promise.all(left.slice(0, 50).map(({ topic, group }) => this.forget(topic, group)));
+  }
+}

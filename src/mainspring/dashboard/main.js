@@ -1,0 +1,194 @@
+// The shell: navigation, theme, the token, and the one view that is open.
+
+import { Api } from "./api.js";
+import { h, fill, say } from "./dom.js";
+import { field, question, refusal, refused, announce } from "./feedback.js";
+import { count, plural } from "./format.js";
+import { help, listen } from "./keys.js";
+import { Live } from "./live.js";
+import { place } from "./router.js";
+import { Store } from "./store.js";
+import * as beats from "./views/beats.js";
+import * as deadletters from "./views/deadletters.js";
+import * as events from "./views/events.js";
+import * as groups from "./views/groups.js";
+import * as kernel from "./views/kernel.js";
+import * as overview from "./views/overview.js";
+import * as runs from "./views/runs.js";
+import * as timers from "./views/timers.js";
+import * as topics from "./views/topics.js";
+import * as trace from "./views/trace.js";
+
+const SECTIONS = [
+  ["", [["", "Overview", overview]]],
+  ["Bus", [["topics", "Topics", topics], ["events", "Events", events], ["groups", "Groups", groups], ["deadletters", "Dead letters", deadletters]]],
+  ["Kernel", [["kernel", "Kernel", kernel], ["timers", "Timers", timers], ["trace", "Causation", trace]]],
+  ["Work", [["runs", "Runs", runs], ["beats", "Beats", beats]]],
+];
+const VIEWS = new Map(SECTIONS.flatMap(([, entries]) => entries.map(([name, label, view]) => [name, { label, view }])));
+
+const api = new Api();
+const store = new Store(api);
+const live = new Live(api);
+const main = document.getElementById("view");
+const badges = new Map();
+let open = null;
+
+// -- views
+
+function show() {
+  const { parts, query } = place();
+  const found = VIEWS.get(parts[0] ?? "");
+  leave();
+  for (const link of document.querySelectorAll(".nav a")) {
+    if (link.dataset.view === (parts[0] ?? "")) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  if (!found) {
+    fill(main, refused({ message: "There is no such view.", remedy: "Choose one on the left." }));
+    return;
+  }
+  const aborter = new AbortController();
+  const ctx = { api, store, live, parts: parts.slice(1), query, signal: aborter.signal, may: () => store.readOnly };
+  let view;
+  try {
+    view = found.view.open(ctx);
+  } catch (problem) {
+    view = { element: refused(problem) };
+  }
+  open = { view, aborter, name: parts[0] ?? "" };
+  fill(main, view.element);
+  document.title = `${[...parts.slice(1), found.label].join(" · ")} – Mainspring`;
+  announce(found.label);
+  update();
+}
+
+function leave() {
+  open?.aborter.abort();
+  open?.view.close?.();
+  open = null;
+}
+
+function update() {
+  if (store.problem && !store.node) return;
+  open?.view.update?.();
+}
+
+// -- the frame
+
+function drawNav() {
+  fill(document.getElementById("nav"), SECTIONS.map(([title, entries]) => [
+    title && h("h2", { text: title }),
+    entries.map(([name, label]) => {
+      const badge = h("span", { class: "badge" });
+      badges.set(name, badge);
+      return h("a", { href: `#/${name}`, data: { view: name } }, label, badge);
+    }),
+  ]));
+}
+
+const connection = h("span", { class: "state", role: "status", text: "Connecting" });
+const who = h("span", { class: "who" });
+const theme = h("button", { class: "plain", type: "button", on: { click: toggleTheme } });
+
+function drawFoot() {
+  const keys = h("button", { class: "plain keys", type: "button", text: "Keys", on: { click: help } });
+  const token = h("button", { class: "plain", type: "button", text: "Token", on: { click: () => askToken() } });
+  fill(document.getElementById("foot"), connection, who, h("div", { class: "row" }, theme, token, keys));
+}
+
+function drawState() {
+  const { node, problem, groups: known } = store;
+  const [kind, text] = problem
+    ? ["bad", problem.status === 401 ? "Needs a token" : "Not reachable"]
+    : live.state === "open" ? ["ok", node?.ready ? "Live" : "Stopping"] : ["warn", "Connecting"];
+  connection.className = `state ${kind}`;
+  say(connection, text);
+  if (!node) return;
+  const { agent, proven, admin } = node.you;
+  say(who, proven ? `${agent}${admin ? "" : ", read-only"}` : `Version ${node.version}`);
+  badge("groups", store.lag ? `${count(store.lag)} behind` : "", false);
+  badge("deadletters", store.stats.dlq ? count(store.stats.dlq) : "", true);
+  const sick = node.kernel?.actors.filter((actor) => actor.state !== "running").length ?? 0;
+  badge("kernel", sick ? plural(sick, "down", "down") : "", true);
+  badge("topics", count(new Set([...Object.keys(store.stats.byTopic), ...known.map((group) => group.topic)]).size), false);
+}
+
+function badge(name, text, bad) {
+  const element = badges.get(name);
+  say(element, text);
+  element.classList.toggle("bad", bad && text !== "");
+}
+
+// -- light and dark
+
+function currentTheme() {
+  return document.documentElement.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+}
+
+function setTheme(name) {
+  if (name) document.documentElement.dataset.theme = name;
+  say(theme, currentTheme() === "dark" ? "Light" : "Dark");
+  theme.setAttribute("aria-label", `Switch to ${currentTheme() === "dark" ? "light" : "dark"}`);
+  document.dispatchEvent(new Event("themechange"));
+}
+
+function toggleTheme() {
+  const next = currentTheme() === "dark" ? "light" : "dark";
+  localStorage.setItem("mainspring.theme", next);
+  setTheme(next);
+}
+
+// -- the token
+
+let asking = false;
+
+async function askToken(problem = null) {
+  if (asking) return;
+  asking = true;
+  const input = h("input", { type: "password", name: "token", autocomplete: "off", spellcheck: "false" });
+  const values = await question({
+    title: "Token",
+    text: problem ? `${problem.message} It stays in this tab.` : "A token for this node. It stays in this tab; an empty one forgets it.",
+    fields: [field("Token", input)],
+    yes: "Use it",
+  });
+  asking = false;
+  if (values === null) return;
+  api.token = values.token.trim();
+  await store.poll();
+  show();
+}
+
+// -- begin
+
+async function begin() {
+  drawNav();
+  drawFoot();
+  setTheme(localStorage.getItem("mainspring.theme"));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => setTheme(null));
+  listen(toggleTheme);
+  document.querySelector(".skip").addEventListener("click", (event) => {
+    event.preventDefault(); // the part behind the # says which view is open
+    main.focus();
+  });
+  api.addEventListener("unauthorized", (event) => askToken(event.detail));
+  store.addEventListener("change", () => {
+    drawState();
+    update();
+  });
+  live.addEventListener("state", drawState);
+  await store.poll();
+  live.start();
+  store.start();
+  window.addEventListener("hashchange", () => {
+    show();
+    main.focus({ preventScroll: true });
+    window.scrollTo(0, 0);
+  });
+  if (store.problem && store.problem.status !== 401) refusal(store.problem);
+  show();
+  live.sweep(store.groups);
+}
+
+begin();

@@ -1,0 +1,189 @@
+// Dead letters: which events a group gave up on, why, and sending them again.
+
+import { topicPath, withQuery } from "../api.js";
+import { h, empty, facts, fill, head, panel, say } from "../dom.js";
+import { action, field, question, refused, toast } from "../feedback.js";
+import { ago, brief, count, exact, plural } from "../format.js";
+import { Grid } from "../grid.js";
+import { viewer } from "../json.js";
+import { note, to } from "../router.js";
+
+const PAGE = 500;
+
+export function open(ctx) {
+  return ctx.parts[0] ? new Letters(ctx, ctx.parts[0]) : all(ctx);
+}
+
+// -- topics that have some
+
+function all(ctx) {
+  const sentence = h("span", { text: "Loading…" });
+  const grid = new Grid({
+    label: "Topics with dead letters",
+    onOpen: (row) => (location.hash = to(["deadletters", row.topic])),
+    none: empty("No dead letters", "No group has given up on an event."),
+    columns: [
+      { label: "Topic", width: "minmax(140px, 3fr)", cell: (row) => h("a", { href: to(["deadletters", row.topic]), tabindex: "-1", text: row.topic }) },
+      { label: "Kept in", width: "minmax(120px, 2fr)", least: 560, cell: (row) => row.deadLetterTopic },
+      { label: "At most", width: "110px", kind: "r", cell: (row) => count(row.atMost) },
+    ],
+  });
+  grid.element.classList.add("fill");
+  const element = h("div", {}, head("Dead letters", sentence), grid.element);
+  const load = async () => {
+    try {
+      const { topics } = await ctx.api.get("/dlq", { signal: ctx.signal });
+      const found = topics.filter((row) => row.atMost > 0).sort((a, b) => b.atMost - a.atMost);
+      say(sentence, found.length ? `${plural(found.length, "topic")} with events that a group gave up on.` : "Events a group gives up on are kept, with the reason.");
+      grid.setRows(found.length, (index) => found[index]);
+    } catch (problem) {
+      if (problem.name !== "AbortError") fill(element, refused(problem));
+    }
+  };
+  return { element, update: load, close: () => grid.close() };
+}
+
+// -- the letters of one topic
+
+class Letters {
+  constructor(ctx, topic) {
+    this.ctx = ctx;
+    this.topic = topic;
+    this.rows = [];
+    this.marked = new Set();
+    this.next = undefined;
+    this.sentence = h("span", { text: "Loading…" });
+    this.search = h("input", { type: "search", placeholder: "Text in the reason", value: ctx.query.get("reason") ?? "" });
+    this.groupField = h("input", { type: "text", placeholder: "Any", value: ctx.query.get("group") ?? "" });
+    this.acts = h("div", { class: "end" });
+    this.more = h("button", { type: "button", hidden: true, text: "Load older ones", on: { click: () => this.load() } });
+    this.grid = new Grid({
+      label: "Dead letters",
+      onOpen: (row) => this.show(row),
+      onToggle: (row) => this.mark(row),
+      none: empty("No dead letters", "Nothing here fits."),
+      columns: [
+        { label: "", width: "44px", kind: "tick", cell: (row, _, cell) => this.tick(row, cell) },
+        { label: "Reason", width: "minmax(130px, 2.4fr)", cell: (row) => row.reason || "not acknowledged in time" },
+        { label: "Group", width: "minmax(80px, 1fr)", least: 520, cell: (row) => row.group },
+        { label: "Attempts", width: "84px", kind: "r", least: 600, cell: (row) => count(row.attempts) },
+        { label: "Payload", width: "minmax(90px, 2fr)", kind: "m", least: 760, cell: (row) => brief(row.payload, 120) },
+        { label: "Died", width: "120px", kind: "r", cell: (row) => ago(row.ts, ctx.store.node?.now ?? Date.now()) },
+      ],
+    });
+    this.grid.element.classList.add("fill");
+    this.grid.isSelected = (_, row) => Boolean(row && this.shown?.offset === row.offset);
+    this.split = h("div", { class: "split" }, this.grid.element);
+    const form = h("form", { class: "bar", on: { submit: (event) => this.filter(event) } },
+      h("div", { class: "grow" }, field("Reason", this.search)), field("Group", this.groupField), h("button", { type: "submit", text: "Filter" }), this.acts);
+    const crumb = h("a", { class: "crumb", href: "#/deadletters", text: "Dead letters" });
+    this.element = h("div", {}, head(topic, this.sentence, [h("a", { class: "button", href: to(["topics", topic]), text: "Topic" })], crumb), form, this.split, this.more);
+    this.begin();
+  }
+
+  async begin() {
+    const rights = await this.ctx.api.get(topicPath(this.topic, "/rights"), { signal: this.ctx.signal }).catch(() => ({ publishRefusal: "" }));
+    this.why = rights.publishRefusal;
+    this.drawActs();
+    await this.load(true);
+  }
+
+  get filters() {
+    return { reason: this.search.value.trim(), group: this.groupField.value.trim() };
+  }
+
+  filter(event) {
+    event.preventDefault();
+    note(["deadletters", this.topic], this.filters);
+    this.hide();
+    this.load(true);
+  }
+
+  async load(anew = false) {
+    try {
+      if (anew) Object.assign(this, { rows: [], next: undefined, marked: new Set() });
+      const path = withQuery(`/dlq/${encodeURIComponent(this.topic)}`, { ...this.filters, offset: this.next ?? "", limit: PAGE });
+      const { letters, next } = await this.ctx.api.get(path, { signal: this.ctx.signal });
+      this.rows.push(...letters);
+      this.next = next;
+      this.more.hidden = next === undefined;
+      this.more.textContent = "Load more";
+      this.draw();
+    } catch (problem) {
+      if (problem.name !== "AbortError") fill(this.split, refused(problem));
+    }
+  }
+
+  draw() {
+    say(this.sentence, `${plural(this.rows.length, "event")}${this.next === undefined ? "" : " so far"} that a group gave up on, oldest first.`);
+    this.grid.setRows(this.rows.length, (index) => this.rows[index]);
+    this.drawActs();
+  }
+
+  drawActs() {
+    const chosen = this.marked.size;
+    fill(this.acts,
+      action(this.ctx, chosen ? `Redrive ${count(chosen)} marked` : "Redrive all…", () => this.redrive(), { why: this.why, kind: "main" }),
+      this.why && h("span", { class: "dim", text: "Read-only for this token." }));
+  }
+
+  tick(row, cell) {
+    const box = cell.firstElementChild ?? cell.appendChild(h("input", { type: "checkbox", tabindex: "-1" }));
+    box.checked = this.marked.has(row.offset);
+    box.setAttribute("aria-label", `Mark dead letter ${row.offset}`);
+    return undefined;
+  }
+
+  mark(row) {
+    if (this.marked.has(row.offset)) this.marked.delete(row.offset);
+    else this.marked.add(row.offset);
+    this.drawActs();
+  }
+
+  async redrive(offsets = this.marked.size ? [...this.marked] : null) {
+    const { reason, group } = this.filters;
+    const body = offsets ? { offsets } : { ...(reason && { reason }), ...(group && { group }) };
+    const what = offsets ? plural(offsets.length, "dead letter") : reason || group ? "everything that fits the filter" : "every dead letter";
+    const values = await question({ title: "Send again?", text: `Sends ${what} to ${this.topic} again; every group of the topic gets it.`, yes: "Redrive" });
+    if (!values) return;
+    const done = await this.ctx.api.send("POST", `/dlq/${encodeURIComponent(this.topic)}/redrive`, body);
+    toast(`${plural(done.count, "event")} sent to ${this.topic} again.`);
+    this.hide();
+    await this.load(true);
+  }
+
+  show(row) {
+    this.shown = row;
+    const close = h("button", { class: "plain", type: "button", data: { closes: "" }, text: "Close", on: { click: () => this.hide() } });
+    const place = { topic: row.originalTopic, partition: row.originalPartition || "", offset: row.originalOffset };
+    const detail = panel(`Dead letter ${count(row.offset)}`, { note: close, class: "detail" },
+      h("section", {}, facts([
+        ["Reason", row.reason || "not acknowledged in time"],
+        ["Group", h("a", { href: to(["groups", row.originalTopic, row.group]), text: row.group })],
+        ["Attempts", count(row.attempts)],
+        ["Came from", h("a", { href: to(["events"], place), text: `${row.originalTopic}, partition ${row.originalPartition}, offset ${count(row.originalOffset)}` })],
+        ["Died", exact(row.ts)],
+        row.key !== undefined && ["Key", row.key],
+      ]), h("div", { class: "acts" }, action(this.ctx, "Redrive this one…", () => this.redrive([row.offset]), { why: this.why }))),
+      h("section", {}, h("h3", { text: "Headers" }), facts(Object.entries(row.headers))),
+      h("section", {}, h("h3", { text: "Payload" }), viewer(JSON.stringify(row.payload))));
+    fill(this.split, this.grid.element, detail);
+    this.split.classList.add("open");
+    this.grid.refresh();
+  }
+
+  hide() {
+    this.shown = null;
+    fill(this.split, this.grid.element);
+    this.split.classList.remove("open");
+    this.grid.refresh();
+  }
+
+  update() {
+    this.grid.refresh();
+  }
+
+  close() {
+    this.grid.close();
+  }
+}

@@ -1,0 +1,172 @@
+// Groups: who is behind, by how much, and what its members hold right now.
+
+import { groupPath, topicPath } from "../api.js";
+import { spark } from "../chart.js";
+import { h, empty, facts, fill, head, panel, say, table, tag } from "../dom.js";
+import { action, field, question, refused, toast } from "../feedback.js";
+import { count, plural, span } from "../format.js";
+import { Grid } from "../grid.js";
+import { PREFIX } from "../live.js";
+import { note, to } from "../router.js";
+
+const STATES = { leased: "info", waiting: "warn", delayed: "", dying: "bad" };
+
+export function open(ctx) {
+  return new Groups(ctx);
+}
+
+class Groups {
+  constructor(ctx) {
+    this.ctx = ctx;
+    this.rows = [];
+    this.lags = new Map();
+    this.order = { name: "lag", up: false };
+    this.search = h("input", { type: "search", class: "grow", placeholder: "Filter by group or topic", aria: { label: "Filter groups" }, on: { input: () => this.draw() } });
+    this.sentence = h("span");
+    this.grid = new Grid({
+      label: "Groups",
+      onOpen: (row) => this.show(row.topic, row.group),
+      onSort: (name, order) => {
+        this.order = { name, up: order === "ascending" };
+        this.draw();
+      },
+      none: empty("No groups", "A group begins when somebody subscribes with its name."),
+      columns: [
+        { label: "Group", width: "minmax(110px, 2fr)", sort: "group", cell: (row) => row.group },
+        { label: "Topic", width: "minmax(100px, 2fr)", sort: "topic", least: 480, cell: (row) => row.topic },
+        { label: "Members", width: "88px", kind: "r", sort: "members", least: 560, cell: (row) => count(row.members) },
+        { label: "In flight", width: "84px", kind: "r", sort: "inflight", least: 420, cell: (row) => count(row.inflight) },
+        { label: "Behind", width: "minmax(76px, 1fr)", kind: "r", sort: "lag", cell: (row) => count(row.lag) },
+        { label: "Over time", width: "130px", least: 700, cell: (row, _, cell) => this.line(row, cell) },
+      ],
+    });
+    this.grid.element.classList.add("fill");
+    this.grid.sorted = { name: "lag", order: "descending" };
+    this.grid.drawHeader();
+    this.grid.isSelected = (_, row) => Boolean(row && this.chosen && row.topic === this.chosen.topic && row.group === this.chosen.group);
+    this.split = h("div", { class: "split" }, this.grid.element);
+    this.element = h("div", {}, head("Groups", this.sentence), h("div", { class: "bar" }, this.search), this.split);
+    if (ctx.parts.length === 2) this.show(...ctx.parts);
+  }
+
+  update() {
+    for (const group of this.ctx.store.groups) {
+      const key = `${group.topic}\n${group.group}`;
+      const seen = this.lags.get(key) ?? [];
+      seen.push(group.lag);
+      if (seen.length > 60) seen.shift();
+      this.lags.set(key, seen);
+    }
+    this.draw();
+    if (this.chosen) this.load();
+  }
+
+  draw() {
+    const wanted = this.search.value.trim().toLowerCase();
+    const sign = this.order.up ? 1 : -1;
+    const { name } = this.order;
+    this.rows = this.ctx.store.groups
+      .filter(({ topic, group }) => !group.startsWith(PREFIX) && `${group} ${topic}`.toLowerCase().includes(wanted))
+      .sort((a, b) => (a[name] < b[name] ? -sign : a[name] > b[name] ? sign : a.group < b.group ? -1 : 1));
+    const behind = this.rows.filter(({ lag }) => lag > 0).length;
+    say(this.sentence, `${plural(this.rows.length, "group")}, ${behind ? `${count(behind)} behind` : "none behind"}.`);
+    this.grid.setRows(this.rows.length, (index) => this.rows[index]);
+  }
+
+  line(row, cell) {
+    const canvas = cell.firstElementChild ?? cell.appendChild(h("canvas", { aria: { hidden: "true" }, css: { width: "110px", height: "20px" } }));
+    const seen = this.lags.get(`${row.topic}\n${row.group}`) ?? [];
+    spark(canvas, seen.some((value) => value > 0) ? seen : [], "brass", 110, 20);
+    return undefined;
+  }
+
+  // -- one group
+
+  show(topic, group) {
+    this.chosen = { topic, group };
+    note(["groups", topic, group], {});
+    this.positions = h("div");
+    this.leases = h("div");
+    this.acts = h("div", { class: "acts" });
+    const close = h("button", { class: "plain", type: "button", data: { closes: "" }, text: "Close", on: { click: () => this.hide() } });
+    const detail = panel(group, { note: close, class: "detail" },
+      h("section", {}, facts([["Topic", h("a", { href: to(["topics", topic]), text: topic })]]), this.acts),
+      h("section", {}, h("h3", { text: "Where it stands" }), this.positions),
+      h("section", {}, h("h3", { text: "Leases and what waits" }), this.leases));
+    fill(this.split, this.grid.element, detail);
+    this.split.classList.add("open");
+    this.grid.refresh();
+    this.rights();
+    this.load();
+  }
+
+  hide() {
+    this.chosen = null;
+    note(["groups"], {});
+    fill(this.split, this.grid.element);
+    this.split.classList.remove("open");
+    this.grid.element.focus({ preventScroll: true });
+  }
+
+  async rights() {
+    const { topic } = this.chosen;
+    const rights = await this.ctx.api.get(topicPath(topic, "/rights"), { signal: this.ctx.signal }).catch(() => ({ subscribeRefusal: "" }));
+    const why = rights.subscribeRefusal;
+    fill(this.acts, action(this.ctx, "Move…", () => this.seek(), { why }), action(this.ctx, "Forget…", () => this.forget(), { why, kind: "danger" }));
+  }
+
+  async load() {
+    const { topic, group } = this.chosen;
+    try {
+      const [where, held] = await Promise.all([
+        this.ctx.api.get(groupPath(topic, group), { signal: this.ctx.signal }),
+        this.ctx.api.get(groupPath(topic, group, "/leases?limit=100"), { signal: this.ctx.signal }),
+      ]);
+      this.drawDetail(where, held);
+    } catch (problem) {
+      if (problem.name !== "AbortError") fill(this.positions, refused(problem));
+    }
+  }
+
+  drawDetail(where, held) {
+    const now = this.ctx.store.node?.now ?? Date.now();
+    fill(this.positions, table("Partitions", [["Partition"], ["Settled", true], ["Behind", true], ["In flight", true]], where.partitions.map((place) => [String(place.partition), count(place.lastCommitted), count(place.lag), count(place.inflight)])));
+    fill(this.leases, held.leases.length
+      ? table("Leases", [["Place"], ["State"], ["Attempt", true], ["Ends in", true], ["Reason"]], held.leases.map((lease) => [
+        h("a", { href: to(["events"], { topic: held.topic, partition: lease.partition || "", offset: lease.offset }), text: `${lease.partition}:${lease.offset}` }),
+        tag(lease.state, STATES[lease.state] ?? ""),
+        count(lease.deliveries),
+        lease.until ? span(Math.max(0, lease.until - now)) : "",
+        lease.reason,
+      ]))
+      : h("p", { class: "dim", text: held.members ? `Its ${plural(held.members, "member")} hold nothing.` : "It has no members now." }));
+  }
+
+  async seek() {
+    const { topic, group } = this.chosen;
+    const kind = h("select", { name: "kind" }, h("option", { value: "latest", text: "to the end: skip what it has not seen" }), h("option", { value: "offset", text: "to an offset" }), h("option", { value: "timestamp", text: "to a time" }));
+    const value = h("input", { type: "text", name: "value", placeholder: "0 is the beginning; a time like 2026-01-31T12:00:00Z" });
+    const values = await question({ title: `Move ${group}`, text: "What its members hold is given back.", fields: [field("Where", kind), field("Offset or time", value)], yes: "Move it", danger: true });
+    if (!values) return;
+    const body = { kind: values.kind };
+    if (values.kind === "offset") body.value = Number(values.value || 0);
+    if (values.kind === "timestamp") body.value = Date.parse(values.value);
+    await this.ctx.api.send("POST", groupPath(topic, group, "/seek"), body);
+    toast(`${group} was moved.`);
+    this.ctx.store.plan(0);
+  }
+
+  async forget() {
+    const { topic, group } = this.chosen;
+    const values = await question({ title: `Forget ${group}?`, text: "Where it stood is lost. It must have no members.", yes: "Forget it", danger: true });
+    if (!values) return;
+    await this.ctx.api.send("DELETE", groupPath(topic, group));
+    this.hide();
+    toast(`${group} was forgotten.`);
+    this.ctx.store.plan(0);
+  }
+
+  close() {
+    this.grid.close();
+  }
+}

@@ -1,0 +1,136 @@
+// What caused what: the tree around one message, and the messages that passed lately to choose one from.
+
+import { withQuery } from "../api.js";
+import { h, empty, facts, fill, head, panel, say, tag } from "../dom.js";
+import { field, refused } from "../feedback.js";
+import { exact, moment, plural, span } from "../format.js";
+import { Grid } from "../grid.js";
+import { note, to } from "../router.js";
+
+const KINDS = { command: "info", query: "", reply: "good", error: "bad", event: "warn" };
+
+export function kindTag(kind) {
+  return tag(kind, KINDS[kind] ?? "");
+}
+
+export function open(ctx) {
+  const sentence = h("span", { text: "Which message caused which. The node remembers the last 10,000." });
+  const search = h("input", { type: "search", placeholder: "Id of a message, or part of a type", value: ctx.parts[0] ?? "" });
+  const kind = h("select", {}, ["", "command", "query", "event", "reply", "error"].map((name) => h("option", { value: name, text: name || "Any kind" })));
+  const tree = h("div");
+  let rows = [];
+  const grid = new Grid({
+    label: "Messages that passed lately",
+    onOpen: (row) => draw(row.id),
+    none: empty("No messages", "Nothing that fits has passed lately."),
+    rowHeight: 34,
+    columns: [
+      { label: "Time", width: "120px", least: 460, kind: "m", cell: (row) => moment(row.timestamp) },
+      { label: "Kind", width: "104px", cell: (row) => kindTag(row.kind) },
+      { label: "Type", width: "minmax(120px, 1.4fr)", cell: (row) => row.type },
+      { label: "Id", width: "minmax(100px, 1.4fr)", least: 620, kind: "m", cell: (row) => row.id },
+      { label: "Caused by", width: "minmax(100px, 1.4fr)", least: 880, kind: "m", cell: (row) => row.causation ?? "" },
+    ],
+  });
+  grid.element.classList.add("half");
+
+  async function draw(id) {
+    note(["trace", id], {});
+    try {
+      const found = await ctx.api.ask("Syscall.Trace", { id }, { signal: ctx.signal });
+      fill(tree, treeOf(found, draw));
+    } catch (problem) {
+      if (problem.name === "AbortError") return;
+      fill(tree, panel("Causation", {}, h("div", { class: "body" }, refused(problem))));
+    }
+  }
+
+  async function list() {
+    try {
+      const text = search.value.trim();
+      rows = (await ctx.api.get(withQuery("/messages", { text, kind: kind.value, limit: 500 }), { signal: ctx.signal })).messages;
+      grid.setRows(rows.length, (index) => rows[index]);
+      return rows;
+    } catch (problem) {
+      if (problem.name !== "AbortError") fill(tree, refused(problem));
+      return [];
+    }
+  }
+
+  const submit = async (event) => {
+    event.preventDefault();
+    const found = await list();
+    const text = search.value.trim();
+    if (text && (found.some((row) => row.id === text) || !found.length)) await draw(text);
+  };
+  kind.addEventListener("change", list);
+  const element = h(
+    "div",
+    { class: "stack" },
+    head("Causation", sentence),
+    h("form", { class: "bar flush", on: { submit } }, h("div", { class: "grow" }, field("Message", search)), field("Kind", kind), h("button", { type: "submit", text: "Find" })),
+    tree,
+    grid.element,
+  );
+  if (ctx.parts[0]) {
+    draw(ctx.parts[0]);
+    search.value = "";
+  }
+  list();
+  return { element, close: () => grid.close() };
+}
+
+/** The tree as a list of rows, deep ones further in; arrow keys move, Enter makes a message the centre. */
+function treeOf({ id, messages, truncated }, choose) {
+  const root = messages[0];
+  const shown = Math.max(messages.findIndex((node) => node.id === id), 0);
+  const detail = h("div", { class: "body" });
+  const items = messages.map((node, at) => {
+    const twig = node.depth ? h("span", { class: "twig", css: { "margin-left": `${(node.depth - 1) * 22 + 6}px` } }) : null;
+    return h(
+      "div",
+      {
+        role: "treeitem",
+        class: node.id === id ? "marked" : "",
+        tabindex: at === shown ? "0" : "-1",
+        aria: { level: node.depth + 1, selected: node.id === id },
+        on: { click: () => focus(at), focus: () => tell(node), dblclick: () => choose(node.id) },
+      },
+      h("span", { class: "limb" }, twig, kindTag(node.kind), h("span", { class: "type", text: node.type }), h("code", { class: "id", text: node.id })),
+      h("span", { class: "at", text: at ? `+${span(node.timestamp - root.timestamp)}` : moment(node.timestamp) }),
+    );
+  });
+  const focus = (at) => {
+    const next = items[Math.max(0, Math.min(items.length - 1, at))];
+    items.forEach((item) => item.setAttribute("tabindex", item === next ? "0" : "-1"));
+    next.focus();
+  };
+  const tell = (node) => fill(detail, facts([
+    ["Id", h("code", { text: node.id })],
+    ["Time", exact(node.timestamp)],
+    node.causation && ["Caused by", h("code", { text: node.causation })],
+    node.correlation && ["Correlation", h("code", { text: node.correlation })],
+  ]));
+  const list = h("div", { class: "tree", role: "tree", aria: { label: "Causation tree" } }, items);
+  list.addEventListener("keydown", (event) => {
+    const at = items.indexOf(document.activeElement);
+    const moves = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: items.length - 1, ArrowLeft: parentOf(messages, at) };
+    if (event.key in moves) focus(moves[event.key]);
+    else if (event.key === "Enter") choose(messages[at].id);
+    else return;
+    event.preventDefault();
+  });
+  tell(messages[shown]);
+  const length = `${plural(messages.length, "message")}${truncated ? ", more are not shown" : ""}`;
+  const lasted = span(Math.max(...messages.map((node) => node.timestamp)) - root.timestamp);
+  return panel(`Causation of ${messages[shown].type}`, { note: `${length} in ${lasted}` }, list, detail);
+}
+
+function parentOf(messages, at) {
+  for (let before = at - 1; before >= 0; before--) if (messages[before].depth < messages[at].depth) return before;
+  return at;
+}
+
+export function traceLink(id, text = "trace") {
+  return h("a", { href: to(["trace", id]), text });
+}

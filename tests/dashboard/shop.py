@@ -1,0 +1,128 @@
+"""A small shop, for looking at a node that does something: commands, events, durable runs, beats, and a weak actor."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+
+from mainspring import App, Fail
+from mainspring.runs import Effect, Sleep
+
+app = App("shop")
+
+
+class Order(msgspec.Struct):
+    """An order of one customer."""
+
+    id: str
+    customer: str
+    total: int
+
+
+class Placed(msgspec.Struct):
+    """What is answered to an order."""
+
+    id: str
+    state: str
+
+
+class Sku(msgspec.Struct):
+    """One article."""
+
+    sku: str
+
+
+@app.command("Order.Place", description="Take an order, reserve its goods, and tell the warehouse.")
+async def place(order: Order, ctx: Any) -> Placed:
+    if order.total <= 0:
+        raise Fail(422, "an order costs something", remedy="give a total above 0")
+    await ctx.send("Stock.Reserve", {"sku": order.id})
+    await ctx.publish("orders", {"id": order.id, "total": order.total}, key=order.customer)
+    ctx.emit("Order.Placed", {"id": order.id})
+    return Placed(order.id, "placed")
+
+
+@app.command("Stock.Reserve", description="Put goods aside.")
+async def reserve(data: Sku, ctx: Any) -> dict[str, str]:
+    ctx.emit("Stock.Changed", {"sku": data.sku})
+    return {"sku": data.sku}
+
+
+@app.query("Stock.Count", description="How many of an article there are.")
+async def stock(data: Sku, ctx: Any) -> int:
+    return len(data.sku)
+
+
+@app.on("Order.Placed")
+async def noticed(data: Any, ctx: Any) -> None:
+    """The warehouse hears of orders."""
+
+
+@app.command("Label.Print", description="Print a label; the printer is old.")
+async def label(data: Sku, ctx: Any) -> None:
+    raise RuntimeError("the printer is out of paper")
+
+
+@app.query("Report.Build", description="Count everything; takes its time, and everybody else's.")
+async def report(data: Sku, ctx: Any) -> str:
+    await ctx.sleep(3600)
+    return "done"
+
+
+class Charge(Effect[str]):
+    """Take money."""
+
+    card: str
+    amount: int
+
+
+class Ship(Effect[str]):
+    """Send goods."""
+
+    order: str
+
+
+@app.handles(Charge)
+async def charge(effect: Charge, ctx: Any) -> str:
+    if effect.card == "expired":
+        raise Fail(402, "the card has expired")
+    return f"receipt for {effect.amount}"
+
+
+@app.handles(Ship)
+async def ship(effect: Ship, ctx: Any) -> dict[str, Any]:
+    return {"carrier": "post", "order": effect.order, "parcels": [{"weight_g": 420}, {"weight_g": 1310}]}
+
+
+@app.run(name="checkout")
+async def checkout(order: dict[str, Any], perform: Any) -> dict[str, Any]:
+    receipt = await perform(Charge(order["card"], order["total"]))
+    await perform(Sleep(ms=order.get("wait_ms", 60)))
+    parcel = await perform(Ship(order["id"]))
+    await perform(Sleep(ms=order.get("wait_ms", 60)))
+    return {"receipt": receipt, "parcel": parcel}
+
+
+@app.enzyme("/signals/image/thumbnail", name="resize")
+def resize(signal: str, target: str, stage: Any) -> None:
+    stage.write(f"/thumbnails{target}", {"of": target, "width": 320, "height": 180})
+    stage.signal("/signals/index/update", target)
+
+
+@app.enzyme("/signals/index/update", name="index")
+def index(signal: str, target: str, stage: Any) -> None:
+    known = stage.read("/index") or []
+    stage.write("/index", [*known, target][-5:])
+
+
+app.bind("/photos", "resize")
+app.bind("/photos", "index")
+
+
+def busy(seconds: float) -> None:
+    """Hold the loop, as a program with a mistake would."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
