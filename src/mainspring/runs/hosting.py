@@ -20,6 +20,10 @@ class Host(Protocol):
         """Call `pump` in a turn of its own. False when that is not possible now."""
         ...
 
+    def now(self, pump: Callable[[], None]) -> None:
+        """Call `pump` at once if this is a turn of the host in which that is possible, else soon."""
+        ...
+
     def gone(self) -> bool:
         """Whether turns that were asked for will never come, because the loop is closed."""
         ...
@@ -58,6 +62,9 @@ class AsyncioHost:
         loop.call_soon(pump)
         return True
 
+    def now(self, pump: Callable[[], None]) -> None:
+        pump()
+
     def gone(self) -> bool:
         return self._loop is not None and self._loop.is_closed()
 
@@ -91,6 +98,9 @@ class LoopHost:
     def soon(self, pump: Callable[[], None]) -> bool:
         self._loop.post(_call, pump)
         return True
+
+    def now(self, pump: Callable[[], None]) -> None:
+        self._loop.offer(_call, pump)
 
     def gone(self) -> bool:
         return False  # a Mainspring loop keeps what waits for its next driver

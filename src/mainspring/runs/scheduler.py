@@ -22,7 +22,7 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.loop import Clock
@@ -74,6 +74,8 @@ class Scheduler:
         self.current: Run[Any] | None = None
         self.host: Host | None = None
         self.watchdog: Watchdog | None = None
+        self.pumping = False
+        self.after_pump: Callable[[], None] = lambda: None
         self.join_request: Callable[[Run[Any]], Effect[Any]]
         self.tasks: set[Any] = set()
         self._tracing = trace
@@ -110,13 +112,29 @@ class Scheduler:
 
     def pump(self) -> None:
         """One host turn: ticks until nothing is ready or a budget of steps is spent, then the next wake-up."""
-        self._armed = True
+        self._armed = self.pumping = True
         left = self.budget
         while left > 0 and not self.is_idle():
             left -= max(1, self.tick())
-        self._armed = False
+        self._armed = self.pumping = False
+        self.after_pump()
         self.arm()
         self._wake_for_timers()
+
+    def resume_all(self, answers: Iterable[tuple[Run[Any] | None, Any]]) -> None:
+        """Queue many answers that came together, and take the turn for them now if the host allows it."""
+        armed, self._armed = self._armed, True
+        for run, answer in answers:
+            if run is None:
+                continue
+            if run._done:
+                self.late_completions += 1
+            else:
+                self.enqueue(run, RESUME, answer)
+        self._armed = armed
+        if not armed and self.host is not None and not self.is_idle():
+            self._armed = True
+            self.host.now(self.pump)
 
     def _wake_for_timers(self) -> None:
         if self.host is not None:

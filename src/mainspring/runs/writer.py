@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.log import Batch, Guard, Log, LogUnavailable, Operation, Put, Receipt, Refused
 from mainspring.runs.journal import LEASES
-from mainspring.runs.run import FAILURE, RESUME, Run
+from mainspring.runs.run import FAILURE, Run
 
 if TYPE_CHECKING:
     from mainspring.runs.scheduler import Scheduler
@@ -49,6 +49,7 @@ class Writer:
         self._under_way = 0
         self._quiet = asyncio.Event()
         self._quiet.set()
+        scheduler.after_pump = self._planned_flush
         self.on_need: Callable[[], None] = lambda: None  # called when writes wait and there is no lease
         self.on_fenced: Callable[[], None] = lambda: None  # called when the lease turns out to be lost
 
@@ -124,9 +125,12 @@ class Writer:
             return  # the loop is gone, and with it the log: what waits here is decided again after the restart
         self._planned = True
         self._quiet.clear()
-        loop.call_soon(self._planned_flush)
+        if not self._scheduler.pumping:  # else the end of this turn is soon enough, and one turn of the loop sooner
+            loop.call_soon(self._planned_flush)
 
     def _planned_flush(self) -> None:
+        if not self._planned:
+            return
         self._planned = False
         if self._lease_version is None:
             self.on_need()
@@ -172,8 +176,7 @@ class Writer:
     def _shared_result(self, puts: list[Operation], answers: list[tuple[Run[Any] | None, Any]], result: Result) -> None:
         if isinstance(result, Receipt):
             self._attempt = 0
-            for run, answer in answers:
-                self._go_on(run, answer)
+            self._scheduler.resume_all(answers)
         elif isinstance(result, Refused):
             self.on_fenced()
         elif isinstance(result, LogUnavailable):
@@ -193,18 +196,10 @@ class Writer:
             for operations, done, starting in items:
                 self.alone(operations, done, starting)
 
-    def _go_on(self, run: Run[Any] | None, answer: Any) -> None:
-        if run is None:
-            return
-        if run._done:
-            self._scheduler.late_completions += 1
-        else:
-            self._scheduler.enqueue(run, RESUME, answer)
-
     def _single_result(self, run: Run[Any] | None, answer: Any) -> Callable[[Result], None]:
         def decided(result: Result) -> None:
             if isinstance(result, Receipt):
-                self._go_on(run, answer)
+                self._scheduler.resume_all([(run, answer)])
             elif run is not None and not run._done:
                 self._scheduler.enqueue(run, FAILURE, result)
 
