@@ -1,0 +1,123 @@
+// What the JavaScript client promises, told as small stories. The same file runs under Node and in a browser:
+// `run(connect, WebSocket, url, story)` gives back what the story saw.
+
+const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+const stories = {
+  async publishes_and_consumes({ bus, topic }) {
+    const places = await Promise.all([1, 2, 3].map((n) => bus.publish(topic, { n }, { key: "k", headers: { h: "v" } })));
+    const seen = [];
+    for await (const event of bus.subscribe(topic, { group: "g", from: "beginning" })) {
+      seen.push([event.offset, event.payload.n, event.key, event.headers.h, event.attempt, event.ack()]);
+      if (seen.length === 3) break;
+    }
+    return { places: places.map((place) => place.offset), version: places[0].id[14], seen };
+  },
+
+  async refuses_and_gets_again({ bus, topic }) {
+    const attempts = [];
+    await new Promise((resolve) => {
+      bus.subscribe(topic, { group: "g" }, (event) => {
+        attempts.push(event.attempt);
+        if (event.attempt === 1) bus.nack(event, { delayMs: 50, reason: "later" });
+        else resolve(bus.ack(event));
+      });
+      bus.publish(topic, "x");
+    });
+    return attempts;
+  },
+
+  async a_handler_that_throws_refuses_its_event({ bus, topic }) {
+    const errors = [];
+    const attempts = [];
+    await new Promise((resolve) => {
+      bus.subscribe(
+        topic,
+        { group: "g" },
+        async (event) => {
+          attempts.push(event.attempt);
+          if (event.attempt === 1) throw new Error("boom");
+          event.ack();
+          resolve();
+        },
+        (error) => errors.push(error.message),
+      );
+      bus.publish(topic, "x");
+    });
+    return { attempts, errors };
+  },
+
+  async keeps_the_order_of_a_burst({ bus, topic }) {
+    const places = await Promise.all(Array.from({ length: 2_000 }, (_, n) => bus.publish(topic, n)));
+    return places.every((place, n) => place.offset === n + 1);
+  },
+
+  async the_same_id_is_stored_once({ bus, topic }) {
+    const first = await bus.publish(topic, 1, { id: "order-1" });
+    const again = await bus.publish(topic, 1, { id: "order-1" });
+    return [first.offset, again.offset];
+  },
+
+  async tells_why_it_was_refused({ bus }) {
+    const codes = [];
+    await bus.publish("no spaces", 1).catch((error) => codes.push(error.code));
+    await bus.subscribe("no spaces", { group: "g" }).confirmed.catch((error) => codes.push(error.code));
+    const held = bus.subscribe("t", { group: "twice" });
+    try {
+      bus.subscribe("t", { group: "twice" });
+    } catch (error) {
+      codes.push(error.code);
+    }
+    await held.close();
+    return codes;
+  },
+
+  async survives_a_lost_connection({ bus, topic, states }) {
+    const seen = [];
+    const subscription = bus.subscribe(topic, { group: "g", from: "latest" }, (event) => {
+      seen.push(event.payload);
+      event.ack();
+    });
+    await subscription.confirmed;
+    await bus.publish(topic, 1);
+    bus.reconnect();
+    await bus.publish(topic, 2);
+    while (seen.length < 2) await sleep(10);
+    return { seen, opened: states.filter((state) => state === "open").length };
+  },
+
+  async leaves_what_it_did_not_acknowledge({ bus, topic }) {
+    await bus.publish(topic, 1);
+    const first = bus.subscribe(topic, { group: "g" });
+    const event = (await first[Symbol.asyncIterator]().next()).value;
+    await first.close();
+    const second = bus.subscribe(topic, { group: "g" });
+    const again = (await second[Symbol.asyncIterator]().next()).value;
+    return [event.attempt, again.attempt, event.ack(), again.ack()];
+  },
+
+  async a_closed_client_says_so({ bus, topic }) {
+    const publishing = bus.publish(topic, 1);
+    await bus.close();
+    const { offset } = await publishing;
+    return [offset, await bus.publish(topic, 2).catch((error) => error.code), bus.state];
+  },
+
+  async publishes_over_a_killed_node({ bus, topic, tell }) {
+    await bus.publish(topic, 0);
+    await tell("kill");
+    const publishing = Promise.all([1, 2, 3].map((n) => bus.publish(topic, n)));
+    await tell("restart");
+    return (await publishing).map((place) => place.offset);
+  },
+};
+
+export async function run({ connect, WebSocket, url, topic, story, tell }) {
+  const states = [];
+  const bus = connect(url, { ...(WebSocket && { WebSocket }), onState: (state) => states.push(state) });
+  try {
+    return await stories[story]({ bus, topic, states, tell });
+  } finally {
+    await bus.close({ drainMs: 1_000 });
+  }
+}
