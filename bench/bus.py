@@ -1,0 +1,402 @@
+"""How fast the bus is, against NATS JetStream and Redis Streams in the same run.
+
+Prints one JSON object. Payloads have 200 bytes; a node of ours fsyncs before every acknowledgement, always. Peers run
+with their defaults and with fsync before every acknowledgement; the condition stands in their name. Client and server
+share the machine. Goals stand beside the ratios; no time is ever asserted.
+
+- `publish`: one client, as many events under way as it likes (4,096), batched by the client itself; events per second.
+- `end_to_end`: the same with a consumer that acknowledges; until the last one is acknowledged.
+- `load`: 1,000 events per second to ten consumers, as one group and as ten; milliseconds from send to receive.
+- `alone`: one publisher that waits for each answer, against one fsync of this disk.
+- `idle`: publishing while 10,000 other subscriptions are idle, against publishing without them.
+- `audit`: publishing with the audit topic on, against off.
+- `backlog` (`--long`): memory of the node and cost per publish with a long backlog that nobody reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+import re
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from bench import _bus_peers as peers
+from bench._bus_client import BusClient
+from mainspring.loop import run
+
+PAYLOAD = b'"' + b"x" * 198 + b'"'
+UNDER_WAY = 4_096
+BATCH = 256
+ROUNDS = 3
+Result = dict[str, Any]
+
+_OFFSET = re.compile(rb'"offset":(\d+),"attempt"')
+
+
+# -- ours
+
+
+async def publish_ours(port: int, count: int, topic: str = "bench") -> float:
+    client = await BusClient.connect(port)
+    start = time.perf_counter()
+    for n in range(count):
+        client.publish(topic, PAYLOAD)
+        if n % 64 == 63:
+            await client.room(UNDER_WAY)
+    await client.drained()
+    taken = time.perf_counter() - start
+    client.close()
+    return count / taken
+
+
+async def end_to_end_ours(port: int, count: int, topic: str) -> float:
+    consumer, done, got = await BusClient.connect(port), asyncio.get_running_loop().create_future(), 0
+
+    def take(text: bytes) -> None:
+        nonlocal got
+        if not text.startswith(b'{"type":"MESSAGES"'):
+            return
+        offsets = _OFFSET.findall(text)
+        got += len(offsets)
+        consumer.send(
+            b'{"type":"ACK","topic":"%b","partition":0,"group":"g","offset":%b}' % (topic.encode(), offsets[-1])
+        )
+        if got >= count and not done.done():
+            done.set_result(None)
+
+    consumer.on_frame = take
+    subscribe = {"type": "SUBSCRIBE", "topic": topic, "group": "g", "max_inflight": UNDER_WAY, "batch": BATCH}
+    consumer.send(json.dumps(subscribe).encode())
+    await asyncio.sleep(0.2)
+    start = time.perf_counter()
+    await publish_ours(port, count, topic)
+    await done
+    taken = time.perf_counter() - start
+    consumer.close()
+    return count / taken
+
+
+async def alone_ours(port: int, count: int) -> float:
+    """Microseconds of one publish, the median."""
+    client, taken = await BusClient.connect(port), []
+    for _ in range(count):
+        start = time.perf_counter()
+        client.publish("alone", PAYLOAD)
+        await client.drained()
+        taken.append(time.perf_counter() - start)
+    client.close()
+    return statistics.median(taken) * 1e6
+
+
+async def load_ours(port: int, groups: int, seconds: int, rate: int) -> Result:
+    topic, waits = f"load.{groups}", []
+    stamp = re.compile(rb'"payload":"(\d+)')
+    consumers = []
+    for n in range(10):
+        consumer = await BusClient.connect(port)
+        group = f"g{n % groups}".encode()
+
+        def take(text: bytes, consumer: BusClient = consumer, group: bytes = group) -> None:
+            if text.startswith(b'{"type":"MESSAGE"'):
+                found, offset = stamp.search(text), _OFFSET.search(text)
+                assert found is not None and offset is not None
+                waits.append(time.perf_counter_ns() - int(found[1]))
+                consumer.send(
+                    b'{"type":"ACK","topic":"%b","partition":0,"group":"%b","offset":%b}'
+                    % (topic.encode(), group, offset[1])
+                )
+
+        consumer.on_frame = take
+        consumer.send(json.dumps({"type": "SUBSCRIBE", "topic": topic, "group": group.decode()}).encode())
+        consumers.append(consumer)
+    writer = await BusClient.connect(port)
+    await asyncio.sleep(0.3)
+    async for _ in ticks(seconds, rate):
+        writer.publish(topic, b'"%b"' % str(time.perf_counter_ns()).encode().ljust(198, b"."))
+    await writer.drained()
+    await asyncio.sleep(0.5)
+    for client in (*consumers, writer):
+        client.close()
+    return percentiles(waits)
+
+
+# -- JetStream
+
+
+async def _stream(port: int, subject: str) -> tuple[Any, Any]:
+    import nats
+
+    connection = await nats.connect(f"nats://127.0.0.1:{port}")
+    context = connection.jetstream(publish_async_max_pending=UNDER_WAY)
+    await context.add_stream(name=subject.replace(".", "_"), subjects=[subject])
+    return connection, context
+
+
+async def publish_nats(port: int, count: int, topic: str = "bench") -> float:
+    connection, context = await _stream(port, topic)
+    start = time.perf_counter()
+    for _ in range(count):
+        await context.publish_async(topic, PAYLOAD)
+    await context.publish_async_completed()
+    taken = time.perf_counter() - start
+    await connection.close()
+    return count / taken
+
+
+async def end_to_end_nats(port: int, count: int, topic: str) -> float:
+    from nats.js.api import AckPolicy, ConsumerConfig
+
+    connection, context = await _stream(port, topic)
+    settings = ConsumerConfig(ack_policy=AckPolicy.ALL, max_ack_pending=UNDER_WAY)
+    pull = await context.pull_subscribe(topic, "g", config=settings)
+
+    async def consume() -> None:
+        got = 0
+        while got < count:
+            messages = await pull.fetch(BATCH, timeout=5)
+            got += len(messages)
+            await messages[-1].ack()
+
+    start = time.perf_counter()
+    task = asyncio.create_task(consume())
+    for _ in range(count):
+        await context.publish_async(topic, PAYLOAD)
+    await context.publish_async_completed()
+    await task
+    taken = time.perf_counter() - start
+    await connection.close()
+    return count / taken
+
+
+async def load_nats(port: int, groups: int, seconds: int, rate: int) -> Result:
+    from nats.js.api import ConsumerConfig
+
+    topic, waits, connections = f"load.{groups}", [], []
+    connection, context = await _stream(port, topic)
+
+    async def take(message: Any) -> None:
+        waits.append(time.perf_counter_ns() - int(message.data[1:20].rstrip(b".")))
+        await message.ack()
+
+    import nats
+
+    for n in range(10):
+        own = await nats.connect(f"nats://127.0.0.1:{port}")
+        connections.append(own)
+        group = f"g{n % groups}"
+        await own.jetstream().subscribe(
+            topic, queue=group, durable=group, cb=take, manual_ack=True, config=ConsumerConfig(max_ack_pending=1_000)
+        )
+    await asyncio.sleep(0.3)
+    async for _ in ticks(seconds, rate):
+        await context.publish_async(topic, b'"%b"' % str(time.perf_counter_ns()).encode().ljust(198, b"."))
+    await context.publish_async_completed()
+    await asyncio.sleep(0.5)
+    for one in (*connections, connection):
+        await one.close()
+    return percentiles(waits)
+
+
+# -- Redis
+
+
+async def publish_redis(port: int, count: int, topic: str = "bench") -> float:
+    import redis.asyncio
+
+    client = redis.asyncio.Redis(port=port)
+    await client.ping()
+    start = time.perf_counter()
+    for first in range(0, count, BATCH):
+        pipe = client.pipeline(transaction=False)
+        for _ in range(min(BATCH, count - first)):
+            pipe.xadd(topic, {"p": PAYLOAD})
+        await pipe.execute()
+    taken = time.perf_counter() - start
+    await client.aclose()
+    return count / taken
+
+
+async def end_to_end_redis(port: int, count: int, topic: str) -> float:
+    import redis.asyncio
+
+    client = redis.asyncio.Redis(port=port)
+    await client.xgroup_create(topic, "g", id="0", mkstream=True)
+
+    async def consume() -> None:
+        got = 0
+        while got < count:
+            found = await client.xreadgroup("g", "c", {topic: ">"}, count=BATCH, block=1000)
+            for _, entries in found or ():
+                got += len(entries)
+                await client.xack(topic, "g", *[entry[0] for entry in entries])
+
+    start = time.perf_counter()
+    task = asyncio.create_task(consume())
+    await publish_redis(port, count, topic)
+    await task
+    taken = time.perf_counter() - start
+    await client.aclose()
+    return count / taken
+
+
+# -- measuring
+
+
+async def ticks(seconds: int, rate: int) -> AsyncIterator[int]:
+    """Evenly spread; late ones are made up, so that a slow peer cannot slow its own load."""
+    start = time.perf_counter()
+    for n in range(seconds * rate):
+        wait = start + n / rate - time.perf_counter()
+        if wait > 0:
+            await asyncio.sleep(wait)
+        yield n
+
+
+def percentiles(waits: list[int]) -> Result:
+    ordered = sorted(waits)
+    return {
+        "events": len(ordered),
+        "p50_ms": round(ordered[len(ordered) // 2] / 1e6, 2),
+        "p99_ms": round(ordered[len(ordered) * 99 // 100] / 1e6, 2),
+    }
+
+
+Measure = Callable[[int, int, str], Awaitable[float]]
+
+
+def opponents(measures: tuple[Measure, Measure]) -> dict[str, tuple[Any, Measure, float]]:
+    """By name: how to start it, what to measure, and what share of the events it gets (fsync each is slow)."""
+    nats_measure, redis_measure = measures
+    found: dict[str, tuple[Any, Measure, float]] = {}
+    if peers.nats_server():
+        found["jetstream_default"] = (lambda: peers.nats(always=False), nats_measure, 0.5)
+        found["jetstream_always"] = (lambda: peers.nats(always=True), nats_measure, 0.05)
+    if peers.shutil.which("redis-server"):
+        found["redis_everysec"] = (lambda: peers.redis(always=False), redis_measure, 0.5)
+        found["redis_always"] = (lambda: peers.redis(always=True), redis_measure, 0.2)
+    return found
+
+
+async def race(count: int, ours: Measure, measures: tuple[Measure, Measure]) -> Result:
+    """Ours and every opponent in turn, several rounds; medians, and the medians of each round's ratios."""
+    rates: dict[str, list[float]] = {"ours": []}
+    runners = opponents(measures)
+    for n in range(ROUNDS):
+        async with peers.node() as node:
+            rates["ours"].append(await ours(node.port, count, f"r{n}"))
+        for name, (start, measure, share) in runners.items():
+            async with start() as port:
+                rates.setdefault(name, []).append(await measure(port, max(1_000, int(count * share)), f"r{n}"))
+    result: Result = {name: round(statistics.median(values)) for name, values in rates.items()}
+    for name in runners:
+        pairs = zip(rates["ours"], rates[name], strict=True)
+        result[f"times_{name}"] = round(statistics.median(mine / theirs for mine, theirs in pairs), 2)
+    return result
+
+
+async def measure_load(seconds: int) -> Result:
+    result: Result = {}
+    for shape, groups in (("one_group", 1), ("ten_groups", 10)):
+        async with peers.node() as node:
+            entry: Result = {"ours": await load_ours(node.port, groups, seconds, 1_000)}
+        if peers.nats_server():
+            for name, always in (("jetstream_default", False), ("jetstream_always", True)):
+                async with peers.nats(always=always) as port:
+                    entry[name] = await load_nats(port, groups, seconds, 1_000)
+        result[shape] = entry
+    return result
+
+
+async def measure_alone() -> Result:
+    async with peers.node() as node:
+        await alone_ours(node.port, 100)
+        pairs = [(await alone_ours(node.port, 300), peers.fsync_us()) for _ in range(ROUNDS)]
+    return {
+        "publish_us": round(statistics.median(mine for mine, _ in pairs)),
+        "fsync_us": round(statistics.median(disk for _, disk in pairs)),
+        "times_fsync": round(statistics.median(mine / disk for mine, disk in pairs), 2),
+    }
+
+
+async def measure_idle(count: int) -> Result:
+    async with peers.node() as bare, peers.node() as crowded:
+        watcher, confirmed = await BusClient.connect(crowded.port), 0
+
+        def take(text: bytes) -> None:
+            nonlocal confirmed
+            confirmed += text.startswith(b'{"type":"OK"')
+
+        watcher.on_frame = take
+        for n in range(10_000):
+            frame = {"type": "SUBSCRIBE", "topic": f"idle.{n}", "group": "g", "from": {"kind": "latest"}}
+            watcher.send(json.dumps(frame).encode())
+        while confirmed < 10_000:
+            await asyncio.sleep(0.05)
+        pairs = [(await publish_ours(bare.port, count), await publish_ours(crowded.port, count)) for _ in range(ROUNDS)]
+        watcher.close()
+    return {"cost_ratio": round(statistics.median(without / crowd for without, crowd in pairs), 2)}
+
+
+async def measure_audit(count: int) -> Result:
+    async with peers.node() as audited, peers.node(MAINSPRING_AUDIT="false") as silent:
+        pairs = [(await publish_ours(audited.port, count), await publish_ours(silent.port, count)) for _ in range(5)]
+    return {"cost": round(statistics.median(off / on for on, off in pairs) - 1, 3)}
+
+
+async def measure_backlog(count: int) -> Result:
+    async with peers.node() as node:
+        await publish_ours(node.port, 20_000)
+        first, memory = await publish_ours(node.port, 100_000), node.memory_mb()
+        await publish_ours(node.port, count)
+        last = await publish_ours(node.port, 100_000)
+        return {
+            "events": count,
+            "memory_mb_before": round(memory),
+            "memory_mb_after": round(node.memory_mb()),
+            "cost_ratio": round(first / last, 2),
+        }
+
+
+async def main(long: bool) -> Result:
+    count = 100_000
+    result: Result = {
+        "conditions": {
+            "payload_bytes": len(PAYLOAD),
+            "ours": "SQLite WAL, synchronous=FULL: fsync before every acknowledgement",
+            "under_way": UNDER_WAY,
+            "client_batch": BATCH,
+            "cores": os.cpu_count(),
+            "python": platform.python_version(),
+            "loop": type(asyncio.get_running_loop()).__module__,
+        },
+        "skipped": [
+            *([] if peers.nats_server() else ["JetStream: nats-server is not installed"]),
+            *([] if peers.shutil.which("redis-server") else ["Redis: redis-server is not installed"]),
+        ],
+        "goals": {
+            "publish": {"times_jetstream_default": 4, "times_jetstream_always": 30, "times_redis_everysec": 2.5},
+            "end_to_end": "2 times the best peer",
+            "load": "p50 and p99 at most JetStream's",
+            "alone": {"times_fsync": 1.5},
+            "audit": {"cost": 0.1},
+        },
+    }
+    result["publish"] = await race(count, publish_ours, (publish_nats, publish_redis))
+    result["end_to_end"] = await race(count // 2, end_to_end_ours, (end_to_end_nats, end_to_end_redis))
+    result["load"] = await measure_load(30 if long else 10)
+    result["alone"] = await measure_alone()
+    result["idle"] = await measure_idle(count)
+    result["audit"] = await measure_audit(count)
+    if long:
+        result["backlog"] = await measure_backlog(10_000_000)
+    return result
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(main("--long" in sys.argv)), indent=2))
