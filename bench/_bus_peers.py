@@ -88,10 +88,14 @@ async def nats(*, always: bool) -> AsyncIterator[int]:
             yield port
 
 
+def redis_server() -> str | None:
+    return shutil.which("redis-server")
+
+
 @contextlib.asynccontextmanager
 async def redis(*, always: bool) -> AsyncIterator[int]:
     """Redis with its append-only file; `always` syncs before every answer, `everysec` once a second."""
-    program = shutil.which("redis-server")
+    program = redis_server()
     assert program is not None
     with tempfile.TemporaryDirectory(prefix="redis-bench-") as folder:
         port = free_port()
