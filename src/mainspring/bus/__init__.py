@@ -18,6 +18,7 @@ from mainspring.bus.errors import (
     BadFrame,
     BadJson,
     BadOffset,
+    BadSchema,
     BusError,
     Conflict,
     ExpectationFailed,
@@ -25,17 +26,21 @@ from mainspring.bus.errors import (
     LimitReached,
     NotSubscribed,
     RateLimited,
+    SchemaIncompatible,
+    SchemaMismatch,
     TooLarge,
     Unavailable,
     UnknownEvent,
     UnknownGroup,
     UnknownSchedule,
+    UnknownSchema,
     UnknownTopic,
     UnknownType,
 )
 from mainspring.bus.frames import envelope
 from mainspring.bus.partition import key_hash, partition_of
 from mainspring.bus.schedules import Schedule
+from mainspring.bus.schemas import Compatibility, SchemaCheck, SchemaVersion
 from mainspring.bus.session import Session
 from mainspring.bus.start import BEGINNING, LATEST, Start
 from mainspring.bus.topics import AccessList, TopicChange, TopicConfig, encode_topic, parse_topic
@@ -49,10 +54,12 @@ __all__ = [
     "BadFrame",
     "BadJson",
     "BadOffset",
+    "BadSchema",
     "Bus",
     "BusError",
     "Caller",
     "Checker",
+    "Compatibility",
     "Conflict",
     "DeadLetter",
     "ExpectationFailed",
@@ -67,6 +74,10 @@ __all__ = [
     "RateLimited",
     "Readiness",
     "Schedule",
+    "SchemaCheck",
+    "SchemaIncompatible",
+    "SchemaMismatch",
+    "SchemaVersion",
     "Session",
     "Start",
     "Stats",
@@ -77,6 +88,7 @@ __all__ = [
     "UnknownEvent",
     "UnknownGroup",
     "UnknownSchedule",
+    "UnknownSchema",
     "UnknownTopic",
     "UnknownType",
     "Who",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -36,7 +36,8 @@ from mainspring.bus.publisher import Publisher
 from mainspring.bus.redrive import redrive
 from mainspring.bus.retention import Retention
 from mainspring.bus.schedules import Schedule, Schedules
-from mainspring.bus.seal import sealed
+from mainspring.bus.schema_difference import Schema
+from mainspring.bus.schemas import Compatibility, SchemaCheck, Schemas, SchemaVersion
 from mainspring.bus.session import Session
 from mainspring.bus.settle import FutureTicket
 from mainspring.bus.start import Start
@@ -80,6 +81,7 @@ class Bus:
         self.counters = Counters()
         self.topic_table = TopicTable(log, clock, settings)
         self.access = Access(clock, self._settings_of, checker=checker, ttl_ms=settings.checker_ttl_ms)
+        self.schemas = Schemas(log, clock)
         self._log = log
         self._new_id = new_id
         self._audit = Audit(loop, self._write_audit, enabled=settings.audit)
@@ -114,6 +116,7 @@ class Bus:
             self.schedule_table,
             self._audit,
             self.access,
+            self.schemas,
             settings,
             new_id=new_id,
             random=random,
@@ -138,6 +141,7 @@ class Bus:
     async def start(self) -> None:
         """Load topics, groups and schedules; start background work. Call once, on the running asyncio loop."""
         await self.topic_table.start()
+        await self.schemas.start()
         await self.group_table.start()
         await self.schedule_table.start()
         self._housekeeping.start()
@@ -297,7 +301,8 @@ class Bus:
     ) -> list[StoredEvent]:
         """Up to `limit` events from `offset` on (0 and 1: the beginning), ascending. Damaged events are skipped."""
         state = await self._readable(topic, agent, partition)
-        return await read_on(self._log, state.name, partition, max(1, offset), min(limit, MAX_PAGE))
+        found = await read_on(self._log, state.name, partition, max(1, offset), min(limit, MAX_PAGE))
+        return found if state.upcaster is None else [state.upcaster(event) for event in found]
 
     async def offset_at(self, topic: str, partition: int, ts: int) -> int:
         """The lowest offset whose event has `ts` (epoch ms) or later; tail + 1 when there is none."""
@@ -314,7 +319,7 @@ class Bus:
         state = await self._readable(topic, agent)
         await self.topic_table.load(state)
         async for events in follow(self._log, state, after, lambda: self._state == "stopped"):
-            yield events
+            yield events if state.upcaster is None else [state.upcaster(event) for event in events]
 
     async def _readable(self, name: str, agent: Who, partition: int = 0) -> TopicState:
         topic = self.topic_table.get(name)
@@ -362,14 +367,34 @@ class Bus:
         self.topic_table.get(topic)
         return await redrive(self, self._publisher, topic, offsets)
 
+    # -- schemas
+
+    async def register_schema(
+        self, topic: str, schema: Any, *, compatibility: Compatibility | None = None, agent: Who = None
+    ) -> tuple[SchemaVersion, bool]:
+        """Make a JSON Schema or a Python type the latest version of the topic's schema; durable when it returns.
+
+        Gives the version, and whether it is new. Raises SchemaIncompatible with the differences, and BadSchema.
+        """
+        self.access.check_admin(agent, "register schemas")
+        await self.check_access(agent, "publish", topic)
+        return await self.schemas.register(topic, schema, compatibility)
+
+    def check_schema(self, topic: str, schema: Schema, compatibility: Compatibility | None = None) -> SchemaCheck:
+        """Whether `register_schema` would take this, and if not, why. Changes nothing."""
+        return self.schemas.check(topic, schema, compatibility)
+
+    def upcaster(self, topic: str, version: int, step: Callable[[Any], Any]) -> None:
+        """Show events of this version in the shape of the next one: `step` is given a payload and gives the new one."""
+        self.topic_table.add_upcaster(topic, version, step)
+
     # -- schedules
 
     async def put_schedule(self, schedule: Schedule, *, agent: Who = None) -> Schedule:
         """Create or replace the schedule of this name; durable when it returns, with `next_ms` filled in."""
         await self.access.check(self.topic_table.open(schedule.topic).config, "publish", agent)
         check_payload(bytes(schedule.payload))
-        headers = sealed(schedule.headers, agent)
-        return await self.schedule_table.put(msgspec.structs.replace(schedule, headers=headers))
+        return await self.schedule_table.put(self.intake.scheduled(schedule, agent))
 
     def schedules(self) -> list[Schedule]:
         """By name."""

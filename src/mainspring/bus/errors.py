@@ -6,13 +6,21 @@ problem+json and a Python caller as an exception, so its message must make sense
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
 from mainspring.errors import MainspringError
 
 
 class BusError(MainspringError):
-    """A request the bus answers with an error; nothing of it was stored."""
+    """A request the bus answers with an error; nothing of it was stored.
+
+    `details` are further members of the answer, for programs.
+    """
 
     code = "internal"
+    details: Mapping[str, Any] = MappingProxyType({})
 
 
 class BadJson(BusError):
@@ -101,6 +109,38 @@ class UnknownSchedule(BusError):
     """No schedule of this name."""
 
     code = "unknown_schedule"
+
+
+class SchemaMismatch(BusError):
+    """The payload does not fit the schema of its topic; `details` has the path of the fault."""
+
+    code = "schema_mismatch"
+
+    def __init__(self, message: str, *, remedy: str = "", **details: Any) -> None:
+        super().__init__(message, remedy=remedy)
+        self.details = details
+
+
+class BadSchema(BusError, ValueError):
+    """This is no JSON Schema, or one that cannot be used here."""
+
+    code = "bad_schema"
+
+
+class SchemaIncompatible(BusError):
+    """The new schema breaks what the topic's compatibility promises; `details` has the differences."""
+
+    code = "schema_incompatible"
+
+    def __init__(self, message: str, *, remedy: str = "", differences: list[str]) -> None:
+        super().__init__(message, remedy=remedy)
+        self.details = {"differences": differences}
+
+
+class UnknownSchema(BusError):
+    """The topic has no schema, or not this version of it."""
+
+    code = "unknown_schema"
 
 
 class Conflict(BusError):

@@ -209,7 +209,7 @@ def with_corr(frame: bytes, corr: msgspec.Raw) -> bytes:
 
 
 def error_frame(error: BusError, about: str = "", topic: str = "", group: str = "") -> bytes:
-    fields = {"type": "ERROR", "code": error.code, "message": str(error)}
+    fields: dict[str, object] = {"type": "ERROR", "code": error.code, "message": str(error), **error.details}
     if about:
         fields["in_reply_to"] = about
     if topic:

@@ -14,12 +14,21 @@ import msgspec
 
 from mainspring.bus.access import Access, Caller, Who
 from mainspring.bus.audit import Audit
-from mainspring.bus.errors import BadFrame, BusError, ExpectationFailed, RateLimited, TooLarge, Unavailable
+from mainspring.bus.errors import (
+    BadFrame,
+    BusError,
+    ExpectationFailed,
+    RateLimited,
+    SchemaMismatch,
+    TooLarge,
+    Unavailable,
+)
 from mainspring.bus.limits import TokenBucket
 from mainspring.bus.partition import partition_of
 from mainspring.bus.publisher import Publisher, Ticket
-from mainspring.bus.schedules import Schedules
-from mainspring.bus.seal import sealed_text
+from mainspring.bus.schedules import Schedule, Schedules
+from mainspring.bus.schemas import Schemas, TopicSchemas
+from mainspring.bus.seal import sealed, sealed_text
 from mainspring.bus.topic_state import TopicState
 from mainspring.bus.topic_table import TopicTable
 from mainspring.errors import MainspringError
@@ -71,6 +80,7 @@ class Intake:
         schedules: Schedules,
         audit: Audit,
         access: Access,
+        schemas: Schemas,
         settings: Settings,
         *,
         new_id: Callable[[], str],
@@ -82,6 +92,7 @@ class Intake:
         self._schedules = schedules
         self._audit = audit
         self._access = access
+        self._schemas = schemas
         self._settings = settings
         self._new_id = new_id
         self._random = random
@@ -108,7 +119,12 @@ class Intake:
         self._check_rates(topic, bucket, len(events))
         now = self._clock.wall_ms()
         seal = agent.sealed if isinstance(agent, Caller) else b""
-        appends = [self._append(topic, event, now, expect, seal) for event in events]
+        schemas = self._schemas.of(name)
+        if schemas is None:
+            appends = [self._append(topic, event, now, expect, seal) for event in events]
+        else:
+            seals = _stamped(schemas, topic, events, seal)
+            appends = [self._append(topic, event, now, expect, each) for event, each in zip(events, seals, strict=True)]
         delayed = any(event.delay_ms or event.not_before for event in events)
         due = [self._due(event, now) for event in events] if delayed else []
         accepted = Accepted(topic, appends, due)
@@ -128,9 +144,22 @@ class Intake:
             raise Unavailable("the node is stopping", remedy="publish again in a moment")
         topic = self._topics.open(name)
         self._access.check_now(topic.config, "publish", None)
-        append = self._append(topic, event, self._clock.wall_ms(), None, b"")
+        schemas = self._schemas.of(name)
+        seal = b"" if schemas is None else _stamped(schemas, topic, (event,), b"")[0]
+        append = self._append(topic, event, self._clock.wall_ms(), None, seal)
         self._audit.note("publish", topic, append.partition, 0, 1)
         return self._publisher.prepare(topic, [append])
+
+    def scheduled(self, schedule: Schedule, who: Who) -> Schedule:
+        """The schedule as it is kept: its payload fits the topic, its headers say who made it."""
+        headers = sealed(schedule.headers, who)
+        schemas = self._schemas.of(schedule.topic)
+        if schemas is not None:
+            topic = self._topics.open(schedule.topic)
+            stamp = schemas.check(bytes(schedule.payload), headers, tombstones=topic.config.compact)
+            if stamp:
+                headers = {**(headers or {}), **msgspec.json.decode(b"{%b}" % stamp)}
+        return msgspec.structs.replace(schedule, headers=headers)
 
     def partition(self, key: str | None, partitions: int) -> int:
         if key is not None:
@@ -180,6 +209,22 @@ class Intake:
                 batch.append(append)
         earliest = min(due for due in accepted.due if due)
         self._publisher.submit(batch, (accepted.topic,), _Delayed(self._schedules, earliest, accepted, ticket))
+
+
+def _stamped(schemas: TopicSchemas, topic: TopicState, events: Sequence[Offered], seal: bytes) -> list[bytes]:
+    """What to put on the headers of each event, once its payload fits. Raises SchemaMismatch, which names the event."""
+    seals = []
+    tombstones = topic.config.compact
+    for number, event in enumerate(events):
+        try:
+            stamp = schemas.check(bytes(event.payload), event.headers, tombstones=tombstones)
+        except SchemaMismatch as error:
+            if len(events) > 1:
+                error.message = f"event {number} of the batch: {error.message}"
+                error.details = {**error.details, "event": number}
+            raise
+        seals.append(b"%b,%b" % (seal, stamp) if seal and stamp else seal or stamp)
+    return seals
 
 
 class _Delayed:

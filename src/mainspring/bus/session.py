@@ -50,7 +50,6 @@ from mainspring.bus.member import Gate, Member
 from mainspring.bus.metrics import Counters
 from mainspring.bus.publisher import Placed
 from mainspring.bus.schedules import Schedule, Schedules
-from mainspring.bus.seal import sealed
 from mainspring.bus.topic_state import TopicState
 from mainspring.bus.topic_table import TopicTable
 from mainspring.errors import MainspringError
@@ -447,9 +446,10 @@ class Session:
             every=frame.every,
             cron=frame.cron,
             key=frame.key,
-            headers=sealed(frame.headers, self.caller),
+            headers=frame.headers,
         )
-        self._later("SCHEDULE", frame.name, frame.corr, self._parts.schedule_table.put(schedule))
+        kept = self._parts.intake.scheduled(schedule, self.caller)
+        self._later("SCHEDULE", frame.name, frame.corr, self._parts.schedule_table.put(kept))
 
     def _check_schedule(self, name: str) -> None:
         """Who takes a schedule away from its topic needs the right to publish there."""

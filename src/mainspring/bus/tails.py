@@ -8,6 +8,7 @@ read from the log.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -41,7 +42,7 @@ class ReadyEvent:
 class Tail:
     """One partition's end. `offset` is the last durable offset, UNKNOWN until the log was asked."""
 
-    __slots__ = ("budget", "bytes", "events", "first", "head", "offset", "partition", "topic")
+    __slots__ = ("budget", "bytes", "events", "first", "head", "offset", "partition", "topic", "upcast")
 
     def __init__(self, topic: str, partition: int, budget: TailBudget) -> None:
         self.topic = topic
@@ -52,8 +53,11 @@ class Tail:
         self.first = 0  # offset of events[0]
         self.bytes = 0
         self.budget = budget
+        self.upcast: Callable[[StoredEvent], StoredEvent] | None = None
 
     def ready(self, event: StoredEvent) -> ReadyEvent:
+        if self.upcast is not None:
+            event = self.upcast(event)
         return ReadyEvent(event.offset, event.ts, event.key, event.headers, envelope(event, self.head))
 
     def advance(self, offset: int) -> None:

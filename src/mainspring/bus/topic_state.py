@@ -14,6 +14,7 @@ from mainspring.bus.group import Group
 from mainspring.bus.limits import TokenBucket, bucket
 from mainspring.bus.tails import UNKNOWN, Tail, TailBudget
 from mainspring.bus.topics import TopicConfig
+from mainspring.bus.upcasting import Upcaster
 from mainspring.log import Bounds
 
 SYSTEM: Final = "system."
@@ -37,6 +38,7 @@ class TopicState:
         "published",
         "stored",
         "tails",
+        "upcaster",
     )
 
     def __init__(self, config: TopicConfig, budget: TailBudget, now_ms: int, *, stored: bool) -> None:
@@ -52,6 +54,7 @@ class TopicState:
         self.published = 0
         self.delivered = 0
         self.bucket: TokenBucket | None = None
+        self.upcaster: Upcaster | None = None
         self.configure(config, now_ms)
 
     def configure(self, config: TopicConfig, now_ms: int) -> None:
@@ -60,11 +63,19 @@ class TopicState:
         self.bucket = bucket(config.rate_per_second, config.rate_burst, now_ms)
         for partition in range(len(self.tails), config.partitions):
             tail = Tail(self.name, partition, self.budget)
+            tail.upcast = self.upcaster
             self.tails.append(tail)
             if self.loaded:
                 tail.offset = 0
             for group in self.groups.values():
                 group.add_position(tail)
+
+    def read_with(self, upcaster: Upcaster) -> None:
+        """Show old events in today's shape. What is in memory is forgotten: it has the shape of before."""
+        self.upcaster = upcaster
+        for tail in self.tails:
+            tail.upcast = upcaster
+            tail.forget()
 
     def take_bounds(self, bounds: list[Bounds]) -> None:
         """What the log knows of the tails; never older than what was published meanwhile."""

@@ -10,6 +10,7 @@ from mainspring.bus.names import check_name
 from mainspring.bus.tails import TailBudget
 from mainspring.bus.topic_state import TopicState
 from mainspring.bus.topics import TopicChange, TopicConfig, encode_topic, merge_topic, parse_topic
+from mainspring.bus.upcasting import Step, Upcaster
 from mainspring.errors import MainspringError
 from mainspring.log import Batch, Log
 from mainspring.loop import Clock
@@ -32,6 +33,7 @@ class TopicTable:
         self._settings = settings
         self._topics: dict[str, TopicState] = {}
         self._budget = TailBudget()
+        self.upcasters: dict[str, Upcaster] = {}
 
     async def start(self) -> None:
         async for record in self._log.scan(SPACE):
@@ -43,6 +45,8 @@ class TopicTable:
     def _add(self, config: TopicConfig, *, stored: bool) -> TopicState:
         topic = TopicState(config, self._budget, self._clock.now_ms(), stored=stored)
         self._topics[topic.name] = topic
+        if topic.name in self.upcasters:
+            topic.read_with(self.upcasters[topic.name])
         return topic
 
     def all(self) -> list[TopicState]:
@@ -71,6 +75,14 @@ class TopicTable:
             )
         return self._add(TopicConfig(topic=name), stored=False)
 
+    def add_upcaster(self, name: str, version: int, step: Step) -> None:
+        """Turn payloads of this version into payloads of the next when they are read."""
+        check_name("topic", name)
+        upcaster = self.upcasters.setdefault(name, Upcaster(name))
+        upcaster.add(version, step)
+        if name in self._topics:
+            self._topics[name].read_with(upcaster)
+
     async def load(self, topic: TopicState) -> None:
         """Make sure that the topic's tails are known."""
         if not topic.loaded:
@@ -98,7 +110,8 @@ class TopicTable:
     def apply(self, topic: TopicState, group: Group) -> None:
         """The topic's settings as they concern a group."""
         group.ack_timeout_ms = topic.config.ack_timeout_ms or self._settings.ack_timeout_ms
-        limit = topic.config.max_attempts or self._settings.max_attempts
+        said = self.attempts.get((topic.name, group.name))
+        limit = said or topic.config.max_attempts or self._settings.max_attempts
         group.max_attempts = limit if topic.has_dead_letters else 0
 
 

@@ -17,14 +17,14 @@ it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from aiohttp import web
 
-from mainspring.bus import ExpectationFailed
+from mainspring.bus import BusError, ExpectationFailed
 from mainspring.errors import MainspringError
 
 logger = logging.getLogger("mainspring.wire.http")
@@ -50,13 +50,17 @@ STATUS_OF_CODE: Final[dict[str, int]] = {
     "unknown_group": 404,
     "unknown_event": 404,
     "unknown_schedule": 404,
+    "unknown_schema": 404,
     "method_not_allowed": 405,
     "not_acceptable": 406,
     "conflict": 409,
+    "schema_incompatible": 409,
     "already_subscribed": 409,
     "too_large": 413,
     "unsupported_media_type": 415,
     "bad_payload": 422,
+    "bad_schema": 422,
+    "schema_mismatch": 422,
     "rate_limited": 429,
     "limit_reached": 503,
     "internal": 500,
@@ -110,6 +114,10 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str
     detail: str
     remedy: str = ""
+    path: str | msgspec.UnsetType = msgspec.UNSET  # where a payload does not fit its schema, as a JSON Pointer
+    version: int | msgspec.UnsetType = msgspec.UNSET  # of that schema
+    event: int | msgspec.UnsetType = msgspec.UNSET  # which event of a batch, from 0
+    differences: list[str] | msgspec.UnsetType = msgspec.UNSET  # why a schema is not compatible
 
 
 def bad_query(message: str, remedy: str = "") -> HttpProblem:
@@ -132,7 +140,12 @@ def status_of(error: MainspringError) -> int:
 
 
 def problem_response(
-    status: int, code: str, message: str, remedy: str = "", headers: dict[str, str] | None = None
+    status: int,
+    code: str,
+    message: str,
+    remedy: str = "",
+    headers: dict[str, str] | None = None,
+    details: Mapping[str, Any] | None = None,
 ) -> web.Response:
     """One problem document. `code` also names its type, so that two kinds of 400 can be told apart."""
     sent = dict(headers or {})
@@ -146,6 +159,7 @@ def problem_response(
         message=message,
         detail=f"{message.rstrip('.')}: {remedy}" if remedy else message,
         remedy=remedy,
+        **(details or {}),
     )
     return web.Response(status=status, body=msgspec.json.encode(document), content_type=PROBLEM_TYPE, headers=sent)
 
@@ -158,7 +172,8 @@ def _response_of(error: MainspringError) -> web.Response:
         headers["Retry-After"] = str(max(1, -(-wait_ms // 1000)))
     if status == 500:
         logger.error("an HTTP request failed: %s", error, exc_info=error)
-    return problem_response(status, error.code, error.message, error.remedy, headers)
+    details = error.details if isinstance(error, BusError) else None
+    return problem_response(status, error.code, error.message, error.remedy, headers, details)
 
 
 def _response_of_aiohttp(request: web.Request, error: web.HTTPException) -> web.StreamResponse:

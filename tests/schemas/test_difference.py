@@ -1,0 +1,215 @@
+"""Whether data of one schema can be read with another: told with the place and the reason, and never wrongly yes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jsonschema_rs
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mainspring.bus.schema_difference import differences
+from mainspring.bus.schema_validator import schema_of
+
+
+def obj(required: list[str] | None = None, /, **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": required or []}
+
+
+STRING, INTEGER, NUMBER = {"type": "string"}, {"type": "integer"}, {"type": "number"}
+
+READABLE = {
+    "the same": (obj(["a"], a=STRING), obj(["a"], a=STRING)),
+    "an optional property more": (obj(a=STRING), obj(a=STRING, b=INTEGER)),
+    "a property less": (obj(a=STRING, b=INTEGER), obj(a=STRING)),
+    "required no longer": (obj(["a"], a=STRING), obj(a=STRING)),
+    "integer read as number": (obj(a=INTEGER), obj(a=NUMBER)),
+    "one value more in an enum": ({"enum": ["a"]}, {"enum": ["a", "b"]}),
+    "an enum read as text": ({"enum": ["a", "b"]}, STRING),
+    "values that fit the pattern": ({"enum": ["ab", "ac"]}, {"type": "string", "pattern": "^a", "maxLength": 2}),
+    "mixed values read by alternatives": ({"enum": ["a", 1]}, {"anyOf": [STRING, INTEGER]}),
+    "wider bounds": ({"type": "integer", "minimum": 1}, {"type": "integer", "exclusiveMinimum": 0}),
+    "null allowed now": (STRING, {"type": ["string", "null"]}),
+    "null allowed by alternatives": (STRING, {"anyOf": [STRING, {"type": "null"}]}),
+    "two types, two alternatives": ({"type": ["string", "null"]}, {"anyOf": [STRING, {"type": "null"}]}),
+    "alternatives, two types": ({"anyOf": [STRING, {"type": "null"}]}, {"type": ["null", "string"]}),
+    "anything": ({"type": "object"}, {}),
+    "a reference": ({"$ref": "#/$defs/X", "$defs": {"X": obj(["a"], a=STRING)}}, obj(["a"], a=STRING)),
+    "items": ({"type": "array", "items": INTEGER, "minItems": 2}, {"type": "array", "items": NUMBER}),
+    "titles differ": ({"type": "string", "title": "A"}, {"type": "string", "title": "B", "description": "x"}),
+    "parts that belong together": ({"allOf": [obj(["a"], a=STRING), obj(["b"], b=STRING)]}, obj(["a", "b"])),
+    "multiples": ({"type": "integer", "multipleOf": 6}, {"type": "integer", "multipleOf": 3}),
+    "whole numbers": (INTEGER, {"type": "number", "multipleOf": 1}),
+}
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_what_can_be_read_has_no_differences(name: str) -> None:
+    writer, reader = READABLE[name]
+    assert differences(writer, reader) == []
+
+
+UNREADABLE = {
+    "a new required property": (obj(a=STRING), obj(["b"], a=STRING, b=STRING), "/b", "requires"),
+    "another type": (obj(a=STRING), obj(a=INTEGER), "/a", "takes only integer"),
+    "number read as integer": (NUMBER, INTEGER, "", "number"),
+    "a value less in an enum": ({"enum": ["a", "b"]}, {"enum": ["a"]}, "", '"b"'),
+    "text read as enum": (STRING, {"enum": ["a"]}, "", "takes only"),
+    "closed": (obj(a=STRING, b=STRING), {**obj(a=STRING), "additionalProperties": False}, "/b", "declares"),
+    "deep": (
+        obj(a=obj(b={"type": "array", "items": STRING})),
+        obj(a=obj(b={"type": "array", "items": INTEGER})),
+        "/a/b/*",
+        "",
+    ),
+    "tighter": ({"type": "integer", "minimum": 0}, {"type": "integer", "minimum": 1}, "", "minimum"),
+    "tighter by equality": ({"type": "number", "minimum": 0}, {"type": "number", "exclusiveMinimum": 0}, "", "minimum"),
+    "shorter": (STRING, {"type": "string", "maxLength": 5}, "", "maxLength"),
+    "another pattern": ({"type": "string", "pattern": "a"}, {"type": "string", "pattern": "b"}, "", "pattern"),
+    "null no longer": ({"type": ["string", "null"]}, STRING, "", "null"),
+    "fewer alternatives": ({"anyOf": [STRING, INTEGER]}, {"anyOf": [STRING, {"type": "null"}]}, "", "alternatives"),
+    "more items": ({"type": "array"}, {"type": "array", "maxItems": 3}, "", "maxItems"),
+    "unique": ({"type": "array"}, {"type": "array", "uniqueItems": True}, "", "twice"),
+    "what cannot be told": (STRING, {"type": "string", "not": {"const": "x"}}, "", "cannot be told"),
+    "overlapping, only one": (STRING, {"oneOf": [STRING, {"type": "string", "maxLength": 3}]}, "", "exactly one"),
+    "a name with a slash": (obj(**{"a/b": STRING}), obj(**{"a/b": INTEGER}), "/a~1b", ""),
+    "closed within a part": (
+        obj(a=STRING, b=STRING),
+        {"allOf": [{"properties": {"a": STRING}, "additionalProperties": False}, {"properties": {"b": STRING}}]},
+        "/b",
+        "declares",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_what_cannot_be_read_is_named_with_place_and_reason(name: str) -> None:
+    writer, reader, path, reason = UNREADABLE[name]
+    found = differences(writer, reader)
+    assert [each for each in found if each.path == path and reason in each.reason], found
+
+
+def test_recursive_schemas_are_compared_to_the_end() -> None:
+    tree = {
+        "$defs": {"Node": {**obj(["v"], v=INTEGER), "properties": {"v": INTEGER, "next": {"$ref": "#/$defs/Node"}}}},
+        "$ref": "#/$defs/Node",
+    }
+    wider = msgspec.json.decode(msgspec.json.encode(tree).replace(b'"integer"', b'"number"'))
+    assert differences(tree, tree) == []
+    assert differences(tree, wider) == []
+    assert [each.path for each in differences(wider, tree)] == ["/v", "/next/v"]
+    assert differences({"$ref": "#"}, STRING) != []
+
+
+def test_many_alternatives_within_alternatives_do_not_blow_up() -> None:
+    def nested(kind: str, depth: int) -> Any:
+        inner = {"type": kind} if depth == 0 else nested(kind, depth - 1)
+        return {
+            "anyOf": [obj([str(depth)], **{str(depth): inner}), {"type": "array", "items": inner}, {"type": "null"}]
+        }
+
+    assert differences(nested("integer", 12), nested("number", 12)) == []
+    assert differences(nested("number", 12), nested("integer", 12)) != []
+
+
+@dataclass
+class Before:
+    sku: int
+    note: str = ""
+
+
+@dataclass
+class After:
+    sku: float
+    note: str = ""
+    lines: list[Before] | None = None
+    state: Literal["new", "old"] = "new"
+
+
+def test_python_types_are_compared_by_their_schemas() -> None:
+    before, after = schema_of(Before), schema_of(After)
+    assert differences(before, after) == []
+    assert [each.path for each in differences(after, before)] == ["/sku"]
+
+
+# -- never wrongly yes: whatever the writer allows, a reader without differences accepts
+
+scalars = st.one_of(
+    st.sampled_from([{"type": name} for name in ("string", "integer", "number", "boolean", "null")]),
+    st.builds(lambda low: {"type": "integer", "minimum": low}, st.integers(-2, 3)),
+    st.builds(lambda low: {"type": "number", "exclusiveMaximum": low}, st.integers(-2, 3)),
+    st.builds(lambda size: {"type": "string", "maxLength": size}, st.integers(0, 2)),
+    st.builds(
+        lambda values: {"enum": values}, st.lists(st.sampled_from(["a", "bb", 1, 2, None]), min_size=1, unique=True)
+    ),
+    st.sampled_from([{"type": ["string", "null"]}, {"type": ["integer", "boolean"]}, {"const": "a"}, {}]),
+)
+
+
+def _larger(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    names = st.sampled_from(["p", "q", "r"])
+    return st.one_of(
+        st.builds(
+            lambda properties, required, more: {
+                "type": "object",
+                "properties": properties,
+                "required": sorted(required),
+                **({} if more is None else {"additionalProperties": more}),
+            },
+            st.dictionaries(names, inner, max_size=3),
+            st.sets(names, max_size=2),
+            st.sampled_from([None, False, True]),
+        ),
+        st.builds(lambda items, most: {"type": "array", "items": items, "maxItems": most}, inner, st.integers(0, 2)),
+        st.builds(
+            lambda word, parts: {word: parts},
+            st.sampled_from(["anyOf", "oneOf", "allOf"]),
+            st.lists(inner, min_size=1, max_size=2),
+        ),
+    )
+
+
+schemas = st.recursive(scalars, _larger, max_leaves=5)
+leaves = st.sampled_from(["", "a", "bb", "ccc", -3, 0, 1, 2, 5, 1.5, True, None])
+values = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=2), st.dictionaries(st.sampled_from(["p", "q", "r"]), inner, max_size=3)
+    ),
+    max_leaves=4,
+)
+
+
+def undeclared(schema: Any, value: Any) -> bool:
+    """Whether an object of the value holds a member its own schema says nothing about."""
+    if isinstance(schema, bool):
+        return False
+    parts = [part for word in ("anyOf", "oneOf", "allOf") for part in schema.get(word, ())]
+    if parts:
+        return any(undeclared(part, value) for part in parts)
+    if isinstance(value, dict):
+        known = schema.get("properties", {})
+        return any(name not in known or undeclared(known[name], each) for name, each in value.items())
+    if isinstance(value, list):
+        return any(undeclared(schema.get("items", {}), each) for each in value)
+    return False
+
+
+@settings(max_examples=1500, suppress_health_check=list(HealthCheck))
+@given(schemas, schemas, st.lists(values, min_size=1, max_size=12))
+def test_no_difference_means_that_everything_written_can_be_read(writer: Any, reader: Any, samples: list[Any]) -> None:
+    if differences(writer, reader):
+        return
+    writes, reads = jsonschema_rs.validator_for(writer), jsonschema_rs.validator_for(reader)
+    for value in samples:
+        if writes.is_valid(value) and not undeclared(writer, value):
+            assert reads.is_valid(value), (writer, reader, value)
+
+
+@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@given(schemas)
+def test_every_schema_reads_itself(schema: Any) -> None:
+    assert differences(schema, schema) == []
