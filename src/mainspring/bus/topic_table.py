@@ -34,6 +34,7 @@ class TopicTable:
         self._topics: dict[str, TopicState] = {}
         self._budget = TailBudget()
         self.upcasters: dict[str, Upcaster] = {}
+        self.attempts: dict[tuple[str, str], int] = {}  # (topic, group): what its consumer says about max_attempts
 
     async def start(self) -> None:
         async for record in self._log.scan(SPACE):
