@@ -11,18 +11,65 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from mainspring.app import App as App
+    from mainspring.app import Event as Event
     from mainspring.errors import MainspringError as MainspringError
+    from mainspring.kernel import Blob as Blob
+    from mainspring.kernel import Context as Context
     from mainspring.kernel import Fail as Fail
     from mainspring.kernel import RestartPolicy as RestartPolicy
+    from mainspring.runs import Ask as Ask
+    from mainspring.runs import Effect as Effect
+    from mainspring.runs import Perform as Perform
+    from mainspring.runs import Publish as Publish
+    from mainspring.runs import Sleep as Sleep
+    from mainspring.runs import Spawn as Spawn
+    from mainspring.runs import WaitEvent as WaitEvent
+    from mainspring.runs import WaitSignal as WaitSignal
+    from mainspring.runs import end as end
+    from mainspring.runs import resume as resume
+    from mainspring.runs import tail as tail
 
 _HOMES: Final = {
     "App": "mainspring.app",
+    "Ask": "mainspring.runs",
+    "Blob": "mainspring.kernel",
+    "Context": "mainspring.kernel",
+    "Effect": "mainspring.runs",
+    "Event": "mainspring.app",
     "Fail": "mainspring.kernel",
     "MainspringError": "mainspring.errors",
+    "Perform": "mainspring.runs",
+    "Publish": "mainspring.runs",
     "RestartPolicy": "mainspring.kernel",
+    "Sleep": "mainspring.runs",
+    "Spawn": "mainspring.runs",
+    "WaitEvent": "mainspring.runs",
+    "WaitSignal": "mainspring.runs",
+    "end": "mainspring.runs",
+    "resume": "mainspring.runs",
+    "tail": "mainspring.runs",
 }
 
-__all__ = ["App", "Fail", "MainspringError", "RestartPolicy"]
+__all__ = [
+    "App",
+    "Ask",
+    "Blob",
+    "Context",
+    "Effect",
+    "Event",
+    "Fail",
+    "MainspringError",
+    "Perform",
+    "Publish",
+    "RestartPolicy",
+    "Sleep",
+    "Spawn",
+    "WaitEvent",
+    "WaitSignal",
+    "end",
+    "resume",
+    "tail",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""A node: one process's loop, log and parts, booted in seven phases and stopped in three steps.
+"""A node: the parts of one process with their sockets, booted in seven phases and stopped in three steps.
 
 Boot is a straight line: LOAD the program and open the log, DISCOVER what the program handles, BUILD the indexes, SPAWN
 the actors, ATTACH their listeners, ADAPT (open the sockets), READY. Everything that is acquired says at once how to
@@ -15,31 +15,19 @@ import importlib
 import ipaddress
 import logging
 import os
-import random
 import ssl
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
-import uuid_utils
 from aiohttp import web
 
 from mainspring.app import App
-from mainspring.beats import Driver, Heartbeat, TopicInlet
-from mainspring.bus import Bus, Checker
+from mainspring.bus import Checker
 from mainspring.bus.tokens import TokenBook, read_tokens
-from mainspring.capabilities import kernel_capabilities
-from mainspring.capabilities.beat import beat
-from mainspring.capabilities.run import BusPort, KernelPort, run
-from mainspring.errors import BootError, MainspringError
-from mainspring.kernel import Kernel, RestartPolicy
-from mainspring.log import Log, open_engine
-from mainspring.loop import Clock, Loop, MonotonicClock, SlowTurn
-from mainspring.message import Message, encode_data
-from mainspring.runs import Runtime
+from mainspring.core import BootFailure, Core
+from mainspring.errors import BootError
+from mainspring.loop import SlowTurn
 from mainspring.settings import Settings
 from mainspring.wire.client_js import add_client_js
 from mainspring.wire.dashboard import Dashboard
@@ -54,145 +42,25 @@ from mainspring.wire.websocket import add_websocket
 logger = logging.getLogger("mainspring.node")
 
 
-class BootFailure(BootError):
-    """Boot stopped in `phase`; everything before it was undone."""
-
-    def __init__(self, phase: str, cause: Exception) -> None:
-        if isinstance(cause, MainspringError):
-            super().__init__(f"boot failed in phase {phase}: {cause.message}", remedy=cause.remedy, code=cause.code)
-        else:
-            super().__init__(f"boot failed in phase {phase}: {type(cause).__name__}: {cause}")
-        self.phase = phase
-
-
-class Node:
-    """Owns the parts of one process: `boot` it, then `drain` it. A node is used once.
+class Node(Core):
+    """Owns the parts of one process and its sockets: `boot` it, then `drain` it. A node is used once.
 
     `program` is an App, or `MODULE:APP` text that says where one is. `checker` is asked who may use a topic, in place
     of the App's own.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        program: App | str | None = None,
-        *,
-        clock: Clock | None = None,
-        chance: Callable[[], float] = random.random,
-        new_id: Callable[[], str] = lambda: str(uuid_utils.uuid7()),
-        checker: Checker | None = None,
-    ) -> None:
-        self.settings = settings
-        self.clock: Clock = clock or MonotonicClock()
-        self.loop = Loop(
-            self.clock,
-            max_turns_per_slice=settings.max_turns_per_slice,
-            slow_turn_ms=settings.slow_turn_ms,
-            on_slow_turn=self._note_slow_turn,
-        )
+    def __init__(self, settings: Settings, program: App | str | None = None, *, checker: Checker | None = None) -> None:
+        super().__init__(settings, checker=checker, program=program if isinstance(program, str) else "")
         self._slow_turns: deque[SlowTurnSeen] = deque(maxlen=SLOW_TURNS)
-        self.app: App | None = None
         self._program = program
-        self._chance = chance
-        self._new_id = new_id
-        self._checker = checker
-        self._undo = AsyncExitStack()
-        self._on_shutdown: Callable[[], None] = lambda: None
 
-    async def boot(self) -> Message:
-        """Start everything; gives the Sys.BootComplete message. Raises BootFailure, with everything undone."""
-        phases = ["LOAD"]
-        try:
-            await self._load()
-            phases = self.kernel.phases
-            await self._undo_later(self.bus.start, self.bus.stop)
-            await self._undo_later(self.kernel.start, self.kernel.stop)
-            await self._undo_later(self.runtime.start_service, self.runtime.stop_service)
-            await self._start_beats()
-            self.kernel.enter_phase("ADAPT")
-            return self.kernel.ready(await self._adapt())
-        except Exception as error:
-            await self._undo.aclose()
-            raise BootFailure(phases[-1], error) from error
-
-    def on_shutdown(self, callback: Callable[[], None]) -> None:
-        """What to call when a client asks the node to stop."""
-        self._on_shutdown = callback
-
-    async def drain(self) -> None:
-        """Stop intake; finish what was accepted; give back leases, sockets and files. Each step within `drain_ms`."""
-        await self._bounded("stop intake", self.ndjson.quiesce(), self.site.stop())
-        await self._bounded("finish", self.kernel.drain(self.settings.drain_ms), self.bus.drain())
-        await self._bounded("give back", self._undo.aclose())
-
-    # The phases
-
-    async def _load(self) -> None:
-        settings = self.settings
-        self._tokens = read_tokens(settings.tokens, settings.tokens_file)
-        _refuse_open_doors(settings, self._tokens)
+    async def _prepare(self) -> None:
+        self._tokens = read_tokens(self.settings.tokens, self.settings.tokens_file)
+        _refuse_open_doors(self.settings, self._tokens)
         self.app = load_program(self._program)
-        self.loop.attach()
-        self._undo.callback(self.loop.detach)
-        self.log = Log(open_engine(settings.engine, settings.data, self.clock))
-        await self._undo_later(self.log.open, self.log.close)
-        self.bus = Bus(
-            self.log,
-            self.clock,
-            self.loop,
-            settings=settings,
-            new_id=self._new_id,
-            random=self._chance,
-            checker=self._checker or (self.app.checker if self.app else None),
-        )
-        self.kernel = Kernel(
-            loop=self.loop,
-            log=self.log,
-            default_timeout_ms=settings.request_timeout_ms,
-            data_dir=settings.data,
-            restart=self.app.restart if self.app else RestartPolicy(),
-            publisher=self._publish,
-            on_shutdown=lambda: self._on_shutdown(),
-        )
-        self.kernel.enter_phase("LOAD")
-        self.runtime = Runtime(clock=self.clock, loop=self.loop, log=self.log, slow_step_ms=settings.slow_turn_ms)
-        port = BusPort(self.bus)
-        self.runtime.connect(ask=KernelPort(self.kernel), publish=port, events=port)
-        self.heartbeat = Heartbeat(
-            self.log,
-            program=self._program if isinstance(self._program, str) else "",
-            retain_beats=settings.retained_beats or None,
-            slow_enzyme_ms=settings.slow_enzyme_ms,
-        )
-        self.kernel.register(*kernel_capabilities(self.kernel), run(self.kernel, self.runtime), beat(self.heartbeat))
-        if self.app is not None:
-            self.app.install_runs(self.runtime)
-            self.app.beats.install(self.heartbeat)
-            self.kernel.register(*self.app.capabilities(self.kernel.ids_taken))
 
-    async def _start_beats(self) -> None:
-        await self.heartbeat.open()
-        self._undo.push_async_callback(self.heartbeat.aclose)
-        driver = Driver(self.heartbeat, self.loop, interval_ms=self.settings.beat_interval_ms or None)
-        for declared in self.app.beats.topics if self.app else ():
-            await self.bus.ensure_topic(declared.topic)
-            self.heartbeat.add_inlet(TopicInlet(self.log, declared.topic, target=declared.target))
-            self._in_background(self._wake_on_events(driver, declared.topic))
-        driver.start()
-        self._undo.push_async_callback(driver.stop)
-
-    async def _wake_on_events(self, driver: Driver, topic: str) -> None:
-        async for _ in self.bus.follow(topic):
-            driver.wake()
-
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-
-        async def end() -> None:
-            task.cancel()
-            await asyncio.wait([task])
-
-        self._undo.push_async_callback(end)
+    async def _stop_intake(self) -> None:
+        await asyncio.gather(self.ndjson.quiesce(), self.site.stop())
 
     async def _adapt(self) -> list[str]:
         """Open the sockets; gives their addresses."""
@@ -241,26 +109,9 @@ class Node:
     def _identify(self) -> Identify:
         return TokenDoor(self._tokens, self.clock, self._new_id).identify if self._tokens else claimed_agent
 
-    def _note_slow_turn(self, slow: SlowTurn) -> None:
+    def _on_slow_turn(self, slow: SlowTurn) -> None:
         self._slow_turns.append(SlowTurnSeen(self.clock.wall_ms(), slow.name, slow.duration_ms, slow.limit_ms))
         logger.warning("slow turn: %s", slow)
-
-    async def _publish(self, topic: str, payload: Any, **options: Any) -> Any:
-        return await self.bus.publish(topic, bytes(encode_data(payload)), **options)
-
-    # Stopping
-
-    async def _undo_later(self, start: Callable[[], Awaitable[Any]], stop: Callable[[], Awaitable[Any]]) -> None:
-        await start()
-        self._undo.push_async_callback(stop)
-
-    async def _bounded(self, step: str, *work: Awaitable[Any]) -> None:
-        limit_s = self.settings.drain_ms / 1000
-        try:
-            async with asyncio.timeout(limit_s):
-                await asyncio.gather(*work)
-        except TimeoutError:
-            logger.warning("%s took longer than %g s and was cut short", step, limit_s)
 
     def _socket_path(self, given: str, name: str) -> Path:
         if given:
@@ -329,3 +180,6 @@ def _tls(settings: Settings) -> ssl.SSLContext | None:
             remedy="tls_cert and tls_key name PEM files that belong together and that the node may read",
         ) from None
     return context
+
+
+__all__ = ["BootFailure", "Node", "load_program"]

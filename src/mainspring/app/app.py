@@ -1,9 +1,9 @@
 """App: what a program declares. Decorators note; nothing runs until a node or a kernel reads the notes.
 
-Handlers of messages, programs of runs, answers to effects and enzymes of beats are all declared here. Handlers that
-share the first segment of their type form one capability with one actor: `Stock.Reserve` and `Stock.Count` take turns,
-`Order.Place` waits for neither. Declarations are plain data (`app.handlers`, `app.programs`, `app.beats`, ...), so that
-whoever boots the app can look before anything is started.
+Handlers of messages, consumers of topics, schedules, programs of runs, answers to effects and enzymes of beats are all
+declared here. Handlers that share the first segment of their type form one capability with one actor: `Stock.Reserve`
+and `Stock.Count` take turns, `Order.Place` waits for neither. Declarations are plain data (`app.handlers`,
+`app.consumers`, `app.programs`, ...), so that whoever boots the app can look before anything is started.
 """
 
 from __future__ import annotations
@@ -11,60 +11,58 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, Literal, TypeVar, overload
 
+from mainspring.app.capabilities import joined
+from mainspring.app.declared import (
+    Backoff,
+    Declared,
+    DeclaredAnswer,
+    DeclaredConsumer,
+    DeclaredProgram,
+    DeclaredSchedule,
+    consumer_from,
+    schedule_from,
+)
+from mainspring.app.duration import Duration, duration_ms
+from mainspring.app.hooks import Hooks, Lifespan
 from mainspring.beats import BeatsProgram
 from mainspring.beats.program import TargetOf
-from mainspring.bus import Checker
+from mainspring.bus import LATEST, Checker, Start
 from mainspring.capabilities import kernel_capabilities
-from mainspring.kernel import Capability, CapabilityError, Handler, Kernel, RestartPolicy, handler_from
+from mainspring.kernel import Capability, Kernel, RestartPolicy, handler_from
 from mainspring.kernel.capability import Isolation
 from mainspring.runs import Effect, Runtime
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True)
-class Declared:
-    """One decorated function, and what was said about its capability."""
-
-    handler: Handler
-    durable: bool | None = None
-    isolation: Isolation | None = None
-    memory_mb: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DeclaredProgram:
-    """A program that runs are made of."""
-
-    function: Callable[..., Any]
-    name: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DeclaredAnswer:
-    """A function that answers an effect."""
-
-    effect: type[Effect[Any]]
-    function: Callable[..., Any]
-    strict: bool = False
-    timeout_ms: float | None = None
-
-
 @dataclass
 class App:
-    """A named set of handlers. `restart` is the policy of every capability that does not bring its own."""
+    """A named program. `restart` is the policy of every capability that does not bring its own.
+
+    `state` is for what handlers share (a database, a client): set it in a start function or in the lifespan, an
+    async context manager around the life of the node that gets the app.
+    """
 
     name: str
     restart: RestartPolicy = field(default_factory=RestartPolicy)
     checker: Checker | None = None  # asked who may use a topic: (topic, action, {agent, scopes}) -> bool
+    lifespan: Lifespan | None = field(default=None, repr=False)
+    state: SimpleNamespace = field(default_factory=SimpleNamespace, repr=False)
     handlers: list[Declared] = field(default_factory=list, repr=False)
     low_level: list[Capability] = field(default_factory=list, repr=False)
     order: list[str] = field(default_factory=list, repr=False)  # capability ids as they were first mentioned
     programs: list[DeclaredProgram] = field(default_factory=list, repr=False)
     answers: list[DeclaredAnswer] = field(default_factory=list, repr=False)
     beats: BeatsProgram = field(default_factory=BeatsProgram, repr=False)
+    consumers: list[DeclaredConsumer] = field(default_factory=list, repr=False)
+    schedules: list[DeclaredSchedule] = field(default_factory=list, repr=False)
+    hooks: Hooks = field(default_factory=Hooks, repr=False)
+
+    def __post_init__(self) -> None:
+        self.hooks.lifespan = self.lifespan
 
     def command(
         self,
@@ -121,6 +119,84 @@ class App:
             )
         )
         self.order.append(id)
+
+    # Topics and schedules
+
+    def consumer(
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        max_attempts: int | None = None,
+        max_inflight: int | None = None,
+        from_: Literal["beginning", "latest"] | int = "beginning",
+        concurrency: int = 1,
+        backoff: Duration = "200ms",
+        max_backoff: Duration = "1m",
+    ) -> Callable[[F], F]:
+        """Consume a topic: `(event: Event[T])`, called for each event, `concurrency` of them at a time.
+
+        Returning acknowledges; raising refuses with the error's text, and the event comes again after `backoff`,
+        doubled with each attempt up to `max_backoff`, until it is a dead letter after `max_attempts` deliveries (the
+        topic's number unless given). `group` is the app's name unless given; `from_` says where a new group starts:
+        at the beginning, behind the latest event, or at an offset. `max_inflight` events are held at a time.
+        """
+        names = sys._getframe(1).f_locals
+
+        def decorate(function: F) -> F:
+            declared = consumer_from(
+                topic,
+                function,
+                group=group or self.name,
+                max_attempts=max_attempts,
+                max_inflight=max_inflight,
+                from_=_start(from_),
+                concurrency=concurrency,
+                backoff=Backoff(duration_ms(backoff), duration_ms(max_backoff)),
+                local_names=names,
+            )
+            self.consumers.append(declared)
+            return function
+
+        return decorate
+
+    def every(
+        self, interval: Duration, *, name: str | None = None, max_attempts: int | None = None
+    ) -> Callable[[F], F]:
+        """Call a function again and again: "5m", "1h30m". The first time is one interval after it was first served.
+
+        The next time is kept in the log. A restart neither loses nor doubles a call; times that passed while nothing
+        ran are made up once. A call that fails is tried again with back-off.
+        """
+        return self._schedule(every=interval, cron=None, name=name, max_attempts=max_attempts)
+
+    def cron(self, line: str, *, name: str | None = None, max_attempts: int | None = None) -> Callable[[F], F]:
+        """Call a function when a cron line says so: minute, hour, day of month, month, day of week, in UTC."""
+        return self._schedule(every=None, cron=line, name=name, max_attempts=max_attempts)
+
+    def _schedule(
+        self, *, every: Duration | None, cron: str | None, name: str | None, max_attempts: int | None
+    ) -> Callable[[F], F]:
+        def decorate(function: F) -> F:
+            declared = schedule_from(
+                function, every=every, cron=cron, name=name, max_attempts=max_attempts, backoff=Backoff()
+            )
+            self.schedules.append(declared)
+            return function
+
+        return decorate
+
+    # Starting and stopping
+
+    def on_start(self, function: F) -> F:
+        """Call this when the node starts, before anything is handled; it may take the app."""
+        self.hooks.on_start.append(function)
+        return function
+
+    def on_stop(self, function: F) -> F:
+        """Call this when the node has finished everything; it may take the app."""
+        self.hooks.on_stop.append(function)
+        return function
 
     # Runs
 
@@ -194,14 +270,7 @@ class App:
         `reserved` are the ids the node already has. Commands and queries cannot join those; event handlers can hear
         what they say, in a capability of their own.
         """
-        segments: dict[str, list[Declared]] = {}
-        for declared in self.handlers:
-            segments.setdefault(declared.handler.type.partition(".")[0], []).append(declared)
-        for capability in self.low_level:
-            if capability.id in reserved:
-                raise CapabilityError(f"capability {capability.id!r} is built in", remedy="choose another id")
-        joined = [self._join(name, declared, reserved) for name, declared in segments.items()]
-        return sorted([*joined, *self.low_level], key=self._position)
+        return joined(self, reserved)
 
     def kernel(self, **options: Any) -> Kernel:
         """A kernel with the built-in capabilities and this app, for programs without a node: `async with`."""
@@ -210,10 +279,6 @@ class App:
         kernel.register(*kernel_capabilities(kernel))
         kernel.register(*self.capabilities(kernel.ids_taken))
         return kernel
-
-    def _position(self, capability: Capability) -> int:
-        name = capability.id.removeprefix(f"{self.name}.")
-        return self.order.index(capability.id if capability.id in self.order else name)
 
     def _declare(
         self,
@@ -234,32 +299,8 @@ class App:
 
         return decorate
 
-    def _join(self, name: str, declared: list[Declared], reserved: set[str] | frozenset[str]) -> Capability:
-        handlers = [each.handler for each in declared]
-        answers = [handler for handler in handlers if handler.kind != "event"]
-        taken = name in reserved or any(capability.id == name for capability in self.low_level)
-        if taken and answers:
-            raise CapabilityError(
-                f"{answers[0].kind} {answers[0].type}: the first segment {name!r} belongs to another capability",
-                remedy="use a first segment of your own",
-            )
-        return Capability(
-            id=f"{self.name}.{name}" if taken else name,
-            description=f"Handlers of {name} in {self.name}.",
-            subscribes=list(dict.fromkeys(handler.type for handler in handlers if handler.kind == "event")),
-            handlers=handlers,
-            durable=bool(_agreed(name, "durable", [each.durable for each in declared])),
-            isolation=_agreed(name, "isolation", [each.isolation for each in declared]) or "task",
-            memory_mb=_agreed(name, "memory_mb", [each.memory_mb for each in declared]),
-            restart=self.restart,
-        )
 
-
-def _agreed(name: str, what: str, said: list[Any]) -> Any:
-    """What the handlers of one capability say about it; they share an actor, so they must not disagree."""
-    told = {value for value in said if value is not None}
-    if len(told) > 1:
-        raise CapabilityError(
-            f"the handlers of {name!r} disagree about {what}", remedy="they share one actor: say it once"
-        )
-    return told.pop() if told else None
+def _start(given: str | int) -> Start | None:
+    if given == "beginning":
+        return None
+    return LATEST if given == "latest" else Start("offset", int(given))

@@ -1,0 +1,162 @@
+"""What decorators leave behind: plain data, read by whoever boots the program."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mainspring.app.duration import Duration, duration_ms
+from mainspring.app.event import Event
+from mainspring.bus import Start
+from mainspring.bus.cron import Cron
+from mainspring.kernel import CapabilityError, Handler
+from mainspring.kernel.capability import Isolation
+from mainspring.runs import Effect
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """One handler of messages, and what was said about its capability."""
+
+    handler: Handler
+    durable: bool | None = None
+    isolation: Isolation | None = None
+    memory_mb: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredProgram:
+    """A program that runs are made of."""
+
+    function: Callable[..., Any]
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredAnswer:
+    """A function that answers an effect."""
+
+    effect: type[Effect[Any]]
+    function: Callable[..., Any]
+    strict: bool = False
+    timeout_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long a refused event waits: doubling from `first_ms` with each attempt, up to `most_ms`."""
+
+    first_ms: int = 200
+    most_ms: int = 60_000
+
+    def delay_ms(self, attempt: int) -> int:
+        return min(self.most_ms, self.first_ms << min(attempt - 1, 40)) if self.first_ms else 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredConsumer:
+    """A function that is given the events of a topic as a member of a group."""
+
+    topic: str
+    group: str
+    function: Callable[..., Any]
+    payload: Any = Any
+    start: Start | None = None
+    concurrency: int = 1
+    max_inflight: int = 1
+    max_attempts: int | None = None
+    backoff: Backoff = Backoff()
+    takes_event: bool = True
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic} as {self.group}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredSchedule:
+    """A function that is called again and again: its rows are in the log, its firings are events of a topic."""
+
+    name: str
+    function: Callable[..., Any]
+    every_ms: int | None = None
+    cron: str | None = None
+    max_attempts: int | None = None
+    backoff: Backoff = Backoff()
+
+
+def consumer_from(
+    topic: str,
+    function: Callable[..., Any],
+    *,
+    group: str,
+    max_attempts: int | None,
+    max_inflight: int | None,
+    from_: Start | None,
+    concurrency: int,
+    backoff: Backoff,
+    local_names: dict[str, Any],
+) -> DeclaredConsumer:
+    """Read a function's hint: its one parameter is an `Event` of the payload's type. Raises `CapabilityError`."""
+    where = f"the consumer of {topic!r}"
+    if (
+        concurrency < 1
+        or (max_inflight is not None and max_inflight < 1)
+        or (max_attempts is not None and max_attempts < 1)
+    ):
+        raise CapabilityError(f"{where}: concurrency, max_inflight and max_attempts are 1 or more")
+    try:
+        signature = inspect.signature(function)
+        signature.bind(None)
+    except (TypeError, ValueError):
+        raise CapabilityError(f"{where} must take the event", remedy="async def bill(event: Event[Order])") from None
+    hint = _hints(function, where, local_names).get(next(iter(signature.parameters)), Any)
+    if hint is Any or hint is Event:
+        payload: Any = Any
+    elif typing.get_origin(hint) is Event:
+        (payload,) = typing.get_args(hint)
+    else:
+        raise CapabilityError(f"{where} gets an Event, not {hint!r}", remedy="write event: Event[Order]")
+    return DeclaredConsumer(
+        topic, group, function, payload, from_, concurrency, max(max_inflight or 0, concurrency), max_attempts, backoff
+    )
+
+
+def schedule_from(
+    function: Callable[..., Any],
+    *,
+    every: Duration | None,
+    cron: str | None,
+    name: str | None,
+    max_attempts: int | None,
+    backoff: Backoff,
+) -> DeclaredSchedule:
+    """Raises `BadDuration`, `BadFrame` (a cron line that is none) or `CapabilityError`."""
+    if cron is not None:
+        Cron(cron)
+    every_ms = None if every is None else duration_ms(every)
+    if every_ms is not None and every_ms < 10:
+        raise CapabilityError("a schedule fires at most every 10 ms", remedy='write app.every("1s")')
+    try:
+        inspect.signature(function).bind()
+    except (TypeError, ValueError):
+        raise CapabilityError(
+            f"the scheduled function {function!r} is called without arguments", remedy="async def nightly() -> None"
+        ) from None
+    return DeclaredSchedule(name or function.__name__, function, every_ms, cron, max_attempts, backoff)
+
+
+def _hints(function: Any, where: str, local_names: dict[str, Any]) -> dict[str, Any]:
+    target = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
+    module = sys.modules.get(getattr(target, "__module__", None) or "", None)
+    known = {**getattr(module, "__dict__", {}), **getattr(target, "__globals__", {})}
+    try:
+        return typing.get_type_hints(target, globalns=known, localns=local_names or None, include_extras=True)
+    except NameError as error:
+        raise CapabilityError(
+            f"{where} has a type hint that is not known here: {error}", remedy="define the type before the consumer"
+        ) from None

@@ -1,0 +1,238 @@
+"""Core: a node without its sockets. The parts of one process on one loop and one log, booted in phases.
+
+Everything that is acquired says at once how to give it back, so a failure in any phase undoes exactly what was done, in
+reverse. The clock, the engine, randomness and ids are passed in: `mainspring.testing` boots the same core on virtual
+time and in memory, so that a test runs what a node runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack
+from typing import Any
+
+import uuid_utils
+
+from mainspring.app import App
+from mainspring.app.consuming import Consuming
+from mainspring.app.planning import plan_schedules, schedule_consumers
+from mainspring.beats import Driver, Heartbeat, TopicInlet
+from mainspring.bus import Bus, Checker
+from mainspring.capabilities import kernel_capabilities
+from mainspring.capabilities.beat import beat
+from mainspring.capabilities.run import BusPort, KernelPort, run
+from mainspring.errors import BootError, MainspringError
+from mainspring.kernel import Kernel, RestartPolicy
+from mainspring.log import Engine, Log, open_engine
+from mainspring.loop import Clock, Loop, MonotonicClock, SlowTurn
+from mainspring.message import Ids, Message, encode_data
+from mainspring.runs import Runtime
+from mainspring.settings import Settings
+
+logger = logging.getLogger("mainspring.node")
+
+
+class BootFailure(BootError):
+    """Boot stopped in `phase`; everything before it was undone."""
+
+    def __init__(self, phase: str, cause: Exception) -> None:
+        if isinstance(cause, MainspringError):
+            super().__init__(f"boot failed in phase {phase}: {cause.message}", remedy=cause.remedy, code=cause.code)
+        else:
+            super().__init__(f"boot failed in phase {phase}: {type(cause).__name__}: {cause}")
+        self.phase = phase
+
+
+class Core:
+    """The parts of one process: `boot` them, then `drain` them. Used once."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        app: App | None = None,
+        *,
+        clock: Clock | None = None,
+        engine: Engine | None = None,
+        source: random.Random | None = None,
+        new_id: Callable[[], str] = lambda: str(uuid_utils.uuid7()),
+        message_ids: Ids | None = None,
+        checker: Checker | None = None,
+        program: str = "",
+    ) -> None:
+        """`source` gives random numbers; `program` is the name under which a beat's journal remembers it."""
+        self.settings = settings
+        self.clock: Clock = clock or MonotonicClock()
+        self.loop = Loop(
+            self.clock,
+            max_turns_per_slice=settings.max_turns_per_slice,
+            slow_turn_ms=settings.slow_turn_ms,
+            on_slow_turn=self._on_slow_turn,
+        )
+        self.app = app
+        self.consuming: list[Consuming] = []
+        self._engine = engine
+        self._source = source
+        self._new_id = new_id
+        self._message_ids = message_ids
+        self._checker = checker
+        self._program_name = program
+        self._undo = AsyncExitStack()
+        self._on_shutdown: Callable[[], None] = lambda: None
+
+    async def boot(self) -> Message:
+        """Start everything; gives the Sys.BootComplete message. Raises BootFailure, with everything undone."""
+        phases = ["LOAD"]
+        try:
+            await self._prepare()
+            await self._load()
+            phases = self.kernel.phases
+            await self._undo_later(self.bus.start, self.bus.stop)
+            if self.app is not None:
+                await self.app.hooks.enter(self.app, self._undo)
+            await self._undo_later(self.kernel.start, self.kernel.stop)
+            await self._undo_later(self.runtime.start_service, self.runtime.stop_service)
+            await self._start_beats()
+            await self._start_consumers()
+            self.kernel.enter_phase("ADAPT")
+            return self.kernel.ready(await self._adapt())
+        except Exception as error:
+            await self._undo.aclose()
+            raise BootFailure(phases[-1], error) from error
+
+    def on_shutdown(self, callback: Callable[[], None]) -> None:
+        """What to call when a client asks the node to stop."""
+        self._on_shutdown = callback
+
+    async def drain(self) -> None:
+        """Stop intake; finish what was accepted; give back leases, sockets and files. Each step within `drain_ms`."""
+        for each in self.consuming:
+            each.quiesce()
+        await self._bounded("stop intake", self._stop_intake())
+        await self._bounded("finish", self._finish())
+        await self._bounded("give back", self._undo.aclose())
+
+    async def _finish(self) -> None:
+        """Handlers and consumers first: what they say on their last steps must still find the bus open."""
+        await asyncio.gather(self.kernel.drain(self.settings.drain_ms), *(each.finish() for each in self.consuming))
+        await self.bus.drain()
+
+    # What a node adds
+
+    async def _prepare(self) -> None:
+        """Before anything is acquired."""
+
+    async def _adapt(self) -> list[str]:
+        """Open the sockets; gives their addresses."""
+        return []
+
+    async def _stop_intake(self) -> None:
+        """Take nothing new from outside."""
+
+    def _on_slow_turn(self, slow: SlowTurn) -> None:
+        logger.warning("slow turn: %s", slow)
+
+    # The phases
+
+    async def _load(self) -> None:
+        settings, app = self.settings, self.app
+        self.loop.attach()
+        self._undo.callback(self.loop.detach)
+        self.log = Log(self._engine or open_engine(settings.engine, settings.data, self.clock))
+        await self._undo_later(self.log.open, self.log.close)
+        self.bus = Bus(
+            self.log,
+            self.clock,
+            self.loop,
+            settings=settings,
+            new_id=self._new_id,
+            random=self._source.random if self._source else random.random,
+            checker=self._checker or (app.checker if app else None),
+        )
+        self.kernel = Kernel(
+            loop=self.loop,
+            ids=self._message_ids,
+            log=self.log,
+            default_timeout_ms=settings.request_timeout_ms,
+            data_dir=settings.data,
+            restart=app.restart if app else RestartPolicy(),
+            publisher=self._publish,
+            on_shutdown=lambda: self._on_shutdown(),
+        )
+        self.kernel.enter_phase("LOAD")
+        self.runtime = Runtime(
+            clock=self.clock, loop=self.loop, log=self.log, slow_step_ms=settings.slow_turn_ms, random=self._source
+        )
+        port = BusPort(self.bus)
+        self.runtime.connect(ask=KernelPort(self.kernel), publish=port, events=port)
+        self.heartbeat = Heartbeat(
+            self.log,
+            program=self._program_name,
+            retain_beats=settings.retained_beats or None,
+            slow_enzyme_ms=settings.slow_enzyme_ms,
+        )
+        self.kernel.register(*kernel_capabilities(self.kernel), run(self.kernel, self.runtime), beat(self.heartbeat))
+        if app is not None:
+            self._install(app)
+
+    def _install(self, app: App) -> None:
+        app.install_runs(self.runtime)
+        app.beats.install(self.heartbeat)
+        self.kernel.register(*app.capabilities(self.kernel.ids_taken))
+        for declared in (*app.consumers, *schedule_consumers(app)):
+            self.consuming.append(
+                Consuming(
+                    declared, bus=self.bus, log=self.log, loop=self.loop, kernel=self.kernel, runtime=self.runtime
+                )
+            )
+            if declared.max_attempts is not None:
+                self.bus.topic_table.attempts[(declared.topic, declared.group)] = declared.max_attempts
+
+    async def _start_beats(self) -> None:
+        await self.heartbeat.open()
+        self._undo.push_async_callback(self.heartbeat.aclose)
+        driver = Driver(self.heartbeat, self.loop, interval_ms=self.settings.beat_interval_ms or None)
+        for declared in self.app.beats.topics if self.app else ():
+            await self.bus.ensure_topic(declared.topic)
+            self.heartbeat.add_inlet(TopicInlet(self.log, declared.topic, target=declared.target))
+            self._in_background(self._wake_on_events(driver, declared.topic))
+        driver.start()
+        self._undo.push_async_callback(driver.stop)
+
+    async def _wake_on_events(self, driver: Driver, topic: str) -> None:
+        async for _ in self.bus.follow(topic):
+            driver.wake()
+
+    async def _start_consumers(self) -> None:
+        if self.app is not None:
+            await plan_schedules(self.app, self.bus)
+        for each in self.consuming:
+            await self._undo_later(each.start, each.stop)
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+
+        async def end() -> None:
+            task.cancel()
+            await asyncio.wait([task])
+
+        self._undo.push_async_callback(end)
+
+    async def _publish(self, topic: str, payload: Any, **options: Any) -> Any:
+        return await self.bus.publish(topic, bytes(encode_data(payload)), **options)
+
+    # Stopping
+
+    async def _undo_later(self, start: Callable[[], Awaitable[Any]], stop: Callable[[], Awaitable[Any]]) -> None:
+        await start()
+        self._undo.push_async_callback(stop)
+
+    async def _bounded(self, step: str, *work: Awaitable[Any]) -> None:
+        limit_s = self.settings.drain_ms / 1000
+        try:
+            async with asyncio.timeout(limit_s):
+                await asyncio.gather(*work)
+        except TimeoutError:
+            logger.warning("%s took longer than %g s and was cut short", step, limit_s)
