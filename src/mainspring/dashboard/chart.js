@@ -151,7 +151,7 @@ export class Chart {
 /** A few values as one small line, without a scale; for tables and figures. */
 export function spark(canvas, values, token = "blue", width = canvas.clientWidth || 90, height = canvas.clientHeight || 22) {
   const pen = prepare(canvas, width, height);
-  if (values.length < 2) return;
+  if (values.length < 3) return; // two points look like a trend and are none
   const top = Math.max(...values, 1e-9);
   const step = width / Math.max(values.length - 1, 1);
   pen.strokeStyle = colour(token);

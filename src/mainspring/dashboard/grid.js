@@ -43,6 +43,7 @@ export class Grid {
     this.space.addEventListener("click", (event) => this.click(event));
     this.sizes = new ResizeObserver(() => this.measure());
     this.sizes.observe(this.element);
+    if (maxRows) this.body.classList.add("fit");
     this.themed = () => this.refresh();
     document.addEventListener("themechange", this.themed);
     this.measure();

@@ -108,7 +108,7 @@ function drawState() {
   const { agent, proven, admin } = node.you;
   say(who, proven ? `${agent}${admin ? "" : ", read-only"}` : `Version ${node.version}`);
   badge("groups", store.lag ? `${count(store.lag)} behind` : "", false);
-  badge("deadletters", store.stats.dlq ? count(store.stats.dlq) : "", true);
+  badge("deadletters", store.deadLetters ? count(store.deadLetters) : "", true);
   const sick = node.kernel?.actors.filter((actor) => actor.state !== "running").length ?? 0;
   badge("kernel", sick ? plural(sick, "down", "down") : "", true);
   badge("topics", count(new Set([...Object.keys(store.stats.byTopic), ...known.map((group) => group.topic)]).size), false);

@@ -18,6 +18,8 @@ export class Store extends EventTarget {
     this.node = null;
     this.stats = null;
     this.groups = [];
+    this.deadLetters = 0; // kept now, at most; some of them may have been sent again
+    this.polls = 0;
     this.problem = null;
     this.points = []; // {t, published, delivered, acks, turns, lag, inflight, dlq}: rates per second and gauges
     this.topicRates = new Map(); // topic -> {pub, del, series: [rate]}
@@ -45,12 +47,18 @@ export class Store extends EventTarget {
         this.api.get("/groups"),
       ]);
       this.take(node, stats, groups.groups);
+      if (this.polls++ % 5 === 0) await this.countDeadLetters();
       this.problem = null;
     } catch (problem) {
       this.problem = problem;
     }
     this.dispatchEvent(new Event("change"));
     this.plan(EVERY_MS);
+  }
+
+  async countDeadLetters() {
+    const { topics } = await this.api.get("/dlq");
+    this.deadLetters = topics.reduce((sum, topic) => sum + topic.atMost, 0);
   }
 
   take(node, stats, groups) {

@@ -1,2 +1,220 @@
-import { h, head } from "../dom.js";
-export function open() { return { element: h("div", {}, head("Soon")) }; }
+// The kernel: which capabilities there are and how their actors do, what is asked and not answered, what failed, and
+// asking something oneself.
+
+import { h, empty, fill, head, panel, say, tag } from "../dom.js";
+import { action, field, refusal, refused } from "../feedback.js";
+import { ago, count, moment, plural, span } from "../format.js";
+import { Grid } from "../grid.js";
+import { tree } from "../json.js";
+import { note, to } from "../router.js";
+import { kindTag, traceLink } from "./trace.js";
+
+const STATES = { running: "good", restarting: "warn", unhealthy: "bad" };
+const TABS = [["actors", "Actors"], ["requests", "Open requests"], ["faults", "Faults"], ["ask", "Ask"]];
+
+export function open(ctx) {
+  const sentence = h("span");
+  const body = h("div", { role: "tabpanel", id: "kernel-tab" });
+  const parts = { actors: actors(), requests: requests(), faults: faults(), ask: ask(ctx) };
+  const buttons = TABS.map(([name, label]) => h("button", { type: "button", role: "tab", aria: { controls: "kernel-tab" }, data: { name }, text: label, on: { click: () => choose(name) } }));
+  const tabs = h("div", { class: "tabs", role: "tablist", aria: { label: "Parts of the kernel" } }, buttons);
+  let chosen = parts[ctx.query.get("tab")] ? ctx.query.get("tab") : "actors";
+
+  function choose(name) {
+    chosen = name;
+    note(["kernel"], { tab: name === "actors" ? "" : name });
+    for (const button of buttons) {
+      const on = button.dataset.name === name;
+      button.setAttribute("aria-selected", String(on));
+      button.setAttribute("tabindex", on ? "0" : "-1");
+    }
+    fill(body, parts[name].element);
+    update();
+  }
+
+  tabs.addEventListener("keydown", (event) => {
+    const at = buttons.indexOf(document.activeElement);
+    const next = { ArrowRight: at + 1, ArrowLeft: at - 1 }[event.key];
+    if (next === undefined) return;
+    const button = buttons[(next + buttons.length) % buttons.length];
+    choose(button.dataset.name);
+    button.focus();
+  });
+
+  function update() {
+    const { node } = ctx.store;
+    if (!node?.kernel) return;
+    const { liveness, counters, actors: all } = node.kernel;
+    say(sentence, `${plural(all.length, "capability", "capabilities")}, ${plural(liveness.inFlight, "open request")}, ${plural(liveness.timers, "timer")}; ${plural(counters.faults, "fault")} and ${plural(counters.restarts, "restart")} since the start.`);
+    parts[chosen].update?.(node);
+  }
+
+  const element = h("div", {}, head("Kernel", sentence), tabs, body);
+  choose(chosen);
+  return { element, update, close: () => Object.values(parts).forEach((part) => part.close?.()) };
+}
+
+// -- actors
+
+function actors() {
+  const element = h("div", { class: "actors" });
+  const cards = new Map();
+  return {
+    element,
+    update({ kernel }) {
+      for (const actor of kernel.actors) {
+        if (!cards.has(actor.id)) {
+          cards.set(actor.id, card(actor));
+          element.append(cards.get(actor.id).element);
+        }
+        cards.get(actor.id).update(actor);
+      }
+    },
+  };
+}
+
+function card(actor) {
+  const state = h("span");
+  const counts = h("p", { class: "counts" });
+  const handles = h("ul", { class: "mono" }, actor.handles.map((each) => h("li", { text: each.replace(":", " ") })), actor.subscribes.map((each) => h("li", { text: `event ${each}` })));
+  const kinds = [actor.isolation === "process" && tag("own process", "info"), actor.durable && tag("durable", "info")];
+  const element = h(
+    "article",
+    { class: "actor", aria: { label: actor.id } },
+    h("div", { class: "top" }, h("h2", { text: actor.id }), h("span", { class: "tags" }, kinds, state)),
+    h("p", { text: actor.description }),
+    h("details", {}, h("summary", { text: plural(actor.handles.length + actor.subscribes.length, "type") }), handles),
+    counts,
+  );
+  return {
+    element,
+    update(now) {
+      state.className = `tag ${STATES[now.state]}`;
+      say(state, now.state);
+      say(counts, `${count(now.open)} open, ${count(now.waiting)} waiting, ${plural(now.restarts, "restart")}`);
+    },
+  };
+}
+
+// -- open requests
+
+function requests() {
+  let rows = [];
+  let now = 0;
+  const grid = new Grid({
+    label: "Open requests",
+    none: empty("Nothing is open", "Every request has its answer."),
+    columns: [
+      { label: "Kind", width: "96px", least: 480, cell: (row) => kindTag(row.kind) },
+      { label: "Type", width: "minmax(120px, 2fr)", cell: (row) => row.type },
+      { label: "Capability", width: "minmax(90px, 1fr)", least: 600, cell: (row) => row.capability },
+      { label: "Id", width: "minmax(100px, 2fr)", least: 760, kind: "m", cell: (row) => traceLink(row.id, row.id) },
+      { label: "Waits for", width: "120px", kind: "r", cell: (row) => span(Math.max(0, now - row.since)) },
+    ],
+  });
+  grid.element.classList.add("fill");
+  return {
+    element: grid.element,
+    update(node) {
+      rows = node.kernel.requests;
+      now = node.now;
+      grid.setRows(rows.length, (index) => rows[index]);
+    },
+    close: () => grid.close(),
+  };
+}
+
+// -- faults
+
+function faults() {
+  let rows = [];
+  let now = 0;
+  const grid = new Grid({
+    label: "Faults",
+    none: empty("No faults", "No actor has failed since the node started."),
+    onOpen: (row) => (location.hash = to(["trace", row.causation ?? row.id])),
+    rowHeight: 38,
+    columns: [
+      { label: "When", width: "124px", least: 520, cell: (row) => h("span", { title: moment(row.at), text: ago(row.at, now) }) },
+      { label: "Capability", width: "minmax(80px, 0.8fr)", cell: (row) => row.capability },
+      { label: "Handling", width: "minmax(100px, 1fr)", least: 560, cell: (row) => row.request },
+      { label: "What happened", width: "minmax(120px, 2.4fr)", cell: (row) => h("span", { title: row.message, text: row.message }) },
+      { label: "Told as", width: "minmax(100px, 0.8fr)", least: 800, kind: "m", cell: (row) => row.type },
+    ],
+  });
+  grid.element.classList.add("fill");
+  return {
+    element: grid.element,
+    update(node) {
+      rows = node.kernel.faults;
+      now = node.now;
+      grid.setRows(rows.length, (index) => rows[index]);
+    },
+    close: () => grid.close(),
+  };
+}
+
+// -- asking
+
+function ask(ctx) {
+  const type = h("select");
+  const about = h("p", { class: "dim" });
+  const data = h("textarea", { spellcheck: "false", value: "{}" });
+  const answer = h("div", {}, empty("No answer yet", "Choose a type, write its data, send."));
+  const schema = h("div");
+  const sendPlace = h("div", { class: "buttons" });
+  let types = [];
+
+  async function load() {
+    try {
+      for (let page = 0, pages = 1; page < pages; page++) {
+        const found = await ctx.api.ask("Syscall.List", { page }, { signal: ctx.signal });
+        pages = found.pages;
+        types.push(...found.types);
+      }
+      types.sort((a, b) => (a.type < b.type ? -1 : 1));
+      fill(type, types.map((each) => h("option", { value: each.type, text: `${each.type} (${each.kind})` })));
+      describe();
+    } catch (problem) {
+      if (problem.name !== "AbortError") fill(answer, refused(problem));
+    }
+  }
+
+  async function describe() {
+    const chosen = types.find((each) => each.type === type.value);
+    if (!chosen) return;
+    say(about, chosen.description);
+    const why = chosen.kind === "command" ? ctx.may() : "";
+    fill(sendPlace, action(ctx, "Send", () => send(chosen), { why, kind: "main" }), why && h("span", { class: "dim", text: why }));
+    try {
+      const described = await ctx.api.ask("Syscall.Describe", { name: chosen.type }, { signal: ctx.signal });
+      fill(schema, h("details", {}, h("summary", { text: "Schema of its data" }), tree(described.input)), h("details", {}, h("summary", { text: "Schema of the answer" }), tree(described.output)));
+    } catch (problem) {
+      refusal(problem);
+    }
+  }
+
+  async function send(chosen) {
+    let parsed;
+    try {
+      parsed = JSON.parse(data.value || "{}");
+    } catch (mistake) {
+      fill(answer, refused({ message: "The data is not JSON.", remedy: mistake.message }));
+      return;
+    }
+    try {
+      const reply = await ctx.api.message(chosen.kind, chosen.type, parsed);
+      fill(answer, h("p", { class: "dim" }, "Answered. ", traceLink(reply.metadata.causation, "What it caused")), tree(reply.data));
+    } catch (problem) {
+      fill(answer, refused(problem));
+    }
+  }
+
+  type.addEventListener("change", describe);
+  load();
+  return {
+    element: h("div", { class: "columns" },
+      panel("Message", {}, h("div", { class: "body stack" }, field("Type", type), about, field("Data (JSON)", data), sendPlace, schema)),
+      panel("Answer", {}, h("div", { class: "body" }, answer))),
+  };
+}

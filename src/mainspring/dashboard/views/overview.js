@@ -41,10 +41,18 @@ export function open(ctx) {
     h(
       "div",
       { class: "columns" },
-      panel("Busiest topics", { note: "published per second" }, h("div", { class: "body" }, busy)),
-      panel("Groups that are behind", { note: "events" }, h("div", { class: "body" }, behind)),
-      panel("Loop", {}, h("div", { class: "body stack" }, loop, h("h3", { text: "Slow turns" }), slow)),
-      panel("Faults", { note: h("a", { href: to(["kernel"], { tab: "faults" }), text: "all" }) }, h("div", { class: "body" }, faults)),
+      h(
+        "div",
+        { class: "stack" },
+        panel("Busiest topics", { note: "published per second" }, h("div", { class: "body" }, busy)),
+        panel("Faults", { note: h("a", { href: to(["kernel"], { tab: "faults" }), text: "all" }) }, h("div", { class: "body" }, faults)),
+      ),
+      h(
+        "div",
+        { class: "stack" },
+        panel("Groups that are behind", { note: "events" }, h("div", { class: "body" }, behind)),
+        panel("Loop", {}, h("div", { class: "body stack" }, loop, h("h3", { text: "Slow turns" }), slow)),
+      ),
     ),
   );
 

@@ -1,2 +1,93 @@
-import { h, head } from "../dom.js";
-export function open() { return { element: h("div", {}, head("Soon")) }; }
+// What will happen by itself: messages that are sent later, and events that are published again and again.
+
+import { h, empty, fill, head, panel, say } from "../dom.js";
+import { action, question, refused, toast } from "../feedback.js";
+import { brief, exact, moment, plural, span } from "../format.js";
+import { Grid, Pages } from "../grid.js";
+import { to } from "../router.js";
+import { kindTag } from "./trace.js";
+
+const PAGE = 50; // what Timer.List gives at once
+
+export function open(ctx) {
+  const sentence = h("span", { text: "Loading…" });
+  const now = () => ctx.store.node?.now ?? Date.now();
+  const due = (ms) => h("span", { title: exact(ms), text: ms > now() ? `in ${span(ms - now())}` : "now" });
+  let total = 0;
+  let schedules = [];
+
+  const timers = new Grid({
+    label: "Timers",
+    maxRows: 10,
+    none: empty("No timers", "No message waits to be sent."),
+    columns: [
+      { label: "Due", width: "minmax(110px, 1fr)", cell: (row) => due(row.deadline) },
+      { label: "At", width: "minmax(130px, 1fr)", kind: "m", least: 640, cell: (row) => moment(row.deadline) },
+      { label: "Kind", width: "104px", least: 520, cell: (row) => kindTag(row.kind) },
+      { label: "Type", width: "minmax(110px, 2fr)", cell: (row) => row.type },
+      { label: "Timer", width: "minmax(110px, 1.6fr)", kind: "m", least: 860, cell: (row) => row.timerId },
+      { label: "", width: "112px", kind: "r", cell: (row) => action(ctx, "Cancel", () => cancel(row), { kind: "plain" }) },
+    ],
+  });
+  const pages = new Pages(PAGE, async (page) => (await ctx.api.ask("Timer.List", { offset: page * PAGE }, { signal: ctx.signal })).timers, () => timers.refresh());
+
+  const plans = new Grid({
+    label: "Schedules",
+    maxRows: 12,
+    none: empty("No schedules", "POST /schedules makes one."),
+    columns: [
+      { label: "Schedule", width: "minmax(110px, 1.4fr)", cell: (row) => row.name },
+      { label: "When", width: "minmax(100px, 1fr)", kind: "m", cell: (row) => row.cron ?? `every ${span(row.every)}` },
+      { label: "Next", width: "minmax(110px, 1fr)", least: 520, cell: (row) => due(row.nextMs) },
+      { label: "Topic", width: "minmax(90px, 1fr)", least: 620, cell: (row) => h("a", { href: to(["topics", row.topic]), tabindex: "-1", text: row.topic }) },
+      { label: "Payload", width: "minmax(90px, 1.6fr)", kind: "m", least: 820, cell: (row) => brief(row.payload, 100) },
+      { label: "", width: "112px", kind: "r", cell: (row) => action(ctx, "Forget", () => forget(row), { kind: "plain", why: "" }) },
+    ],
+  });
+  const element = h("div", { class: "stack" }, head("Timers and schedules", sentence), panel("Timers", { note: "kept in memory, gone with the node", class: "holds" }, timers.element), panel("Schedules", { note: "kept in the log", class: "holds" }, plans.element));
+
+  async function load() {
+    try {
+      const [first, planned] = await Promise.all([ctx.api.ask("Timer.List", {}, { signal: ctx.signal }), ctx.api.get("/schedules", { signal: ctx.signal })]);
+      total = first.total;
+      pages.clear();
+      pages.pages.set(0, first.timers);
+      schedules = planned.schedules;
+      timers.setRows(total, (index) => pages.get(index));
+      plans.setRows(schedules.length, (index) => schedules[index]);
+      say(sentence, `${plural(total, "timer")} and ${plural(schedules.length, "schedule")}.`);
+    } catch (problem) {
+      if (problem.name !== "AbortError") fill(element, refused(problem));
+    }
+  }
+
+  async function cancel(row) {
+    const { cancelled } = await ctx.api.command("Timer.Cancel", { timerId: row.timerId });
+    toast(cancelled ? `${row.type} will not be sent.` : `${row.type} was sent already.`);
+    await load();
+  }
+
+  async function forget(row) {
+    if (!(await question({ title: `Forget ${row.name}?`, text: "It publishes nothing more.", yes: "Forget it", danger: true }))) return;
+    await ctx.api.send("DELETE", `/schedules/${encodeURIComponent(row.name)}`);
+    toast(`${row.name} was forgotten.`);
+    await load();
+  }
+
+  load();
+  let polls = 0;
+  return {
+    element,
+    update() {
+      if (++polls % 3 === 0) load(); // asking is itself a message; seldom is enough
+      else {
+        timers.refresh();
+        plans.refresh();
+      }
+    },
+    close() {
+      timers.close();
+      plans.close();
+    },
+  };
+}

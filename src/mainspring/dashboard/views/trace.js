@@ -9,6 +9,9 @@ import { note, to } from "../router.js";
 
 const KINDS = { command: "info", query: "", reply: "good", error: "bad", event: "warn" };
 
+// What the dashboard asks about by itself; a person looking for causes seldom looks for these.
+const OWN = new Set(["Beat.Standing", "Beat.Read", "Run.List", "Run.History", "Timer.List", "Syscall.Trace", "Syscall.List", "Syscall.Describe"]);
+
 export function kindTag(kind) {
   return tag(kind, KINDS[kind] ?? "");
 }
@@ -17,6 +20,7 @@ export function open(ctx) {
   const sentence = h("span", { text: "Which message caused which. The node remembers the last 10,000." });
   const search = h("input", { type: "search", placeholder: "Id of a message, or part of a type", value: ctx.parts[0] ?? "" });
   const kind = h("select", {}, ["", "command", "query", "event", "reply", "error"].map((name) => h("option", { value: name, text: name || "Any kind" })));
+  const own = h("input", { type: "checkbox", checked: true });
   const tree = h("div");
   let rows = [];
   const grid = new Grid({
@@ -48,7 +52,8 @@ export function open(ctx) {
   async function list() {
     try {
       const text = search.value.trim();
-      rows = (await ctx.api.get(withQuery("/messages", { text, kind: kind.value, limit: 500 }), { signal: ctx.signal })).messages;
+      const { messages } = await ctx.api.get(withQuery("/messages", { text, kind: kind.value, limit: 1000 }), { signal: ctx.signal });
+      rows = own.checked ? messages.filter(({ type }) => !OWN.has(type)) : messages;
       grid.setRows(rows.length, (index) => rows[index]);
       return rows;
     } catch (problem) {
@@ -64,11 +69,12 @@ export function open(ctx) {
     if (text && (found.some((row) => row.id === text) || !found.length)) await draw(text);
   };
   kind.addEventListener("change", list);
+  own.addEventListener("change", list);
   const element = h(
     "div",
     { class: "stack" },
     head("Causation", sentence),
-    h("form", { class: "bar flush", on: { submit } }, h("div", { class: "grow" }, field("Message", search)), field("Kind", kind), h("button", { type: "submit", text: "Find" })),
+    h("form", { class: "bar flush", on: { submit } }, h("div", { class: "grow" }, field("Message", search)), field("Kind", kind), h("button", { type: "submit", text: "Find" }), h("label", { class: "check" }, own, "Without what this page asks")),
     tree,
     grid.element,
   );
