@@ -32,6 +32,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "topics": ("topics", "app"),
     "groups": ("groups", "app"),
     "dlq": ("dlq", "app"),
+    "outbox": ("outbox", "app"),
     "top": ("top", "top"),
     "demo": ("demo", "demo"),
     "worker": ("worker", "worker"),

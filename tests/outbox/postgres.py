@@ -1,0 +1,99 @@
+"""A real PostgreSQL for the tests: Debian's package, a cluster of its own in a temporary folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+USER = "postgres"
+PATIENCE_S = 60
+
+
+def binaries() -> Path | None:
+    """Where `initdb` is: Debian keeps it off the path."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    if found:
+        return found[-1].parent
+    on_path = shutil.which("initdb")
+    return Path(on_path).parent if on_path else None
+
+
+def ensure_binaries() -> Path:
+    """PostgreSQL's programs; where CI is set they are installed, elsewhere the tests that need them are skipped."""
+    found = binaries()
+    if found is None and os.environ.get("CI") == "true":
+        quiet = {"DEBIAN_FRONTEND": "noninteractive", **os.environ}
+        subprocess.run(["apt-get", "update", "-q"], env=quiet, check=True, capture_output=True)
+        install = ["apt-get", "install", "-q", "-y", "--no-install-recommends", "postgresql"]
+        subprocess.run(install, env=quiet, check=True, capture_output=True)
+        found = binaries()
+    if found is None:
+        pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
+    return found
+
+
+class Postgres:
+    """One cluster. `url(name)` is the address of a database."""
+
+    def __init__(self, folder: Path, programs: Path) -> None:
+        self.folder = folder
+        self.programs = programs
+        self.port = _free_port()
+        self._as_user = ["runuser", "-u", USER, "--"] if os.getuid() == 0 else []
+        self.user = USER if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name
+
+    def url(self, database: str) -> str:
+        return f"postgresql://{self.user}@127.0.0.1:{self.port}/{database}"
+
+    def _run(self, program: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [*self._as_user, str(self.programs / program), *arguments],
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+
+    def make(self) -> None:
+        if os.getuid() == 0:
+            shutil.chown(self.folder, USER)
+        self._run("initdb", "-D", "data", "-A", "trust", "-U", self.user, "-E", "UTF8", "--no-sync", "--no-locale")
+
+    def start(self) -> None:
+        options = f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1 -c shared_buffers=8MB"
+        self._run("pg_ctl", "-D", "data", "-l", "log", "-w", "-o", options, "start")
+
+    def stop(self) -> None:
+        """At once, as if its machine lost power."""
+        self._run("pg_ctl", "-D", "data", "-m", "immediate", "-w", "stop")
+
+
+@contextlib.contextmanager
+def running_postgres() -> Iterator[Postgres]:
+    with tempfile.TemporaryDirectory(prefix="ms-pg-", ignore_cleanup_errors=True) as name:
+        server = Postgres(Path(name), ensure_binaries())
+        server.make()
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
