@@ -40,7 +40,7 @@ class MessageBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     kind: Literal["command", "query"]
     type: str
-    data: msgspec.Raw = msgspec.Raw(b"{}")
+    data: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"{}"))
     timeout: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_TIMEOUT_MS)] | None = None
 
 
@@ -65,7 +65,7 @@ class Reply(msgspec.Struct, frozen=True):
 class MessageProblem(Problem, frozen=True, omit_defaults=True):
     """A problem document that also holds the error message."""
 
-    error: msgspec.Raw = msgspec.Raw(b"null")
+    error: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
 
 
 class Passed(msgspec.Struct, frozen=True):
