@@ -96,6 +96,7 @@ class Intake:
         self._settings = settings
         self._new_id = new_id
         self._random = random
+        self._most_bytes = settings.max_frame_bytes
         self.closed = False
 
     def publish(
@@ -168,23 +169,16 @@ class Intake:
 
     def _append(self, topic: TopicState, event: Offered, now: int, expect: int | None, seal: bytes) -> Append:
         payload = bytes(event.payload)
-        headers = sealed_text(event.headers, seal)
-        if len(payload) + (len(headers) if headers is not None else 0) > self._settings.max_frame_bytes:
-            raise TooLarge(f"an event may have {self._settings.max_frame_bytes} bytes", remedy="publish a reference")
-        id = event.id
+        headers = sealed_text(event.headers, seal) if seal or event.headers else None
+        if len(payload) + (0 if headers is None else len(headers)) > self._most_bytes:
+            raise TooLarge(f"an event may have {self._most_bytes} bytes", remedy="publish a reference")
+        id, key, partitions = event.id, event.key, topic.config.partitions
+        partition = 0 if partitions == 1 else self.partition(key, partitions)
+        if id is None:
+            return Append(topic.name, partition, self._new_id(), now, payload, key, headers, None, 0, expect)
         window = self._settings.dedupe_window_ms
-        return Append(
-            topic.name,
-            self.partition(event.key, topic.config.partitions),
-            self._new_id() if id is None else id,
-            now,
-            payload,
-            event.key,
-            headers,
-            id if window else None,
-            now + window if id is not None and window else 0,
-            expect,
-        )
+        dedupe = id if window else None
+        return Append(topic.name, partition, id, now, payload, key, headers, dedupe, now + window, expect)
 
     def _due(self, event: Offered, now: int) -> int:
         due = max(event.not_before or 0, now + event.delay_ms if event.delay_ms else 0)

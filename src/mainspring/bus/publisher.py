@@ -53,8 +53,7 @@ class _Pending:
             self.tickets.append((ticket, len(self.appends), len(appends)))
         self.appends.extend(appends)
         self.batch.operations.extend(appends)
-        for append in appends:
-            self.bytes += len(append.payload)
+        self.bytes += sum([len(append.payload) for append in appends])
 
 
 class Publisher:

@@ -247,9 +247,14 @@ class Session:
         caller = self.caller
         if caller.agent is not None or caller.is_proven:
             return caller
-        events = frame.events if isinstance(frame, PublishBatch) else (frame,)
-        named = {(getattr(event, "headers", None) or {}).get("agent_id") for event in events}
-        claimed = named.pop() if len(named) == 1 else None
+        if isinstance(frame, PublishBatch):
+            first = frame.events[0].headers
+            if first is None:  # all of a batch must name the same one
+                return caller
+            named = {(event.headers or {}).get("agent_id") for event in frame.events}
+            claimed = named.pop() if len(named) == 1 else None
+        else:
+            claimed = (getattr(frame, "headers", None) or {}).get("agent_id")
         return caller if claimed is None else Caller(claimed, sid=caller.sid)
 
     def _publish(self, frame: Publish, size: int) -> None:
