@@ -84,7 +84,7 @@ export function empty(title, sentence = "") {
   return h("div", { class: "empty" }, h("b", { text: title }), sentence);
 }
 
-/** A plain table for a few rows; `columns` are [label, isNumber]. */
+/** A plain table for a few rows; `columns` are [label, isNumber, staysOnOneLine]. */
 export function table(label, columns, rows) {
   return h(
     "div",
@@ -93,7 +93,7 @@ export function table(label, columns, rows) {
       "table",
       { aria: { label } },
       h("thead", {}, h("tr", {}, columns.map(([name, right]) => h("th", { scope: "col", class: right ? "right" : "", text: name })))),
-      h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, at) => h("td", { class: columns[at][1] ? "right" : "" }, cell))))),
+      h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, at) => h("td", { class: `${columns[at][1] ? "right" : ""} ${columns[at][2] ? "tight" : ""}` }, cell))))),
     ),
   );
 }

@@ -71,7 +71,7 @@ export function viewer(text) {
     fill(place, on ? h("pre", { class: "raw", tabindex: "0", text }) : tree(parsed));
   });
   const copy = h("button", { class: "plain", type: "button", text: "Copy", on: { click: () => copyText(text, copy) } });
-  return h("div", {}, h("div", { class: "bar" }, h("div", { class: "end" }, raw, copy)), place);
+  return h("div", {}, h("div", { class: "tools" }, raw, copy), place);
 }
 
 export async function copyText(text, button) {

@@ -5,8 +5,7 @@
 
 import { connect, newId } from "/client.js";
 import { groupPath } from "./api.js";
-
-export const PREFIX = "dashboard.";
+import { OWN_GROUPS } from "./store.js";
 
 export class Live extends EventTarget {
   constructor(api) {
@@ -14,6 +13,7 @@ export class Live extends EventTarget {
     this.api = api;
     this.state = "closed";
     this.client = null;
+    this.following = new Set(); // what to call when the page goes
     api.addEventListener("token", () => this.restart());
   }
 
@@ -32,29 +32,39 @@ export class Live extends EventTarget {
 
   /** Have `take(event)` called for every new event of a topic until the result is called. */
   follow(topic, take, failed = () => {}) {
-    const group = PREFIX + newId();
+    const group = OWN_GROUPS + newId();
     const handler = (event) => {
       event.ack();
       take(event);
     };
     const subscription = this.client.subscribe(topic, { group, from: "latest", maxInflight: 500 }, handler, failed);
     subscription.confirmed.catch(failed);
-    let stopped = false;
-    return async () => {
-      if (stopped) return;
-      stopped = true;
+    const stop = async () => {
+      if (!this.following.delete(stop)) return;
       await subscription.close();
       await this.forget(topic, group);
     };
+    this.following.add(stop);
+    return stop;
   }
 
   async forget(topic, group) {
-    await this.api.send("DELETE", groupPath(topic, group)).catch(() => {}); // the next page tries again
+    await this.api.send("DELETE", groupPath(topic, group), undefined, { keepalive: true }).catch(() => {}); // the next page tries again
+  }
+
+  /** The page goes: leave at once what can be left without waiting. */
+  leave() {
+    for (const stop of this.following) stop();
+  }
+
+  /** Know at once when a group gives up on an event; the topic is there from the first dead letter on. */
+  watchDeadLetters(tell) {
+    return this.follow("system.bus.dlq", tell);
   }
 
   /** Forget groups of pages that were closed without saying goodbye. */
   async sweep(groups) {
-    const left = groups.filter(({ group, members }) => group.startsWith(PREFIX) && members === 0);
+    const left = groups.filter(({ members }) => members === 0);
     await Promise.all(left.slice(0, 50).map(({ topic, group }) => this.forget(topic, group)));
   }
 }

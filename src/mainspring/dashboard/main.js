@@ -181,6 +181,7 @@ async function begin() {
   await store.poll();
   live.start();
   store.start();
+  window.addEventListener("pagehide", () => live.leave());
   window.addEventListener("hashchange", () => {
     show();
     main.focus({ preventScroll: true });
@@ -188,7 +189,8 @@ async function begin() {
   });
   if (store.problem && store.problem.status !== 401) refusal(store.problem);
   show();
-  live.sweep(store.groups);
+  await live.sweep(store.followers);
+  live.watchDeadLetters(() => store.deadLettersChanged());
 }
 
 begin();

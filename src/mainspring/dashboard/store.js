@@ -6,6 +6,8 @@ import { topicPath } from "./api.js";
 
 export const EVERY_MS = 2_000;
 export const WINDOW_MS = 15 * 60_000;
+export const OWN_GROUPS = "dashboard."; // groups of pages like this one; they are nobody's backlog
+const LEAST_MS = 500; // a rate over less says more about chance than about the node
 const KEPT_POINTS = 900;
 const TOPIC_POINTS = 60;
 const HISTORY_BYTES = 4_000_000; // of system.metrics that a page reads at its start
@@ -18,6 +20,7 @@ export class Store extends EventTarget {
     this.node = null;
     this.stats = null;
     this.groups = [];
+    this.followers = [];
     this.deadLetters = 0; // kept now, at most; some of them may have been sent again
     this.polls = 0;
     this.problem = null;
@@ -30,7 +33,7 @@ export class Store extends EventTarget {
 
   start() {
     document.addEventListener("visibilitychange", () => this.plan(0));
-    this.plan(0);
+    this.plan(EVERY_MS);
     this.readHistory().catch(() => {}); // a token may not be allowed to read it; the charts then begin now
   }
 
@@ -61,16 +64,27 @@ export class Store extends EventTarget {
     this.deadLetters = topics.reduce((sum, topic) => sum + topic.atMost, 0);
   }
 
+  /** Something was given up or sent again; many changes are counted once. */
+  deadLettersChanged() {
+    this.recount ??= setTimeout(async () => {
+      this.recount = null;
+      await this.countDeadLetters().catch(() => {});
+      this.dispatchEvent(new Event("change"));
+    }, 500);
+  }
+
   take(node, stats, groups) {
     this.node = node;
     this.stats = stats;
-    this.groups = groups;
+    this.groups = groups.filter(({ group }) => !group.startsWith(OWN_GROUPS));
+    this.followers = groups.filter(({ group }) => group.startsWith(OWN_GROUPS));
     const now = node.now;
-    const lag = groups.reduce((sum, group) => sum + group.lag, 0);
+    const lag = this.lag;
     const seen = { t: now, started: node.started, stats, turns: node.loop?.turns ?? 0 };
     const before = this.last;
+    if (before && before.started === node.started && now - before.t < LEAST_MS) return;
     this.last = seen;
-    if (!before || before.started !== node.started || now <= before.t) return;
+    if (!before || before.started !== node.started) return;
     const seconds = (now - before.t) / 1000;
     const per = (name) => Math.max(0, stats[name] - before.stats[name]) / seconds;
     this.points.push({

@@ -124,10 +124,10 @@ class Beats {
   sections(found, dead) {
     const pair = (entry) => `${entry.signal ?? "any signal"}${entry.target ? ` → ${entry.target}` : ""}`;
     return [
-      h("section", {}, h("h3", { text: "Digest" }), h("div", { class: "chain" }, h("div", { class: "this" }, h("span", { text: found.digest ?? "not yet" })), h("div", {}, h("span", { text: found.previous ?? "" })))),
-      part("Agenda", found.agenda, (entries) => table("Agenda", [["Enzyme"], ["For"], ["Result"]], entries.map((entry) => [entry.enzyme, pair(entry), tag(entry.result, RESULTS[entry.result] ?? "")]))),
+      h("section", {}, h("h3", { text: "Digest" }), h("div", { class: "chain" }, h("div", { class: "this" }, h("span", { text: found.digest ?? "not yet" })), h("div", { class: "dim" }, h("span", {}, found.previous ?? "", h("span", { class: "faint", text: found.beat > 1 ? `  beat ${count(found.beat - 1)}` : "  the beginning" }))))),
+      part("Agenda", found.agenda, (entries) => table("Agenda", [["Enzyme", false, true], ["For"], ["Result", false, true]], entries.map((entry) => [entry.enzyme, pair(entry), tag(entry.result, RESULTS[entry.result] ?? "")]))),
       part("Staged values", found.stage, (entries) => h("ul", { class: "staged" }, entries.map((entry) => h("li", {}, facts([["Path", h("code", { text: entry.path })], ["By", entry.enzyme]]), entry.op === "delete" ? h("p", { class: "dim", text: "Deleted." }) : tree(entry.value))))),
-      part("Inbox", found.inbox, (entries) => table("Inbox", [["Signal and target"], ["Cause"], ["Attempt", true]], entries.map((entry) => [pair(entry), brief(entry.cause?.kind ?? "", 60), count(entry.attempt ?? 1)]))),
+      part("Inbox", found.inbox, (entries) => table("Inbox", [["Signal and target"], ["Cause", false, true], ["Attempt", true]], entries.map((entry) => [pair(entry), brief(entry.cause?.kind ?? "", 60), count(entry.attempt ?? 1)]))),
       part("Emitted", found.emitted, (entries) => table("Emitted", [["Signal and target"], ["Lands in", true]], entries.map((entry) => [pair(entry), count(entry.beat)]))),
       part("Diagnostics", found.diagnostics, (entries) => table("Diagnostics", [["Code"], ["About"]], entries.map((entry) => [tag(entry.code, "warn"), brief(entry, 200)]))),
       part("Given up", dead, (entries) => table("Given up", [["Signal and target"], ["Why"]], entries.map((entry) => [pair(entry), entry.reason ?? ""]))),

@@ -238,16 +238,23 @@ class Browser {
   }
 
   arrive(event) {
-    if (event.partition !== this.partition || event.offset <= this.bounds.tail) return;
-    this.bounds.tail = event.offset;
+    if (event.partition !== this.partition || event.offset <= this.bounds.tail + this.unseen) return;
+    this.unseen = event.offset - this.bounds.tail;
     if (!this.planned) this.planned = setTimeout(() => this.grow(), 150); // many events, one redraw
   }
 
+  /** New events push the others down; who has scrolled away from the top keeps what is being looked at. */
   grow() {
     this.planned = 0;
     if (this.found) return;
+    const added = this.unseen;
+    const { body, rowHeight } = this.grid;
+    this.bounds.tail += added;
+    this.unseen = 0;
     this.pages.clear();
+    if (this.grid.active >= 0) this.grid.active += added;
     this.list();
+    if (body.scrollTop > 0) body.scrollTop += added * rowHeight;
   }
 
   // -- one event

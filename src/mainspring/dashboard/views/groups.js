@@ -6,7 +6,6 @@ import { h, empty, facts, fill, head, panel, say, table, tag } from "../dom.js";
 import { action, field, question, refused, toast } from "../feedback.js";
 import { count, plural, span } from "../format.js";
 import { Grid } from "../grid.js";
-import { PREFIX } from "../live.js";
 import { note, to } from "../router.js";
 
 const STATES = { leased: "info", waiting: "warn", delayed: "", dying: "bad" };
@@ -66,7 +65,7 @@ class Groups {
     const sign = this.order.up ? 1 : -1;
     const { name } = this.order;
     this.rows = this.ctx.store.groups
-      .filter(({ topic, group }) => !group.startsWith(PREFIX) && `${group} ${topic}`.toLowerCase().includes(wanted))
+      .filter(({ topic, group }) => `${group} ${topic}`.toLowerCase().includes(wanted))
       .sort((a, b) => (a[name] < b[name] ? -sign : a[name] > b[name] ? sign : a.group < b.group ? -1 : 1));
     const behind = this.rows.filter(({ lag }) => lag > 0).length;
     say(this.sentence, `${plural(this.rows.length, "group")}, ${behind ? `${count(behind)} behind` : "none behind"}.`);
@@ -132,7 +131,7 @@ class Groups {
     const now = this.ctx.store.node?.now ?? Date.now();
     fill(this.positions, table("Partitions", [["Partition"], ["Settled", true], ["Behind", true], ["In flight", true]], where.partitions.map((place) => [String(place.partition), count(place.lastCommitted), count(place.lag), count(place.inflight)])));
     fill(this.leases, held.leases.length
-      ? table("Leases", [["Place"], ["State"], ["Attempt", true], ["Ends in", true], ["Reason"]], held.leases.map((lease) => [
+      ? table("Leases", [["Place", false, true], ["State", false, true], ["Attempt", true], ["Ends in", true, true], ["Reason"]], held.leases.map((lease) => [
         h("a", { href: to(["events"], { topic: held.topic, partition: lease.partition || "", offset: lease.offset }), text: `${lease.partition}:${lease.offset}` }),
         tag(lease.state, STATES[lease.state] ?? ""),
         count(lease.deliveries),

@@ -113,7 +113,7 @@ function drawFaults(place, node) {
     when(fault.at, node.now),
     h("div", { class: "dim", text: fault.message }),
   ));
-  const sums = ["faults", "restarts", "timeouts", "late"].map((name) => `${count(counters[name] ?? 0)} ${name}`).join(", ");
+  const sums = [["faults", "fault"], ["restarts", "restart"], ["timeouts", "timeout"], ["late", "late answer"]].map(([name, one]) => plural(counters[name] ?? 0, one)).join(", ");
   fill(place, items.length ? items : h("li", { class: "dim", text: "No actor has failed." }), h("li", { class: "dim", text: `Since the start: ${sums}.` }));
 }
 

@@ -83,7 +83,7 @@ class Runs {
     note(["runs", id], {});
     try {
       const { run, journal } = await this.ctx.api.ask("Run.History", { id }, { signal: this.ctx.signal });
-      this.drawRun(run, journal);
+      this.drawRun({ state: "running", ...run }, journal); // a record leaves out what is the default
     } catch (problem) {
       if (problem.name === "AbortError") return;
       fill(this.split, this.grid.element, panel(id, { class: "detail" }, h("section", {}, refused(problem))));
@@ -133,12 +133,12 @@ class Runs {
       columns: [
         { label: "#", width: "44px", kind: "r", cell: (step) => String(step.index + 1) },
         { label: "Effect", width: "minmax(80px, 1fr)", cell: (step) => step.effect },
-        { label: "When", width: "minmax(110px, 2.2fr)", cell: (step) => bar(step, first, last) },
+        { label: `0 to ${span(last - first)}`, width: "minmax(110px, 2.2fr)", kind: "full", cell: (step) => bar(step, first, last) },
         { label: "Took", width: "84px", kind: "r", cell: (step) => (step.answered ? span(step.ms ?? 0) : "open") },
       ],
     });
     this.steps.setRows(rows.length, (index) => rows[index]);
-    return h("div", {}, this.steps.element, h("div", { class: "scale" }, h("span", { text: "0" }), h("span", { text: span((last - first) / 2) }), h("span", { text: span(last - first) })));
+    return this.steps.element;
   }
 
   step(run, step) {
