@@ -56,11 +56,13 @@ class Face:
 
     async def seen(self, request: web.Request, topic: str) -> TopicConfig:
         """The settings of a topic, for a caller who may know of it. Raises UnknownTopic, and Forbidden."""
-        caller = await self.identify(request)
-        config = self.bus.topic(topic)
-        if not self.bus.access.sees(config, caller):
+        await self.check_seen(request, topic)
+        return self.bus.topic(topic)
+
+    async def check_seen(self, request: web.Request, topic: str) -> None:
+        """Raise Forbidden for a caller who may not know of this topic."""
+        if not self.bus.access.sees(topic, await self.identify(request)):
             raise Forbidden("this token has no right on this topic", remedy="use one with a scope for it")
-        return config
 
 
 def json_response(

@@ -77,7 +77,7 @@ async def list_groups(face: Face, request: web.Request) -> web.StreamResponse:
     caller, topic = await face.identify(request), request.query.get("topic")
     if topic is not None:
         await face.seen(request, topic)
-    visible = {config.topic for config in face.bus.topics() if face.bus.access.sees(config, caller)}
+    visible = {config.topic for config in face.bus.topics() if face.bus.access.sees(config.topic, caller)}
     found = [info for info in face.bus.groups(topic) if info.topic in visible]
     return json_response(GroupList(sorted((_told(info) for info in found), key=lambda each: (each.topic, each.group))))
 

@@ -44,14 +44,14 @@ _DECODER: Final = msgspec.json.Decoder(ScheduleBody)
 async def list_schedules(face: Face, request: web.Request) -> web.StreamResponse:
     """Every schedule of topics the caller may know of."""
     caller = await face.identify(request)
-    seen = [each for each in face.bus.schedules() if face.bus.access.sees(face.bus.topic(each.topic), caller)]
+    seen = [each for each in face.bus.schedules() if face.bus.access.sees(each.topic, caller)]
     return json_response(ScheduleList(sorted(seen, key=lambda each: each.name)))
 
 
 async def show_schedule(face: Face, request: web.Request) -> web.StreamResponse:
     """One schedule."""
     schedule = _find(face, request.match_info["schedule"])
-    await face.seen(request, schedule.topic)
+    await face.check_seen(request, schedule.topic)
     return json_response(schedule)
 
 

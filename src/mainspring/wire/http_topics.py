@@ -51,7 +51,7 @@ async def list_topics(face: Face, request: web.Request) -> web.StreamResponse:
     shown: list[Any] = [
         msgspec.Raw(encode_topic(config))
         for config in face.bus.topics()
-        if config.topic.startswith(prefix) and face.bus.access.sees(config, caller)
+        if config.topic.startswith(prefix) and face.bus.access.sees(config.topic, caller)
     ]
     return json_response({"topics": shown})
 
