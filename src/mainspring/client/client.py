@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sized
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sized
 from datetime import datetime
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Final, Literal, TypeVar, overload
 
 from mainspring.client.consumer import Consumer, Delay, Policy
 from mainspring.client.conversation import Held
@@ -31,6 +30,7 @@ from mainspring.client.topics import TopicVerbs
 logger = logging.getLogger("mainspring.client")
 
 T = TypeVar("T")
+SLICE: Final = 256  # events of `publish_many` before what was put may leave
 
 
 class Client(TopicVerbs):
@@ -66,35 +66,45 @@ class Client(TopicVerbs):
         `max_queued` events wait, this waits for room. Raises NodeRefused, Uncertain, Closed, NotEncodable,
         EventTooLarge; TimedOut after `timeout` seconds, when it may or may not have been stored.
         """
-        check_texts(key, headers)
+        if key is not None or headers is not None:
+            check_texts(key, headers)
         id = id or self.new_id()
-        tracing: AbstractContextManager[Any] = (
-            nullcontext((headers, None))
-            if self.telemetry is None
-            else self.telemetry.publishing(topic, id, key, headers)
-        )
-        with tracing as (carried, span):
-            event = self._event(id, payload, key, carried, delay, at)
-            future: asyncio.Future[Place] = self.event_loop.create_future()
-            outgoing = Awaited(id, event, future, topic, expect)
-            if timeout is None:
-                if not self._has_room():
-                    await self._wait_for_room()
-                self.put(topic, outgoing)
-                place = await future
-            else:
-                try:
-                    async with asyncio.timeout(timeout):
-                        await self._wait_for_room()
-                        self.put(topic, outgoing)
-                        place = await future
-                except TimeoutError:
-                    raise TimedOut(
-                        f"the event {id} was not confirmed within {timeout} s", remedy="publish it again with this id"
-                    ) from None
-            if span is not None:
-                span.set_attribute("messaging.destination.partition.id", str(place.partition))
+        if self.telemetry is None:
+            return await self._publish(topic, id, payload, key, headers, delay, at, expect, timeout)
+        with self.telemetry.publishing(topic, id, key, headers) as (carried, span):
+            place = await self._publish(topic, id, payload, key, carried, delay, at, expect, timeout)
+            span.set_attribute("messaging.destination.partition.id", str(place.partition))
         return place
+
+    async def _publish(
+        self,
+        topic: str,
+        id: str,
+        payload: Any,
+        key: str | None,
+        headers: dict[str, str] | None,
+        delay: float,
+        at: datetime | None,
+        expect: int | None,
+        timeout: float | None,
+    ) -> Place:
+        event = self._event(id, payload, key, headers, delay, at)
+        future: asyncio.Future[Place] = self.event_loop.create_future()
+        outgoing = Awaited(id, event, future, topic, expect)
+        if timeout is None:
+            if not self._has_room():
+                await self._wait_for_room()
+            self.put(topic, outgoing)
+            return await future
+        try:
+            async with asyncio.timeout(timeout):
+                await self._wait_for_room()
+                self.put(topic, outgoing)
+                return await future
+        except TimeoutError:
+            raise TimedOut(
+                f"the event {id} was not confirmed within {timeout} s", remedy="publish it again with this id"
+            ) from None
 
     async def publish_many(
         self,
@@ -108,24 +118,38 @@ class Client(TopicVerbs):
         An item is a payload, or `New(payload, key=..., headers=...)`. `progress(done, total)` is called as they become
         durable; `total` is None where it cannot be known. The first refused event ends it; those before may be stored.
         """
-        total = len(payloads) if isinstance(payloads, Sized) else None
-        tally = Tally(self.event_loop, total, progress)
-        new_id = self.new_id
-        async for item in _each(payloads):
-            if not self._has_room():
-                await self._wait_for_room()
-            if tally.error is not None:
-                break
-            new = item if isinstance(item, New) else None
-            id = (new.id if new is not None else None) or new_id()
-            if new is not None:
-                check_texts(new.key, new.headers)
-                event = self._event(id, new.payload, new.key, new.headers, new.delay, None)
-            else:
-                event = self._event(id, item, None, None, 0.0, None)
-            tally.sent += 1
-            self.put(topic, Counted(id, event, tally))
+        tally = Tally(self.event_loop, len(payloads) if isinstance(payloads, Sized) else None, progress)
+        if isinstance(payloads, AsyncIterable):
+            async for item in payloads:
+                await self._put_counted(topic, item, tally)
+        else:
+            for item in payloads:
+                if tally.sent % SLICE and self._has_room():
+                    self._count_in(topic, item, tally)
+                else:
+                    await self._put_counted(topic, item, tally)
         return await tally.finished()
+
+    async def _put_counted(self, topic: str, item: Any, tally: Tally) -> None:
+        """Put one of many, when there is room; let what was put before leave, so that the node need not wait."""
+        if not self._has_room():
+            await self._wait_for_room()
+        elif tally.sent % SLICE == 0:
+            await asyncio.sleep(0)
+        self._count_in(topic, item, tally)
+
+    def _count_in(self, topic: str, item: Any, tally: Tally) -> None:
+        if tally.error is not None:
+            raise tally.error
+        if isinstance(item, New):
+            check_texts(item.key, item.headers)
+            id = item.id or self.new_id()
+            event = self._event(id, item.payload, item.key, item.headers, item.delay, None)
+        else:
+            id = self.new_id()
+            event = self._event(id, item, None, None, 0.0, None)
+        tally.sent += 1
+        self.put(topic, Counted(id, event, tally))
 
     def _event(
         self,
@@ -319,15 +343,6 @@ class Client(TopicVerbs):
                 stall = watch.check(self.clock.now_ms(), self.connected, subscription.settled, lag)
                 if stall is not None:
                     (self.options.on_stall or _log_stall)(stall)
-
-
-async def _each(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
-    if isinstance(items, AsyncIterable):
-        async for item in items:
-            yield item
-    else:
-        for item in items:
-            yield item
 
 
 def _log_stall(stall: Stall) -> None:

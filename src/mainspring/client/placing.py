@@ -80,7 +80,7 @@ class Tally:
     ) -> None:
         self.sent = 0
         self.stored = 0
-        self.decided = 0
+        self.lost = 0
         self.error: ClientError | None = None
         self._loop = loop
         self._total = total
@@ -88,16 +88,24 @@ class Tally:
         self._said_soon = False
         self._changed: asyncio.Future[None] | None = None
 
-    def count(self, error: ClientError | None) -> None:
-        self.decided += 1
-        if error is None:
-            self.stored += 1
-            if self._progress is not None and not self._said_soon:
-                self._said_soon = True
-                self._loop.call_soon(self._say)
-        elif self.error is None:
+    def placed(self) -> None:
+        """One is durable."""
+        self.stored += 1
+        if self._progress is not None and not self._said_soon:
+            self._said_soon = True
+            self._loop.call_soon(self._say)
+        if self._changed is not None:
+            self._look()
+
+    def failed(self, error: ClientError) -> None:
+        """One is not."""
+        self.lost += 1
+        if self.error is None:
             self.error = error
-        if self._changed is not None and self.decided >= self.sent and not self._changed.done():
+        self._look()
+
+    def _look(self) -> None:
+        if self._changed is not None and self.stored + self.lost >= self.sent and not self._changed.done():
             self._changed.set_result(None)
 
     def _say(self) -> None:
@@ -108,7 +116,7 @@ class Tally:
 
     async def finished(self) -> int:
         """Wait for the rest; how many are durable. Raises the first error."""
-        if self.decided < self.sent:
+        if self.stored + self.lost < self.sent:
             self._changed = self._loop.create_future()
             await self._changed
         if self._said_soon:
@@ -124,11 +132,15 @@ class Counted(Outgoing):
     __slots__ = ("_tally",)
 
     def __init__(self, id: str, event: bytes, tally: Tally) -> None:
-        super().__init__(id, event)
+        self.id = id  # without `super`: there may be millions of these
+        self.event = event
+        self.expect = None
+        self.sent_ms = -1
+        self.alone = False
         self._tally = tally
 
     def placed(self, partition: int, offset: int) -> None:
-        self._tally.count(None)
+        self._tally.placed()
 
     def failed(self, error: ClientError) -> None:
-        self._tally.count(error)
+        self._tally.failed(error)

@@ -1,8 +1,9 @@
 """Outgoing events: collected into batches, kept until the node confirmed them, sent again after a reconnect.
 
-Nothing waits on purpose. What is published in one slice leaves together at its end; what is published while two batches
-of its topic are under way leaves with the next answer. So a lone event goes out at once, and a flood makes large
-batches by itself.
+Nothing waits on purpose. What is published in one slice leaves together at its end, in batches; only when many batches
+of a topic are under way, the rest waits for the next answer. So a lone event goes out at once, and a flood makes full
+batches by itself. Events of a topic are stored in the order they were put, except around a refusal: an event that was
+refused and is sent again comes behind those that were under way at the time.
 
 Every event has an id that stays the same when it is sent again, and the node stores an id once. That holds for as long
 as the node remembers ids (`dedupe_window_ms`). An event that was sent longer ago than that and never confirmed is in
@@ -23,9 +24,9 @@ from typing import Final
 from mainspring.client.errors import ClientError, NodeRefused, Uncertain
 from mainspring.client.frames import Error, batch_frame, encode, expecting_frame
 
-MAX_BATCH_EVENTS: Final = 1_000
+MAX_BATCH_EVENTS: Final = 256
 MAX_BATCH_BYTES: Final = 256 << 10
-UNDER_WAY: Final = 2  # batches of one topic: one being stored while the next is read
+UNDER_WAY: Final = 16  # batches of one topic that are not answered; enough to keep a node busy
 RETRY_FIRST_MS: Final = 100  # when the node cannot store now (`unavailable`, `rate_limited`)
 RETRY_LAST_MS: Final = 5_000
 TRY_AGAIN: Final = frozenset({"unavailable", "rate_limited"})
@@ -37,11 +38,17 @@ class Outgoing:
 
     __slots__ = ("alone", "event", "expect", "id", "sent_ms")
 
+    id: str
+    event: bytes  # JSON of the event
+    expect: int | None
+    sent_ms: int  # monotonic, of the first time it was sent; -1: it never was
+    alone: bool
+
     def __init__(self, id: str, event: bytes, expect: int | None = None) -> None:
         self.id = id
         self.event = event
         self.expect = expect
-        self.sent_ms = -1  # monotonic, of the first time it was sent
+        self.sent_ms = -1
         self.alone = expect is not None
 
     def placed(self, partition: int, offset: int) -> None:
@@ -191,8 +198,9 @@ class Publishing:
             return False
         lane, events = batch
         lane.retry_ms = RETRY_FIRST_MS
+        self.count -= len(events)
+        self.bytes -= sum([len(event.event) for event in events])
         for event, (partition, offset) in zip(events, offsets, strict=True):
-            self._decided(event)
             event.placed(partition, offset)
         if not lane.waiting and not lane.under_way:
             self._lanes.pop(lane.topic, None)

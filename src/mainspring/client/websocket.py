@@ -175,9 +175,11 @@ class Socket(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
+        given = list(parts)
+        keys = self._random_bytes(4 * len(given))  # asking for each would cost more than the rest
         pieces: list[bytes | bytearray] = []
-        for data in parts:
-            pieces += frame_bytes(opcode, data, self._random_bytes(4))
+        for at, data in enumerate(given):
+            pieces += frame_bytes(opcode, data, keys[4 * at : 4 * at + 4])
         transport.write(b"".join(pieces))
 
     async def close(self, patience_s: float = 1.0) -> None:
