@@ -27,7 +27,7 @@ from mainspring.capabilities.run import BusPort, KernelPort, run
 from mainspring.errors import BootError, MainspringError
 from mainspring.kernel import Kernel, RestartPolicy
 from mainspring.log import Engine, Log, open_engine
-from mainspring.loop import Clock, Loop, MonotonicClock, SlowTurn
+from mainspring.loop import Clock, Loop, MonotonicClock, SlowTurn, VirtualClock
 from mainspring.message import Ids, Message, encode_data
 from mainspring.runs import Runtime
 from mainspring.settings import Settings
@@ -163,7 +163,14 @@ class Core:
         )
         self.kernel.enter_phase("LOAD")
         self.runtime = Runtime(
-            clock=self.clock, loop=self.loop, log=self.log, slow_step_ms=settings.slow_turn_ms, random=self._source
+            clock=self.clock,
+            loop=self.loop,
+            log=self.log,
+            random=self._source,
+            lease_ms=settings.runs_lease_ms,
+            recovery_ms=settings.runs_recovery_ms,
+            # Its thread measures real time, which a virtual clock knows nothing of.
+            slow_step_ms=None if isinstance(self.clock, VirtualClock) else settings.slow_turn_ms,
         )
         port = BusPort(self.bus)
         self.runtime.connect(ask=KernelPort(self.kernel), publish=port, events=port)

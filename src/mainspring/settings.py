@@ -94,6 +94,14 @@ class Settings:
     )
     audit: bool = setting(True, "Write what the bus decided to system.bus.audit.")
 
+    # Runs
+    runs_lease_ms: int = setting(
+        15_000, "After so long without renewal another node goes on with this node's runs.", unit="ms", least=1_000
+    )
+    runs_recovery_ms: int = setting(
+        5_000, "How often the lease is renewed and runs of nodes that are gone are taken.", unit="ms", least=100
+    )
+
     # Beats
     beat_interval_ms: int = setting(0, "Time between two beats. 0: a beat whenever there is work.", unit="ms", least=0)
     retained_beats: int = setting(
