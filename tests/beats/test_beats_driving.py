@@ -207,6 +207,34 @@ async def test_each_event_of_a_topic_is_one_signal_that_can_be_read() -> None:
     await log.close()
 
 
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"[" * 450 + b"]" * 450,
+        b"[" * 5000 + b"]" * 5000,
+        b'"\xed\xa0\x80"',
+        b"\xff",
+        b"NaN",
+        b"1e999",
+        b'"\\ud800"',
+        b"",
+    ],
+    ids=lambda payload: repr(payload[:9]),
+)
+async def test_an_event_no_cell_could_hold_is_read_as_text_and_holds_nothing_up(payload: bytes) -> None:
+    log = Log(MemoryEngine())
+    await log.open()
+    hb = Heartbeat(log=log)
+    hb.register("bill", "/topics/orders", lambda signal, target, stage: stage.signal(f"/seen{signal}"), match="prefix")
+    await hb.open()
+    hb.add_inlet(TopicInlet(log, "orders"))
+    await log.commit(Batch([Append("orders", 0, "id-1", 1, payload), Append("orders", 0, "id-2", 2, b"2")]))
+    assert [emitted.signal for emitted in (await hb.abeat()).emitted] == [f"/seen/topics/orders/0/{n}" for n in (1, 2)]
+    assert hb.read("/topics/orders/0/1", at=1)["payload"] == payload.decode(errors="replace")
+    assert (await hb.areplay()).identical
+    await log.close()
+
+
 async def test_an_event_stays_readable_while_its_signal_is_tried_again_or_carried() -> None:
     log, hb, seen = await opened(MemoryEngine(), max_runs_per_beat=1)
     await log.commit(publish("orders", 0, {"n": 1, "retry": True}, {"n": 2}))

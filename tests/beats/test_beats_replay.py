@@ -142,6 +142,16 @@ def test_outside_changes_of_registry_and_bindings_are_replayed_too() -> None:
     assert hb.replay(3).identical
 
 
+def test_registering_again_with_another_function_changes_nothing_not_even_the_replay() -> None:
+    hb = Heartbeat()
+    hb.register("work", "/sig", lambda signal, target, stage: stage.write("/x", "first"))
+    hb.register("work", "/sig", lambda signal, target, stage: stage.write("/x", "second"))
+    hb.signal("/sig")
+    hb.beat()
+    assert hb.read("/x") == "first"
+    assert hb.replay().identical
+
+
 def test_a_program_without_the_enzyme_cannot_replay() -> None:
     engine = MemoryEngine()
     with BlockingLog(engine) as log:

@@ -1,7 +1,8 @@
 """Calling an enzyme: whatever it does ends as an outcome, and nothing else gets out.
 
-Exceptions become the result "failed". What is not an `Exception` (a keyboard interrupt, a cancelled task) is not the
-enzyme's to answer for: it goes through, and the beat that was under way has not happened.
+Exceptions become the result "failed", and so does a cancellation nobody asked for: an enzyme may well have waited for
+a task that somebody else cancelled. Other things that are no `Exception` (a keyboard interrupt, the cancellation of
+whoever runs the beat) are not the enzyme's to answer for: they go through, and the beat has not happened.
 
 An enzyme that takes long changes nothing about the order; it is only reported, while it lasts, by a thread that waits.
 """
@@ -101,6 +102,14 @@ def _a_loop_runs_here() -> bool:
     return True
 
 
+def _being_cancelled() -> bool:
+    """Whether it is the beat itself that somebody cancels."""
+    if not _a_loop_runs_here():
+        return False
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 async def _awaited(awaitable: Awaitable[Any]) -> Any:
     return await awaitable
 
@@ -126,6 +135,10 @@ async def call(function: Enzyme, signal: str | None, target: str | None, stage: 
         return closed(stage, answer)
     except RunningLoop:
         raise
+    except asyncio.CancelledError as error:
+        if _being_cancelled():
+            raise
+        return failed(stage, error)
     except Exception as error:
         return failed(stage, error)
     finally:
@@ -142,7 +155,7 @@ def call_now(function: Enzyme, signal: str | None, target: str | None, stage: St
         if inspect.isawaitable(answer):
             answer = asyncio.run(_awaited(answer))
         return closed(stage, answer)
-    except Exception as error:
+    except (Exception, asyncio.CancelledError) as error:  # nobody cancels a worker's call
         return failed(stage, error)
     finally:
         current.reset(token)
@@ -157,7 +170,7 @@ def closed(stage: Stage, answer: object) -> Outcome:
     return stage.close(result, detail="" if result in ("ok", "retry") else f"returned {answer!r}")
 
 
-def failed(stage: Stage, error: Exception) -> Outcome:
+def failed(stage: Stage, error: BaseException) -> Outcome:
     detail = "".join(traceback.format_exception(error)).strip()
     return stage.close("failed", type(error).__qualname__, detail)
 

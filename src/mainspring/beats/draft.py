@@ -188,8 +188,9 @@ class Draft:
             result = "duplicate" if entry.duplicate else "blocked"
             refused: list[str] = []
         else:
-            refused = self._conflicts(outcome) if self.rules.strict else []
-            result = "failed" if refused and outcome.result in ("ok", "retry") else outcome.result
+            stands = outcome.result in ("ok", "retry")  # what failed by itself drops its writes anyway
+            refused = self._conflicts(outcome) if self.rules.strict and stands else []
+            result = "failed" if refused else outcome.result
         entry.result = result
         if not entry.duplicate:
             self._results[impulse.pair, name] = result

@@ -8,11 +8,11 @@ the beat does not happen, nothing was taken and the same is given to the next on
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
-from mainspring.beats.errors import InvalidPath
+from mainspring.beats.errors import InvalidPath, InvalidValue
 from mainspring.beats.facts import Cause, Impulse
 from mainspring.beats.path import canonical
 from mainspring.beats.value import to_text
@@ -125,15 +125,21 @@ def topic_path(topic: str) -> str:
 
 
 def event_text(event: StoredEvent) -> str:
-    """The canonical text of an event. A payload that is not JSON is given as text."""
-    value: dict[str, Any] = {"id": event.id, "ts": event.ts, "key": event.key, "payload": _json(event.payload)}
+    """The canonical text of an event. A payload that no cell could hold is given as the text it is."""
+    parts = {
+        "id": to_text(event.id),
+        "ts": to_text(event.ts),
+        "key": to_text(event.key),
+        "payload": _kept(event.payload),
+    }
     if event.headers is not None:
-        value["headers"] = _json(event.headers)
-    return to_text(value)
+        parts["headers"] = _kept(event.headers)
+    return "{" + ",".join(f'"{name}":{parts[name]}' for name in sorted(parts)) + "}"
 
 
-def _json(data: bytes) -> Any:
+def _kept(data: bytes) -> str:
+    # Whatever a publisher sent, the beat that takes it must come to an end: the event would stand before all others.
     try:
-        return msgspec.json.decode(data)
-    except msgspec.DecodeError:
-        return data.decode(errors="replace")
+        return to_text(msgspec.json.decode(data))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InvalidValue):
+        return to_text(data.decode(errors="replace"))

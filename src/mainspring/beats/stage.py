@@ -19,6 +19,7 @@ from mainspring.beats.value import content_hash, content_path, from_text, to_tex
 
 RETRY: Final = -1
 FATAL: Final = -2
+LAST_BEAT: Final = 10**15  # a thousand beats a second for thirty thousand years; beats are 16 digits in keys
 _RESERVED: Final = ("/rt", "/cas")
 
 
@@ -147,6 +148,8 @@ def landing(beat: object, earliest: int) -> int:
         raise InvalidImpulse(f"a beat is a whole number, not {beat!r}")
     if beat < earliest:
         raise PastBeat(f"beat {beat} is over or under way", remedy=f"signal for beat {earliest} or later")
+    if beat > LAST_BEAT:
+        raise InvalidImpulse(f"no line of beats gets as far as {beat}", remedy=f"signal for beat {LAST_BEAT} at most")
     return beat
 
 

@@ -133,8 +133,8 @@ class State:
         """Put a change in force from the next beat on; the binding record that changed, if one did."""
         match change:
             case Register(registration):
-                self.registry.add(registration)
-                self.functions[registration.name, registration.query] = registration.function
+                if self.registry.add(registration):
+                    self.functions[registration.name, registration.query] = registration.function
             case Unregister(name):
                 self.registry.remove(name)
             case Bind(path, name, kind) if self.bindings.put(path, name, kind):

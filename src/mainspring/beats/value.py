@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 
 from mainspring.beats.errors import InvalidValue
@@ -19,13 +20,14 @@ from mainspring.beats.errors import InvalidValue
 _encode: Final = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"), check_circular=True
 ).encode
+DEEPEST: Final = 400  # levels of lists and mappings; half of what Python's own stack allows
 _CONTENT_PATH: Final = re.compile(r"/cas/([0-9a-f]{64})")
 
 
 def to_text(value: object) -> str:
     """The canonical JSON of a value; `invalid_value` when JSON cannot hold it exactly."""
     try:
-        _refuse_odd_keys(value)
+        _refuse_odd_shapes(value)
         text = _encode(value)
         text.encode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -41,16 +43,24 @@ def from_text(text: str) -> Any:
     return json.loads(text)
 
 
-def _refuse_odd_keys(value: object) -> None:
-    # The encoder would turn the key 1 into "1" without a word, and two keys into one.
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise TypeError(f"a key is text, not {type(key).__name__}")
-            _refuse_odd_keys(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            _refuse_odd_keys(item)
+def _refuse_odd_shapes(value: object) -> None:
+    # The encoder would turn the key 1 into "1" without a word, and two keys into one. And how deep it gets depends on
+    # who calls it: a limit of our own makes the same value storable, and readable again, everywhere.
+    inside: list[tuple[object, int]] = [(value, 0)]
+    while inside:
+        each, depth = inside.pop()
+        if isinstance(each, dict):
+            for key in each:
+                if not isinstance(key, str):
+                    raise TypeError(f"a key is text, not {type(key).__name__}")
+            parts: Iterable[object] = each.values()
+        elif isinstance(each, list | tuple):
+            parts = each
+        else:
+            continue
+        if depth == DEEPEST:
+            raise ValueError(f"it is nested deeper than {DEEPEST} levels")
+        inside.extend((part, depth + 1) for part in parts if isinstance(part, dict | list | tuple))
 
 
 def content_hash(text: str) -> str:
