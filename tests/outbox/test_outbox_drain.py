@@ -281,6 +281,18 @@ def test_a_disk_that_fills_between_publishing_and_stamping_sends_no_event_twice(
     assert [event.id for event in node.stored] == ids
 
 
+def test_a_mongodb_that_is_not_there_is_told() -> None:
+    from pymongo import MongoClient
+
+    from mainspring.client.outbox_mongo import MongoStore
+
+    client: Any = MongoClient("mongodb://127.0.0.1:1/x", serverSelectionTimeoutMS=100)
+    with pytest.raises(OutboxUnavailable) as told:
+        MongoStore(client.x.rows).count()
+    assert "is MongoDB running" in told.value.remedy
+    client.close()
+
+
 def test_a_missing_table_or_file_is_told_with_the_remedy(tmp_path: Path) -> None:
     from mainspring.client.outbox_open import open_outbox
 

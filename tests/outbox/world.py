@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,10 +18,7 @@ from mainspring.client.outbox_drain import Drainer, DrainOptions
 from mainspring.client.outbox_open import open_outbox
 from mainspring.loop import VirtualClock
 
-# A real MongoDB is used where there is one; elsewhere its tests are not made at all, for Debian has no package of it.
-MONGO_URL = os.environ.get("MONGO_URL", "")
 KINDS = ["sqlite", "postgresql"]
-HAS_MONGO = bool(MONGO_URL) or shutil.which("mongod") is not None
 
 
 class Shop:

@@ -119,4 +119,4 @@ def _cell(value: Any) -> str:
 
 def _wide() -> dict[str, Any]:
     """A pipe has no width: whoever greps a table wants each row on one line."""
-    return {} if sys.stdout.isatty() or os.environ.get("COLUMNS") else {"width": 400}
+    return {} if sys.stdout.isatty() else {"width": 400}

@@ -198,9 +198,8 @@ class SqlStore:
             self._give_up()
             if not _from_driver(error):
                 raise
-            raise OutboxUnavailable(
-                f"the outbox {self._table} cannot be used: {str(error).strip()}", remedy=_remedy(str(error))
-            ) from error
+            why = " ".join(str(error).split())  # a driver may say it in several lines
+            raise OutboxUnavailable(f"the outbox {self._table} cannot be used: {why}", remedy=_remedy(why)) from error
         except BaseException:
             self._give_up()
             raise
