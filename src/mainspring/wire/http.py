@@ -28,6 +28,7 @@ from mainspring.wire import (
     http_publish,
     http_read,
     http_schedules,
+    http_schemas,
     http_stream,
     http_topics,
 )
@@ -52,6 +53,7 @@ OPERATIONS: Final = (
     *http_groups.OPERATIONS,
     *http_deadletters.OPERATIONS,
     *http_schedules.OPERATIONS,
+    *http_schemas.OPERATIONS,
     *http_messages.OPERATIONS,
     *http_inside.OPERATIONS,
     *http_node.OPERATIONS,

@@ -25,6 +25,7 @@ _TAGS: Final = {
     "dead letters": "Events that a group gave up on, and how to send them again.",
     "schedules": "Events to be published later, once or again and again.",
     "messages": "Commands and queries for the kernel, and the messages that passed lately.",
+    "schemas": "What the payloads of a topic look like, version by version.",
     "node": "How the node is doing.",
 }
 

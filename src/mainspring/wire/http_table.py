@@ -93,6 +93,7 @@ PATH_PARAMETERS: Final[dict[str, PathParameter]] = {
         "[^/]+", "A group's name, percent-encoded: `a/b` is `a%2Fb`.", {"type": "string", "maxLength": 255}
     ),
     "schedule": PathParameter("[^/]+", "A schedule's name, percent-encoded.", {"type": "string", "maxLength": 255}),
+    "version": PathParameter(r"\d+", "A version of the topic's schema.", {"type": "integer", "minimum": 1}),
     "partition": PathParameter(r"\d+", "A partition of the topic.", {"type": "integer", "minimum": 0}),
     "offset": PathParameter(r"\d+", "An offset in the partition.", {"type": "integer", "minimum": 1}),
 }
