@@ -91,6 +91,7 @@ class Core:
             phases = self.kernel.phases
             await self._undo_later(self.bus.start, self.bus.stop)
             if self.app is not None:
+                await self.app.payloads.install(self.bus, self.app.consumers)
                 await self.app.hooks.enter(self.app, self._undo)
             await self._undo_later(self.kernel.start, self.kernel.stop)
             await self._undo_later(self.runtime.start_service, self.runtime.stop_service)

@@ -27,15 +27,17 @@ from mainspring.app.declared import (
 )
 from mainspring.app.duration import Duration, duration_ms
 from mainspring.app.hooks import Hooks, Lifespan
+from mainspring.app.schemas import DeclaredSchema, DeclaredSchemas, DeclaredUpcaster
 from mainspring.beats import BeatsProgram
 from mainspring.beats.program import TargetOf
-from mainspring.bus import LATEST, Checker, Start
+from mainspring.bus import LATEST, Checker, Compatibility, Start
 from mainspring.capabilities import kernel_capabilities
 from mainspring.kernel import Capability, Kernel, RestartPolicy, handler_from
 from mainspring.kernel.capability import Isolation
 from mainspring.runs import Effect, Runtime
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 @dataclass
@@ -59,6 +61,7 @@ class App:
     beats: BeatsProgram = field(default_factory=BeatsProgram, repr=False)
     consumers: list[DeclaredConsumer] = field(default_factory=list, repr=False)
     schedules: list[DeclaredSchedule] = field(default_factory=list, repr=False)
+    payloads: DeclaredSchemas = field(default_factory=DeclaredSchemas, repr=False)
     hooks: Hooks = field(default_factory=Hooks, repr=False)
 
     def __post_init__(self) -> None:
@@ -183,6 +186,30 @@ class App:
             )
             self.schedules.append(declared)
             return function
+
+        return decorate
+
+    # Payloads
+
+    def schema(self, topic: str, *, compatibility: Compatibility | None = None) -> Callable[[T], T]:
+        """Register a type (or a JSON Schema: `app.schema("orders")({...})`) for the payloads of a topic at boot.
+
+        A type that changed becomes the next version, if it is compatible: `backward` unless the topic or
+        `compatibility` says otherwise.
+        """
+
+        def decorate(given: T) -> T:
+            self.payloads.schemas.append(DeclaredSchema(topic, given, compatibility))
+            return given
+
+        return decorate
+
+    def upcaster(self, topic: str, version: int) -> Callable[[F], F]:
+        """Raise old events when they are read: the function gets a payload of `version`, gives one of the next."""
+
+        def decorate(step: F) -> F:
+            self.payloads.upcasters.append(DeclaredUpcaster(topic, version, step))
+            return step
 
         return decorate
 

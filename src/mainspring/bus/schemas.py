@@ -132,6 +132,7 @@ class Schemas:
         self._log = log
         self._clock = clock
         self._topics: dict[str, TopicSchemas] = {}
+        self.expected: dict[str, Schema] = {}  # topic -> what the program's own consumers say they get
         self.of = self._topics.get  # asked for every publish, so it is the dictionary itself
 
     async def start(self) -> None:

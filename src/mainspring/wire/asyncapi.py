@@ -2,7 +2,7 @@
 
 It is made when it is asked for, from what the node knows then: a channel per topic, a message per version of its
 schema, and two operations, seen from the node as AsyncAPI wants it: it receives what clients publish and sends what
-they subscribe to. Topics nobody gave a schema carry any JSON.
+they subscribe to. A topic without a schema carries what the program's own consumers expect, or any JSON.
 
 References within a registered schema are relative to that schema; inside a larger document they would lead nowhere, so
 they are moved to where the schema stands. Names of topics may hold what keys of AsyncAPI may not; keys are made from
@@ -34,7 +34,9 @@ _OUTSIDE: Final = re.compile(r"[^A-Za-z0-9.\-]")
 
 def asyncapi_document(bus: Bus, who: Who, host: str, version: str, *, secure: bool, has_tokens: bool) -> dict[str, Any]:
     """The whole document, ready to be encoded. Topics the caller may not know of are left out."""
-    names = {config.topic for config in bus.topics()} | {each.topic for each in bus.schemas.all()}
+    names = (
+        {config.topic for config in bus.topics()} | {each.topic for each in bus.schemas.all()} | {*bus.schemas.expected}
+    )
     topics = sorted(name for name in names if bus.access.sees(name, who))
     channels: dict[str, Any] = {}
     operations: dict[str, Any] = {}
@@ -43,7 +45,11 @@ def asyncapi_document(bus: Bus, who: Who, host: str, version: str, *, secure: bo
     for topic in topics:
         known = bus.schemas.of(topic)
         versions = [each.told for each in known.versions] if known is not None else []
-        keys = _add_messages(topic, versions, messages, schemas)
+        keys = _add_versions(topic, versions, messages, schemas)
+        if not keys:
+            keys = [f"{_key(topic)}.any"]
+            expected = bus.schemas.expected.get(topic)
+            messages[keys[0]] = _message(topic, topic, _placed(keys[0], expected, schemas) if expected else {})
         key = _key(topic)
         channels[key] = {
             "address": topic,
@@ -76,29 +82,31 @@ def asyncapi_document(bus: Bus, who: Who, host: str, version: str, *, secure: bo
     }
 
 
-def _add_messages(
+def _add_versions(
     topic: str, versions: Iterable[SchemaVersion], messages: dict[str, Any], schemas: dict[str, Any]
 ) -> list[str]:
-    """A message per version, or one for a topic without a schema; gives their keys, the latest version first."""
+    """A message per version; gives their keys, the latest version first."""
     keys: list[str] = []
     for told in versions:
         key = f"{_key(topic)}.v{told.version}"
-        schemas[key] = {
-            "schemaFormat": _format(told.schema),
-            "schema": _moved(told.schema, f"#/components/schemas/{key}/schema"),
-        }
-        messages[key] = {
-            "name": topic,
-            "title": f"{topic}, version {told.version}",
-            "contentType": "application/json",
-            "headers": {"type": "object", "properties": {HEADER: {"type": "string", "const": str(told.version)}}},
-            "payload": {"$ref": f"#/components/schemas/{key}"},
-        }
+        message = _message(topic, f"{topic}, version {told.version}", _placed(key, told.schema, schemas))
+        header = {HEADER: {"type": "string", "const": str(told.version)}}
+        messages[key] = {**message, "headers": {"type": "object", "properties": header}}
         keys.insert(0, key)
-    if not keys:
-        keys = [f"{_key(topic)}.any"]
-        messages[keys[0]] = {"name": topic, "title": topic, "contentType": "application/json", "payload": {}}
     return keys
+
+
+def _message(topic: str, title: str, payload: dict[str, Any]) -> dict[str, Any]:
+    return {"name": topic, "title": title, "contentType": "application/json", "payload": payload}
+
+
+def _placed(key: str, schema: dict[str, Any] | bool, schemas: dict[str, Any]) -> dict[str, Any]:
+    """Put the schema among the components; gives the reference to it."""
+    schemas[key] = {
+        "schemaFormat": _format(schema),
+        "schema": _moved(schema, f"#/components/schemas/{key}/schema"),
+    }
+    return {"$ref": f"#/components/schemas/{key}"}
 
 
 def _operations(topic: str, key: str, keys: list[str]) -> dict[str, Any]:
