@@ -1,7 +1,7 @@
 """kill -9 under load: nothing that was acknowledged is lost, changed, or given a second offset.
 
 A writer and a consumer talk to a real node on SQLite, which is killed at a random moment and started again on the same
-data, round after round. `MAINSPRING_CRASH_ROUNDS` makes it longer (`make crash` uses 1,000).
+data, round after round. `MAINSPRING_TEST_CRASH_ROUNDS` makes it longer (`make crash` uses 1,000).
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 from tests.serving import Serving
 
-ROUNDS = int(os.environ.get("MAINSPRING_CRASH_ROUNDS", "50"))
-ROUNDS_PER_NODE = 50  # then a fresh folder: reading everything back must not take over
+ROUNDS = int(os.environ.get("MAINSPRING_TEST_CRASH_ROUNDS", "50"))
+ROUNDS_PER_NODE = 25  # then a fresh folder: reading everything back must not take over
 TOPIC = "crash"
 
 
@@ -125,24 +126,16 @@ async def check(node: Serving, witness: Witness) -> None:
     assert len(payloads) == len(set(payloads)), "an event was stored twice"
 
 
-async def test_nothing_acknowledged_is_lost_by_kill_9(tmp_path: Path) -> None:
-    left, generation = ROUNDS, 0
-    while left > 0:
-        generation += 1
-        folder = tmp_path / str(generation)
-        folder.mkdir()
-        witness = Witness(generation)
-        node = Serving(
-            folder=folder, engine="sqlite", env={"BUS_ACK_TIMEOUT_MS": "60000", "MAINSPRING_UVLOOP": "false"}
-        )
-        with node:
-            async with aiohttp.ClientSession() as client:
-                body = {"topic": TOPIC, "partitions": 3, "maxAttempts": 1_000_000}
-                assert (await client.post(f"http://127.0.0.1:{node.port}/topics", json=body)).status == 201
-            for _ in range(min(left, ROUNDS_PER_NODE)):
-                await one_round(node, witness)
-                await asyncio.to_thread(node.launch)
-            await check(node, witness)
-        assert witness.promised
-        assert witness.seen
-        left -= ROUNDS_PER_NODE
+@pytest.mark.parametrize("first", range(0, ROUNDS, ROUNDS_PER_NODE))
+async def test_nothing_acknowledged_is_lost_by_kill_9(tmp_path: Path, first: int) -> None:
+    witness = Witness(first)
+    with Serving(folder=tmp_path, engine="sqlite", env={"BUS_ACK_TIMEOUT_MS": "60000"}) as node:
+        async with aiohttp.ClientSession() as client:
+            body = {"topic": TOPIC, "partitions": 3, "maxAttempts": 1_000_000}
+            assert (await client.post(f"http://127.0.0.1:{node.port}/topics", json=body)).status == 201
+        for _ in range(min(ROUNDS - first, ROUNDS_PER_NODE)):
+            await one_round(node, witness)
+            await asyncio.to_thread(node.launch)
+        await check(node, witness)
+    assert witness.promised
+    assert witness.seen

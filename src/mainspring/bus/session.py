@@ -11,7 +11,6 @@ what it has, gets no more deliveries, and hurts nobody.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -23,7 +22,6 @@ from mainspring.bus.access import Access, Action, Caller, origin_of
 from mainspring.bus.delivery import Delivery
 from mainspring.bus.errors import BusError, Forbidden, LimitReached, NotSubscribed, TooLarge, Unavailable
 from mainspring.bus.frames import (
-    NOTHING,
     Ack,
     Extend,
     Flow,
@@ -39,16 +37,15 @@ from mainspring.bus.frames import (
     decode,
     error_frame,
     json_text,
-    published_frame,
     with_corr,
 )
 from mainspring.bus.group import Group
 from mainspring.bus.group_table import GroupTable
-from mainspring.bus.intake import Accepted, Intake, check_sha256, refusal
+from mainspring.bus.intake import Accepted, Intake, check_sha256
 from mainspring.bus.limits import bucket
 from mainspring.bus.member import Gate, Member
 from mainspring.bus.metrics import Counters
-from mainspring.bus.publisher import Placed
+from mainspring.bus.replies import Answer, PublishAnswer, Replies
 from mainspring.bus.schedules import Schedule, Schedules
 from mainspring.bus.topic_state import TopicState
 from mainspring.bus.topic_table import TopicTable
@@ -57,9 +54,6 @@ from mainspring.loop import Clock
 from mainspring.settings import Settings
 
 logger = logging.getLogger("mainspring.bus")
-
-CONGESTED: Final = 8_192  # requests without an answer
-CONGESTED_BYTES: Final = 8 << 20
 
 _to_json = msgspec.json.Encoder().encode
 
@@ -80,52 +74,6 @@ class Parts(Protocol):
     def closed_session(self, session: Session) -> None: ...
 
 
-class Answer:
-    """A place in the queue of answers. `sent` runs when the answer leaves."""
-
-    __slots__ = ("frame", "sent", "size")
-
-    def __init__(self, frame: bytes | None = None) -> None:
-        self.frame = frame
-        self.sent: Callable[[], None] | None = None
-        self.size = 0
-
-
-class _PublishAnswer(Answer):
-    """The answer of a PUBLISH or PUBLISH_BATCH, and the ticket that fills it in."""
-
-    __slots__ = ("_about", "_accepted", "_corr", "_session")
-
-    def __init__(self, session: Session, accepted: Accepted, corr: msgspec.Raw, about: str) -> None:
-        super().__init__()
-        self._session = session
-        self._accepted = accepted
-        self._corr = corr
-        self._about = about
-
-    def stored(self, placed: Sequence[Placed]) -> None:
-        accepted = self._accepted
-        topic = accepted.topic.json
-        if self._about == "PUBLISH":
-            partition, offset, duplicate = placed[0]
-            append = accepted.appends[0]
-            frame = published_frame(topic, partition, offset, append.id, append.ts)
-            if duplicate:
-                frame = frame[:-1] + b',"duplicate":true}'
-            elif accepted.due_at(0):
-                frame = b'%b,"not_before":%d}' % (frame[:-1], accepted.due_at(0))
-        else:
-            places = b",".join([b"[%d,%d]" % (place[0], place[1]) for place in placed])
-            frame = b'{"type":"PUBLISHED_BATCH","topic":%b,"offsets":[%b]}' % (topic, places)
-        self.frame = with_corr(frame, self._corr) if self._corr is not NOTHING else frame
-        self._session.answered(self)
-
-    def failed(self, error: MainspringError) -> None:
-        frame = error_frame(refusal(error), self._about, self._accepted.topic.name)
-        self.frame = with_corr(frame, self._corr)
-        self._session.answered(self)
-
-
 class Session:
     """A connection of the bus. `caller` is who it is; `send` takes one frame of JSON text and must not raise."""
 
@@ -137,13 +85,9 @@ class Session:
         self._gate = Gate()
         self._members: dict[tuple[str, str], tuple[Group, Member]] = {}
         self._wanted: set[tuple[str, str]] = set()  # subscriptions it has, or that are being made
-        self._answers: deque[Answer] = deque()
-        self._unanswered_publishes = 0
-        self._unanswered_bytes = 0
+        self._replies = Replies(send)
         self._waiting_frames: deque[bytes] = deque()  # arrived while a SUBSCRIBE finds its start, or a checker thinks
         self._subscribing = False
-        self._relief = asyncio.Event()
-        self._published = asyncio.Event()
         settings = parts.settings
         self._bucket = bucket(settings.connection_rate, settings.connection_burst, parts.clock.now_ms())
 
@@ -156,24 +100,23 @@ class Session:
         frame = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
         if self._subscribing:
             self._waiting_frames.append(frame)
-            self._unanswered_bytes += len(frame)
+            self._replies.waiting_frames += 1
+            self._replies.waiting_bytes += len(frame)
         else:
             self._take(frame)
 
     def refuse(self, error: BusError) -> None:
         """Answer something that is no frame (binary data, or more than the adapter reads)."""
-        self._reply(error_frame(error))
+        self._replies.reply(error_frame(error))
 
     @property
     def congested(self) -> bool:
         """Whether the adapter should stop reading for now."""
-        return len(self._answers) + len(self._waiting_frames) > CONGESTED or self._unanswered_bytes > CONGESTED_BYTES
+        return self._replies.congested
 
     async def relieved(self) -> None:
         """Wait until the session is no longer congested."""
-        while self.congested and not self.closed:
-            self._relief.clear()
-            await self._relief.wait()
+        await self._replies.relieved()
 
     def pause(self) -> None:
         """The peer does not read: no more deliveries."""
@@ -191,10 +134,8 @@ class Session:
         now = self._parts.clock.now_ms()
         for key in list(self._members):
             self._leave(key, now)
-        self._answers.clear()
+        self._replies.close()
         self._waiting_frames.clear()
-        self._relief.set()
-        self._published.set()
         self._parts.closed_session(self)
 
     # -- frames
@@ -202,12 +143,12 @@ class Session:
     def _take(self, data: bytes) -> None:
         if len(data) > self._parts.settings.max_frame_bytes:
             limit = self._parts.settings.max_frame_bytes
-            self._reply(error_frame(TooLarge(f"a frame may have {limit} bytes, this one has {len(data)}")))
+            self._replies.reply(error_frame(TooLarge(f"a frame may have {limit} bytes, this one has {len(data)}")))
             return
         try:
             request = decode(data)
         except Rejected as rejected:
-            self._reply(with_corr(error_frame(rejected.error, rejected.about), rejected.corr))
+            self._replies.reply(with_corr(error_frame(rejected.error, rejected.about), rejected.corr))
             return
         if type(request) in _CHECKED and self._is_undecided(request, data):
             return
@@ -222,7 +163,7 @@ class Session:
     def _refuse(self, request: Request, error: BusError) -> None:
         topic, group = getattr(request, "topic", ""), getattr(request, "group", "")
         about = str(type(request).__struct_config__.tag)
-        self._reply(with_corr(error_frame(error, about, topic, group), request.corr))
+        self._replies.reply(with_corr(error_frame(error, about, topic, group), request.corr))
 
     def _is_undecided(self, request: Any, data: bytes) -> bool:
         """Whether the node's checker takes its time; then this frame and those behind it wait for its answer."""
@@ -275,13 +216,8 @@ class Session:
         size: int,
         expect: int | None,
     ) -> None:
-        def ticket(accepted: Accepted) -> _PublishAnswer:
-            answer = _PublishAnswer(self, accepted, corr, about)
-            answer.size = size
-            self._answers.append(answer)
-            self._unanswered_publishes += 1
-            self._unanswered_bytes += size
-            return answer
+        def ticket(accepted: Accepted) -> PublishAnswer:
+            return self._replies.publishing(accepted, corr, about, size)
 
         self._parts.intake.publish(topic, events, ticket, agent=caller, bucket=self._bucket, expect=expect)
 
@@ -295,8 +231,7 @@ class Session:
         if self._parts.intake.closed:
             raise Unavailable("the node is stopping", remedy="subscribe again in a moment")
         self._take_place(frame)
-        answer = Answer()
-        self._answers.append(answer)
+        answer = self._replies.place()
         self._subscribing = True
         self._parts.delivery.run(self._find_start(frame, topic, answer))
 
@@ -316,9 +251,7 @@ class Session:
     async def _find_start(self, frame: Subscribe, topic: TopicState, answer: Answer) -> None:
         """Until the start is known, later frames of this connection wait: they may publish to the same topic."""
         try:
-            while self._unanswered_publishes and not self.closed:
-                self._published.clear()
-                await self._published.wait()
+            await self._replies.nothing_published()
             group, unstored = await self._parts.group_table.begin(topic, frame.group, frame.start)
         except BusError as error:
             self._give_place(frame)
@@ -330,7 +263,7 @@ class Session:
         else:
             self._parts.delivery.run(self._confirm(frame, topic, group, answer, unstored))
         self._subscribing = False
-        self._flush_answers()
+        self._replies.flush()
         self._take_waiting()
 
     async def _confirm(self, frame: Subscribe, topic: TopicState, group: Group, answer: Answer, unstored: bool) -> None:
@@ -344,7 +277,7 @@ class Session:
             ok = b'{"type":"OK","in_reply_to":"SUBSCRIBE","topic":%b,"group":%b}' % (topic.json, json_text(group.name))
             answer.frame = with_corr(ok, frame.corr)
             answer.sent = lambda: self._join(frame, topic, group)
-        self._flush_answers()
+        self._replies.flush()
 
     def _join(self, frame: Subscribe, topic: TopicState, group: Group) -> None:
         known = self._members.get((topic.name, group.name))
@@ -367,16 +300,17 @@ class Session:
     def _take_waiting(self) -> None:
         while self._waiting_frames and not self._subscribing and not self.closed:
             data = self._waiting_frames.popleft()
-            self._unanswered_bytes -= len(data)
+            self._replies.waiting_frames -= 1
+            self._replies.waiting_bytes -= len(data)
             self._take(data)
-        self._relief.set()
+        self._replies.flush()
 
     def _unsubscribe(self, frame: Unsubscribe, size: int) -> None:
         self._held(frame)
         topic = self._parts.topic_table.open(frame.topic)
         self._leave((frame.topic, frame.group), self._parts.clock.now_ms())
         ok = b'{"type":"OK","in_reply_to":"UNSUBSCRIBE","topic":%b,"group":%b}' % (topic.json, json_text(frame.group))
-        self._reply(with_corr(ok, frame.corr))
+        self._replies.reply(with_corr(ok, frame.corr))
 
     def _leave(self, key: tuple[str, str], now: int) -> None:
         group, member = self._members.pop(key)
@@ -400,7 +334,7 @@ class Session:
                 self._parts.access.check_now(config, "subscribe", self.caller, group)
             except Forbidden as error:
                 self._leave((name, group), self._parts.clock.now_ms())
-                self._reply(error_frame(error, "", name, group))
+                self._replies.reply(error_frame(error, "", name, group))
             except BusError:
                 continue  # a checker that has not answered yet forbids nothing
 
@@ -468,8 +402,7 @@ class Session:
         self._later("UNSCHEDULE", frame.name, frame.corr, self._parts.schedule_table.delete(frame.name))
 
     def _later(self, about: str, name: str, corr: msgspec.Raw, work: Any) -> None:
-        answer = Answer()
-        self._answers.append(answer)
+        answer = self._replies.place()
 
         async def run() -> None:
             try:
@@ -482,36 +415,9 @@ class Session:
                     told["next"] = done.next_ms  # type: ignore[assignment]
                 frame = _to_json(told)
             answer.frame = with_corr(frame, corr)
-            self._flush_answers()
+            self._replies.flush()
 
         self._parts.delivery.run(run())
-
-    # -- answers
-
-    def _reply(self, frame: bytes) -> None:
-        if self._answers:
-            self._answers.append(Answer(frame))
-        else:
-            self._send(frame)
-
-    def answered(self, answer: Answer) -> None:
-        """A publish was decided."""
-        self._unanswered_publishes -= 1
-        self._unanswered_bytes -= answer.size
-        if not self._unanswered_publishes:
-            self._published.set()
-        if self._answers and self._answers[0] is answer:
-            self._flush_answers()
-
-    def _flush_answers(self) -> None:
-        answers = self._answers
-        while answers and answers[0].frame is not None:
-            answer = answers.popleft()
-            self._send(answer.frame)  # type: ignore[arg-type]
-            if answer.sent is not None:
-                answer.sent()
-        if not self._relief.is_set() and not self.congested:
-            self._relief.set()
 
 
 _HANDLERS: Final[dict[type, Callable[[Session, Any, int], None]]] = {
