@@ -138,7 +138,7 @@ class Consuming:
                 await result
             if event.refusal is not None:
                 self._settlement.nack(position, ready.offset, *event.refusal)
-            elif work.together:
+            elif work.together or self.declared.store_each:
                 await self._settlement.ack_with(position, ready.offset, work.together)
             else:
                 self._settlement.ack(position, ready.offset)

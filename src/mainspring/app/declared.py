@@ -71,6 +71,7 @@ class DeclaredConsumer:
     max_attempts: int | None = None
     backoff: Backoff = Backoff()
     takes_event: bool = True
+    store_each: bool = False  # store each acknowledgement at once instead of with others some milliseconds later
 
     @property
     def name(self) -> str:

@@ -36,6 +36,7 @@ def schedule_consumers(app: App) -> list[DeclaredConsumer]:
             max_attempts=declared.max_attempts,
             backoff=declared.backoff,
             takes_event=False,
+            store_each=True,
         )
         for declared in app.schedules
     ]

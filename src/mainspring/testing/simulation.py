@@ -1,0 +1,169 @@
+"""`simulate`: the whole program on virtual time, with a log in memory, from a seed.
+
+    async with simulate(app, seed=1) as world:
+        await world.send("command", "Order.Place", {"id": "o-1", "total": 3})
+        await world.advance("24h")
+        await world.crash_and_restart()
+        assert world.events("orders").payloads == [...]
+
+It boots the same core that a node boots, without its sockets. Ids, random numbers and time come from the seed, so the
+same test does the same every time, byte by byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+from mainspring.app import App
+from mainspring.core import Core
+from mainspring.log import MemoryEngine
+from mainspring.loop import VirtualClock
+from mainspring.message import counted_ids
+from mainspring.settings import Settings
+from mainspring.testing import seeds
+from mainspring.testing.driving import Inner
+from mainspring.testing.engine import MortalEngine
+from mainspring.testing.world import World
+
+T = TypeVar("T")
+
+START_MS: Final = 1_767_225_600_000  # 1 January 2026, 00:00 UTC: a date people recognise in a failing test
+_DAY_MS: Final = 86_400_000
+
+
+def simulate(app: App, seed: int | None = None, *, start_ms: int = START_MS, **settings: Any) -> Simulation:
+    """Run the app in a simulation, as `async with` or `with`. See the module's text.
+
+    `start_ms` is the time of day at the beginning (epoch ms). `settings` are those of a node, by name.
+    """
+    return Simulation(app, seed, start_ms, settings)
+
+
+class Simulation:
+    """One simulated node over all its lives."""
+
+    def __init__(self, app: App, seed: int | None, start_ms: int, settings: dict[str, Any]) -> None:
+        self.app = app
+        self.seed = seeds.seed_for(seed)
+        self.clock = VirtualClock(start_ms, wall_ms=start_ms)
+        self._given_seed = seed
+        self._settings = settings
+        self._engine = MemoryEngine()
+        self._lives = 0
+        self._dead: list[tuple[Inner, list[asyncio.Task[Any]]]] = []
+
+    # -- as a context
+
+    def open(self) -> World:
+        """Boot; what `with` does."""
+        self._chance = random.getstate()
+        random.seed(self.seed)  # a program that calls `random` itself is repeatable, too
+        self._folder = tempfile.TemporaryDirectory(prefix="mainspring-")
+        self.world = World(self)
+        try:
+            self.start()
+        except BaseException:
+            self._end()
+            raise
+        return self.world
+
+    def close(self) -> None:
+        """Stop in order; what leaving the `with` block does."""
+        try:
+            self.stop()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        for inner, _ in self._dead:
+            inner.close()
+        self._dead.clear()
+        self._folder.cleanup()
+        random.setstate(self._chance)
+
+    def __enter__(self) -> World:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            seeds.explain(error, self.seed, self._given_seed)
+        self.close()
+
+    async def __aenter__(self) -> World:
+        return self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
+
+    # -- lives
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run this on the node's own loop until it is done."""
+        return self._inner.run(work)
+
+    def start(self) -> None:
+        """Boot a new life on the log of the one before."""
+        self._lives += 1
+        self._inner = Inner(self.clock)
+        self._handle = MortalEngine(self._engine)
+        source = random.Random(f"{self.seed}/{self._lives}")
+        try:
+            self.run(self._boot(source))
+        except BaseException:
+            self._inner.close()
+            raise
+
+    async def _boot(self, source: random.Random) -> None:
+        self.core = Core(
+            self._node_settings(),
+            self.app,
+            clock=self.clock,
+            engine=self._handle,
+            source=source,
+            new_id=seeds.Ids(source, self.clock.wall_ms),
+            message_ids=counted_ids(f"m{self.seed}.{self._lives}"),
+        )
+        booting = asyncio.get_running_loop().create_task(self.core.boot())
+        await booting
+        self.core.kernel.observe(self.world.messages.append)
+
+    def _node_settings(self) -> Settings:
+        """What a node does by the clock, for people to look at, is left out: months must pass quickly."""
+        quiet: dict[str, Any] = {
+            "engine": "memory",
+            "data": self._folder.name,
+            "audit": False,
+            "metrics_interval_ms": 0,
+            "retention_interval_ms": _DAY_MS,
+            "runs_recovery_ms": _DAY_MS,
+            "runs_lease_ms": 3 * _DAY_MS,
+            "slow_enzyme_ms": 0,
+        }
+        return Settings(**{**quiet, **self._settings})
+
+    def stop(self) -> None:
+        """End a life in order."""
+        try:
+            self.run(self.core.drain())
+        finally:
+            self._inner.close()
+
+    def crash(self, down_ms: int) -> None:
+        """End a life at once and begin the next after a while."""
+        self._handle.alive = False
+        self.core.loop.detach()  # none of its timers may ever fire
+        self._dead.append((self._inner, self._inner.freeze()))
+        self.clock.advance(down_ms)
+        self.start()
+
+
+__all__ = ["Simulation", "simulate"]

@@ -1,0 +1,281 @@
+"""World: a simulated node as a test sees it.
+
+What a test does (`send`, `publish`, `advance`, ...) is awaited and returns when everything that follows from it at the
+same instant has happened. What a test looks at (`events`, `runs`, `now`, ...) is plain data, read when it is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from mainspring.app import Duration, duration_ms
+from mainspring.bus import DeadLetter, GroupInfo, Published, Schedule
+from mainspring.errors import MainspringError
+from mainspring.kernel import drawn
+from mainspring.message import Message, encode_bytes
+from mainspring.runs import Outcome, RunRecord
+
+if TYPE_CHECKING:
+    from mainspring.core import Core
+    from mainspring.testing.simulation import Simulation
+
+T = TypeVar("T")
+_INSTANT_S = 1e-9  # virtual time only moves when nothing is left to do, so a nanosecond is "everything of now"
+
+
+class DidNotHappen(MainspringError, AssertionError):
+    """What the test waited for did not come within the virtual time it gave."""
+
+    code = "did_not_happen"
+
+
+@dataclass(frozen=True)
+class SeenEvent:
+    """One stored event."""
+
+    topic: str
+    partition: int
+    offset: int
+    id: str
+    ts: int
+    key: str | None
+    headers: Mapping[str, str]
+    payload: Any
+
+
+@dataclass(frozen=True)
+class SeenRun:
+    """One durable run. `state` is running, value, failed or cancelled; then `value`, `error` or `reason` says more."""
+
+    id: str
+    program: str
+    state: str
+    value: Any = None
+    error: Mapping[str, str] | None = None
+    reason: Any = None
+    parent: str | None = None
+
+
+class Events(list[SeenEvent]):
+    """Events of a topic by partition and offset. Plain data; awaiting it gives itself."""
+
+    def __await__(self) -> Generator[None, None, Events]:
+        yield from ()
+        return self
+
+    @property
+    def payloads(self) -> list[Any]:
+        return [event.payload for event in self]
+
+
+class World:
+    """The node of a simulation. Made by `simulate`."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self.random = random.Random(f"{simulation.seed}/world")
+        self.messages: list[Message] = []  # everything that passed the kernel, in order, over all lives
+
+    @property
+    def seed(self) -> int:
+        return self._simulation.seed
+
+    @property
+    def node(self) -> Core:
+        """The parts of the node's present life, for what this face does not offer."""
+        return self._simulation.core
+
+    # -- time
+
+    @property
+    def now_ms(self) -> int:
+        """Virtual time of day: epoch ms."""
+        return self._simulation.clock.wall_ms()
+
+    @property
+    def now(self) -> datetime:
+        """The same for people."""
+        return datetime.fromtimestamp(self.now_ms / 1000, UTC)
+
+    async def advance(self, span: Duration) -> None:
+        """Let time pass ("1h", "30d", seconds); everything that is due on the way happens, in order."""
+        self._run(asyncio.sleep(duration_ms(span) / 1000))
+        await self.settle()
+
+    async def advance_to(self, moment: datetime) -> None:
+        """Let time pass until this moment."""
+        await self.advance(max(0.0, moment.timestamp() - self.now_ms / 1000))
+
+    async def settle(self) -> None:
+        """Let everything happen that can happen without time passing."""
+        self._run(asyncio.sleep(_INSTANT_S))
+
+    async def until(self, condition: Callable[[], Any], *, within: Duration = "1d") -> Any:
+        """Let time pass until the condition is true; gives its value. Raises DidNotHappen."""
+        limit = self.now_ms + duration_ms(within)
+        while not (found := condition()):
+            if self.now_ms >= limit:
+                raise DidNotHappen(f"it was not true within {within}", remedy="wait longer, or look at world.messages")
+            self._run(self._next_moment(limit))
+        return found
+
+    async def _next_moment(self, limit: int) -> None:
+        """Until something happens, at most a second at a time, so that no change is missed by much."""
+        await asyncio.sleep(min(1.0, max(0.001, (limit - self.now_ms) / 1000)))
+
+    # -- doing
+
+    async def send(self, kind: str, type: str, data: Any = None, *, timeout_ms: float | None = None) -> Any:
+        """Send a message. For a command or a query: the reply's data, or `Fail` with the error's code."""
+        if kind == "event":
+            self._run(self._emit(type, data))
+            answer = None
+        else:
+            answer = self._run(self._ask(kind, type, data, timeout_ms))
+        await self.settle()
+        return answer
+
+    async def command(self, type: str, data: Any = None, *, timeout_ms: float | None = None) -> Any:
+        """Send a command."""
+        return await self.send("command", type, data, timeout_ms=timeout_ms)
+
+    async def query(self, type: str, data: Any = None, *, timeout_ms: float | None = None) -> Any:
+        """Send a query."""
+        return await self.send("query", type, data, timeout_ms=timeout_ms)
+
+    async def publish(self, topic: str, payload: Any, **options: Any) -> Published:
+        """Publish an event; `options` (key, headers, id, delay_ms, ...) are the bus's own."""
+        published = self._run(self.node.bus.publish(topic, encode_bytes(payload), **options))
+        await self.settle()
+        return published
+
+    async def signal(self, signal: str | None, target: str | None = None) -> None:
+        """Signal the beats."""
+        await self.send("command", "Beat.Signal", {"signal": signal, "target": target})
+
+    async def start_run(self, program: Any, *args: Any, id: str | None = None) -> str:
+        """Start a durable run of a declared program, by function or by name; gives its id."""
+        begun = self._run(self._begin(program, args, id))
+        await self.settle()
+        return begun
+
+    async def outcome(self, run_id: str, *, within: Duration = "366d") -> Outcome[Any]:
+        """Let time pass until the run is over; how it ended. Raises DidNotHappen."""
+        await self.until(lambda: self.run(run_id).state != "running", within=within)
+        durable = self.node.runtime.durable
+        found = durable.outcome_of(self._run(durable.store.record(run_id)))
+        assert found is not None
+        return found
+
+    async def crash_and_restart(self, *, down: Duration = 0) -> None:
+        """Kill the node at once, wait, boot a new one on the same log.
+
+        What was not committed is gone. Nothing of the old life runs any more, not even its `finally` blocks.
+        """
+        self._simulation.crash(duration_ms(down))
+        await self.settle()
+
+    async def restart(self, *, down: Duration = 0) -> None:
+        """Stop the node in order, wait, boot a new one on the same log."""
+        self._simulation.stop()
+        self._simulation.clock.advance(duration_ms(down))
+        self._simulation.start()
+        await self.settle()
+
+    # -- looking
+
+    def events(self, topic: str) -> Events:
+        """The stored events of a topic, by partition and offset; none when it does not exist."""
+        return self._run(self._read(topic))
+
+    def runs(self, program: str | None = None) -> list[SeenRun]:
+        """Durable runs by id, of one program or of all."""
+        found = self._run(self.node.runtime.durable.store.runs())
+        return [_seen_run(record) for record in found if program is None or record.program == program]
+
+    def run(self, run_id: str) -> SeenRun:
+        """One durable run. Raises UnknownRun."""
+        return _seen_run(self._run(self.node.runtime.durable.store.record(run_id)))
+
+    def groups(self, topic: str | None = None) -> list[GroupInfo]:
+        """Groups of one topic, or of all, with their lag in each partition."""
+        return self.node.bus.groups(topic)
+
+    def lag(self, topic: str, group: str) -> int:
+        """How many events of a topic a group has not settled yet, as far as it is stored."""
+        (found,) = [each for each in self.groups(topic) if each.group == group]
+        return sum(each.lag for each in found.partitions.values())
+
+    def dead_letters(self, topic: str) -> list[DeadLetter]:
+        """The events of a topic that a group gave up."""
+        return self._run(self.node.bus.dead_letters(topic))
+
+    def schedules(self) -> list[Schedule]:
+        """What will fire, by name."""
+        return self.node.bus.schedules()
+
+    def read(self, path: str) -> Any:
+        """A value of the beats' state."""
+        return self._run(self.node.heartbeat.aread(path))
+
+    def said(self, type: str) -> list[Any]:
+        """The data of every message of this type that passed so far."""
+        return [message.data for message in self.messages if message.type == type]
+
+    def trace(self, id: str) -> str:
+        """What caused a message and what followed from it, as a tree for people."""
+        return drawn(self.node.kernel.trace(id), id)
+
+    # -- inside
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._simulation.run(work)
+
+    async def _ask(self, kind: str, type: str, data: Any, timeout_ms: float | None) -> Any:
+        return await self.node.kernel.ask(kind, type, data, timeout_ms=timeout_ms)
+
+    async def _emit(self, type: str, data: Any) -> None:
+        self.node.kernel.emit(type, data)
+
+    async def _begin(self, program: Any, args: tuple[Any, ...], id: str | None) -> str:
+        begun = self.node.runtime.start(program, *args, durable=True, id=id)
+        await self.node.runtime.durable.written(begun)
+        return begun.id
+
+    async def _read(self, topic: str) -> Events:
+        found = Events()
+        log = self.node.log
+        for bounds in await log.bounds(topic):
+            start = bounds.head
+            while start <= bounds.tail:
+                page = await log.read(topic, bounds.partition, start, 1_000)
+                if not page:
+                    break
+                found += [_seen(event) for event in page]
+                start = page[-1].offset + 1
+        return found
+
+
+def _seen(event: Any) -> SeenEvent:
+    return SeenEvent(
+        event.topic,
+        event.partition,
+        event.offset,
+        event.id,
+        event.ts,
+        event.key,
+        {} if event.headers is None else msgspec.json.decode(event.headers, type=dict[str, str]),
+        msgspec.json.decode(event.payload),
+    )
+
+
+def _seen_run(record: RunRecord) -> SeenRun:
+    value, reason = msgspec.json.decode(record.value), msgspec.json.decode(record.reason)
+    return SeenRun(record.id, record.program, record.state, value, record.error, reason, record.parent)
