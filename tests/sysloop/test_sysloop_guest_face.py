@@ -44,6 +44,15 @@ def test_sys_info_tells_the_time_of_the_loop() -> None:
         assert struct.unpack("<IQQ", info(guest, handle, 3)) == (1, 9_000_000 * 10**6, 5_000 * 10**6)
 
 
+def test_the_time_of_day_is_told_to_the_nanosecond() -> None:
+    with Guest() as guest:
+        handle = guest.open("sys", "info")
+        for _ in range(20):
+            before = time.time_ns()
+            _, told, _ = struct.unpack("<IQQ", info(guest, handle, 3))
+            assert before <= told <= time.time_ns()
+
+
 def test_the_machines_clock_is_the_one_python_reads(guest: Guest) -> None:
     handle = guest.open("sys", "info")
     before = time.monotonic_ns()
@@ -208,8 +217,9 @@ def test_the_client_speaks_with_a_node(host: Host) -> None:
         for number in handles:
             loop.watch(number, WRITABLE, number)
         assert {event.id for event in loop.poll().events} == set(handles)
-        with pytest.raises(NotAttachable):
-            loop.attach(99_999)
+        for nothing in (99_999, -1, 2**40, "path", None):
+            with pytest.raises(NotAttachable):
+                loop.attach(nothing)  # type: ignore[arg-type]
 
 
 def test_a_client_without_a_node_says_so(tmp_path: Path) -> None:

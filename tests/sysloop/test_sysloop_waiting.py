@@ -379,3 +379,13 @@ def test_the_client_works_inside_too(guest: Guest, host: Host) -> None:
         assert [(event.id, event.events) for event in loop.poll().events] == [(1, WRITABLE)]
         loop.end(handle)
         assert loop.poll(timeout_ms=0).events == []
+
+
+def test_a_limit_of_descriptors_that_was_lowered_later_does_not_matter(loop: Loop, host: Host) -> None:
+    always_ready(loop, host, 100)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (40, hard))
+    try:
+        assert sorted(loop.poll(500).ids(READY)) == list(range(1, 101))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -1,7 +1,7 @@
 """Clocks: where time comes from.
 
 Everything that schedules asks a clock that was passed in; no other module reads the machine's time. Scheduling uses
-the monotonic side (`now_ns`, `now_ms`), which starts anywhere and never goes back. `wall_ms` is the time of day for
+the monotonic side (`now_ns`, `now_ms`), which starts anywhere and never goes back. The wall side is the time of day for
 people and for records; it may jump when someone sets the machine's clock, so nothing is scheduled by it.
 
 `VirtualClock` stands still until it is moved. Whoever drives a program under virtual time (`Loop.advance`,
@@ -33,8 +33,12 @@ class Clock(Protocol):
         """Monotonic milliseconds, cut (not rounded) from `now_ns`."""
         ...
 
+    def wall_ns(self) -> int:
+        """Nanoseconds since 1970 in UTC; for people, never for scheduling."""
+        ...
+
     def wall_ms(self) -> int:
-        """Milliseconds since 1970 in UTC; for people, never for scheduling."""
+        """Milliseconds since 1970 in UTC, cut from `wall_ns`."""
         ...
 
 
@@ -45,6 +49,7 @@ class MonotonicClock:
 
     # The C function itself, not a method around it: the loop reads this clock once per turn.
     now_ns = staticmethod(time.monotonic_ns)
+    wall_ns = staticmethod(time.time_ns)
 
     def now_ms(self) -> int:
         return time.monotonic_ns() // NS_PER_MS
@@ -77,8 +82,11 @@ class VirtualClock:
     def now_ms(self) -> int:
         return self._now_ns // NS_PER_MS
 
+    def wall_ns(self) -> int:
+        return self._now_ns + self._wall_offset_ns
+
     def wall_ms(self) -> int:
-        return (self._now_ns + self._wall_offset_ns) // NS_PER_MS
+        return self.wall_ns() // NS_PER_MS
 
     def advance(self, ms: float) -> None:
         """Move forward by `ms`; fractions count down to the nanosecond. Nothing runs: drivers do that."""

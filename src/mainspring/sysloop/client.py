@@ -20,9 +20,9 @@ from typing import Protocol
 
 from mainspring.sysloop import ops, zcl1
 from mainspring.sysloop.codes import Code
-from mainspring.sysloop.errors import NotAttachable, RequestRefused, StreamClosed
+from mainspring.sysloop.errors import RequestRefused, StreamClosed
 from mainspring.sysloop.guest import Guest
-from mainspring.sysloop.handles import FIRST, HasFileno
+from mainspring.sysloop.handles import FIRST, HasFileno, copied
 from mainspring.sysloop.ops import Op, Poll
 
 _DESCRIPTORS_PER_MESSAGE = 250  # the kernel's limit is 253
@@ -119,10 +119,7 @@ class _SocketChannel:
     def attach(self, thing: HasFileno | int) -> int:
         if len(self._luggage) == _DESCRIPTORS_PER_MESSAGE:
             self.exchange(zcl1.encode(Op.UNWATCH, 0, ops.ID.pack(0)))  # there is no watch 0: this only carries
-        try:
-            self._luggage.append(os.dup(thing if isinstance(thing, int) else thing.fileno()))
-        except (OSError, ValueError) as error:
-            raise NotAttachable(f"cannot attach: {error}", remedy="give an open descriptor or file object") from error
+        self._luggage.append(copied(thing))
         return next(self._handles)
 
     def end(self, handle: int) -> None:

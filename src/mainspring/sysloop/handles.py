@@ -31,6 +31,14 @@ class HasFileno(Protocol):
     def fileno(self) -> int: ...
 
 
+def copied(thing: HasFileno | int) -> int:
+    """A copy of a descriptor; `NotAttachable` for what is none or is closed."""
+    try:
+        return os.dup(thing if isinstance(thing, int) else thing.fileno())
+    except (OSError, ValueError, OverflowError, AttributeError, TypeError) as error:
+        raise NotAttachable(f"cannot attach: {error}", remedy="give an open descriptor or file object") from error
+
+
 class Watcher(Protocol):
     """A loop that may have watches on handles of the table."""
 
@@ -45,10 +53,7 @@ class Attached:
 
     @classmethod
     def copy_of(cls, thing: HasFileno | int) -> Attached:
-        try:
-            return cls(os.dup(thing if isinstance(thing, int) else thing.fileno()))
-        except (OSError, ValueError) as error:
-            raise NotAttachable(f"cannot attach: {error}", remedy="give an open descriptor or file object") from error
+        return cls(copied(thing))
 
     @property
     def flags(self) -> int:

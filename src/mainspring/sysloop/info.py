@@ -11,7 +11,6 @@ from mainspring.sysloop.errors import RequestRefused
 
 INFO, STATS, TIME_NOW, RANDOM_SEED = 1, 2, 3, 4
 
-_MS = 1_000_000
 _SEED_BYTES = 32
 _LOADS, _MEMORY = 0x1, 0x2  # flags of STATS: which parts follow
 
@@ -33,15 +32,12 @@ class InfoCapability:
         if op == STATS:
             loads, memory = _loads(), _memory()
             flags = (_LOADS if loads else 0) | (_MEMORY if memory else 0)
-            return struct.pack("<IIQ", 1, flags, self._wall_ns()) + loads + memory
+            return struct.pack("<IIQ", 1, flags, self._clock.wall_ns()) + loads + memory
         if op == TIME_NOW:
-            return struct.pack("<IQQ", 1, self._wall_ns(), self._clock.now_ns())
+            return struct.pack("<IQQ", 1, self._clock.wall_ns(), self._clock.now_ns())
         if op == RANDOM_SEED:
             return struct.pack("<II", 1, _SEED_BYTES) + self._entropy(_SEED_BYTES)
         raise RequestRefused("unknown op")
-
-    def _wall_ns(self) -> int:
-        return self._clock.wall_ms() * _MS
 
     def resume(self, room: int) -> bytes | None:
         raise AssertionError("nothing here waits")

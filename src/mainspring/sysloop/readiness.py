@@ -16,9 +16,9 @@ which epoll refuses and poll(2) calls always ready: they stay candidates for eve
 
 from __future__ import annotations
 
+import errno
 import select
 from collections import OrderedDict
-from collections.abc import Iterable
 from itertools import islice
 
 from mainspring.sysloop.errors import NeedsLinux
@@ -168,7 +168,7 @@ class ReadySet:
         unseen, step = len(line), most + 1
         while unseen:
             batch = list(islice(line.values(), min(step, unseen)))
-            now = self._ask_kernel({watch.source for watch in batch})
+            now = _ask_kernel(list({watch.source for watch in batch}))
             for watch in batch:
                 bits = now.get(watch.source.descriptor, 0) & watch.events
                 if not bits:
@@ -207,9 +207,17 @@ class ReadySet:
             self._epoll.unregister(source.descriptor)
         del self._sources[source.descriptor]
 
-    @staticmethod
-    def _ask_kernel(sources: Iterable[_Source]) -> dict[int, int]:
-        question = select.poll()
-        for source in sources:
-            question.register(source.descriptor, source.asked)
+
+def _ask_kernel(sources: list[_Source]) -> dict[int, int]:
+    """What is true of descriptors right now."""
+    question = select.poll()
+    for source in sources:
+        question.register(source.descriptor, source.asked)
+    try:
         return {descriptor: _from_kernel(mask) for descriptor, mask in question.poll(0)}
+    except OSError as error:
+        if error.errno != errno.EINVAL or len(sources) == 1:
+            raise
+        # More than RLIMIT_NOFILE, which may be lowered below what is open: poll(2) takes them in smaller portions.
+        half = len(sources) // 2
+        return _ask_kernel(sources[:half]) | _ask_kernel(sources[half:])
