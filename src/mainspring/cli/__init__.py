@@ -37,6 +37,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "demo": ("demo", "demo"),
     "worker": ("worker", "worker"),
     "guest": ("guest", "guest"),
+    "schemas": ("schemas", "app"),
     "token": ("token", "app"),
     "settings": ("settings", "settings"),
 }

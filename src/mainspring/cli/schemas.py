@@ -1,0 +1,166 @@
+"""`mainspring schemas`: what the payloads of topics look like, and the next version of it.
+
+A schema is a file with JSON Schema, `-` for standard input, or MODULE:TYPE, a Python type of the program at hand.
+`check` says what `register` would say and changes nothing, so it belongs before a deployment; exit code 1 means no.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mainspring.bus.schema_validator import schema_of
+from mainspring.cli.asking import TokenOption, TopicArgument, UrlOption, node, path
+from mainspring.cli.ending import ends_cleanly
+from mainspring.cli.showing import JsonOption, safe, say, say_json, table
+from mainspring.errors import MainspringError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="List, show, register and check the schemas of topics.",
+)
+
+SourceArgument = Annotated[
+    str, typer.Argument(metavar="SCHEMA", help="A file with JSON Schema, - for standard input, or MODULE:TYPE.")
+]
+ModeOption = Annotated[
+    str | None, typer.Option("--compatibility", help="none, backward, forward or full.  [default: the topic's]")
+]
+
+
+class NoSchema(MainspringError):
+    """The argument leads to no schema."""
+
+    code = "no_schema"
+
+
+@app.command("list")
+@ends_cleanly
+def list_schemas(url: UrlOption = None, token: TokenOption = None, as_json: JsonOption = False) -> None:
+    """Topics that have a schema: its latest version, and what the next must keep to."""
+    with node(url, token) as connection:
+        found = connection.get("/schemas")["schemas"]
+    if as_json:
+        for each in found:
+            say_json(each)
+        return
+    table(
+        ("topic", ">latest", "compatibility"),
+        ((each["topic"], each["latest"], each["compatibility"]) for each in found),
+        empty="no topic has a schema; `mainspring schemas register TOPIC SCHEMA` gives it one",
+    )
+
+
+@app.command()
+@ends_cleanly
+def show(
+    topic: TopicArgument,
+    version: Annotated[int | None, typer.Option(min=1, help="Which version.  [default: the latest]")] = None,
+    url: UrlOption = None,
+    token: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """One version of a topic's schema. On standard output is the schema alone, so that it can be kept in a file."""
+    with node(url, token) as connection:
+        if version is not None:
+            told = connection.get(path("schemas", topic, version))
+        else:
+            told = connection.get(path("schemas", topic))["versions"][-1]
+    if as_json:
+        say_json(told)
+        return
+    typer.echo(f"{safe(topic)}, version {told['version']}, {told['compatibility']}", err=True)
+    say(json.dumps(told["schema"], indent=2, ensure_ascii=True))
+
+
+@app.command()
+@ends_cleanly
+def register(
+    topic: TopicArgument,
+    schema: SourceArgument,
+    compatibility: ModeOption = None,
+    url: UrlOption = None,
+    token: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make this the topic's next version. The same schema again is the version that is there."""
+    with node(url, token) as connection:
+        asked = _request(schema=read_schema(schema), compatibility=compatibility)
+        told = connection.call("POST", path("schemas", topic), asked)
+    if as_json:
+        say_json(told)
+    else:
+        say(f"{safe(topic)} has version {told['version']}, {told['compatibility']}")
+
+
+@app.command()
+@ends_cleanly
+def check(
+    topic: TopicArgument,
+    schema: Annotated[str | None, typer.Argument(metavar="[SCHEMA]", help="As for register.")] = None,
+    payload: Annotated[str | None, typer.Option(help="Check a payload instead: a file, or -.")] = None,
+    version: Annotated[int | None, typer.Option(min=1, help="For a payload.  [default: latest]")] = None,
+    compatibility: ModeOption = None,
+    url: UrlOption = None,
+    token: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask whether a schema could be registered, or whether a payload could be published. Exit code 1: no."""
+    if (schema is None) == (payload is None):
+        raise typer.BadParameter("give either SCHEMA or --payload", param_hint="SCHEMA")
+    if schema is not None:
+        asked = _request(schema=read_schema(schema), compatibility=compatibility)
+    else:
+        asked = _request(payload=_read_json(payload or "-"), version=version)
+    with node(url, token) as connection:
+        told = connection.call("POST", path("schemas", topic, "check"), asked)
+    fits = told.get("compatible", told.get("fits"))
+    if as_json:
+        say_json(told)
+    elif "fits" in told:
+        say(f"fits version {told['version']}" if fits else f"does not fit: {safe(told['reason'])}")
+    else:
+        against = f"version {told['against']}" if told["against"] else "nothing: it would be the first version"
+        say(f"{'' if fits else 'not '}{told['compatibility']} compatible with {against}")
+        for each in told["differences"]:
+            say(f"  {safe(each)}")
+    if not fits:
+        raise typer.Exit(1)
+
+
+def _request(**members: Any) -> bytes:
+    return json.dumps(
+        {name: value for name, value in members.items() if value is not None or name == "payload"}
+    ).encode()
+
+
+def read_schema(source: str) -> Any:
+    """The schema that a file, standard input or MODULE:TYPE holds."""
+    module_name, colon, name = source.partition(":")
+    if source == "-" or not colon or Path(source).exists():
+        return _read_json(source)
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return schema_of(getattr(importlib.import_module(module_name), name))
+    except (ImportError, AttributeError) as error:
+        raise NoSchema(
+            f"{safe(source)} is neither a file nor a type: {error}", remedy="write MODULE:TYPE, like shop:Order"
+        ) from None
+
+
+def _read_json(source: str) -> Any:
+    try:
+        return json.loads(sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise NoSchema(f"cannot read {safe(source)}: {error.strerror}", remedy="name a file, or - to read it") from None
+    except ValueError as error:
+        raise NoSchema(f"{safe(source)} is not JSON: {error}") from None
