@@ -21,7 +21,6 @@ from mainspring.bus.audit import Audit
 from mainspring.bus.delivery import Delivery
 from mainspring.bus.group import Group
 from mainspring.bus.metrics import Counters
-from mainspring.bus.partition import partition_of
 from mainspring.bus.position import OpenEvent, Position
 from mainspring.bus.publisher import Placed, Publisher
 from mainspring.bus.topic_state import DEAD_LETTERS, TopicState
@@ -134,7 +133,7 @@ class Undertaker:
         headers.update(zip(ADDED, values, strict=True))
         return Append(
             topic=letters.name,
-            partition=partition_of(stored.key, letters.config.partitions) if stored.key is not None else 0,
+            partition=0,  # one line of letters, whatever the topic's own partitions
             id=self._new_id(),
             ts=self._clock.wall_ms(),
             payload=stored.payload,

@@ -70,9 +70,10 @@ class TooLarge(BusError):
 
 
 class RateLimited(BusError):
-    """The connection or the topic takes no more events for now."""
+    """The connection or the topic takes no more events for now; `retry_after_ms` is when it would take these."""
 
     code = "rate_limited"
+    retry_after_ms: int | None = None
 
 
 class LimitReached(BusError):

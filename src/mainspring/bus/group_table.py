@@ -146,6 +146,7 @@ class GroupTable:
                 remedy="stop its consumers first",
             )
         del topic.groups[name]
+        group.deleted = True
         self._delivery.forget(group)
         batch = Batch()
         for partition in group.positions:
@@ -153,8 +154,16 @@ class GroupTable:
         try:
             await self._log.commit(batch)
         except MainspringError as error:
-            topic.groups.setdefault(name, group)
+            self.keep(topic, group)
             raise Unavailable(f"the group could not be deleted: {error.message}", remedy=error.remedy) from error
+
+    def keep(self, topic: TopicState, group: Group) -> Group:
+        """The group of that name now; one that was deleted while somebody was about to join it is there again."""
+        current = topic.groups.setdefault(group.name, group)
+        if current is group and group.deleted:
+            group.deleted = False
+            self._delivery.run(self.store(group))
+        return current
 
     def get(self, topic: TopicState, name: str) -> Group:
         group = topic.groups.get(name)

@@ -189,10 +189,16 @@ class Intake:
     def _check_rates(self, topic: TopicState, bucket: TokenBucket | None, count: int) -> None:
         now = self._clock.now_ms()
         for limit, whose in ((bucket, "this connection"), (topic.bucket, f"topic {topic.name!r}")):
-            if limit is not None and not limit.take(count, now):
+            if limit is None or limit.take(count, now):
+                continue
+            if count > limit.burst:
                 raise RateLimited(
-                    f"{whose} takes no more events for now", remedy=f"try again in {limit.wait_ms(count)} ms"
+                    f"{whose} takes at most {limit.burst} events at once, not {count}", remedy="publish smaller batches"
                 )
+            wait_ms = limit.wait_ms(count)
+            refused = RateLimited(f"{whose} takes no more events for now", remedy=f"try again in {wait_ms} ms")
+            refused.retry_after_ms = wait_ms
+            raise refused
 
     def _submit_delayed(self, accepted: Accepted, ticket: Ticket) -> None:
         batch = Batch()
@@ -274,5 +280,6 @@ def check_headers(headers: Mapping[str, str] | None) -> dict[str, str] | None:
 
 def check_sha256(payload: bytes, digest: str) -> None:
     """The SHA-256 of the payload as JSON with sorted keys and no spaces, in UTF-8, in hexadecimal."""
+    check_payload(payload)
     if hashlib.sha256(_sorted(msgspec.json.decode(payload))).hexdigest() != digest.lower():
         raise BadFrame("payload_sha256 does not fit the payload", remedy="hash JSON with sorted keys and no spaces")

@@ -6,16 +6,16 @@ from __future__ import annotations
 class TokenBucket:
     """Starts full. `rate` tokens come back per second, up to `burst`; a request that does not fit takes nothing."""
 
-    __slots__ = ("_at_ms", "_burst", "_rate", "_tokens")
+    __slots__ = ("_at_ms", "_rate", "_tokens", "burst")
 
     def __init__(self, rate: int, burst: int, now_ms: int) -> None:
         self._rate = rate
-        self._burst = burst or rate
-        self._tokens = float(self._burst)
+        self.burst = burst or rate
+        self._tokens = float(self.burst)
         self._at_ms = now_ms
 
     def take(self, count: int, now_ms: int) -> bool:
-        self._tokens = min(self._burst, self._tokens + (now_ms - self._at_ms) * self._rate / 1000)
+        self._tokens = min(self.burst, self._tokens + (now_ms - self._at_ms) * self._rate / 1000)
         self._at_ms = now_ms
         if count > self._tokens:
             return False

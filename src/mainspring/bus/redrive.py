@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from mainspring.bus.answers import DeadLetter, NewEvent, Published
 from mainspring.bus.intake import refusal
 from mainspring.bus.settle import FutureTicket
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from mainspring.bus.publisher import Publisher
 
 PAGE = 100
+REMEMBERED_MS = 3_600_000  # far longer than a redrive that has read a letter takes to send it
 
 
 async def redrive(bus: Bus, publisher: Publisher, topic: str, offsets: Sequence[int] | None) -> list[Published]:
@@ -35,6 +38,9 @@ async def redrive(bus: Bus, publisher: Publisher, topic: str, offsets: Sequence[
 async def _send_back(bus: Bus, publisher: Publisher, topic: str, letter: DeadLetter) -> Published:
     target = bus.topic_table.open(topic)
     append = bus.new_append(target, NewEvent(bytes(letter.payload), letter.key, letter.headers))
+    # Two redrives may have read the same letter; the second one finds that it was sent.
+    letter_id = f"{topic}{DEAD_LETTERS}/{letter.partition}/{letter.offset}"
+    append = msgspec.structs.replace(append, dedupe=letter_id, dedupe_until=append.ts + REMEMBERED_MS)
     batch = Batch()
     batch.append(append)
     batch.remove(topic + DEAD_LETTERS, letter.partition, offsets=(letter.offset,))

@@ -40,6 +40,7 @@ NAMED: Final = "named/"
 PAGE: Final = 500
 RETRY_MS: Final = 1_000
 LEAST_EVERY_MS: Final = 10
+MOST_EVERY_MS: Final = 2**53
 
 _encode = msgspec.json.Encoder().encode
 
@@ -50,7 +51,7 @@ class Schedule(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
     name: str
     topic: str
     payload: msgspec.Raw
-    every: Annotated[int, msgspec.Meta(ge=LEAST_EVERY_MS, le=2**53)] | None = None
+    every: Annotated[int, msgspec.Meta(ge=LEAST_EVERY_MS, le=MOST_EVERY_MS)] | None = None
     cron: str | None = None
     key: str | None = None
     headers: dict[str, str] | None = None
@@ -115,7 +116,11 @@ class Schedules:
 
     async def start(self) -> None:
         async for record in self._log.scan(SPACE, NAMED):
-            schedule = _decode_schedule(record.value)
+            try:
+                schedule = _decode_schedule(record.value)
+            except msgspec.DecodeError as error:
+                logger.error("schedule %r cannot be read and does not fire: %s", record.key, error)
+                continue
             self._named[schedule.name] = (schedule, record.version)
         self._fire(None)
 
@@ -157,6 +162,8 @@ class Schedules:
         check_name("schedule", schedule.name)
         if (schedule.every is None) == (schedule.cron is None):
             raise BadFrame("a schedule has either `every` or `cron`", remedy="give exactly one of them")
+        if schedule.every is not None and not LEAST_EVERY_MS <= schedule.every <= MOST_EVERY_MS:
+            raise BadFrame(f"`every` is {schedule.every} ms", remedy=f"give at least {LEAST_EVERY_MS} ms")
         self._topics.open(schedule.topic)
         schedule = msgspec.structs.replace(schedule, next_ms=0)
         schedule = msgspec.structs.replace(schedule, next_ms=schedule.following(self._clock.wall_ms()))

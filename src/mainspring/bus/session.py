@@ -280,6 +280,9 @@ class Session:
         self._replies.flush()
 
     def _join(self, frame: Subscribe, topic: TopicState, group: Group) -> None:
+        if (topic.name, group.name) not in self._wanted:
+            return  # unsubscribed while the group was being stored
+        group = self._parts.group_table.keep(topic, group)
         known = self._members.get((topic.name, group.name))
         member = known[1] if known is not None else Member(topic.name, group.name, self._gate, self._send)
         settings = self._parts.settings
@@ -306,9 +309,13 @@ class Session:
         self._replies.flush()
 
     def _unsubscribe(self, frame: Unsubscribe, size: int) -> None:
-        self._held(frame)
+        key = (frame.topic, frame.group)
+        if key in self._wanted and key not in self._members:
+            self._wanted.discard(key)  # it has not joined yet, and will not
+        else:
+            self._held(frame)
+            self._leave(key, self._parts.clock.now_ms())
         topic = self._parts.topic_table.open(frame.topic)
-        self._leave((frame.topic, frame.group), self._parts.clock.now_ms())
         ok = b'{"type":"OK","in_reply_to":"UNSUBSCRIBE","topic":%b,"group":%b}' % (topic.json, json_text(frame.group))
         self._replies.reply(with_corr(ok, frame.corr))
 
