@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import select
 import socket
@@ -195,6 +196,33 @@ def test_whatever_state_a_guest_leaves_in_nothing_stays(served: Served, host: Ho
     for _, writer in readers:
         with pytest.raises(BrokenPipeError):
             writer.write(b"x")
+
+
+def lingering(host: Host) -> socket.socket:
+    """A socket whose last close waits for a peer that never reads."""
+    listener = host.keep(socket.create_server(("127.0.0.1", 0)))
+    sender = host.keep(socket.create_connection(listener.getsockname()))
+    host.keep(listener.accept()[0])
+    sender.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            sender.send(bytes(65536))
+    sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3600))
+    return sender
+
+
+@pytest.mark.parametrize("end", ["leave", "end the handle", "too many"])
+def test_a_socket_that_lingers_holds_up_nobody(end: str, host: Host) -> None:
+    with serving(max_handles=1) as served:
+        guest = host.keep(SocketOf(served.connect())).visitor
+        sender = lingering(host)
+        guest.ask(poll(), *[sender] * (2 if end == "too many" else 1))
+        os.close(sender.detach())  # the node has the last copy now
+        if end == "end the handle":
+            assert guest.ask(frame(1000, struct.pack("<I", 3))).status == 1
+        guest.sock.close()
+        with served.connect() as other:
+            assert other.ask(poll()).status == 1
 
 
 def test_stopping_ends_guests_that_wait(host: Host) -> None:

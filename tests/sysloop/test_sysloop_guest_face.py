@@ -21,6 +21,7 @@ from mainspring.sysloop import (
     RequestRefused,
     StreamClosed,
     connect,
+    open_loop,
 )
 from mainspring.sysloop.abi import Abi
 from mainspring.sysloop.handles import Attached, HandleTable
@@ -247,3 +248,10 @@ def test_reading_where_nothing_is_and_writing_where_nothing_can_be(guest: Guest,
     writer.close()
     guest.end(sink)
     assert guest.read(source, 10) == b"", "the end"
+
+
+def test_a_full_table_is_said_by_the_client_too(host: Host) -> None:
+    with Guest(max_handles=2) as guest, open_loop(guest) as loop:
+        loop.attach(host.event())
+        with pytest.raises(NotAttachable, match="full"):
+            loop.attach(host.event())

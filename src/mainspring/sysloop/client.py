@@ -20,7 +20,7 @@ from typing import Protocol
 
 from mainspring.sysloop import ops, zcl1
 from mainspring.sysloop.codes import Code
-from mainspring.sysloop.errors import RequestRefused, StreamClosed
+from mainspring.sysloop.errors import NotAttachable, RequestRefused, StreamClosed
 from mainspring.sysloop.guest import Guest
 from mainspring.sysloop.handles import FIRST, HasFileno, copied
 from mainspring.sysloop.ops import Op, Poll

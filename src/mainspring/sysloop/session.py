@@ -7,6 +7,10 @@ looks at `fileno` and `wake_at` of its loop.
 from __future__ import annotations
 
 import os
+import socket
+import stat
+import struct
+import threading
 from collections.abc import Iterable
 
 from mainspring.loop import Clock
@@ -16,6 +20,8 @@ from mainspring.sysloop.errors import RequestRefused
 from mainspring.sysloop.handles import MAX_HANDLES, Attached, HandleTable
 from mainspring.sysloop.loop import LoopCapability
 from mainspring.sysloop.stream import Stream
+
+_LINGER = struct.Struct("ii")  # on or off, seconds
 
 
 class _RemoteLoop(LoopCapability):
@@ -31,6 +37,33 @@ class _RemoteLoop(LoopCapability):
         return b""
 
 
+class _Received(Attached):
+    """A descriptor somebody sent."""
+
+    def close(self) -> None:
+        let_go(self.descriptor)
+
+
+def let_go(descriptor: int) -> None:
+    """Closes a descriptor somebody sent. Nothing its sender did to it may hold up the node."""
+    if _lingers(descriptor):
+        # If this is the last copy, close(2) waits until the peer has taken everything, as long as the sender said.
+        threading.Thread(target=os.close, args=(descriptor,), name="mainspring-lingering", daemon=True).start()
+    else:
+        os.close(descriptor)
+
+
+def _lingers(descriptor: int) -> bool:
+    if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+        return False
+    borrowed = socket.socket(fileno=descriptor)
+    try:
+        wanted, seconds = _LINGER.unpack(borrowed.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER.size))
+    finally:
+        borrowed.detach()
+    return bool(wanted and seconds)
+
+
 class GuestSession:
     """An open loop and the handles of its connection, numbered 3, 4, 5 ... in the order they came."""
 
@@ -44,8 +77,8 @@ class GuestSession:
         what the guest believes, so the connection has to end."""
         fits = True
         for descriptor in descriptors:
-            if self._handles.add(Attached(descriptor)) < 0:
-                os.close(descriptor)
+            if self._handles.add(_Received(descriptor)) < 0:
+                let_go(descriptor)
                 fits = False
         return fits
 

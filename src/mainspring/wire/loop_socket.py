@@ -29,7 +29,7 @@ from pathlib import Path
 from mainspring.errors import MainspringError
 from mainspring.loop import Clock
 from mainspring.sysloop.readiness import require_epoll
-from mainspring.sysloop.session import GuestSession
+from mainspring.sysloop.session import GuestSession, let_go
 
 logger = logging.getLogger("mainspring.wire.loop_socket")
 
@@ -275,7 +275,7 @@ class _Connection:
         except BlockingIOError:
             return
         for descriptor in descriptors:
-            os.close(descriptor)
+            let_go(descriptor)
         if not data:
             self.close()
 
