@@ -17,7 +17,7 @@ import msgspec
 
 from mainspring.bus.errors import BadFrame, BadJson, BusError, UnknownType
 from mainspring.bus.start import Start
-from mainspring.log import StoredEvent
+from mainspring.log import Append, StoredEvent
 
 _SAFE: Final = 2**53  # what every JSON reader can hold exactly
 Offset = Annotated[int, msgspec.Meta(ge=0, le=_SAFE)]
@@ -219,7 +219,9 @@ def error_frame(error: BusError, about: str = "", topic: str = "", group: str = 
     try:
         return _to_json(fields)
     except UnicodeEncodeError:  # names that were refused may hold half a character
-        return _to_json({"type": "ERROR", "code": error.code, "message": error.message.encode("ascii", "replace")})
+        return _to_json(
+            {"type": "ERROR", "code": error.code, "message": error.message.encode("ascii", "replace").decode()}
+        )
 
 
 def published_frame(topic: bytes, partition: int, offset: int, id: str, ts: int) -> bytes:
@@ -238,12 +240,14 @@ def envelope_head(topic: str, partition: int) -> bytes:
     return b',"topic":%b,"partition":%d,"offset":' % (_to_json(topic), partition)
 
 
-def envelope(event: StoredEvent, head: bytes | None = None) -> bytes:
+def envelope(event: StoredEvent) -> bytes:
+    """The stored event as the protocol shows it."""
+    return join_envelope(event, envelope_head(event.topic, event.partition), event.offset)
+
+
+def join_envelope(event: StoredEvent | Append, head: bytes, offset: int) -> bytes:
     """The event as the protocol shows it: id, ts, topic, partition, offset, key?, headers?, payload."""
-    if head is None:
-        head = envelope_head(event.topic, event.partition)
-    id = event.id
-    parts = [b'{"id":', _to_json(id), b',"ts":%d' % event.ts, head, b"%d" % event.offset]
+    parts = [b'{"id":', _to_json(event.id), b',"ts":%d' % event.ts, head, b"%d" % offset]
     if event.key is not None:
         parts += (b',"key":', _to_json(event.key))
     if event.headers is not None:

@@ -67,6 +67,7 @@ class Group:
         self.ack_timeout_ms = ack_timeout_ms
         self.max_attempts = max_attempts  # 0: as often as it takes
         self.positions: dict[int, Position] = {}
+        self.deleted = False  # while a subscription may still be about to join it
         self._host = host
         self._chooser = Chooser()
         self._turns: deque[Position] = deque()
@@ -142,13 +143,21 @@ class Group:
         held = member.held.get(partition)
         if not held:
             return
+        plain = 0
         if member.ack_each:
             settled = [held[offset]] if offset in held else []
         else:
             settled = _up_to(offset, held, in_order=not member.retries)
         for event in settled:
-            self._let_go(position, member, event)
-            self._close(position, event)
+            if event.deliveries == 1 and event.key is None:  # `_let_go` and `_close`, for most
+                del held[event.offset], position.open[event.offset]
+                event.member = None
+                plain += 1
+            else:
+                self._let_go(position, member, event)
+                self._close(position, event)
+        member.inflight -= plain
+        self._host.inflight(-plain)
         if settled:
             self._host.settled(self, position, offset, len(settled))
             self._host.changed(self, position)
@@ -428,10 +437,9 @@ class Group:
         for ready in events:
             if not member.has_room():
                 break
-            event = OpenEvent(ready.offset)
-            event.member, event.deadline, event.deliveries = member, deadline, 1
-            opened[ready.offset] = held[ready.offset] = event
-            position.cursor = ready.offset + 1
+            offset = ready.offset
+            opened[offset] = held[offset] = OpenEvent(offset, member, deadline, 1)
+            position.cursor = offset + 1
             member.inflight += 1
             leased += 1
             if gate.credits is not None:

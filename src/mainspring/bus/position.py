@@ -26,26 +26,23 @@ from mainspring.bus.tails import ReadyEvent, Tail
 SPACE = "groups"
 
 
-class OpenEvent:
+class OpenEvent(msgspec.Struct, eq=False):
     """An event below the cursor that is not settled.
 
     It is in exactly one state: leased (`member` is set), waiting (its offset is in `Position.waiting`), delayed (until
     `due`), parked (kept for a member without room) or dying (its dead letter is being written).
     """
 
-    __slots__ = ("deadline", "deliveries", "due", "dying", "holds_key", "key", "member", "nacked", "offset", "reason")
-
-    def __init__(self, offset: int) -> None:
-        self.offset = offset
-        self.deliveries = 0
-        self.nacked = False
-        self.reason = ""
-        self.member: object | None = None
-        self.deadline = 0
-        self.due = 0
-        self.dying = False
-        self.key: str | None = None
-        self.holds_key = False  # later events of its key wait for it
+    offset: int
+    member: object | None = None
+    deadline: int = 0
+    deliveries: int = 0
+    nacked: bool = False
+    reason: str = ""
+    due: int = 0
+    dying: bool = False
+    key: str | None = None
+    holds_key: bool = False  # later events of its key wait for it
 
 
 class PositionRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -16,10 +16,11 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from mainspring.bus.metrics import Counters
+from mainspring.bus.tails import Tail
 from mainspring.bus.topic_state import TopicState
 from mainspring.bus.topics import encode_topic
 from mainspring.errors import MainspringError
-from mainspring.log import Append, Batch, Log, Operation, Receipt, Result, StoredEvent
+from mainspring.log import Append, Batch, Log, Operation, Receipt, Result
 
 Placed = tuple[int, int, bool]  # partition, offset, duplicate
 
@@ -151,6 +152,7 @@ class Publisher:
             topic.published += len(placed)
             self._told(topics)
             return
+        grown: dict[Tail, None] = {}
         for append, (partition, offset, duplicate) in zip(pending.appends, placed, strict=True):
             if duplicate:
                 continue
@@ -158,20 +160,12 @@ class Publisher:
             topic.published += 1
             tail = topic.tails[partition]
             if topic.active:
-                tail.append(
-                    StoredEvent(
-                        append.topic,
-                        partition,
-                        offset,
-                        append.id,
-                        append.ts,
-                        append.payload,
-                        append.key,
-                        append.headers,
-                    )
-                )
+                tail.append(offset, append)
+                grown[tail] = None
             else:
                 tail.advance(offset)
+        for tail in grown:
+            tail.bound()
         self._told(topics)
 
     def _told(self, topics: dict[str, TopicState]) -> None:

@@ -13,8 +13,8 @@ from typing import Final
 
 import msgspec
 
-from mainspring.bus.frames import envelope, envelope_head
-from mainspring.log import StoredEvent
+from mainspring.bus.frames import envelope_head, join_envelope
+from mainspring.log import Append, StoredEvent
 
 KEPT_EVENTS: Final = 8_192  # of one partition: several windows of a fast group
 KEPT_BYTES: Final = 4 << 20  # of one partition
@@ -23,17 +23,14 @@ UNKNOWN: Final = -1
 _headers = msgspec.json.Decoder(dict[str, str]).decode
 
 
-class ReadyEvent:
+class ReadyEvent(msgspec.Struct, frozen=True, gc=False, eq=False):
     """An event in the form in which it is delivered."""
 
-    __slots__ = ("envelope", "headers", "key", "offset", "ts")
-
-    def __init__(self, offset: int, ts: int, key: str | None, headers: bytes | None, envelope: bytes) -> None:
-        self.offset = offset
-        self.ts = ts
-        self.key = key
-        self.headers = headers
-        self.envelope = envelope
+    offset: int
+    ts: int
+    key: str | None
+    headers: bytes | None
+    envelope: bytes
 
     def header(self, name: str) -> str | None:
         return None if self.headers is None else _headers(self.headers).get(name)
@@ -42,7 +39,7 @@ class ReadyEvent:
 class Tail:
     """One partition's end. `offset` is the last durable offset, UNKNOWN until the log was asked."""
 
-    __slots__ = ("budget", "bytes", "events", "first", "head", "offset", "partition", "topic", "upcast")
+    __slots__ = ("_grown", "budget", "bytes", "events", "first", "head", "offset", "partition", "topic", "upcast")
 
     def __init__(self, topic: str, partition: int, budget: TailBudget) -> None:
         self.topic = topic
@@ -52,13 +49,16 @@ class Tail:
         self.events: list[ReadyEvent] = []  # consecutive, the last one at `offset`
         self.first = 0  # offset of events[0]
         self.bytes = 0
+        self._grown = 0
         self.budget = budget
         self.upcast: Callable[[StoredEvent], StoredEvent] | None = None
 
     def ready(self, event: StoredEvent) -> ReadyEvent:
         if self.upcast is not None:
             event = self.upcast(event)
-        return ReadyEvent(event.offset, event.ts, event.key, event.headers, envelope(event, self.head))
+        return ReadyEvent(
+            event.offset, event.ts, event.key, event.headers, join_envelope(event, self.head, event.offset)
+        )
 
     def advance(self, offset: int) -> None:
         """An event nobody waits for became durable."""
@@ -66,18 +66,25 @@ class Tail:
         if self.events:
             self.forget()
 
-    def append(self, event: StoredEvent) -> None:
-        """An event became durable and someone may want it now."""
-        if self.offset != event.offset - 1 or not self.events:
+    def append(self, offset: int, event: Append) -> None:
+        """An event became durable and someone may want it now. `bound` follows when all of a commit are here."""
+        if self.offset != offset - 1 or not self.events:
             self.forget()
-            self.first = event.offset
-        self.offset = event.offset
-        ready = self.ready(event)
-        self.events.append(ready)
-        size = len(ready.envelope)
-        self.bytes += size
-        self.budget.grew(self, size)
-        if len(self.events) > KEPT_EVENTS or self.bytes > KEPT_BYTES:
+            self.first = offset
+        self.offset = offset
+        if self.upcast is None:
+            body = join_envelope(event, self.head, offset)
+            self.events.append(ReadyEvent(offset, event.ts, event.key, event.headers, body))
+        else:
+            self.events.append(self.ready(_stored(offset, event)))
+        self._grown += len(self.events[-1].envelope)
+
+    def bound(self) -> None:
+        """Keep to the limits."""
+        grown, self._grown = self._grown, 0
+        self.bytes += grown
+        self.budget.grew(self, grown)
+        while len(self.events) > KEPT_EVENTS or self.bytes > KEPT_BYTES:
             self._drop_older_half()
 
     def get(self, offset: int) -> ReadyEvent | None:
@@ -87,7 +94,7 @@ class Tail:
     def forget(self) -> None:
         self.budget.shrank(self, self.bytes)
         self.events.clear()
-        self.bytes = 0
+        self.bytes = self._grown = 0
 
     def _drop_older_half(self) -> None:
         dropped = self.events[: (len(self.events) + 1) // 2]
@@ -96,6 +103,12 @@ class Tail:
         size = sum(len(event.envelope) for event in dropped)
         self.bytes -= size
         self.budget.shrank(self, size)
+
+
+def _stored(offset: int, event: Append) -> StoredEvent:
+    return StoredEvent(
+        event.topic, event.partition, offset, event.id, event.ts, event.payload, event.key, event.headers
+    )
 
 
 class TailBudget:
