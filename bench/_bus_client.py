@@ -25,7 +25,9 @@ class BusClient(asyncio.Protocol):
         self.on_frame: Frame = lambda _: None
         self.published = 0
         self._loop = asyncio.get_running_loop()
-        self._buffer = bytearray()
+        self._parts: list[bytes] = []  # of a frame that has not arrived whole
+        self._arrived = 0
+        self._needed = 0
         self._shaken: asyncio.Future[None] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
         self._unsent: dict[str, list[bytes]] = {}
@@ -110,34 +112,43 @@ class BusClient(asyncio.Protocol):
                 future.set_exception(ConnectionError("the node closed the connection"))
 
     def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        if not self._shaken.done():
-            end = self._buffer.find(b"\r\n\r\n")
-            if end < 0:
-                return
-            assert self._buffer.startswith(b"HTTP/1.1 101"), bytes(self._buffer[:200])
-            del self._buffer[: end + 4]
-            self._shaken.set_result(None)
-        self._cut()
+        self._parts.append(data)
+        self._arrived += len(data)
+        if self._arrived < self._needed:
+            return
+        view = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        rest = self._cut(view, 0 if self._shaken.done() else self._shake(view))
+        self._parts = [view[rest:]]
+        self._arrived = len(view) - rest
 
-    def _cut(self) -> None:
-        buffer, at = self._buffer, 0
-        end = len(buffer)
-        view = bytes(buffer)
-        while end - at >= 2:
+    def _shake(self, view: bytes) -> int:
+        """Where the first frame begins."""
+        end = view.find(b"\r\n\r\n")
+        if end < 0:
+            return 0
+        assert view.startswith(b"HTTP/1.1 101"), view[:200]
+        self._shaken.set_result(None)
+        return end + 4
+
+    def _cut(self, view: bytes, at: int) -> int:
+        """Take every whole frame from `at` on; where the first incomplete one begins."""
+        end = len(view)
+        self._needed = 0
+        while self._shaken.done() and end - at >= 2:
             size, start = view[at + 1], at + 2
             if size == 126:
                 size, start = int.from_bytes(view[at + 2 : at + 4], "big"), at + 4
             elif size == 127:
                 size, start = int.from_bytes(view[at + 2 : at + 10], "big"), at + 10
             if end < start + size:
+                self._needed = start + size - at
                 break
             if view[at] == 0x89:  # a ping: answer it
                 self._pong(view[start : start + size])
             elif view[at] == 0x81:
                 self._take(view[start : start + size])
             at = start + size
-        del buffer[:at]
+        return at
 
     def _pong(self, data: bytes) -> None:
         assert self._transport is not None
