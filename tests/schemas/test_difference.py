@@ -198,7 +198,7 @@ def undeclared(schema: Any, value: Any) -> bool:
     return False
 
 
-@settings(max_examples=1500, suppress_health_check=list(HealthCheck))
+@settings(max_examples=500, suppress_health_check=list(HealthCheck))
 @given(schemas, schemas, st.lists(values, min_size=1, max_size=12))
 def test_no_difference_means_that_everything_written_can_be_read(writer: Any, reader: Any, samples: list[Any]) -> None:
     if differences(writer, reader):
@@ -209,7 +209,7 @@ def test_no_difference_means_that_everything_written_can_be_read(writer: Any, re
             assert reads.is_valid(value), (writer, reader, value)
 
 
-@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
 @given(schemas)
 def test_every_schema_reads_itself(schema: Any) -> None:
     assert differences(schema, schema) == []
