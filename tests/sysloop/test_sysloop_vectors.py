@@ -27,19 +27,10 @@ from mainspring.sysloop.heap import Heap
 Vector = dict[str, Any]
 VECTORS: list[Vector] = json.loads((Path(__file__).parent / "vectors.json").read_text("utf-8"))
 
-NO_EVENT_BUS = "event/bus is not offered to guests"
 NO_AIO = "file/aio is not offered to guests; an attached descriptor covers what it shows about waiting"
 NO_ARGV = "proc/argv is not offered to guests"
 OWN_REGISTRY = "needs a registry of one's own; the capabilities of a guest are fixed"
 NOT_REPLAYED = {
-    "err_watch_event_bus": NO_EVENT_BUS,
-    "bus_subscribe": NO_EVENT_BUS,
-    "bus_publish_self": NO_EVENT_BUS,
-    "bus_publish_none": NO_EVENT_BUS,
-    "bus_subscribe_flags": NO_EVENT_BUS,
-    "bus_unknown_op": NO_EVENT_BUS,
-    "bus_two_frames_refused": NO_EVENT_BUS,
-    "bus_bad_magic": NO_EVENT_BUS,
     "aio_writable": NO_AIO,
     "aio_level_repeat": NO_AIO,
     "err_watch_proc_argv": NO_ARGV,
@@ -107,9 +98,9 @@ def codes(*wanted: int) -> Callable[[World], None]:
 
 def listing(world: World) -> None:
     """Without the metadata field, which the text does not have; flags 1 can open, 2 may block."""
-    sys = b"\3\0\0\0sys"
-    entries = sys + b"\4\0\0\0info\1\0\0\0" + sys + b"\4\0\0\0loop\3\0\0\0"
-    assert answers(world.received) == [Answer(1, 42, 1, b"\1\0\0\0\2\0\0\0" + entries)]
+    event, sys = b"\5\0\0\0event", b"\3\0\0\0sys"
+    entries = event + b"\3\0\0\0bus\1\0\0\0" + sys + b"\4\0\0\0info\1\0\0\0" + sys + b"\4\0\0\0loop\3\0\0\0"
+    assert answers(world.received) == [Answer(1, 42, 1, b"\1\0\0\0\3\0\0\0" + entries)]
 
 
 def edges(world: World) -> None:
@@ -118,9 +109,24 @@ def edges(world: World) -> None:
     assert world.calls == [(call, ours.get(call, code)) for call, code in world.vector["calls"]]
 
 
-def one_capability_more(world: World) -> None:
-    """Recorded with one capability; we have two, so the first index past the end is another."""
+def more_capabilities(world: World) -> None:
+    """Recorded with one capability; we have three, so the first index past the end is another."""
     assert world.abi.zi_cap_get(world.abi.zi_cap_count(), world.scratch, 4096) == world.vector["rc"]
+
+
+def watchable(world: World) -> None:
+    """The recording refuses to watch an event/bus; a guest that may wait in one place only has to."""
+    assert world.answer() == Answer(1, 1, 1, b"")
+
+
+def pipelined(world: World) -> None:
+    """The recording drops two frames in one write; here every stream takes several."""
+    assert [(each.rid, each.status) for each in answers(world.received)] == [(2, 1), (3, 1)]
+
+
+def told_and_closed(world: World) -> None:
+    """The recording says so with a code; here every stream answers with an error frame."""
+    assert world.answer().error == "bad magic"
 
 
 INVALID, BOUNDS, NOSYS = -1, -2, -7
@@ -138,8 +144,11 @@ DIFFERENT: dict[str, Callable[[World], None]] = {
     "limit_1024_watches": larger_table,
     "limit_1024_timers": larger_table,
     "watched_handle_ended_unwatch": watch_is_gone,
-    "cap_get_out_of_range": one_capability_more,
+    "cap_get_out_of_range": more_capabilities,
     "calls_loop_edges": edges,
+    "err_watch_event_bus": watchable,
+    "bus_two_frames_refused": pipelined,
+    "bus_bad_magic": told_and_closed,
     # zi_ctl follows its text where the recording does not
     "ctl_caps_list_sys": listing,
     "ctl_caps_list_payload_ignored": listing,

@@ -35,7 +35,11 @@ class Listing(NamedTuple):
         )
 
 
-LISTINGS = (Listing("sys", "info", CAN_OPEN), Listing("sys", "loop", CAN_OPEN | MAY_BLOCK))  # sorted by kind and name
+LISTINGS = (  # sorted by kind and name
+    Listing("event", "bus", CAN_OPEN),
+    Listing("sys", "info", CAN_OPEN),
+    Listing("sys", "loop", CAN_OPEN | MAY_BLOCK),
+)
 
 
 def control(request: bytes, cap: int, handles: HandleTable) -> bytes | int:

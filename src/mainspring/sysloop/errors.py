@@ -10,6 +10,10 @@ class RequestRefused(MainspringError):
 
     code = "request_refused"
 
+    def __init__(self, message: str, *, remedy: str = "", trace: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.trace = trace  # where, for the error frame; by default what the capability says
+
 
 class NotAttachable(MainspringError):
     """What was given to a guest is no open descriptor."""

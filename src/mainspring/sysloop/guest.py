@@ -14,6 +14,7 @@ from collections.abc import Callable
 from mainspring.loop import Clock, MonotonicClock
 from mainspring.sysloop.codes import Code
 from mainspring.sysloop.control import control
+from mainspring.sysloop.eventbus import EventStream, Hub
 from mainspring.sysloop.handles import CAN_END, CAN_READ, CAN_WRITE, MAX_HANDLES, Attached, HandleTable, HasFileno
 from mainspring.sysloop.info import InfoCapability
 from mainspring.sysloop.loop import LoopCapability
@@ -39,32 +40,33 @@ class Guest:
     ) -> None:
         require_epoll()
         self._clock = clock or MonotonicClock()
-        self._entropy = entropy
-        self._handles = HandleTable(most=max_handles)
+        self._handles = handles = HandleTable(most=max_handles)
+        ticking, hub = self._clock, Hub()  # not by way of `self`: a guest nobody holds must end at once
+        self._openers: dict[tuple[str, str], Callable[[], Stream]] = {
+            ("sys", "loop"): lambda: Stream(LoopCapability(ticking, handles)),
+            ("sys", "info"): lambda: Stream(InfoCapability(ticking, entropy)),
+            ("event", "bus"): lambda: EventStream(hub),
+        }
         self.waits = 0  # how often a POLL really waited
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # rung by `interrupt`
         self._end_all = weakref.finalize(self, _end_all, self._handles, self._bell)
 
     def open(self, kind: str, name: str, params: bytes = b"") -> int:
-        """A handle for a capability: ("sys", "loop") or ("sys", "info"). NOENT for others, INVALID for parameters."""
+        """A handle for a capability: sys/loop, sys/info or event/bus. NOENT for others, INVALID for parameters."""
         if not kind or not name:
             return Code.INVALID
-        if (kind, name) not in (("sys", "loop"), ("sys", "info")):
+        new = self._openers.get((kind, name))
+        if new is None:
             return Code.NOENT
         if params:
             return Code.INVALID
         if self._handles.full:
             return Code.OOM
         try:
-            stream = Stream(self._new(name))
+            stream = new()
         except OSError:  # no descriptor left for its epoll
             return Code.OOM
         return self._handles.add(stream)
-
-    def _new(self, name: str) -> LoopCapability | InfoCapability:
-        if name == "loop":
-            return LoopCapability(self._clock, self._handles)
-        return InfoCapability(self._clock, self._entropy)
 
     def attach(self, thing: HasFileno | int) -> int:
         """A watchable handle for a descriptor of the host, which keeps its own copy. OOM when the table is full."""

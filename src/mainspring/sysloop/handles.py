@@ -150,9 +150,9 @@ class HandleTable:
         return self._entries.get(number)
 
     def watchable(self, number: int) -> int | None:
-        """The descriptor behind a handle that can be waited for: what the host attached, never 0, 1 and 2."""
+        """The descriptor behind a handle that can be waited for; never that of 0, 1 and 2."""
         entry = self._entries.get(number)
-        return entry.descriptor if isinstance(entry, Attached) and number >= FIRST else None
+        return entry.descriptor if entry is not None and number >= FIRST else None
 
     def join(self, watcher: Watcher) -> None:
         """From now on this loop is told when a handle ends."""
@@ -166,7 +166,7 @@ class HandleTable:
         entry = self._entries.pop(number, None)
         if entry is None:
             return Code.NOSYS
-        if isinstance(entry, Attached):
+        if entry.descriptor is not None:
             for watcher in self._watchers:
                 watcher.forget(entry.descriptor)
         entry.close()
@@ -176,11 +176,7 @@ class HandleTable:
         """Ends everything."""
         entries, self._entries = self._entries, {}
         for entry in entries.values():
-            if isinstance(entry, Stream):
-                entry.close()
-        for entry in entries.values():
-            if isinstance(entry, Attached):
-                entry.close()
+            entry.close()
 
     def _after(self, number: int) -> int:
         return number + 1 if number < self._highest else FIRST

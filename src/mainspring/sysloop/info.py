@@ -24,7 +24,7 @@ class InfoCapability:
         self._clock = clock
         self._entropy = entropy
 
-    def answer(self, op: int, payload: bytes, room: int) -> bytes | None:
+    def answer(self, op: int, rid: int, payload: bytes, room: int) -> bytes | None:
         if payload:
             raise RequestRefused("payload must be empty")
         if op == INFO:

@@ -48,7 +48,7 @@ class LoopCapability:
 
     # --- requests ---
 
-    def answer(self, op: int, payload: bytes, room: int) -> bytes | None:
+    def answer(self, op: int, rid: int, payload: bytes, room: int) -> bytes | None:
         if op == Op.POLL:
             return self._poll(payload, room)
         if op == Op.WATCH:

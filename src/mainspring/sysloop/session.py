@@ -27,9 +27,9 @@ _LINGER = struct.Struct("ii")  # on or off, seconds
 class _RemoteLoop(LoopCapability):
     """The loop of a connection, with one more operation: a remote guest has no `zi_end` to end a handle with."""
 
-    def answer(self, op: int, payload: bytes, room: int) -> bytes | None:
+    def answer(self, op: int, rid: int, payload: bytes, room: int) -> bytes | None:
         if op != ops.Op.HANDLE_END:
-            return super().answer(op, payload, room)
+            return super().answer(op, rid, payload, room)
         if len(payload) != ops.HANDLE_END.size:
             raise RequestRefused("bad HANDLE_END payload")
         if self._handles.end(ops.HANDLE_END.unpack(payload)[0]) != Code.OK:

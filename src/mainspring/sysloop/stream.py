@@ -21,6 +21,8 @@ RESERVE = 512  # more than any answer but those that adapt to the room they get
 class Stream:
     """One ZCL1 stream in front of one capability."""
 
+    descriptor: int | None = None  # what a loop may watch instead of the stream, where there is something
+
     def __init__(self, capability: Capability) -> None:
         self.capability = capability
         self._input = bytearray()  # the beginning of one unfinished frame
@@ -78,18 +80,22 @@ class Stream:
                 self._refuse(frame.op, frame.rid, frame.fault)
                 continue
             try:
-                payload = self.capability.answer(frame.op, frame.payload, room)
+                payload = self.capability.answer(frame.op, frame.rid, frame.payload, room)
             except RequestRefused as refusal:
-                self._refuse(frame.op, frame.rid, refusal.message)
+                self._refuse(frame.op, frame.rid, refusal.message, refusal.trace)
                 continue
             if payload is None:
                 self._waiting = frame
                 return done, True
-            self._output += zcl1.encode(frame.op, frame.rid, payload, zcl1.OK)
+            self.push(zcl1.encode(frame.op, frame.rid, payload, zcl1.OK))
         return done, False
 
-    def _refuse(self, op: int, rid: int, message: str) -> None:
-        self._output += zcl1.encode_error(op, rid, self.capability.trace, message)
+    def push(self, frames: bytes) -> None:
+        """Adds to what is to be read."""
+        self._output += frames
+
+    def _refuse(self, op: int, rid: int, message: str, trace: str = "") -> None:
+        self.push(zcl1.encode_error(op, rid, trace or self.capability.trace, message))
 
     def break_off(self, message: str) -> None:
         """Ends the stream from this side: one error frame that belongs to no request, then nothing more is taken."""
@@ -106,7 +112,7 @@ class Stream:
         if payload is None:
             return False
         self._waiting = None
-        self._output += zcl1.encode(frame.op, frame.rid, payload, zcl1.OK)
+        self.push(zcl1.encode(frame.op, frame.rid, payload, zcl1.OK))
         return True
 
     def peek(self, most: int) -> bytes:
