@@ -25,6 +25,8 @@ from mainspring.loop import Clock, Loop
 logger = logging.getLogger("mainspring.bus")
 
 STORE_MS: Final = 10  # positions may be this old when the node dies; what was acknowledged then comes once more
+BYTES_PER_MS: Final = 2_000  # of one position's records: thousands of delayed events must not occupy the disk
+STORE_AT_MOST_MS: Final = 300
 READ_BYTES: Final = 1 << 20
 
 
@@ -142,17 +144,18 @@ class Delivery:
         self._dirty[position] = group
         if not self._store_planned and not self._closed:
             self._store_planned = True
-            self._loop.schedule(STORE_MS, self._store_all, None, ref=False)
+            self._loop.schedule(STORE_MS, self._store_all, False, ref=False)
 
-    def _store_all(self, _: None) -> None:
+    def _store_all(self, at_once: bool) -> None:
         self._store_planned = False
+        now = self._clock.now_ms()
         dirty, self._dirty = self._dirty, {}
         batch = Batch()
         stored: list[tuple[Group, Position, int]] = []
         for position, group in dirty.items():
             position.dirty = False
-            if position.burying:  # its dead letter's batch holds the record; a second one could overtake it
-                self.changed(group, position)
+            if position.burying or (now < position.store_after and not at_once):
+                self.changed(group, position)  # a burial's batch holds the record; a second one could overtake it
             else:
                 stored.append((group, position, self.put_position(batch, group, position)))
         if stored:
@@ -164,7 +167,9 @@ class Delivery:
         """Write the position's record with this batch; up to where it says that everything is settled."""
         wall, now = self._clock.wall_ms(), self._clock.now_ms()
         record = position.record(group.topic, group.name, wall, wall - now, without)
-        batch.put(SPACE, record_key(group.topic, group.name, position.partition), encode_position(record))
+        text = encode_position(record)
+        position.store_after = now + min(len(text) // BYTES_PER_MS, STORE_AT_MOST_MS)
+        batch.put(SPACE, record_key(group.topic, group.name, position.partition), text)
         return position.settled(without)
 
     def _submit(self, batch: Batch, stored: list[tuple[Group, Position, int]]) -> None:
@@ -211,7 +216,7 @@ class Delivery:
         """Store every changed position now, and wait until it is."""
         while self._dirty or self._storing:
             if self._dirty:
-                self._store_all(None)
+                self._store_all(True)
             if self._storing:
                 self._stored.clear()
                 await self._stored.wait()

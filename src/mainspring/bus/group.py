@@ -73,6 +73,7 @@ class Group:
         self._turns: deque[Position] = deque()
         self._parked: list[tuple[Position, ReadyEvent, OpenEvent]] = []
         self._check_planned = 0
+        self._leases_end = 0  # no lease ends before; 0: there is none
 
     @property
     def members(self) -> list[Member]:
@@ -182,7 +183,7 @@ class Group:
         event = member.held.get(partition, {}).get(offset)
         if event is not None:
             event.deadline = deadline
-            self._check_at(deadline)
+            self._lease_ends_at(deadline)
 
     def _delivered_position(self, partition: int, offset: int) -> Position:
         """The position, if this offset was ever given to the group (a backward seek does not unmake that)."""
@@ -215,6 +216,17 @@ class Group:
     def check(self, now: int) -> None:
         """End the leases whose time is up, let delayed events wait, and plan the next check."""
         self._check_planned = 0
+        for position in self.positions.values():
+            position.promote(now)
+        if self._leases_end and self._leases_end <= now:
+            self._leases_end = self._end_leases(now)
+        due = min((position.delayed[0][0] for position in self.positions.values() if position.delayed), default=0)
+        following = min(filter(None, (self._leases_end, due)), default=0)
+        if following:
+            self._check_at(following)
+
+    def _end_leases(self, now: int) -> int:
+        """End those whose time is up; when to look again."""
         earliest = 0
         for position in self.positions.values():
             for event in [e for e in position.open.values() if e.member is not None]:
@@ -222,14 +234,13 @@ class Group:
                     self._expire(position, event, now)
                 elif not earliest or event.deadline < earliest:
                     earliest = event.deadline
-            position.promote(now)
-        if earliest:
-            # Leases end one by one; looking at all of them for each would be quadratic.
-            earliest = max(earliest, now + min(self.ack_timeout_ms // 10, COARSEST_CHECK_MS))
-        due = min((position.delayed[0][0] for position in self.positions.values() if position.delayed), default=0)
-        following = min(filter(None, (earliest, due)), default=0)
-        if following:
-            self._check_at(following)
+        # Leases end one by one; looking at all of them for each would be quadratic.
+        return max(earliest, now + min(self.ack_timeout_ms // 10, COARSEST_CHECK_MS)) if earliest else 0
+
+    def _lease_ends_at(self, deadline: int) -> None:
+        if not self._leases_end or deadline < self._leases_end:
+            self._leases_end = deadline
+            self._check_at(deadline)
 
     def _expire(self, position: Position, event: OpenEvent, now: int) -> None:
         member = event.member
@@ -423,8 +434,7 @@ class Group:
         gate = member.gate
         if gate.credits is not None:
             gate.credits -= 1
-        if not self._check_planned or event.deadline < self._check_planned:
-            self._check_at(event.deadline)
+        self._lease_ends_at(event.deadline)
         self._host.inflight(1)
         self._host.delivered(self, position, event.offset, event.deliveries, 1)
         member.deliver(position, ready, event.deliveries)
@@ -446,7 +456,7 @@ class Group:
                 gate.credits -= 1
             member.deliver(position, ready, 1)
         if leased:
-            self._check_at(deadline)
+            self._lease_ends_at(deadline)
             self._host.inflight(leased)
             self._host.delivered(self, position, position.cursor - 1, 1, leased)
 

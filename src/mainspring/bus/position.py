@@ -78,6 +78,7 @@ class Position:
         "open",
         "partition",
         "skip_before",
+        "store_after",
         "stored",
         "tail",
         "waiting",
@@ -102,6 +103,7 @@ class Position:
         self.burying = False  # a dead letter of this position is being written; its record must wait
         self.durable = floor  # `settled` of the stored record
         self.stored = False
+        self.store_after = 0  # a large record is written less often
 
     def settled(self, without: Collection[int] = ()) -> int:
         """Everything up to here is settled, also what does not exist yet when the group waits beyond the tail.
