@@ -7,11 +7,13 @@ import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
-from cli_bus.terminal import Terminal
+from cli_bus.terminal import Terminal, url_of
+from serving import serving
 
 COMMANDS = (
     ("pub", "t", "1"),
@@ -123,3 +125,32 @@ def test_who_may_not_is_told_so_and_what_would_help(terminal: Terminal) -> None:
         assert second.strip()
     ada = Terminal(f"{terminal.url}/?agent_id=ada")
     assert ada.json("pub", "private", "1")[0]["offset"] == 1
+
+
+def test_a_node_with_tokens_lets_in_who_has_one_and_tells_the_others(tmp_path: Path) -> None:
+    lines = tmp_path / "tokens"
+    maker = Terminal("ws://127.0.0.1:1")
+    (made,) = maker.json(
+        "token",
+        "new",
+        "--agent",
+        "ada",
+        "--scope",
+        "publish:orders",
+        "--scope",
+        "subscribe:orders",
+        "--file",
+        str(lines),
+    )
+    with serving(tmp_path, env={"MAINSPRING_TOKENS_FILE": str(lines)}) as node:
+        terminal = Terminal(url_of(node))
+        ada = {"BUS_TOKEN": made["token"]}
+        for stranger in ({}, {"BUS_TOKEN": "wrong"}):
+            for command in (("pub", "orders", "1"), ("sub", "orders", "-g", "g", "-n", "1"), ("tail", "orders")):
+                first, second = terminal.fails(*command, env=stranger)
+                assert first.startswith("mainspring: ")
+                assert second.strip()
+        assert "orders 0:1" in terminal.ok("pub", "orders", "1", env=ada)
+        assert '"payload":1' in terminal.ok("sub", "orders", "-g", "g", "-n", "1", "--json", env=ada)
+        first, _ = terminal.fails("pub", "invoices", "1", env=ada)
+        assert "invoices" in first

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 
 from cli_bus.terminal import Terminal, until
+from serving import PATIENCE_S
 
 
 def payloads(terminal: Terminal, topic: str) -> list[object]:
@@ -108,3 +113,24 @@ def test_data_that_is_not_json_is_told_with_the_remedy(terminal: Terminal) -> No
     assert "quote it" in second
     first, _ = terminal.fails("pub", "t", "@/no/such/file")
     assert "cannot read /no/such/file" in first
+
+
+def test_a_long_pipe_shows_its_progress_to_whoever_watches_and_leaves_the_output_clean(terminal: Terminal) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mainspring", "pub", "watched", "--json"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env=terminal.environment({"TERM": "xterm", "COLUMNS": "100"}),
+    )
+    os.close(theirs)
+    assert process.stdin is not None
+    process.stdin.write(b"1\n" * 1000)
+    process.stdin.flush()
+    seen = b""
+    while b"1000/" not in seen:
+        seen += os.read(ours, 65536)
+    said, _ = process.communicate(b"2\n", timeout=PATIENCE_S)
+    os.close(ours)
+    assert json.loads(said) == {"topic": "watched", "count": 1001}

@@ -108,7 +108,6 @@ def test_the_demo_lives_fails_lags_and_ends_by_itself() -> None:
         runs = terminal.ok("send", "query", "Run.List", "--socket", told["kernel_socket"])
         assert "checkout" in runs
         assert command.interrupt() == 130
-        assert command.errors() == ""
 
 
 def test_the_demo_says_what_to_try_and_what_it_says_works() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import msgspec
 import psycopg
 import pytest
 import sqlalchemy
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from mainspring.client.errors import BadArgument, EventTooLarge, NotEncodable
@@ -165,3 +167,16 @@ def test_rows_survive_as_plain_json_that_anybody_can_read(shop: Shop) -> None:
     ((payload, headers),) = shop.rows("payload, headers")
     assert msgspec.json.decode(payload) == {"sku": 1}
     assert headers is None
+
+
+async def test_an_async_session_takes_rows_through_run_sync(new_database: Callable[[], str]) -> None:
+    shop = Shop("postgresql", new_database())
+    engine = create_async_engine(shop.url.replace("postgresql:", "postgresql+psycopg:"))
+    async with AsyncSession(engine) as session:
+        with pytest.raises(BadArgument) as told:
+            Outbox().add(session, "orders", 1)
+        assert "run_sync" in told.value.remedy
+        await session.run_sync(lambda session: Outbox().add(session, "orders", "async"))
+        await session.commit()
+    await engine.dispose()
+    assert [event.payload for event in sent(shop)] == ["async"]
