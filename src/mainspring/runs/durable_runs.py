@@ -106,16 +106,23 @@ class DurableRuns:
 
     async def renew(self) -> None:
         """Extend the lease; when it was taken away, let go of everything and take it anew."""
+        if self._opening:
+            return
+        self._opening = True  # a write that waits for the new version must not take the lease a second time meanwhile
         self.writer.hold()
-        version = self.lease.version
+        version, lost = self.lease.version, False
         try:
             version = await self.lease.renew(self._scheduler.clock.wall_ms())
         except Refused:
-            self.fenced()
-            return
+            lost = True
         except MainspringError as error:
             logger.warning("cannot renew the lease of %s now: %s", self.lease.node, error)
-        self.writer.use(version)
+        finally:
+            self._opening = False
+        if lost:
+            self.fenced()
+        else:
+            self.writer.use(version)
 
     def fenced(self) -> None:
         """Another node took the lease: stop executing, watch the runs instead, and begin again as a newcomer."""
