@@ -33,6 +33,13 @@ class Inner:
         finally:
             asyncio._set_running_loop(outer)
 
+    def settle(self) -> None:
+        """Run the loop until nothing is left to do at this instant."""
+        self.run(self._settled())
+
+    async def _settled(self) -> None:
+        await self._loop.idle()
+
     def freeze(self) -> list[asyncio.Task[Any]]:
         """What is left of a life that ended at once; kept so that nothing of it runs, not even its clean-up."""
         return list(asyncio.all_tasks(self._loop))

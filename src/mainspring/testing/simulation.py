@@ -110,6 +110,10 @@ class Simulation:
         """Run this on the node's own loop until it is done."""
         return self._inner.run(work)
 
+    def settle(self) -> None:
+        """Let everything happen that can happen without time passing."""
+        self._inner.settle()
+
     def start(self) -> None:
         """Boot a new life on the log of the one before."""
         self._lives += 1

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from mainspring.app import Duration, duration_ms
-from mainspring.bus import DeadLetter, GroupInfo, Published, Schedule
+from mainspring.bus import DeadLetter, GroupInfo, Published, Schedule, TopicConfig
 from mainspring.errors import MainspringError
 from mainspring.kernel import drawn
 from mainspring.message import Message, encode_bytes
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from mainspring.testing.simulation import Simulation
 
 T = TypeVar("T")
-_INSTANT_S = 1e-9  # virtual time only moves when nothing is left to do, so a nanosecond is "everything of now"
 
 
 class DidNotHappen(MainspringError, AssertionError):
@@ -106,8 +105,12 @@ class World:
 
     async def advance(self, span: Duration) -> None:
         """Let time pass ("1h", "30d", seconds); everything that is due on the way happens, in order."""
-        self._run(asyncio.sleep(duration_ms(span) / 1000))
+        self._run(self._pass(self.now_ms + duration_ms(span)))
         await self.settle()
+
+    async def _pass(self, until_ms: int) -> None:
+        while (left := until_ms - self.now_ms) > 0:  # noqa: ASYNC110 - time is all that is waited for
+            await asyncio.sleep(left / 1000)
 
     async def advance_to(self, moment: datetime) -> None:
         """Let time pass until this moment."""
@@ -115,20 +118,26 @@ class World:
 
     async def settle(self) -> None:
         """Let everything happen that can happen without time passing."""
-        self._run(asyncio.sleep(_INSTANT_S))
+        self._simulation.settle()
 
-    async def until(self, condition: Callable[[], Any], *, within: Duration = "1d") -> Any:
+    async def until(self, condition: Callable[[], Any], *, within: Duration = "366d") -> Any:
         """Let time pass until the condition is true; gives its value. Raises DidNotHappen."""
         limit = self.now_ms + duration_ms(within)
         while not (found := condition()):
             if self.now_ms >= limit:
                 raise DidNotHappen(f"it was not true within {within}", remedy="wait longer, or look at world.messages")
             self._run(self._next_moment(limit))
+            await self.settle()
         return found
 
     async def _next_moment(self, limit: int) -> None:
-        """Until something happens, at most a second at a time, so that no change is missed by much."""
-        await asyncio.sleep(min(1.0, max(0.001, (limit - self.now_ms) / 1000)))
+        """Until time has moved once: to the next deadline, or to the limit."""
+        moved = asyncio.get_running_loop().create_future()
+        stop = self._simulation.clock.on_move(lambda: None if moved.done() else moved.set_result(None))
+        try:
+            await asyncio.wait([moved], timeout=(limit - self.now_ms) / 1000)
+        finally:
+            stop()
 
     # -- doing
 
@@ -155,6 +164,11 @@ class World:
         published = self._run(self.node.bus.publish(topic, encode_bytes(payload), **options))
         await self.settle()
         return published
+
+    async def configure(self, topic: TopicConfig) -> None:
+        """Create a topic with these settings, or change them."""
+        self._run(self.node.bus.put_topic(topic))
+        await self.settle()
 
     async def signal(self, signal: str | None, target: str | None = None) -> None:
         """Signal the beats."""
