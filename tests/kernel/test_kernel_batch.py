@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,61 @@ async def test_a_long_batch_is_taken_as_fast_as_it_is_answered(clock: VirtualClo
     failed, lines = await fed(noting(notes), clock, text)
     assert failed == 0
     assert notes == [line["data"]["n"] for line in lines] == list(range(6_000))
+
+
+async def test_an_answer_is_written_before_more_input_comes() -> None:
+    """Checklist 35: whoever feeds a pipe line by line may wait for each answer."""
+    answered = threading.Event()
+    pieces = [encoded(ping(1)), b""]
+
+    def read(count: int) -> bytes:
+        if len(pieces) == 1:
+            assert answered.wait(30), "the first answer waits for more input"
+        return pieces.pop(0)
+
+    async with App("x").kernel() as kernel:
+        assert await run_batch(kernel, read, lambda text: answered.set()) == 0
+
+
+async def test_a_shutdown_ends_a_batch_whose_input_stays_open() -> None:
+    """Checklist 36: no further line is taken, and no timer is waited for."""
+    ended = threading.Event()
+    later = {"delay": 3_600_000, "message": command("Note.Take", {"n": "later"})}
+    pieces = [encoded(command("Timer.Schedule", later)) + encoded(command("Syscall.Shutdown", {}, id="end"))]
+    written: list[bytes] = []
+
+    def read(count: int) -> bytes:
+        if pieces:
+            return pieces.pop(0)
+        assert ended.wait(30), "the input is read on"
+        return b""
+
+    notes: list[Any] = []
+    async with noting(notes).kernel() as kernel:
+        assert await run_batch(kernel, read, written.append, end_input=ended.set) == 0
+    assert [json.loads(line)["type"] for line in b"".join(written).splitlines()] == [
+        "Timer.Schedule",
+        "Syscall.Shutdown",
+    ]
+    assert notes == []
+
+
+async def test_a_batch_whose_output_nobody_reads_ends() -> None:
+    def write(text: bytes) -> None:
+        raise BrokenPipeError
+
+    ended = threading.Event()
+    pieces = [encoded(ping(1))]
+
+    def read(count: int) -> bytes:
+        if pieces:
+            return pieces.pop(0)
+        assert ended.wait(30), "the input is read on"
+        return b""
+
+    async with App("x").kernel() as kernel:
+        with pytest.raises(BrokenPipeError):
+            await run_batch(kernel, read, write, end_input=ended.set)
 
 
 PROGRAM = """

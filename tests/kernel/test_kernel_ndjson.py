@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from mainspring.errors import BootError
 from mainspring.loop import VirtualClock
 from mainspring.wire import ndjson
 from mainspring.wire.ndjson import MAX_LINE_BYTES, TOO_LONG, Lines, NdjsonServer
+from mainspring.wire.unix_socket import listen_at
 
 
 def padded(request: dict[str, Any], size: int, *path: str) -> bytes:
@@ -488,3 +490,19 @@ async def test_paths_that_cannot_be_used_are_refused(clock: VirtualClock, tmp_pa
             with pytest.raises(BootError):
                 await NdjsonServer(kernel, path).start()
         assert (tmp_path / "file").read_text() == "not a socket"
+
+
+def test_of_two_servers_that_find_a_dead_socket_at_once_one_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "k.sock"
+    for _ in range(20):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
+            dead.bind(str(path))
+        with ThreadPoolExecutor(4) as servers:
+            begun = [servers.submit(listen_at, path) for _ in range(4)]
+        listening = [each.result() for each in begun if each.exception() is None]
+        assert len(listening) == 1
+        assert all("another server listens" in str(each.exception()) for each in begun if each.exception())
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            client.connect(str(path))
+        listening[0].close()
+        path.unlink()

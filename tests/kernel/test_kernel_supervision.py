@@ -310,3 +310,106 @@ async def test_a_crash_is_logged_with_its_place_and_without_the_payload(
     assert 'raise RuntimeError("boom")' in caplog.text, "the place"
     assert "unhealthy" in caplog.text
     assert "hunter2secret" not in caplog.text
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not even that")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (Fail(404, "no file na\udcefve"), (404, "no file na?ve")),
+        (RuntimeError("no file na\udcefve"), (500, "no file na?ve")),
+        (Unspeakable(), (500, "Unspeakable")),
+        (Fail(404, 17), (404, "17")),  # type: ignore[arg-type]
+    ],
+)
+@virtual
+async def test_an_error_whose_text_json_cannot_say_is_told_all_the_same(
+    clock: VirtualClock, error: BaseException, told: tuple[int, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Checklist 76, 129: exactly one outcome, and the actor goes on."""
+    caplog.set_level("CRITICAL")  # pytest's own reports cannot say these texts either
+    app = App("texts")
+
+    @app.command("Text.Try")
+    async def attempt(data: bool, ctx: Any) -> bool:
+        if data:
+            raise error
+        return True
+
+    async with booted(app, clock) as kernel:
+        with pytest.raises(Fail) as raised:
+            await kernel.ask("command", "Text.Try", True)
+        assert (raised.value.code, raised.value.message) == told
+        assert await kernel.ask("command", "Text.Try", False) is True
+
+
+@virtual
+async def test_an_actor_that_cannot_be_terminated_is_replaced_like_any_other(clock: VirtualClock) -> None:
+    """Checklist 128, 129."""
+
+    class Immortal(Worker):
+        def terminate(self) -> None:
+            raise RuntimeError("never")
+
+    def handler(worker: Worker, message: Any) -> None:
+        if message.data.get("crash"):
+            worker.fail(RuntimeError("boom"))
+        else:
+            worker.say(said(message, "reply", message.type, message.data))
+
+    app = App("x")
+    app.low_level.append(low_level("Low", handler, [], spawn=lambda: Immortal(handler)))
+    app.order.append("Low")
+    async with booted(app, clock) as kernel:
+        with pytest.raises(Fail, match="boom"):
+            await kernel.ask("command", "Low.Do", {"crash": True})
+        assert await kernel.ask("command", "Low.Do", {}) == {}
+
+
+@virtual
+async def test_an_event_an_actor_cannot_take_is_not_blamed_on_a_request(clock: VirtualClock) -> None:
+    """Checklist 124, 133: the fault belongs to the event; the open request goes to the next actor."""
+
+    class Picky(Worker):
+        def post_message(self, message: Any) -> None:
+            if message.kind == "event":
+                raise RuntimeError("no events, please")
+            asyncio.get_running_loop().call_later(0.05, self.handler, self, message)
+
+    def handler(worker: Worker, message: Any) -> None:
+        worker.say(said(message, "reply", message.type, message.data))
+
+    app = App("x")
+    app.low_level.append(low_level("Low", handler, [], spawn=lambda: Picky(handler), subscribes=["Low.Happened"]))
+    app.order.append("Low")
+    async with booted(app, clock) as kernel:
+        faults: list[Any] = []
+        kernel.observe(lambda seen: faults.append(seen) if seen.type == "Sys.ActorCrash" else None)
+        answer = kernel.ask("command", "Low.Do", {"n": 1})
+        kernel.emit("Low.Happened", {})
+        assert await answer == {"n": 1}
+        assert [fault.data["requestType"] for fault in faults] == ["Low.Happened"]
+        assert kernel.liveness()["events"] == 0
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf")])
+@virtual
+async def test_a_handler_cannot_ask_with_a_timeout_no_client_may_give(clock: VirtualClock, timeout: float) -> None:
+    """Checklist 142."""
+    app = App("asking")
+
+    @app.query("Near.Ask")
+    async def near(data: dict, ctx: Any) -> Any:
+        return await ctx.send("query", "Far.Ask", {}, timeout_ms=timeout)
+
+    @app.query("Far.Ask")
+    async def far(data: dict, ctx: Any) -> dict:
+        return {}
+
+    async with booted(app, clock) as kernel:
+        with pytest.raises(Fail, match="positive, finite"):
+            await kernel.ask("query", "Near.Ask", {})

@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import json
 import os
+import select
 import socket
 import sys
 from collections.abc import Iterator
@@ -171,19 +172,31 @@ async def _run(program: str, data: Path | None) -> int:
 
     app = load_program(program)
     assert app is not None
+    source = _Input()
     clock = MonotonicClock()
     log = Log(open_engine("memory" if data is None else "sqlite", "" if data is None else str(data), clock))
     await log.open()
     try:
         async with app.kernel(clock=clock, log=log, data_dir=data) as kernel:
-            return await run_batch(kernel, _read_in, _write_out)
+            return await run_batch(kernel, source.read, _write_out, end_input=source.end)
     finally:
         await log.close()
 
 
-def _read_in(count: int) -> bytes:
-    """What is there, at once: a pipe that stays open is answered line by line."""
-    return os.read(sys.stdin.fileno(), count)
+class _Input:
+    """Standard input, as far as it is there: a pipe that stays open is answered line by line."""
+
+    def __init__(self) -> None:
+        self._ended, self._end = os.pipe()
+
+    def read(self, count: int) -> bytes:
+        """What has come; nothing at the end of the input, or after `end`."""
+        ready, _, _ = select.select([sys.stdin.fileno(), self._ended], [], [])
+        return b"" if self._ended in ready else os.read(sys.stdin.fileno(), count)
+
+    def end(self) -> None:
+        """Read no further, also in a thread that waits for more."""
+        os.write(self._end, b".")
 
 
 def _write_out(text: bytes) -> None:

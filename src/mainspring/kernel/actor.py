@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mainspring.kernel.blob import Blob
 from mainspring.kernel.context import Context
-from mainspring.kernel.faults import Fail
+from mainspring.kernel.faults import Fail, said
 from mainspring.kernel.pending import Mail
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class BufferedActor(Mailbox):
         except BaseException as error:
             if not self.alive:
                 raise
-            self._fire("error", self.onerror, ErrorEvent(error, str(error) or type(error).__name__))
+            self._fire("error", self.onerror, ErrorEvent(error, said(error)))
 
     def _fire(self, type: str, prop: Listener | None, event: Any) -> None:
         if not self.alive:

@@ -25,10 +25,10 @@ import msgspec
 from mainspring.kernel.blob import Blob, BlobStore
 from mainspring.kernel.capability import Capability, Contract, Plan
 from mainspring.kernel.context import Context
-from mainspring.kernel.faults import BadOutput, Fail
+from mainspring.kernel.faults import BadOutput, Fail, said
 from mainspring.kernel.frames import Frame, Job, next_frame, packed
 from mainspring.kernel.locate import Place, find_handler, find_spawn, names_of
-from mainspring.kernel.supervisor import said, sleep_on
+from mainspring.kernel.supervisor import sleep_on
 from mainspring.loop import Loop, MonotonicClock
 from mainspring.message import Message, Metadata, NotEncodable, counted_ids, encode_data, parse
 

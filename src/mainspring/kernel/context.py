@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from mainspring.kernel.deadlines import check_timeout
 from mainspring.kernel.faults import BadOutput, Fail, fail_from
 from mainspring.message import Message, NotEncodable, encode_data, is_type
 
@@ -47,6 +48,7 @@ class Context(msgspec.Struct, eq=False):
         """Ask another capability and wait; gives the reply's data, raises `Fail` with the error's code and text."""
         if kind not in ("command", "query"):
             raise ValueError(f"send takes a command or a query, not {kind!r}")
+        check_timeout(timeout_ms)
         answer = await self._port.request(self.message, kind, _checked(type), _encoded(data, type), timeout_ms)
         return answer_data(answer)
 

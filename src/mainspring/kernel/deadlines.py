@@ -22,6 +22,12 @@ NS_PER_MS: Final = 1_000_000
 _WORTH_SWEEPING: Final = 256
 
 
+def check_timeout(timeout_ms: float | None) -> None:
+    """A timeout that a program gives is held to the same rule as one that a client sends."""
+    if timeout_ms is not None and not 0 < timeout_ms < math.inf:
+        raise ValueError("timeout_ms must be a positive, finite number")
+
+
 class Deadlines:
     """Calls `on_timeout(mail)` as a user turn, never early, for every mail that is still open by then."""
 

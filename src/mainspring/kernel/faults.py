@@ -51,16 +51,15 @@ class Fail(Exception):
         if not 400 <= code <= 599:
             raise ValueError(f"Fail takes a code from 400 to 599, not {code}")
         self.code = code
-        self.message = message or "refused"
+        self.message = str(message) or "refused"
         self.remedy = remedy
         self.cause = cause
         self.type = type
 
     def data(self) -> ErrorData:
         """This refusal as the data of an error message."""
-        return ErrorData(
-            self.code, self.message, remedy=self.remedy, cause=None if self.cause is None else self.cause.data()
-        )
+        cause = None if self.cause is None else self.cause.data()
+        return ErrorData(self.code, sayable(self.message), remedy=sayable(self.remedy), cause=cause)
 
     def __str__(self) -> str:
         return f"{self.code} {self.message}"
@@ -88,6 +87,21 @@ class CapabilityError(BootError):
     """A capability's declaration does not hold together; the node does not start."""
 
     code = "bad_capability"
+
+
+def sayable(text: str) -> str:
+    """The text as JSON can say it: half a surrogate pair, as in the name of a file, becomes a question mark."""
+    return text if text.isascii() else text.encode(errors="replace").decode()
+
+
+def said(error: BaseException) -> str:
+    """The text of an exception; its class where it says nothing. One line, not a novel."""
+    try:
+        text = str(error).strip()
+    except Exception:  # an exception's own method: it may do anything
+        text = ""
+    text = sayable(text or type(error).__name__)
+    return text if len(text) <= 500 else text[:500] + "..."
 
 
 def fail_from(data: Any, type: str) -> Fail:

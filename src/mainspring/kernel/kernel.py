@@ -24,13 +24,14 @@ from mainspring.errors import BootError
 from mainspring.kernel import faults
 from mainspring.kernel.blob import BlobKeeper
 from mainspring.kernel.capability import Capability, Contract, Plan, RestartPolicy
+from mainspring.kernel.deadlines import check_timeout
 from mainspring.kernel.durable import OUTCOME_TTL_MS, DurableLane
 from mainspring.kernel.exchange import Exchange, Observer
-from mainspring.kernel.faults import CapabilityError, ErrorData, NotConfigured
+from mainspring.kernel.faults import CapabilityError, ErrorData, NotConfigured, said
 from mainspring.kernel.lineage import Node, causation_tree
 from mainspring.kernel.pending import Asker, Caller, Mail, Origin
 from mainspring.kernel.slots import slot_for
-from mainspring.kernel.supervisor import Slot, said
+from mainspring.kernel.supervisor import Slot
 from mainspring.kernel.timers import Timers
 from mainspring.log import Log
 from mainspring.loop import Clock, Loop, MonotonicClock
@@ -273,10 +274,7 @@ class Kernel:
 
     def _terminate_all(self) -> None:
         for slot in self._slots:
-            try:
-                slot.stop()
-            except Exception:
-                logger.exception("an actor of %s could not be terminated", slot.id)
+            slot.stop()
 
     def request_shutdown(self) -> None:
         """A client asked the node to end; the node decides how."""
@@ -310,8 +308,7 @@ class Kernel:
             raise ValueError(f"ask takes a command or a query, not {kind!r}")
         if not is_type(type):
             raise ValueError(f"{type!r} is not a message type: two PascalCase segments, like Memory.Get")
-        if timeout_ms is not None and not 0 < timeout_ms < float("inf"):
-            raise ValueError("timeout_ms must be a positive, finite number")
+        check_timeout(timeout_ms)
         if not self.running:
             raise NotConfigured("the kernel is not running", remedy="await kernel.start() first")
         metadata = Metadata(self.ids(), self.exchange.wall_ms(), correlation, causation, timeout_ms)

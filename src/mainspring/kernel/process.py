@@ -19,11 +19,11 @@ import msgspec
 
 from mainspring.kernel.actor import ErrorEvent, HandlerActor, Listener, MessageEvent
 from mainspring.kernel.capability import Capability
-from mainspring.kernel.faults import BadOutput, Fail, fail_from
+from mainspring.kernel.faults import BadOutput, Fail, fail_from, said
 from mainspring.kernel.frames import Frame, Job, next_frame, packed
 from mainspring.kernel.locate import check_findable, place_of
 from mainspring.kernel.pending import Mail
-from mainspring.kernel.supervisor import HandlerSlot, said
+from mainspring.kernel.supervisor import HandlerSlot
 from mainspring.kernel.workers import WorkerSlot
 from mainspring.message import Message, encode_data, encode_line
 

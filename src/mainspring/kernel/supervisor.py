@@ -23,7 +23,7 @@ from mainspring.kernel import faults
 from mainspring.kernel.actor import HandlerActor, Mailbox
 from mainspring.kernel.blob import Blob, BlobPointer
 from mainspring.kernel.capability import Plan, RestartPolicy
-from mainspring.kernel.faults import BadOutput, ErrorData, Fail, NotConfigured, WaitsForItself
+from mainspring.kernel.faults import BadOutput, ErrorData, Fail, NotConfigured, WaitsForItself, said
 from mainspring.kernel.pending import Mail
 from mainspring.message import Message, Metadata, encode_data
 
@@ -72,7 +72,7 @@ class Slot:
         self._held.clear()
         actor, self.actor = self.actor, None
         if actor is not None:
-            self._terminate(actor)
+            self._dismiss(actor)
 
     async def ready(self) -> None:
         """Wait until the first actor can take mail; raises when it never will."""
@@ -119,13 +119,22 @@ class Slot:
     def _turn_fault(self, fault: Fault) -> None:
         actor, mail, type, text = fault
         if actor is not self.actor:
+            if mail is not None and mail.origin is None:
+                self.exchange.event_done()
             return
         self.actor = None
         mail, left = self._unfinished(actor, mail)
         self._held.extendleft(reversed(left))
         self._report(mail, type, text)
-        self._terminate(actor)
+        self._dismiss(actor)
         self._plan_restart()
+
+    def _dismiss(self, actor: Any) -> None:
+        """End an actor. Its own `terminate` may be as broken as the rest of it; nothing else suffers from that."""
+        try:
+            self._terminate(actor)
+        except Exception:
+            logger.exception("an actor of %s could not be terminated", self.id)
 
     def _report(self, mail: Mail | None, type: str, text: str) -> None:
         self.exchange.counters["faults"] += 1
@@ -324,9 +333,3 @@ async def sleep_on(loop: Loop, ms: float) -> None:
 def _wake(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
-
-
-def said(error: BaseException) -> str:
-    """The text of an exception; its class where it says nothing. One line, not a novel."""
-    text = str(error).strip() or type(error).__name__
-    return text if len(text) <= 500 else text[:500] + "..."

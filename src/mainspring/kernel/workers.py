@@ -20,9 +20,9 @@ import msgspec
 from mainspring.errors import MainspringError
 from mainspring.kernel import faults
 from mainspring.kernel.capability import Plan, RestartPolicy
-from mainspring.kernel.faults import is_error_data
+from mainspring.kernel.faults import is_error_data, said, sayable
 from mainspring.kernel.pending import Mail
-from mainspring.kernel.supervisor import Slot, said
+from mainspring.kernel.supervisor import Slot
 from mainspring.message import Message, encode_data, parse
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class WorkerSlot(Slot):
 
         def on_error(event: Any) -> None:
             error = getattr(event, "error", None)
-            text = said(error) if isinstance(error, BaseException) else str(getattr(event, "message", "error"))
+            text = said(error) if isinstance(error, BaseException) else sayable(str(getattr(event, "message", "error")))
             logger.error("the actor of %s reported an error", self.id, exc_info=error)
             self.fault(actor, None, faults.ACTOR_CRASH, text)
 
@@ -79,8 +79,6 @@ class WorkerSlot(Slot):
                 metadata = msgspec.structs.replace(message.metadata, id=mail.seen_id)
                 message = msgspec.structs.replace(message, metadata=metadata)
             self._unanswered[mail.seen_id] = mail
-        else:
-            self.exchange.event_done()  # a Worker never says that it is done with an event
         self._known[message.id] = (mail.message.id, message.metadata.correlation)
         if len(self._known) > self._forget_at:
             self._forget_oldest()
@@ -88,6 +86,9 @@ class WorkerSlot(Slot):
             self.actor.post_message(message)
         except Exception as error:
             self.fault(self.actor, mail, faults.ACTOR_CRASH, said(error))
+        else:
+            if mail.origin is None:
+                self.exchange.event_done()  # a Worker never says that it is done with an event
 
     def _forget_oldest(self) -> None:
         """Keep what somebody waits for, and of the rest the latest."""
@@ -105,7 +106,7 @@ class WorkerSlot(Slot):
         waiting = [each for each in self._unanswered.values() if not each.closed or each.unrecorded]
         self._unanswered.clear()
         self._known.clear()
-        if mail is None or mail not in waiting:
+        if mail is None or (mail.origin is not None and mail not in waiting):
             mail = waiting[0] if waiting else None
         return mail, [each for each in waiting if each is not mail]
 

@@ -12,10 +12,7 @@ connection stays until every answer is written.
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
-import socket
-import stat
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -23,9 +20,9 @@ from typing import Any, Final
 
 import msgspec
 
-from mainspring.errors import BootError
 from mainspring.kernel import Kernel, Mail
 from mainspring.message import Message, Metadata, NotAMessage, NotJson, encode_data, encode_line, parse
+from mainspring.wire.unix_socket import BACKLOG, listen_at
 
 MAX_LINE_BYTES: Final = 16_384  # without its LF on the way in, with it on the way out
 TOO_LONG: Final = "Message exceeds maximum line length of 16KB"
@@ -296,11 +293,11 @@ class NdjsonServer:
 
     async def start(self) -> None:
         """Listen. Raises `BootError` when the path cannot be used or another server listens there."""
-        listener = _bind(self.path)
+        listener = listen_at(self.path)
         try:
             self._inode = os.stat(self.path).st_ino
             loop = asyncio.get_running_loop()
-            self._server = await loop.create_unix_server(self._connect, sock=listener, backlog=512)
+            self._server = await loop.create_unix_server(self._connect, sock=listener, backlog=BACKLOG)
         except BaseException:
             listener.close()
             self._remove_socket()
@@ -348,46 +345,3 @@ class NdjsonServer:
 def _expire(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
-
-
-def _bind(path: Path) -> socket.socket:
-    try:
-        if not path.parent.exists():
-            path.parent.mkdir(mode=0o700, parents=True)
-        _clear_stale(path)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    except OSError as error:
-        raise BootError(f"the socket {path} cannot be used: {error.strerror or error}") from None
-    mask = os.umask(0o177)
-    try:
-        listener.bind(str(path))
-        listener.setblocking(False)
-    except OSError as error:
-        listener.close()
-        raise BootError(
-            f"the socket {path} cannot be bound: {error.strerror or error}",
-            remedy="give a short path in a folder you may write to",
-        ) from None
-    finally:
-        os.umask(mask)
-    return listener
-
-
-def _clear_stale(path: Path) -> None:
-    """Remove a socket nobody listens on; anything else at that path is left alone."""
-    try:
-        mode = os.lstat(path).st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise BootError(f"{path} exists and is not a socket", remedy="move it away, or use another --kernel-socket")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1)
-        try:
-            probe.connect(str(path))
-        except OSError as error:
-            if error.errno not in (errno.ECONNREFUSED, errno.ENOENT):
-                raise BootError(f"whether {path} is in use cannot be told: {error.strerror or error}") from None
-        else:
-            raise BootError(f"another server listens on {path}", remedy="stop it, or use another --kernel-socket")
-    path.unlink(missing_ok=True)

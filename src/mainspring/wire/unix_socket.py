@@ -1,0 +1,75 @@
+"""A unix socket to listen on: nobody else can use it, a dead server's is replaced, a live one's is respected."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import stat
+from pathlib import Path
+from typing import Final
+
+from mainspring.errors import BootError
+
+BACKLOG: Final = 512  # connections that wait to be accepted
+
+
+def listen_at(path: Path) -> socket.socket:
+    """A listening socket at `path`. Its folder is locked meanwhile: of two servers that start at once, one is refused.
+
+    Without that, both could find the socket of a dead server, and the slower one would remove the faster one's.
+    """
+    try:
+        if not path.parent.exists():
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise BootError(f"the socket {path} cannot be used: {error.strerror or error}") from None
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        return _listening(path)
+    finally:
+        os.close(folder)
+
+
+def _listening(path: Path) -> socket.socket:
+    try:
+        _clear_stale(path)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as error:
+        raise BootError(f"the socket {path} cannot be used: {error.strerror or error}") from None
+    mask = os.umask(0o177)
+    try:
+        listener.bind(str(path))
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise BootError(
+            f"the socket {path} cannot be bound: {error.strerror or error}",
+            remedy="give a short path in a folder you may write to",
+        ) from None
+    finally:
+        os.umask(mask)
+    return listener
+
+
+def _clear_stale(path: Path) -> None:
+    """Remove a socket nobody listens on; anything else at that path is left alone."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise BootError(f"{path} exists and is not a socket", remedy="move it away, or use another --kernel-socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(str(path))
+        except OSError as error:
+            if error.errno not in (errno.ECONNREFUSED, errno.ENOENT):
+                raise BootError(f"whether {path} is in use cannot be told: {error.strerror or error}") from None
+        else:
+            raise BootError(f"another server listens on {path}", remedy="stop it, or use another --kernel-socket")
+    path.unlink(missing_ok=True)
