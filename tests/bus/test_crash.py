@@ -19,7 +19,7 @@ import pytest
 from tests.serving import Serving
 
 ROUNDS = int(os.environ.get("MAINSPRING_TEST_CRASH_ROUNDS", "50"))
-ROUNDS_PER_NODE = 25  # then a fresh folder: reading everything back must not take over
+ROUNDS_PER_NODE = 10  # then a fresh folder: reading everything back must not take over
 TOPIC = "crash"
 
 
