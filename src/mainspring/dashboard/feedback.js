@@ -22,6 +22,16 @@ export function refused(problem) {
   return h("div", { class: "problem", role: "alert" }, h("p", { text: problem.message }), problem.remedy && h("p", { text: problem.remedy }));
 }
 
+/** A place below the head of a view: says why something could not be loaded, and is empty again when it could. */
+export function trouble() {
+  const element = h("div", { class: "trouble" });
+  return {
+    element,
+    over: () => element.replaceChildren(),
+    tell: (problem) => problem.name !== "AbortError" && element.replaceChildren(refused(problem)),
+  };
+}
+
 export function announce(text) {
   document.getElementById("announcer").textContent = text;
 }

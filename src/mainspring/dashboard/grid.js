@@ -9,6 +9,7 @@ import { h, fill, setAria } from "./dom.js";
 
 const SPARE = 6; // rows beyond the edge, so that a fast scroll shows no gap
 const TALLEST = 8_000_000;
+const RETRY_MS = 3_000; // a page of rows that could not be fetched
 let made = 0;
 
 /**
@@ -241,7 +242,8 @@ export class Pages {
     try {
       this.pages.set(number, await this.load(number, this.size));
     } catch (problem) {
-      this.pages.delete(number);
+      this.pages.set(number, "failed"); // asking again at once could fail at once, for ever
+      setTimeout(() => this.pages.get(number) === "failed" && this.pages.delete(number), RETRY_MS);
       this.arrived(problem);
       return;
     }

@@ -45,7 +45,7 @@ function show() {
     else link.removeAttribute("aria-current");
   }
   if (!found) {
-    fill(main, refused({ message: "There is no such view.", remedy: "Choose one on the left." }));
+    fill(main, h("h1", { class: "unseen", text: "Not found" }), refused({ message: "There is no such view.", remedy: "Choose one on the left." }));
     return;
   }
   const aborter = new AbortController();

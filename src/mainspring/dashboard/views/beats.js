@@ -1,7 +1,7 @@
 // Beats: the line of digests, and of each beat what came in, what ran, what it made visible and what it asked for.
 
 import { h, empty, facts, fill, head, panel, say, table, tag } from "../dom.js";
-import { action, field, question, refused, toast } from "../feedback.js";
+import { action, field, question, refused, toast, trouble } from "../feedback.js";
 import { brief, count, plural } from "../format.js";
 import { Grid, Pages } from "../grid.js";
 import { tree } from "../json.js";
@@ -38,7 +38,8 @@ class Beats {
     this.split = h("div", { class: "split" }, this.grid.element);
     this.path = h("input", { type: "search", placeholder: "Read a path, like /index or /rt/beat/3/agenda" });
     const form = h("form", { class: "bar", on: { submit: (event) => this.read(event) } }, h("div", { class: "grow" }, field("Path", this.path)), h("button", { type: "submit", text: "Read" }));
-    this.element = h("div", {}, head("Beats", this.sentence, this.acts), form, this.split);
+    this.trouble = trouble();
+    this.element = h("div", {}, head("Beats", this.sentence, this.acts), this.trouble.element, form, this.split);
     this.load().then(() => ctx.parts[0] && this.show(Number(ctx.parts[0])));
   }
 
@@ -46,6 +47,7 @@ class Beats {
     try {
       const standing = await this.ctx.api.ask("Beat.Standing", {}, { signal: this.ctx.signal });
       const { beat, paused, waiting } = standing;
+      this.trouble.over();
       say(this.sentence, `Beat ${count(beat)} is next, ${plural(waiting, "signal")} waiting${paused ? "; paused" : ""}.`);
       if (this.paused !== paused) this.drawActs(paused);
       this.paused = paused;
@@ -55,7 +57,7 @@ class Beats {
         this.grid.setRows(beat - 1, (index) => this.pages.get(index));
       } else if (beat === 1) this.grid.setRows(0, () => undefined);
     } catch (problem) {
-      if (problem.name !== "AbortError") fill(this.split, refused(problem));
+      this.trouble.tell(problem);
     }
   }
 

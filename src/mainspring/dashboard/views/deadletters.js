@@ -2,7 +2,7 @@
 
 import { topicPath, withQuery } from "../api.js";
 import { h, empty, facts, fill, head, panel, say } from "../dom.js";
-import { action, field, question, refused, toast } from "../feedback.js";
+import { action, field, question, toast, trouble } from "../feedback.js";
 import { ago, brief, count, exact, plural } from "../format.js";
 import { Grid } from "../grid.js";
 import { viewer } from "../json.js";
@@ -29,15 +29,17 @@ function all(ctx) {
     ],
   });
   grid.element.classList.add("fill");
-  const element = h("div", {}, head("Dead letters", sentence), grid.element);
+  const place = trouble();
+  const element = h("div", {}, head("Dead letters", sentence), place.element, grid.element);
   const load = async () => {
     try {
       const { topics } = await ctx.api.get("/dlq", { signal: ctx.signal });
+      place.over();
       const found = topics.filter((row) => row.atMost > 0).sort((a, b) => b.atMost - a.atMost);
       say(sentence, found.length ? `${plural(found.length, "topic")} with events that a group gave up on.` : "Events a group gives up on are kept, with the reason.");
       grid.setRows(found.length, (index) => found[index]);
     } catch (problem) {
-      if (problem.name !== "AbortError") fill(element, refused(problem));
+      place.tell(problem);
     }
   };
   return { element, update: load, close: () => grid.close() };
@@ -77,7 +79,8 @@ class Letters {
     const form = h("form", { class: "bar", on: { submit: (event) => this.filter(event) } },
       h("div", { class: "grow" }, field("Reason", this.search)), field("Group", this.groupField), h("button", { type: "submit", text: "Filter" }), this.acts);
     const crumb = h("a", { class: "crumb", href: "#/deadletters", text: "Dead letters" });
-    this.element = h("div", {}, head(topic, this.sentence, [h("a", { class: "button", href: to(["topics", topic]), text: "Topic" })], crumb), form, this.split, this.more);
+    this.trouble = trouble();
+    this.element = h("div", {}, head(topic, this.sentence, [h("a", { class: "button", href: to(["topics", topic]), text: "Topic" })], crumb), this.trouble.element, form, this.split, this.more);
     this.begin();
   }
 
@@ -104,13 +107,14 @@ class Letters {
       if (anew) Object.assign(this, { rows: [], next: undefined, marked: new Set() });
       const path = withQuery(`/dlq/${encodeURIComponent(this.topic)}`, { ...this.filters, offset: this.next ?? "", limit: PAGE });
       const { letters, next } = await this.ctx.api.get(path, { signal: this.ctx.signal });
+      this.trouble.over();
       this.rows.push(...letters);
       this.next = next;
       this.more.hidden = next === undefined;
       this.more.textContent = "Load more";
       this.draw();
     } catch (problem) {
-      if (problem.name !== "AbortError") fill(this.split, refused(problem));
+      this.trouble.tell(problem);
     }
   }
 

@@ -3,7 +3,7 @@
 
 import { topicPath, withQuery } from "../api.js";
 import { h, empty, facts, fill, head, panel, say } from "../dom.js";
-import { announce, field, refusal, refused } from "../feedback.js";
+import { announce, field, refusal, refused, trouble } from "../feedback.js";
 import { brief, count, exact, moment, plural } from "../format.js";
 import { Grid, Pages } from "../grid.js";
 import { viewer } from "../json.js";
@@ -26,7 +26,7 @@ class Browser {
     this.found = null; // events of a search, or null while the whole list is shown
     this.unseen = 0;
     this.stopFollowing = null;
-    this.pages = new Pages(PAGE, (page) => this.fetchPage(page), (problem) => (problem ? this.complain(problem) : this.grid.refresh()));
+    this.pages = new Pages(PAGE, (page) => this.fetchPage(page), (problem) => (problem ? this.trouble.tell(problem) : this.grid.refresh()));
     this.build();
     this.choose(Number(ctx.query.get("offset") ?? 0));
   }
@@ -71,7 +71,8 @@ class Browser {
     form.querySelector(".grow input").classList.add("wide");
     this.topicField.addEventListener("change", () => this.submit());
     this.partitionField.addEventListener("change", () => this.submit());
-    this.element = h("div", {}, head("Events", this.sentence, [this.status, this.stopButton]), form, this.split);
+    this.trouble = trouble();
+    this.element = h("div", {}, head("Events", this.sentence, [this.status, this.stopButton]), form, this.trouble.element, this.split);
     ctx.api.get("/topics", { signal: ctx.signal }).then(({ topics }) => fill(this.names, topics.map(({ topic }) => h("option", { value: topic }))), () => {});
   }
 
@@ -89,11 +90,13 @@ class Browser {
       if (offset) this.goTo(offset);
       if (this.searchField.value.trim()) await this.search();
     } catch (problem) {
-      this.complain(problem);
+      this.grid.setRows(0, () => undefined);
+      this.trouble.tell(problem);
     }
   }
 
   take({ head: first, tail }) {
+    this.trouble.over();
     this.bounds = { head: first, tail };
     this.pages.clear();
     this.unseen = 0;
@@ -290,12 +293,6 @@ class Browser {
     this.split.classList.remove("open");
     this.grid.refresh();
     this.grid.element.focus({ preventScroll: true });
-  }
-
-  complain(problem) {
-    if (problem.name === "AbortError") return;
-    this.grid.setRows(0, () => undefined);
-    fill(this.split, refused(problem));
   }
 
   close() {

@@ -1,7 +1,7 @@
 // Durable runs: all of them, and one as a timeline of its effects, from which it can be forked, cancelled or retried.
 
 import { h, empty, facts, fill, head, panel, say, tag } from "../dom.js";
-import { action, field, question, refused, toast } from "../feedback.js";
+import { action, field, question, refused, toast, trouble } from "../feedback.js";
 import { ago, brief, count, exact, plural, span } from "../format.js";
 import { Grid } from "../grid.js";
 import { tree } from "../json.js";
@@ -41,7 +41,8 @@ class Runs {
     this.grid.isSelected = (_, row) => Boolean(row && row.id === this.shown);
     this.split = h("div", { class: "split" }, this.grid.element);
     const form = h("form", { class: "bar", on: { submit: (event) => this.filter(event) } }, h("div", { class: "grow" }, field("Run", this.prefix)), field("State", this.state), h("button", { type: "submit", text: "Filter" }));
-    this.element = h("div", {}, head("Runs", this.sentence), form, this.split, this.more);
+    this.trouble = trouble();
+    this.element = h("div", {}, head("Runs", this.sentence), this.trouble.element, form, this.split, this.more);
     this.load(true);
     if (ctx.parts[0]) this.show(ctx.parts[0]);
   }
@@ -61,13 +62,14 @@ class Runs {
     try {
       const rows = [];
       for (let page = 0; page < pages; page++) rows.push(...(await this.page(rows.at(-1)?.id ?? "")));
+      this.trouble.over();
       this.rows = rows;
       this.end = rows.length < pages * 50;
       this.more.hidden = this.end;
       say(this.sentence, `${plural(rows.length, "run")}${this.end ? "" : " so far"}, by id.`);
       this.grid.setRows(rows.length, (index) => rows[index]);
     } catch (problem) {
-      if (problem.name !== "AbortError") fill(this.split, refused(problem));
+      this.trouble.tell(problem);
     }
   }
 

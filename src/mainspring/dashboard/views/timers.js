@@ -1,7 +1,7 @@
 // What will happen by itself: messages that are sent later, and events that are published again and again.
 
-import { h, empty, fill, head, panel, say } from "../dom.js";
-import { action, question, refused, toast } from "../feedback.js";
+import { h, empty, head, panel, say } from "../dom.js";
+import { action, question, toast, trouble } from "../feedback.js";
 import { brief, exact, moment, plural, span } from "../format.js";
 import { Grid, Pages } from "../grid.js";
 import { to } from "../router.js";
@@ -44,11 +44,13 @@ export function open(ctx) {
       { label: "", width: "112px", kind: "r", cell: (row) => action(ctx, "Forget", () => forget(row), { kind: "plain", why: "" }) },
     ],
   });
-  const element = h("div", { class: "stack" }, head("Timers and schedules", sentence), panel("Timers", { note: "kept in memory, gone with the node", class: "holds" }, timers.element), panel("Schedules", { note: "kept in the log", class: "holds" }, plans.element));
+  const place = trouble();
+  const element = h("div", { class: "stack" }, head("Timers and schedules", sentence), place.element, panel("Timers", { note: "kept in memory, gone with the node", class: "holds" }, timers.element), panel("Schedules", { note: "kept in the log", class: "holds" }, plans.element));
 
   async function load() {
     try {
       const [first, planned] = await Promise.all([ctx.api.ask("Timer.List", {}, { signal: ctx.signal }), ctx.api.get("/schedules", { signal: ctx.signal })]);
+      place.over();
       total = first.total;
       pages.clear();
       pages.pages.set(0, first.timers);
@@ -57,7 +59,7 @@ export function open(ctx) {
       plans.setRows(schedules.length, (index) => schedules[index]);
       say(sentence, `${plural(total, "timer")} and ${plural(schedules.length, "schedule")}.`);
     } catch (problem) {
-      if (problem.name !== "AbortError") fill(element, refused(problem));
+      place.tell(problem);
     }
   }
 

@@ -3,7 +3,7 @@
 import { topicPath } from "../api.js";
 import { Chart, spark } from "../chart.js";
 import { h, empty, fill, head, panel, say, table, tag } from "../dom.js";
-import { refused } from "../feedback.js";
+import { trouble } from "../feedback.js";
 import { count, plural, rate, span } from "../format.js";
 import { Grid } from "../grid.js";
 import { note, to } from "../router.js";
@@ -23,6 +23,7 @@ function all(ctx) {
   const search = h("input", { type: "search", class: "grow", placeholder: "Filter by name", value: ctx.query.get("q") ?? "", aria: { label: "Filter topics by name" } });
   const system = h("input", { type: "checkbox" });
   const sentence = h("span", { text: "Loading…" });
+  const place = trouble();
   const grid = new Grid({
     label: "Topics",
     onOpen: (row) => (location.hash = to(["topics", row.topic])),
@@ -63,9 +64,10 @@ function all(ctx) {
   async function load() {
     try {
       configs = (await api.get("/topics", { signal: ctx.signal })).topics;
+      place.over();
       draw();
     } catch (problem) {
-      if (problem.name !== "AbortError") fill(element, refused(problem));
+      place.tell(problem);
     }
   }
 
@@ -78,6 +80,7 @@ function all(ctx) {
     "div",
     {},
     head("Topics", sentence),
+    place.element,
     h("div", { class: "bar" }, search, h("label", { class: "check" }, system, "Topics of the system")),
     grid.element,
   );
@@ -131,6 +134,7 @@ function one(ctx, topic) {
   const settings = h("div", { class: "tags" });
   const tails = new Map(); // partition -> [{t, tail}]
   const stored = h("span");
+  const refusals = trouble();
   const actions = [
     h("a", { class: "button", href: to(["events"], { topic }), text: "Browse events" }),
     topic.endsWith(".DLQ") ? null : h("a", { class: "button", href: to(["deadletters", topic]), text: "Dead letters" }),
@@ -139,6 +143,7 @@ function one(ctx, topic) {
     "div",
     { class: "stack" },
     head(topic, stored, actions, h("a", { class: "crumb", href: "#/topics", text: "Topics" })),
+    refusals.element,
     settings,
     panel("Events per second", {}, h("div", { class: "body" }, chart.element)),
     panel("Partitions", {}, partitions),
@@ -148,9 +153,10 @@ function one(ctx, topic) {
   async function load() {
     try {
       const { partitions: places } = await api.get(topicPath(topic, "/offsets"), { signal: ctx.signal });
+      refusals.over();
       draw(places);
     } catch (problem) {
-      if (problem.name !== "AbortError") fill(partitions, refused(problem));
+      refusals.tell(problem);
     }
   }
 

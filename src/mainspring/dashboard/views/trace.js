@@ -1,8 +1,8 @@
 // What caused what: the tree around one message, and the messages that passed lately to choose one from.
 
 import { withQuery } from "../api.js";
-import { h, empty, facts, fill, head, panel, say, tag } from "../dom.js";
-import { field, refused } from "../feedback.js";
+import { h, empty, facts, fill, head, panel, tag } from "../dom.js";
+import { field, refused, trouble } from "../feedback.js";
 import { exact, moment, plural, span } from "../format.js";
 import { Grid } from "../grid.js";
 import { note, to } from "../router.js";
@@ -22,6 +22,7 @@ export function open(ctx) {
   const kind = h("select", {}, ["", "command", "query", "event", "reply", "error"].map((name) => h("option", { value: name, text: name || "Any kind" })));
   const own = h("input", { type: "checkbox", checked: true });
   const tree = h("div");
+  const place = trouble();
   let rows = [];
   const grid = new Grid({
     label: "Messages that passed lately",
@@ -55,9 +56,10 @@ export function open(ctx) {
       const { messages } = await ctx.api.get(withQuery("/messages", { text, kind: kind.value, limit: 1000 }), { signal: ctx.signal });
       rows = own.checked ? messages.filter(({ type }) => !OWN.has(type)) : messages;
       grid.setRows(rows.length, (index) => rows[index]);
+      place.over();
       return rows;
     } catch (problem) {
-      if (problem.name !== "AbortError") fill(tree, refused(problem));
+      place.tell(problem);
       return [];
     }
   }
@@ -75,6 +77,7 @@ export function open(ctx) {
     { class: "stack" },
     head("Causation", sentence),
     h("form", { class: "bar flush", on: { submit } }, h("div", { class: "grow" }, field("Message", search)), field("Kind", kind), h("button", { type: "submit", text: "Find" }), h("label", { class: "check" }, own, "Without what this page asks")),
+    place.element,
     tree,
     grid.element,
   );
