@@ -50,7 +50,7 @@ def test_ctrl_c_ends_a_subscription_with_130_and_nothing_is_said_about_it(termin
 
 @pytest.mark.parametrize(
     "arguments",
-    [["sub", "pipes", "-g", "closed"], ["tail", "pipes", "--follow"], ["tail", "pipes", "-n", "100000"]],
+    [["sub", "pipes", "-g", "closed"], ["tail", "-f", "pipes"], ["tail", "pipes", "-n", "100000"]],
     ids=["sub", "follow", "tail"],
 )
 def test_a_reader_that_has_seen_enough_is_a_success(terminal: Terminal, arguments: list[str]) -> None:
@@ -92,7 +92,7 @@ def test_tail_filters_by_key_header_and_paths_of_the_payload(terminal: Terminal)
     terminal.ok("pub", "f", '"text"', "-k", "ada")
 
     def found(*filters: str) -> list[object]:
-        options = [part for each in filters for part in ("-f", each)]
+        options = [part for each in filters for part in ("--filter", each)]
         return [event["offset"] for event in terminal.json("tail", "f", *options)]
 
     assert found("key=ada") == [1, 3]
@@ -101,7 +101,7 @@ def test_tail_filters_by_key_header_and_paths_of_the_payload(terminal: Terminal)
     assert found(".items[0].sku=a", "key=ada") == [1]
     assert found(".vip=true") == [2]
     assert found(".~ex") == [3]
-    done = terminal.run("tail", "f", "-f", "nonsense")
+    done = terminal.run("tail", "f", "--filter", "nonsense")
     assert done.returncode == 2
     assert "header.NAME=VALUE" in done.stderr
 
@@ -109,7 +109,7 @@ def test_tail_filters_by_key_header_and_paths_of_the_payload(terminal: Terminal)
 def test_tail_finds_a_rare_event_far_back(terminal: Terminal) -> None:
     terminal.ok("pub", "rare", '"needle"', "-k", "n")
     terminal.ok("pub", "rare", '"hay"', "-n", "1300", "-k", "h")
-    assert [each["payload"] for each in terminal.json("tail", "rare", "-f", "key=n")] == ["needle"]
+    assert [each["payload"] for each in terminal.json("tail", "rare", "--filter", "key=n")] == ["needle"]
 
 
 def test_tail_since_shows_everything_since(terminal: Terminal) -> None:

@@ -206,8 +206,8 @@ def _introduce(url: str, kernel_socket: str, as_json: bool) -> None:
     say(paint(f"  export BUS_URL={url}", fg="green"))
     for command, what in (
         ("mainspring top", "everything at a glance"),
-        ("mainspring tail orders --follow", "orders as they come in"),
-        ("mainspring tail orders -f key=ada -f '.cents>5000'", "only large orders of one customer"),
+        ("mainspring tail -f orders", "orders as they come in"),
+        ("mainspring tail orders --filter '.cents>9000' --since 1h", "only large ones"),
         ("mainspring groups list", "shipping falls behind"),
         ("mainspring dlq list orders", "what mailer gave up on, and why"),
         ("mainspring dlq redrive orders --group mailer --limit 1", "send one of them again"),

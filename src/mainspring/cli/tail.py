@@ -42,20 +42,20 @@ def tail(
     ],
     filter: Annotated[
         list[str] | None,
-        typer.Option("--filter", "-f", help="key=V, header.NAME=V, .path.in.payload=V; all given must fit."),
+        typer.Option("--filter", help="key=V, header.NAME=V, .path.in.payload=V; all given must fit."),
     ] = None,
     since: Annotated[
         str | None, typer.Option("--since", "-s", help="Everything since: 10m (ago), or a date and time.")
     ] = None,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Without --since: the last so many.")] = _LINES,
-    follow: Annotated[bool, typer.Option("--follow", "-F", help="Then go on with what comes, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Then go on with what comes, until Ctrl-C.")] = False,
     url: UrlOption = None,
     token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Look at topics without a group: the last events, or those since a moment, and with --follow what comes.
 
-    Examples: `tail orders -f key=c-17`, `tail orders -f '.total>=100' -s 10m`, `tail orders payments --follow`.
+    Examples: `tail -f orders`, `tail orders --filter key=c-17`, `tail orders --filter '.total>=100' -s 10m`.
     """
     fits = [parse_filter(each) for each in filter or ()]
     names = list(dict.fromkeys(topics))

@@ -28,7 +28,7 @@ def open_mongo(url: str, name: str) -> MongoStore:
     try:
         from pymongo import MongoClient
     except ImportError:
-        raise MissingExtra("MongoDB needs the package pymongo", remedy="pip install pymongo") from None
+        raise MissingExtra("MongoDB needs the package pymongo", remedy="pip install 'mainspring[mongo]'") from None
     client: Any = MongoClient(url, w="majority", journal=True, serverSelectionTimeoutMS=10_000)
     return MongoStore(collection_of(client, name, None))
 

@@ -55,5 +55,7 @@ def _open_postgresql(address: str) -> Any:
     try:
         import psycopg
     except ImportError:
-        raise MissingExtra("PostgreSQL needs the package psycopg", remedy="pip install 'psycopg[binary]'") from None
+        raise MissingExtra(
+            "PostgreSQL needs the package psycopg", remedy="pip install 'mainspring[postgres]'"
+        ) from None
     return psycopg.connect(address, connect_timeout=10)
