@@ -245,6 +245,24 @@ def test_a_fork_takes_what_waited_then_and_nothing_later() -> None:
         assert Heartbeat(log=log, line="empty").next_beat == 1
 
 
+@pytest.mark.parametrize("flushed", [True, False])
+def test_a_signal_that_came_after_a_beat_is_in_no_fork_at_it_flushed_or_not(flushed: bool) -> None:
+    with BlockingLog(MemoryEngine()) as log:
+        hb = Heartbeat(log=log)
+        hb.beat()
+        hb.signal("/next")
+        hb.signal("/later", beat=4)
+        if flushed:
+            hb.flush()
+        hb.beat()
+        waiting = {}
+        for at in (1, 2):
+            hb.fork(at, f"at-{at}")
+            fork = Heartbeat(log=log, line=f"at-{at}")
+            waiting[at] = fork.waiting, fork.waiting_later
+        assert waiting == {1: (0, False), 2: (0, True)}
+
+
 def test_a_heartbeat_in_memory_has_no_lines() -> None:
     with pytest.raises(NotOpen):
         Heartbeat().fork(0, "x")

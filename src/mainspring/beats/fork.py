@@ -21,7 +21,10 @@ _STEP: Final = 500  # records per batch: other writers get their turns in betwee
 
 
 async def fork(log: AsyncLog, at: int, new: str, *, line: str = "main") -> None:
-    """Start a line after beat `at` of another: its next beat is `at` + 1. Nothing queued later comes along."""
+    """Start a line after beat `at` of another: its next beat is `at` + 1.
+
+    Signals that came later do not come along. Bindings do that count from its next beat on, like a program's own.
+    """
     checked_line(new)
     record = await log.get(SPACE, f"{line}/head")
     if record is None:

@@ -289,7 +289,7 @@ class Line:
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """Impulses queued together, and the last beat that had happened when they were."""
+    """Impulses queued together, and the beat they were written with or, between beats, the one they came before."""
 
     since: int
     impulses: list[Impulse]
@@ -321,13 +321,14 @@ def decode_held(value: bytes, contents: dict[str, str]) -> Held | None:
 def _ordered_records(changes: Changes) -> list[tuple[str, bytes]]:
     """Impulses and bindings, by the beat they wait for, in the order they came."""
     beat = changes.head.beat
+    known = beat if changes.journal else beat + 1
     queues: dict[int, list[Impulse]] = {}
     for lands, impulse in changes.queued:
         queues.setdefault(lands, []).append(impulse)
     sides = [(f"queue/{number(lands)}/b", impulses) for lands, impulses in queues.items()]
     if changes.front:
         sides.append((f"queue/{number(beat + 1)}/a", list(changes.front)))
-    records = [(key, msgspec.json.encode(Waiting(beat, part))) for key, impulses in sides for part in _chunks(impulses)]
+    records = [(key, msgspec.json.encode(Waiting(known, part))) for key, each in sides for part in _chunks(each)]
     bindings: dict[int, list[Bind]] = {}
     for since, binding in changes.bindings:
         bindings.setdefault(since, []).append(binding)
