@@ -37,13 +37,13 @@ class BusClient(asyncio.Protocol):
         self._waiter: tuple[int, asyncio.Future[None]] | None = None
 
     @classmethod
-    async def connect(cls, port: int, host: str = "127.0.0.1") -> BusClient:
+    async def connect(cls, port: int, host: str = "127.0.0.1", path: str = "/") -> BusClient:
         loop = asyncio.get_running_loop()
         _, client = await loop.create_connection(cls, host, port)
         key = base64.b64encode(bytes(16)).decode()
         assert client._transport is not None
         client._transport.write(
-            f"GET / HTTP/1.1\r\nHost: {host}:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
         )
         await client._shaken

@@ -111,6 +111,13 @@ async def test_the_stamp_and_the_seal_stand_side_by_side(world: World) -> None:
 
 
 @in_virtual_time
+async def test_the_stamp_leaves_other_headers_alone_where_nothing_is_proven(world: World) -> None:
+    await world.bus.register_schema("orders", ORDER)
+    await world.connect("bob").publish("orders", GOOD, headers={"agent_id": "alice", "ct": "json"})
+    assert await headers_of(world) == [{"agent_id": "alice", "ct": "json", "x-schema-version": "1"}]
+
+
+@in_virtual_time
 async def test_a_tombstone_passes_in_a_compacted_topic_only(world: World) -> None:
     await world.bus.register_schema("orders", ORDER)
     peer = world.connect()

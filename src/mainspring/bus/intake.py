@@ -19,7 +19,6 @@ from mainspring.bus.errors import (
     BusError,
     ExpectationFailed,
     RateLimited,
-    SchemaMismatch,
     TooLarge,
     Unavailable,
 )
@@ -27,8 +26,8 @@ from mainspring.bus.limits import TokenBucket
 from mainspring.bus.partition import partition_of
 from mainspring.bus.publisher import Publisher, Ticket
 from mainspring.bus.schedules import Schedule, Schedules
-from mainspring.bus.schemas import Schemas, TopicSchemas
-from mainspring.bus.seal import sealed, sealed_text
+from mainspring.bus.schemas import Schemas
+from mainspring.bus.seal import Seal, sealed
 from mainspring.bus.topic_state import TopicState
 from mainspring.bus.topic_table import TopicTable
 from mainspring.errors import MainspringError
@@ -119,13 +118,7 @@ class Intake:
         self._access.check_now(topic.config, "publish", agent)
         self._check_rates(topic, bucket, len(events))
         now = self._clock.wall_ms()
-        seal = agent.sealed if isinstance(agent, Caller) else b""
-        schemas = self._schemas.of(name)
-        if schemas is None:
-            appends = [self._append(topic, event, now, expect, seal) for event in events]
-        else:
-            seals = _stamped(schemas, topic, events, seal)
-            appends = [self._append(topic, event, now, expect, each) for event, each in zip(events, seals, strict=True)]
+        appends = self._appends(topic, events, now, expect, agent.sealed if isinstance(agent, Caller) else b"")
         delayed = any(event.delay_ms or event.not_before for event in events)
         due = [self._due(event, now) for event in events] if delayed else []
         accepted = Accepted(topic, appends, due)
@@ -145,9 +138,7 @@ class Intake:
             raise Unavailable("the node is stopping", remedy="publish again in a moment")
         topic = self._topics.open(name)
         self._access.check_now(topic.config, "publish", None)
-        schemas = self._schemas.of(name)
-        seal = b"" if schemas is None else _stamped(schemas, topic, (event,), b"")[0]
-        append = self._append(topic, event, self._clock.wall_ms(), None, seal)
+        (append,) = self._appends(topic, (event,), self._clock.wall_ms(), None, b"")
         self._audit.note("publish", topic, append.partition, 0, 1)
         return self._publisher.prepare(topic, [append])
 
@@ -167,9 +158,22 @@ class Intake:
             return partition_of(key, partitions)
         return int(self._random() * partitions) if partitions > 1 else 0
 
-    def _append(self, topic: TopicState, event: Offered, now: int, expect: int | None, seal: bytes) -> Append:
+    def _appends(
+        self, topic: TopicState, events: Sequence[Offered], now: int, expect: int | None, sealed: bytes
+    ) -> list[Append]:
+        """The events as they are stored. What is put on headers is joined once for all events that get the same."""
+        schemas = self._schemas.of(topic.name)
+        if schemas is None:
+            seal = Seal(sealed)
+            return [self._append(topic, event, now, expect, seal) for event in events]
+        stamps = schemas.check_all(events, tombstones=topic.config.compact)
+        seals = {stamp: Seal(sealed, stamp) for stamp in set(stamps)}
+        pairs = zip(events, stamps, strict=True)
+        return [self._append(topic, event, now, expect, seals[stamp]) for event, stamp in pairs]
+
+    def _append(self, topic: TopicState, event: Offered, now: int, expect: int | None, seal: Seal) -> Append:
         payload = bytes(event.payload)
-        headers = sealed_text(event.headers, seal) if seal or event.headers else None
+        headers = seal.put_on(event.headers) if event.headers else seal.alone
         if len(payload) + (0 if headers is None else len(headers)) > self._most_bytes:
             raise TooLarge(f"an event may have {self._most_bytes} bytes", remedy="publish a reference")
         id, key, partitions = event.id, event.key, topic.config.partitions
@@ -209,22 +213,6 @@ class Intake:
                 batch.append(append)
         earliest = min(due for due in accepted.due if due)
         self._publisher.submit(batch, (accepted.topic,), _Delayed(self._schedules, earliest, accepted, ticket))
-
-
-def _stamped(schemas: TopicSchemas, topic: TopicState, events: Sequence[Offered], seal: bytes) -> list[bytes]:
-    """What to put on the headers of each event, once its payload fits. Raises SchemaMismatch, which names the event."""
-    seals = []
-    tombstones = topic.config.compact
-    for number, event in enumerate(events):
-        try:
-            stamp = schemas.check(bytes(event.payload), event.headers, tombstones=tombstones)
-        except SchemaMismatch as error:
-            if len(events) > 1:
-                error.message = f"event {number} of the batch: {error.message}"
-                error.details = {**error.details, "event": number}
-            raise
-        seals.append(b"%b,%b" % (seal, stamp) if seal and stamp else seal or stamp)
-    return seals
 
 
 class _Delayed:

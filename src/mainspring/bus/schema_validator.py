@@ -1,8 +1,8 @@
 """Does a payload fit? Two ways to ask, one answer: the place of the first fault, and what is wrong there.
 
-A JSON Schema is compiled once (jsonschema-rs, in Rust). A Python type is asked through msgspec, which decodes the
-payload straight into it and is faster still. Faults name places and expectations and never repeat what was in the
-payload: they travel to logs and to other people's screens.
+A JSON Schema is compiled once (jsonschema-rs, in Rust), and where it is plain enough also into a type that says yes
+sooner (`schema_quick`). A Python type is asked through msgspec, which decodes the payload into it. Faults name places
+and expectations and never repeat what was in the payload: they travel to logs and to other people's screens.
 
 A schema comes from strangers. So it is never fetched from anywhere (a reference leads into the schema itself or is
 refused), and its patterns run in an engine whose time grows with the text and not with the pattern.
@@ -17,6 +17,7 @@ import jsonschema_rs
 import msgspec
 
 from mainspring.bus.errors import BadSchema
+from mainspring.bus.schema_quick import quick_type
 
 MASK: Final = "the value"
 _STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
@@ -33,7 +34,7 @@ class Fault(msgspec.Struct, frozen=True):
 class Validator(Protocol):
     """Something that knows what payloads of one version look like."""
 
-    def fault(self, payload: bytes) -> Fault | None:
+    def fault(self, payload: bytes | msgspec.Raw) -> Fault | None:
         """The first thing that does not fit; None when all does. `payload` is JSON text."""
         ...
 
@@ -59,8 +60,17 @@ class SchemaValidator:
     def __init__(self, schema: dict[str, Any] | bool) -> None:
         self._schema = compiled(schema)
         self._fits = self._schema.is_valid
+        quick = quick_type(schema)
+        self._take = None if quick is None else msgspec.json.Decoder(quick).decode
 
-    def fault(self, payload: bytes) -> Fault | None:
+    def fault(self, payload: bytes | msgspec.Raw) -> Fault | None:
+        if self._take is not None:
+            try:
+                self._take(payload)
+            except msgspec.ValidationError:
+                pass  # the schema itself has the last word, and knows the place
+            else:
+                return None
         value = _decode(payload)
         if self._fits(value):
             return None
@@ -77,7 +87,7 @@ class TypeValidator:
         except TypeError as error:
             raise BadSchema(f"{type!r} cannot describe a payload: {error}") from None
 
-    def fault(self, payload: bytes) -> Fault | None:
+    def fault(self, payload: bytes | msgspec.Raw) -> Fault | None:
         try:
             self._take(payload)
         except msgspec.ValidationError as error:

@@ -12,8 +12,8 @@ Versions count from 1 and never change. A new one must be compatible with the on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, Literal, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, Protocol, get_args
 
 import msgspec
 
@@ -40,6 +40,15 @@ TOLD: Final = 3  # differences in a message; `details` has all
 Compatibility = Literal["none", "backward", "forward", "full"]
 MODES: Final = get_args(Compatibility)
 DEFAULT_MODE: Final = "backward"
+
+
+class Payload(Protocol):
+    """What is checked of an event."""
+
+    @property
+    def payload(self) -> bytes | msgspec.Raw: ...
+    @property
+    def headers(self) -> dict[str, str] | None: ...
 
 
 class SchemaVersion(msgspec.Struct, frozen=True, rename="camel"):
@@ -91,6 +100,24 @@ class TopicSchemas:
     @property
     def latest(self) -> SchemaVersion:
         return self.versions[-1].told
+
+    def check_all(self, events: Sequence[Payload], *, tombstones: bool) -> list[bytes]:
+        """What `check` gives, for each event. The event that does not fit is named, where there are several."""
+        latest = self.versions[-1]
+        fault, stamp = latest.validator.fault, latest.stamp
+        stamps = []
+        for number, event in enumerate(events):
+            if event.headers is None and fault(event.payload) is None:  # the common case, without further questions
+                stamps.append(stamp)
+                continue
+            try:
+                stamps.append(self.check(bytes(event.payload), event.headers, tombstones=tombstones))
+            except SchemaMismatch as error:
+                if len(events) > 1:
+                    error.message = f"event {number} of the batch: {error.message}"
+                    error.details = {**error.details, "event": number}
+                raise
+        return stamps
 
     def check(self, payload: bytes, headers: Mapping[str, str] | None, *, tombstones: bool = False) -> bytes:
         """The header to put on the event, as the text of a JSON member; empty when the event has it already.

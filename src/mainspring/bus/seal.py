@@ -27,11 +27,23 @@ def sealed(headers: Mapping[str, str] | None, who: Who) -> dict[str, str] | None
     return {**{name: value for name, value in (headers or {}).items() if name not in SEALED}, **who.headers}
 
 
-def sealed_text(headers: Mapping[str, str] | None, members: bytes) -> bytes | None:
-    """The same as JSON text. `members` is `Caller.sealed`: the text of the members to put on, empty for none."""
-    if not members:
-        return _encode(headers) if headers else None
-    kept = {name: value for name, value in headers.items() if name not in SEALED} if headers else None
-    if not kept:
-        return b"{%b}" % members
-    return b"%b,%b}" % (_encode(kept)[:-1], members)
+class Seal:
+    """The same as JSON text, joined once for many events.
+
+    `proven` is `Caller.sealed`, the text of the members that say who; `stamp` a member that is put on besides. Either
+    may be empty.
+    """
+
+    __slots__ = ("_is_proven", "_members", "alone")
+
+    def __init__(self, proven: bytes, stamp: bytes = b"") -> None:
+        self._members = b"%b,%b" % (proven, stamp) if proven and stamp else proven or stamp
+        self._is_proven = bool(proven)
+        self.alone = b"{%b}" % self._members if self._members else None  # for an event without headers of its own
+
+    def put_on(self, headers: Mapping[str, str]) -> bytes | None:
+        """The headers of an event, with what is put on."""
+        if not self._members:
+            return _encode(headers)
+        kept = {name: value for name, value in headers.items() if not (self._is_proven and name in SEALED)}
+        return b"%b,%b}" % (_encode(kept)[:-1], self._members) if kept else self.alone

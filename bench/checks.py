@@ -1,0 +1,150 @@
+"""What checking costs: publishing with tokens and lists, and with a schema, against publishing without.
+
+Prints one JSON object. A node of ours fsyncs before every acknowledgement, always; client and node share the machine.
+Rounds of all kinds alternate, so that what else the machine does falls on all of them; each figure is the median over
+the rounds of one round's ratio. `throughput` is events per second as the client sees them, `node_cpu` the processor
+time the node spends on one event; both against the node without checks, 1.0 is no cost.
+
+- `access`: a token with scopes, an allow and a deny list on the topic, and the headers that say who published.
+- `schema`: the same events, checked against a JSON Schema.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+import secrets
+import statistics
+import time
+import urllib.request
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from bench import _bus_peers as peers
+from bench._bus_client import BusClient
+from mainspring.bus.tokens import new_token
+from mainspring.loop import run
+
+ROUNDS = 9
+EVENTS = 30_000
+UNDER_WAY = 4_096
+ORDER = {
+    "id": "o-0123456789",
+    "customer": "c-17",
+    "currency": "EUR",
+    "total": 99.5,
+    "lines": [{"sku": 1, "qty": 2, "price": 10.5}, {"sku": 2, "qty": 1, "price": 78.5}],
+    "note": "leave it with the neighbour at number four",
+}
+SCHEMA = {
+    "type": "object",
+    "required": ["id", "customer", "lines", "total"],
+    "properties": {
+        "id": {"type": "string", "minLength": 1, "maxLength": 64},
+        "customer": {"type": "string"},
+        "currency": {"enum": ["EUR", "USD", "GBP"]},
+        "total": {"type": "number", "minimum": 0},
+        "lines": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "required": ["sku", "qty"],
+                "properties": {
+                    "sku": {"type": "integer"},
+                    "qty": {"type": "integer", "minimum": 1},
+                    "price": {"type": "number"},
+                },
+            },
+        },
+        "note": {"type": "string", "maxLength": 200},
+    },
+}
+PAYLOAD = json.dumps(ORDER).encode()
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def ask(port: int, path: str, body: Any, token: str | None = None) -> None:
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        answer.read()
+
+
+def cpu_s(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+async def publish(node: peers.Node, topic: str, path: str, count: int) -> tuple[float, float]:
+    """Events per second, and the node's processor seconds per event."""
+    client = await BusClient.connect(node.port, path=path)
+    before, start = cpu_s(node.process.pid), time.perf_counter()
+    for n in range(count):
+        client.publish(topic, PAYLOAD)
+        if n % 64 == 63:
+            await client.room(UNDER_WAY)
+    await client.drained()
+    taken, spent = time.perf_counter() - start, cpu_s(node.process.pid) - before
+    client.close()
+    return count / taken, spent / count
+
+
+async def measure() -> dict[str, Any]:
+    text, token = new_token("alice", ["publish:orders.**", "subscribe:**", "admin"], secrets.token_bytes(32))
+    others = [new_token(f"agent-{n}", ["subscribe:**"], secrets.token_bytes(32))[1] for n in range(20)]
+    lines = ",".join(each.line() for each in (token, *others))
+    async with AsyncExitStack() as stack:
+        plain = await stack.enter_async_context(peers.node())
+        guarded = await stack.enter_async_context(peers.node(MAINSPRING_TOKENS=lines))
+        checked = await stack.enter_async_context(peers.node())
+        lists = {"publishACL": {"allow": ["alice", "team.**"], "deny": ["mallory", "**.intern"]}}
+        ask(guarded.port, "/topics", {"topic": "orders.eu", **lists}, text)
+        ask(checked.port, "/schemas/orders.eu", {"schema": SCHEMA})
+        kinds = {
+            "plain": (plain, "/"),
+            "access": (guarded, f"/?token={text}"),
+            "schema": (checked, "/"),
+        }
+        found: dict[str, list[tuple[float, float]]] = {name: [] for name in kinds}
+        for number in range(ROUNDS + 1):
+            order = list(kinds) if number % 2 else list(reversed(kinds))
+            for name in order:
+                node, path = kinds[name]
+                result = await publish(node, "orders.eu", path, EVENTS if number else EVENTS // 10)
+                if number:  # the first round warms up
+                    found[name].append(result)
+    return _told(found)
+
+
+def _told(found: dict[str, list[tuple[float, float]]]) -> dict[str, Any]:
+    told: dict[str, Any] = {"publish_per_s": round(statistics.median(rate for rate, _ in found["plain"]))}
+    for name, goal in (("access", 0.95), ("schema", 0.8)):
+        pairs = list(zip(found[name], found["plain"], strict=True))
+        told[name] = {
+            "throughput": round(statistics.median(mine[0] / base[0] for mine, base in pairs), 3),
+            "node_cpu": round(statistics.median(mine[1] / base[1] for mine, base in pairs), 3),
+            "goal_throughput": goal,
+        }
+    return told
+
+
+def main() -> None:
+    result = run(measure())
+    conditions = {
+        "payload_bytes": len(PAYLOAD),
+        "events": EVENTS,
+        "rounds": ROUNDS,
+        "fsync": "before every acknowledgement",
+        "loop": type(asyncio.new_event_loop()).__module__,
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+    }
+    print(json.dumps({"conditions": conditions, **result}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
