@@ -499,3 +499,22 @@ async def test_awaiting_a_run_never_cancels_the_one_who_waits(world: World) -> N
     assert isinstance(error_of(run), asyncio.CancelledError)
     with pytest.raises(RunError):
         await run
+
+
+def test_a_bare_value_that_cannot_be_compared_is_a_value(world: World) -> None:
+    class Matrix:
+        def __eq__(self, other: object) -> bool:
+            raise ValueError("the truth of a matrix is ambiguous")
+
+        __hash__ = None  # type: ignore[assignment]
+
+    matrix = Matrix()
+    world.runtime.handle(Odd, lambda effect, ctx: matrix)
+
+    def program() -> Any:
+        answer = yield Odd()
+        return answer is matrix
+
+    run = world.runtime.start(program)
+    world.runtime.run_until_idle()
+    assert run.outcome_now() == Value(True)

@@ -194,3 +194,36 @@ async def test_a_hundred_thousand_steps_of_many_runs_leave_nothing_behind() -> N
 async def _value(run: Any) -> int:
     value: int = await run
     return value
+
+
+async def test_outcomes_can_be_awaited_in_many_threads_while_the_runs_step() -> None:
+    runtime = Runtime()
+    stepped_in: set[int] = set()
+
+    def hop(effect: Hop, ctx: Any) -> int:
+        stepped_in.add(threading.get_ident())
+        return effect.n
+
+    async def program(perform: Any) -> int:
+        total = 0
+        for n in range(200):
+            total += await perform(Hop(n))
+        await perform(Sleep(ms=1))
+        return total
+
+    runtime.handle(Hop, hop)
+    runs = [runtime.start(program) for _ in range(20)]
+    heard: list[Any] = []
+
+    def listen() -> None:
+        async def wait() -> None:
+            heard.append(await asyncio.gather(*(run.outcome() for run in runs)))
+
+        asyncio.run(wait())
+
+    threads = [threading.Thread(target=listen) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    await asyncio.gather(*(asyncio.to_thread(thread.join) for thread in threads))
+    assert heard == [[Value(19_900)] * 20] * 4
+    assert stepped_in == {threading.get_ident()}

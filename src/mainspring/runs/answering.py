@@ -87,7 +87,7 @@ def accept(handled: Handled, result: Any) -> tuple[str, Any]:
             f"the handler of {handled.name} returned {type(result).__name__} instead of an answer",
             remedy="return resume(value), tail(value) or end(value); the handler is registered as strict",
         )
-    if inspect.isgenerator(result) or inspect.isasyncgen(result) or result in (resume, tail, end):
+    if inspect.isgenerator(result) or inspect.isasyncgen(result) or result is resume or result is tail or result is end:
         return "error", WrongAnswer(
             f"the handler of {handled.name} returned {result!r}, which answers nothing",
             remedy="return a value, or resume(value), tail(value) or end(value)",

@@ -1,21 +1,44 @@
 """What people do to durable runs: try a failed one again, and branch off from an old one.
 
 A retry keeps the journal: what was answered stays answered, the effect that failed is performed again, and the program
-may have been repaired meanwhile. A fork copies the first answers of another run into a new one and goes on from there;
-the old run stays as it is.
+may have been repaired meanwhile. Children whose end was the run's own end are tried again with it: else a run that
+failed because of a child could only fail again. A fork copies the first answers of another run into a new one, and the
+children those answers rest on, and goes on from there; the old run stays as it is.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from mainspring.log import ABSENT, Delete, Guard, Operation, Put
 from mainspring.runs.errors import RunError
-from mainspring.runs.journal import JOURNAL, LIVE, RUNS, RunRecord, check_id, encode_record, entry_key
+from mainspring.runs.family import taken_along_by
+from mainspring.runs.journal import (
+    DONE,
+    JOURNAL,
+    LIVE,
+    RUNS,
+    Entry,
+    RunRecord,
+    check_id,
+    child_id,
+    child_number,
+    done_key,
+    encode_record,
+    entry_key,
+    reason_json,
+)
 from mainspring.runs.run import Run
+from mainspring.runs.serial import Raw, decode, encode
 
 if TYPE_CHECKING:
     from mainspring.runs.durable_runs import DurableRuns
+
+
+_ABOUT_RUNS: Final = frozenset({"Join", "HasEnded", "Until"})
 
 
 class RunConflict(RunError):
@@ -36,22 +59,54 @@ def beginning(record: RunRecord) -> list[Operation]:
 
 
 async def retry(durable: DurableRuns, run_id: str) -> Run[Any]:
-    """Go on with a run that failed or was cancelled."""
+    """Go on with a run that failed or was cancelled, and with the children that ended with it."""
     record, version = await durable.store.found(run_id)
     if record.state not in ("failed", "cancelled"):
         raise NotFinished(f"run {run_id} is {record.state}", remedy="only failed and cancelled runs are retried")
     durable.programs.get(record.program)
+    operations: list[Operation] = []
+    for each, known in await _with_its_children(durable, record, version):
+        again = _once_more(durable, each)
+        operations += [Delete(RUNS, each.id, known), Put(LIVE, each.id, encode_record(again), ABSENT)]
+    if not await durable.commit(operations):
+        raise NotFinished(f"run {run_id} changed meanwhile", remedy="look at it again")
+    return (await durable.revive([_once_more(durable, record)]))[0]
+
+
+def _once_more(durable: DurableRuns, record: RunRecord) -> RunRecord:
+    """A finished run as an unfinished one, with what it came from."""
     again = durable.new_record(record.id, record.program, record.args)
     again.created, again.retries = record.created, record.retries + 1
     again.parent, again.has_children = record.parent, record.has_children
     again.forked_from, again.forked_at = record.forked_from, record.forked_at
-    if not await durable.commit([Delete(RUNS, run_id, version), Put(LIVE, run_id, encode_record(again), ABSENT)]):
-        raise NotFinished(f"run {run_id} changed meanwhile", remedy="look at it again")
-    return (await durable.revive([again]))[0]
+    return again
+
+
+async def _with_its_children(durable: DurableRuns, record: RunRecord, version: int) -> list[tuple[RunRecord, int]]:
+    """A run, and the children whose end was its own: the one that failed it, and those it took along."""
+    found = [(record, version)]
+    if record.has_children:
+        joined = _joined(await durable.store.journal(record.id))
+        async for child, known in durable.store.ended_children(record.id):
+            if child.id not in joined and _ended_together(child, record):
+                found += await _with_its_children(durable, child, known)
+    return found
+
+
+def _ended_together(child: RunRecord, owner: RunRecord) -> bool:
+    if child.state != "cancelled":
+        return child.state == "failed"
+    taken_along = owner.reason if owner.state == "cancelled" else reason_json(taken_along_by(owner.id))
+    return bytes(child.reason) == bytes(taken_along)
+
+
+def _joined(journal: Iterable[Entry]) -> set[str]:
+    """The runs whose outcomes a journal knows."""
+    return {decode(entry.args)["run"] for entry in journal if entry.effect == "Join" and entry.answered}
 
 
 async def fork(durable: DurableRuns, run_id: str, at: int, new_id: str | None) -> Run[Any]:
-    """Start a new run with the first answers of another."""
+    """Start a new run with the first answers of another, and with what its children had given by then."""
     history = await durable.store.history(run_id)
     known = [entry for entry in history.journal if entry.answered]
     if not 0 <= at <= len(known):
@@ -60,7 +115,36 @@ async def fork(durable: DurableRuns, run_id: str, at: int, new_id: str | None) -
     record = durable.new_record(new_id, history.run.program, history.run.args)
     record.forked_from, record.forked_at = run_id, at
     durable.programs.get(record.program)
-    copies = [Put(JOURNAL, entry_key(new_id, i), encode_record(entry)) for i, entry in enumerate(known[:at])]
+    copies: list[Operation] = []
+    for index, entry in enumerate(known[:at]):
+        copies.append(Put(JOURNAL, entry_key(new_id, index), encode_record(_renamed(entry, run_id, new_id))))
+    if at and history.run.has_children:
+        joined, last = _joined(known[:at]), known[at - 1].at
+        async for child, _ in durable.store.ended_children(run_id):
+            if child.id in joined or (child.state == "value" and child.created <= last):
+                record.has_children = True
+                copies += _copied(child, new_id)
     if not await durable.commit([*beginning(record), *copies]):
         raise RunConflict(f"the id {new_id!r} is taken", remedy="choose another id")
     return (await durable.revive([record]))[0]
+
+
+def _renamed(entry: Entry, old_id: str, new_id: str) -> Entry:
+    """An entry about a child of one run as an entry about the same child of another."""
+    arguments = decode(entry.args)
+    about = arguments.get("run") if isinstance(arguments, dict) else None
+    number = child_number(about, old_id) if isinstance(about, str) else None
+    if entry.effect not in _ABOUT_RUNS or number is None:
+        return entry
+    renamed = {**arguments, "run": child_id(new_id, number)}
+    return msgspec.structs.replace(entry, args=Raw(encode(renamed, entry.effect)))
+
+
+def _copied(child: RunRecord, new_parent: str) -> list[Operation]:
+    """A finished child, for another parent: what it did is not done again."""
+    number = child_number(child.id, child.parent or "")
+    assert number is not None
+    copy = msgspec.structs.replace(
+        child, id=child_id(new_parent, number), parent=new_parent, has_children=False, forked_from=child.id
+    )
+    return [Put(RUNS, copy.id, encode_record(copy), ABSENT), Put(DONE, done_key(copy.updated, copy.id), b"null")]

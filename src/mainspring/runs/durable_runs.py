@@ -78,7 +78,7 @@ class DurableRuns:
         self._bind = bind
         self._source = source
         self._beginning: dict[str, list[asyncio.Future[None]]] = {}
-        self.elsewhere = Elsewhere(log, scheduler, mailboxes, runs, self.outcome_of)
+        self.elsewhere = Elsewhere(log, scheduler, mailboxes, runs, self.outcome_of, node)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._opening = False
         self.on_new_lease: Callable[[], None] = lambda: None
@@ -346,9 +346,14 @@ class DurableRuns:
         return await self.elsewhere.signal(run_id, name, value)
 
     async def cancel(self, run_id: str, reason: Any = None) -> bool:
-        """Cancel a durable run, wherever it is executed; False if it is over."""
+        """Cancel a durable run, wherever it is executed. Durable when this returns; False if it is over."""
         run = self._runs.get(run_id)
-        return run.cancel(reason) if run is not None else await self.elsewhere.cancel(run_id, reason)
+        if run is None:
+            return await self.elsewhere.cancel(run_id, reason)
+        if not run.cancel(reason):
+            return False
+        await run.outcome()
+        return True
 
     async def history(self, run_id: str) -> History:
         """A run and its journal."""

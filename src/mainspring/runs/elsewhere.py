@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from mainspring.log import Batch, Log, Put
+from mainspring.log import Batch, Guard, Log, Put, Refused
 from mainspring.runs.context import Context
 from mainspring.runs.errors import RunError
 from mainspring.runs.journal import LIVE, RUNS, SIGNALS, RunRecord, decode_record, reason_json, signal_key
@@ -32,8 +32,10 @@ class Elsewhere:
         mailboxes: Mailboxes,
         runs: dict[str, Run[Any]],
         outcome: Callable[[RunRecord], Outcome[Any] | None],
+        node: str,
     ) -> None:
         self._log = log
+        self._node = node
         self._scheduler = scheduler
         self._mailboxes = mailboxes
         self._runs = runs
@@ -90,14 +92,17 @@ class Elsewhere:
 
     def _key(self, run_id: str, name: str) -> str:
         self._sent += 1
-        return signal_key(run_id, name, self._scheduler.clock.wall_ms(), self._sent)
+        return signal_key(run_id, name, self._scheduler.clock.wall_ms(), self._sent, self._node)
 
     async def _send(self, run_id: str, key: str, text: bytes, name: str) -> bool:
-        if await self._log.get(LIVE, run_id) is None:
-            return False
-        await self._log.commit(Batch([Put(SIGNALS, key, text)]))
-        self._stored(run_id, key, name, text)
-        return True
+        while (live := await self._log.get(LIVE, run_id)) is not None:
+            try:
+                await self._log.commit(Batch([Guard(LIVE, run_id, live.version), Put(SIGNALS, key, text)]))
+            except Refused:
+                continue  # the run changed between the look and the write: perhaps it is over now
+            self._stored(run_id, key, name, text)
+            return True
+        return False
 
     def _stored(self, run_id: str, key: str, name: str, text: bytes) -> None:
         run = self._runs.get(run_id)

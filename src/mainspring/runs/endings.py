@@ -43,7 +43,7 @@ def tell_everyone(run: Run[Any], sink: FailureSink | None, listeners: Iterable[L
 
 def tell_waiting(run: Run[Any], outcome: Outcome[Any]) -> None:
     """Those who await the run, and its family."""
-    if run._waiters is not None:
+    if run._waiters:
         release_waiters(run)
     if run._family is not None:
         run._family.child_ended(run, outcome)

@@ -83,7 +83,7 @@ class Family:
     def owner_ended(self, run: Run[Any], outcome: Outcome[Any]) -> None:
         """Take the children along."""
         self.held = _NOTHING
-        reason = outcome.reason if isinstance(outcome, Cancelled) else f"its owner {run.id} ended"
+        reason = outcome.reason if isinstance(outcome, Cancelled) else taken_along_by(run.id)
         for child in list(self.children):
             child.cancel(reason)
         if isinstance(outcome, Cancelled | Failed):
@@ -127,6 +127,11 @@ class Family:
             if self.group is not None:
                 self.group.child_left(run)
             family_of(self.owner).release_held(self.owner)
+
+
+def taken_along_by(owner: str) -> str:
+    """The reason of a child that was cancelled because its owner ended."""
+    return f"its owner {owner} ended"
 
 
 def family_of(run: Run[Any]) -> Family:

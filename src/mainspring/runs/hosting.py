@@ -28,6 +28,10 @@ class Host(Protocol):
         """Whether turns that were asked for will never come, because the loop is closed."""
         ...
 
+    def is_free(self) -> bool:
+        """Whether no loop brings turns now, so that the caller's loop may."""
+        ...
+
     def wake_at(self, deadline_ms: int, pump: Callable[[], None]) -> None:
         """Call `pump` at that monotonic time, or earlier if an earlier wake-up is already planned."""
         ...
@@ -68,6 +72,9 @@ class AsyncioHost:
     def gone(self) -> bool:
         return self._loop is not None and self._loop.is_closed()
 
+    def is_free(self) -> bool:
+        return self._loop is None or not self._loop.is_running()
+
     def wake_at(self, deadline_ms: int, pump: Callable[[], None]) -> None:
         loop = self._running()
         if loop is None or (self._deadline is not None and self._deadline <= deadline_ms):
@@ -104,6 +111,9 @@ class LoopHost:
 
     def gone(self) -> bool:
         return False  # a Mainspring loop keeps what waits for its next driver
+
+    def is_free(self) -> bool:
+        return False
 
     def wake_at(self, deadline_ms: int, pump: Callable[[], None]) -> None:
         if self._deadline is not None and self._deadline <= deadline_ms:

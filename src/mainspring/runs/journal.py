@@ -137,12 +137,19 @@ def done_key(ended_ms: int, run_id: str) -> str:
     return f"{ended_ms:0{_TIME_DIGITS}d}#{run_id}"
 
 
-def signal_key(run_id: str, name: str, wall_ms: int, order: int) -> str:
-    return f"{run_id}#{name}#{wall_ms:0{_TIME_DIGITS}d}-{order:09d}"
+def signal_key(run_id: str, name: str, wall_ms: int, order: int, node: str) -> str:
+    """Signals of one name come in the order of their keys; nodes that send in the same millisecond do not meet."""
+    return f"{run_id}#{name}#{wall_ms:0{_TIME_DIGITS}d}-{order:09d}-{node}"
 
 
 def child_id(parent: str, number: int) -> str:
     return f"{parent}~{number}"
+
+
+def child_number(run_id: str, parent: str) -> int | None:
+    """Which child of `parent` this is; None when it is none."""
+    head, mark, number = run_id.rpartition("~")
+    return int(number) if mark and head == parent else None
 
 
 def arguments(effect: Effect[Any]) -> bytes:

@@ -67,7 +67,7 @@ class Run(Generic[T]):
         self._settled = False  # and the world may know (a durable run first writes it down)
         self._outcome: Outcome[T] | None = None
         self._steps = 0
-        self._waiters: list[asyncio.Future[Outcome[T]]] | None = None
+        self._waiters: list[asyncio.Future[Outcome[T]]] = []
         self._closers: list[Callable[[], object]] | None = None
         self._asked: Handled | None = None  # whose answer is awaited
         self._releases: list[Callable[[], object]] | None = None  # called when the current effect is over
@@ -142,27 +142,29 @@ class _Waiting(Generic[T]):
         self._run = run
 
     def __await__(self) -> Generator[Any, Any, Outcome[T]]:
-        run = self._run
-        if run._scheduler.current is not None:
-            return cast(Outcome[T], (yield run._scheduler.join_request(run)))
-        if run._settled:
-            return cast(Outcome[T], run._outcome)
+        run, scheduler = self._run, self._run._scheduler
+        if scheduler.stepping_here():
+            return cast(Outcome[T], (yield scheduler.join_request(run)))
+        known = run.outcome_now()
+        if known is not None:
+            return known
         future: asyncio.Future[Outcome[T]] = asyncio.get_running_loop().create_future()
-        if run._waiters is None:
-            run._waiters = []
         run._waiters.append(future)
-        run._scheduler.arm()
+        known = run.outcome_now()
+        if known is not None:  # another thread settled it between the look and the entry
+            return known
+        scheduler.offer_loop()
         try:
             return (yield from future.__await__())
         finally:
-            if run._waiters is not None and future in run._waiters:
+            if future in run._waiters:
                 run._waiters.remove(future)
 
 
 def release_waiters(run: Run[Any]) -> None:
     """Give the outcome to everyone who waits, each on the loop they wait on."""
-    waiters, run._waiters = run._waiters, None
-    for future in waiters or ():
+    waiters, run._waiters = run._waiters, []
+    for future in waiters:
         loop = future.get_loop()
         try:
             here = asyncio.get_running_loop() is loop

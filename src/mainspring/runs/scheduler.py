@@ -110,6 +110,15 @@ class Scheduler:
         if not self._armed:
             self._wake_for_timers()
 
+    def offer_loop(self) -> None:
+        """Somebody waits on an asyncio loop: it may turn what no other loop does."""
+        if self.host is not None and self.host.is_free():
+            self.arm()
+
+    def stepping_here(self) -> bool:
+        """Whether the caller is a program in its step, and not somebody in another thread meanwhile."""
+        return self.current is not None and threading.get_ident() == self._thread
+
     def pump(self) -> None:
         """One host turn: ticks until nothing is ready or a budget of steps is spent, then the next wake-up."""
         self._armed = self.pumping = True

@@ -121,6 +121,13 @@ class Store:
             async for record in self._records(space, root.id + _CHILD_MARK):
                 yield record
 
+    async def ended_children(self, run_id: str) -> AsyncIterator[tuple[RunRecord, int]]:
+        """The finished children of a run, without theirs; each with the version of its record."""
+        async for stored in self._log.scan(RUNS, run_id + _CHILD_MARK):
+            record = decode_record(stored.value)
+            if record.parent == run_id:
+                yield record, stored.version
+
     async def _of_runs(self, space: str, run_ids: Iterable[str]) -> AsyncIterator[tuple[str, Record]]:
         """The records `id#...` of all these runs, in the order of their keys, with the id of each."""
         wanted = sorted(f"{run_id}#" for run_id in run_ids)
@@ -151,10 +158,17 @@ class Store:
             yield mark.key, run_id
 
     async def forget(self, mark: str, run_id: str) -> None:
-        """Remove a finished run and all it left; a mark of a run that went on meanwhile is only removed itself."""
+        """Remove a finished run and all it left; a mark of a run that went on meanwhile is only removed itself.
+
+        A child stays as long as its parent is unfinished: a parent that is executed again must find it, or it would do
+        its work a second time.
+        """
         batch = Batch([Delete(DONE, mark)])
         found = await self._log.get(RUNS, run_id)
-        if found is not None and mark == done_key(decode_record(found.value).updated, run_id):
+        record = None if found is None else decode_record(found.value)
+        if record is not None and record.parent is not None and await self._log.get(LIVE, record.parent) is not None:
+            return
+        if found is not None and record is not None and mark == done_key(record.updated, run_id):
             batch.delete(RUNS, run_id, expect=found.version)
             for space in (JOURNAL, SIGNALS):
                 async for entry in self._log.scan(space, f"{run_id}#"):
