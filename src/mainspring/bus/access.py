@@ -37,7 +37,7 @@ Checker = Callable[[str, Action, Mapping[str, Any]], bool | Awaitable[bool]]
 
 NODE_ONLY: Final = "system.bus."
 PATIENCE_S: Final = 5.0  # a checker that takes longer has not allowed anything
-MEMORY: Final = 10_000  # answers of the checker that are remembered at once
+MEMORY: Final = 10_000  # answers that are remembered at once, by a list and of the checker
 
 
 class Caller:
@@ -73,21 +73,26 @@ Who = Caller | str | None
 
 
 class _List:
-    """An access list, ready to be asked."""
+    """An access list, ready to be asked. Remembers its answers: patterns are slower than names."""
 
-    __slots__ = ("allow", "deny", "source")
+    __slots__ = ("_known", "allow", "deny", "source")
 
     def __init__(self, source: AccessList) -> None:
         self.source = source
         self.allow = None if source.allow is None else NameSet(source.allow)
         self.deny = NameSet(source.deny)
+        self._known: dict[tuple[str, bool], bool] = {}
 
     def lets(self, agent: str | None, is_admin: bool) -> bool:
         if agent is None:
             return self.allow is None and not self.deny
-        if agent in self.deny:
-            return False
-        return self.allow is None or is_admin or agent in self.allow
+        known = self._known.get((agent, is_admin))
+        if known is None:
+            if len(self._known) >= MEMORY:
+                self._known.clear()
+            allowed = self.allow is None or is_admin or agent in self.allow
+            known = self._known[(agent, is_admin)] = allowed and agent not in self.deny
+        return known
 
 
 class Access:

@@ -24,6 +24,7 @@ from mainspring.wire.http_problem import HttpProblem
 
 SUBPROTOCOL: Final = "mainspring"
 TOKEN_PROTOCOL: Final = "mainspring.token."
+SID_DIGITS: Final = 12  # of a random id: enough to tell connections apart, and every event carries it
 MAX_TOKEN: Final = 512  # characters; ours have 46
 FURTHEST_S: Final = 86_400.0  # one sleep; clocks are set, so the rest is counted again then
 
@@ -50,7 +51,8 @@ class TokenDoor:
             raise _unauthorized(
                 "The token is not known here, or has expired.", 'Bearer realm="mainspring", error="invalid_token"'
             )
-        caller = Caller(token.agent, sid=self._new_id(), scopes=token.scopes, expires_ms=token.expires_ms)
+        sid = self._new_id().replace("-", "")[-SID_DIGITS:]
+        caller = Caller(token.agent, sid=sid, scopes=token.scopes, expires_ms=token.expires_ms)
         request[_CALLER] = caller
         return caller
 
