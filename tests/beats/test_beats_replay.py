@@ -142,6 +142,37 @@ def test_outside_changes_of_registry_and_bindings_are_replayed_too() -> None:
     assert hb.replay(3).identical
 
 
+def test_each_beat_is_replayed_by_the_rules_it_was_made_with() -> None:
+    def again(signal: str, target: str | None, stage: Any) -> int:
+        stage.write("/tries", [stage.attempt, "x" * 20])
+        stage.signal("/more")
+        return RETRY
+
+    def opened(log: BlockingLog, line: str = "main", **rules: Any) -> Heartbeat:
+        hb = Heartbeat(log=log, line=line, **rules)
+        hb.register("again", "/sig", again)
+        hb.register("more", "/sig", again)
+        return hb
+
+    rules: list[dict[str, Any]] = [
+        {"max_attempts": 2, "strict": True},
+        {},
+        {"max_runs_per_beat": 1, "inline_chars": 5, "retain_beats": 50},
+        {"max_chain_depth": 0, "backoff_beats": [2, 1]},
+    ]
+    with BlockingLog(MemoryEngine()) as log:
+        for each in rules:
+            hb = opened(log, **each)
+            for _ in range(3):
+                hb.signal("/sig")
+                hb.beat()
+        for each in ({}, rules[0]):
+            assert opened(log, **each).replay().identical
+            assert opened(log, **each).replay(5, 8).identical
+        hb.fork(7, "other")
+        assert opened(log, "other", strict=True).replay().identical
+
+
 def test_registering_again_with_another_function_changes_nothing_not_even_the_replay() -> None:
     hb = Heartbeat()
     hb.register("work", "/sig", lambda signal, target, stage: stage.write("/x", "first"))

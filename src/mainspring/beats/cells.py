@@ -80,13 +80,13 @@ class Cells:
 
     def __init__(self, content: Content, inline_chars: int) -> None:
         self._content = content
-        self._inline_chars = inline_chars
+        self.inline_chars = inline_chars
         self._versions: dict[str, tuple[list[int], list[Held | None]]] = {}
         self._changed: dict[int, list[str]] = {}  # paths by the beat their version counts from
 
     def hold(self, text: str) -> tuple[Held, str | None]:
         """How a text is kept, and its text again when it belongs in the content store."""
-        if len(text) > self._inline_chars:
+        if len(text) > self.inline_chars:
             sha256 = content_hash(text)
             return Held(None, sha256, mentioned(text)), text
         return Held(text, None, mentioned(text)), None

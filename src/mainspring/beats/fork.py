@@ -78,7 +78,7 @@ async def _kept(log: AsyncLog, line: str, new: str, at: int) -> AsyncIterator[tu
             held = decode_held(record.value, texts)
             wanted.update(held.hashes() if held is not None else ())
             yield SPACE, new + record.key[len(line) :], record.value
-    until = {"refs": at, "dead": at, "left": at, "digest": at, "registry": at, "bindings": at + 1}
+    until = {"refs": at, "dead": at, "left": at, "digest": at, "registry": at, "rules": at, "bindings": at + 1}
     for kind, last in until.items():
         async for record in log.scan(SPACE, f"{line}/{kind}/"):
             if int(record.key.split("/")[2]) <= last:

@@ -268,9 +268,9 @@ class Heartbeat(Timeline):
 
     def _draft(self, taken: list[tuple[Inlet, Taken]], *, paused: bool) -> Draft:
         state = self.state
-        registered = state.note_registry()
+        news = state.note_registry(), state.note_rules()
         if self._keeper is not None:
-            self._keeper.note_registry(registered)
+            self._keeper.note_beginning(*news)
         inbox = [*state.queues.get(state.beat, ()), *(impulse for _, each in taken for impulse in each.impulses)]
         events = {path: text for _, each in taken for path, text in each.events.items()}
         draft = Draft(state.beat, state.digest, self.rules, state.resolver, inbox, paused=paused, events=events)

@@ -13,6 +13,7 @@ from mainspring.beats.backlog import Backlog, Left
 from mainspring.beats.changes import Bind
 from mainspring.beats.facts import Impulse
 from mainspring.beats.line import Changes, Head, Line, Registered, number
+from mainspring.beats.rules import Rules
 from mainspring.beats.state import RECENT, Decided, State
 from mainspring.log import Operation
 
@@ -29,6 +30,7 @@ class Keeper:
         self._signals: list[tuple[int, Impulse]] = []
         self._bindings: list[tuple[int, Bind]] = []
         self._registry: list[Registered] | None = None
+        self._rules: Rules | None = None
         self._garbage: list[str] = []
         self._old_journals: list[str] = []
         self._saved_paused = False
@@ -75,8 +77,10 @@ class Keeper:
         if bound is not None:
             self._bindings.append((self._state.beat, bound))
 
-    def note_registry(self, registered: list[Registered] | None) -> None:
+    def note_beginning(self, registered: list[Registered] | None, rules: Rules | None) -> None:
+        """Who is registered and which rules count in the beat that begins, where that is news."""
         self._registry = registered or self._registry
+        self._rules = rules or self._rules
 
     async def save_beat(self, decided: Decided, operations: Sequence[Operation]) -> None:
         """Write a beat and everything that waited for it, as one batch."""
@@ -98,6 +102,7 @@ class Keeper:
                 front=rest.front,
                 bindings=[*self._bindings, *made],
                 registry=self._registry,
+                rules=self._rules,
                 dead=decided.dead,
                 garbage=self._garbage,
                 old_journals=self._old_journals,
@@ -106,7 +111,7 @@ class Keeper:
         )
         self._backlog.store(lands for lands, _ in queued)
         self._backlog.happened(beat, rest.left)
-        self._signals, self._bindings, self._registry = [], [], None
+        self._signals, self._bindings, self._registry, self._rules = [], [], None, None
         self._saved_paused = head.paused
         self._garbage, self._old_journals = [], []
 

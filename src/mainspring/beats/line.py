@@ -10,6 +10,7 @@ A beat is one batch, so it happens entirely or not at all. In the space `beats`,
     left/<beat>                     where the signals begin that were over the beat's budget
     bindings/<beat>/<n>             binding records that count from a beat on
     registry/<beat>                 who was registered from a beat on
+    rules/<beat>                    which rules were in force from a beat on, when they are not the default
     dead/<beat>, digest/<beat>      kept when the beat's details are gone
 
 and in the space `journal/beats/<line>` the journals, cut into pieces no engine finds too long. Waiting impulses are
@@ -30,6 +31,7 @@ from mainspring.beats.cells import Held
 from mainspring.beats.changes import Bind
 from mainspring.beats.errors import DamagedJournal, InvalidRegistration, LineBusy
 from mainspring.beats.facts import GENESIS, Dead, Impulse
+from mainspring.beats.rules import Rules
 from mainspring.beats.value import mentioned
 from mainspring.log import ABSENT, Batch, BlockingLog, DamagedRecord, Operation, Put, Receipt, Record, Refused
 
@@ -97,6 +99,7 @@ class Kept(msgspec.Struct):
     queues: dict[int, list[Impulse]]
     bindings: list[tuple[int, Bind]]
     registry: list[tuple[int, list[Registered]]]
+    rules: list[tuple[int, Rules]]
     dead: dict[int, list[Dead]]
     stored: dict[int, int]  # how many impulses stand for a beat
     lefts: dict[int, tuple[int, int]]
@@ -114,6 +117,7 @@ class Changes(msgspec.Struct):
     front: Sequence[Impulse] = ()  # waits for the next beat, before everything else
     bindings: Sequence[tuple[int, Bind]] = ()  # and the beat each counts from
     registry: Sequence[Registered] | None = None
+    rules: Rules | None = None
     dead: Sequence[Dead] = ()
     garbage: Sequence[str] = ()  # keys below the line's name
     old_journals: Sequence[str] = ()  # keys of journal pieces
@@ -187,6 +191,8 @@ class Line:
             batch.put(SPACE, f"{name}/refs/{number(beat)}", msgspec.json.encode(list(changes.references)))
         if changes.registry is not None:
             batch.put(SPACE, f"{name}/registry/{number(beat)}", msgspec.json.encode(changes.registry))
+        if changes.rules is not None:
+            batch.put(SPACE, f"{name}/rules/{number(beat)}", msgspec.json.encode(changes.rules))
         if changes.journal and changes.head.left is not None:
             batch.put(SPACE, f"{name}/left/{number(beat)}", msgspec.json.encode(changes.head.left))
         if changes.dead:
@@ -211,7 +217,7 @@ class Line:
             return None
         head = msgspec.json.decode(record.value, type=Head)
         self._head_version, self._place = record.version, head.place
-        kept = Kept(head, [], {}, {}, {}, [], [], {}, {}, {})
+        kept = Kept(head, [], {}, {}, {}, [], [], [], {}, {}, {})
         async for key, value in self._records("cas/"):
             kept.contents[key] = value.decode()
         async for key, value in self._records("cell/"):
@@ -225,6 +231,8 @@ class Line:
             kept.bindings.extend((int(key[:16]), Bind(*binding)) for binding in bindings)
         async for key, value in self._records("registry/"):
             kept.registry.append((int(key), msgspec.json.decode(value, type=list[Registered])))
+        async for key, value in self._records("rules/"):
+            kept.rules.append((int(key), msgspec.json.decode(value, type=Rules)))
         async for key, value in self._records("dead/"):
             kept.dead[int(key)] = msgspec.json.decode(value, type=list[Dead])
         return kept

@@ -1,9 +1,9 @@
 """Replay: run old beats again from what came from outside, and compare every byte.
 
-A second heartbeat in memory starts where the first recorded beat started: the state as of that beat, the bindings and
-registrations of that time, and the functions this program has now. Each recorded inbox is taken apart: what came from
-outside is given to it again, what an enzyme emitted, a retry queued or a budget carried over must come out of the
-replay itself. Then the journals are compared record by record.
+A second heartbeat in memory starts where the first recorded beat started: the state as of that beat, the bindings,
+registrations and rules of that time, and the functions this program has now. Each recorded inbox is taken apart: what
+came from outside is given to it again, what an enzyme emitted, a retry queued or a budget carried over must come out of
+the replay itself. Then the journals are compared record by record.
 
 Enzymes are really called. Those that touch the world outside their stage touch it again.
 """
@@ -77,10 +77,10 @@ async def replay(original: Timeline, host: Host, first: int | None, last: int | 
 
 async def _second(original: Timeline, start: int) -> Heartbeat:
     """A heartbeat in memory that stands before the beat the replay starts with."""
-    rules = {**msgspec.structs.asdict(original.rules), "retain_beats": None, "slow_enzyme_ms": 0}
-    second = Heartbeat(**rules)
+    old = original.state
+    second = Heartbeat(**msgspec.structs.asdict(old.rules_in(start)))
     second.plays(original)
-    old, new = original.state, second.state
+    new = second.state
     new.beat, new.oldest = start, start
     new.digest = await original.reader.digest(start - 1) or ""
     for sha256, text in old.content.texts():
@@ -109,12 +109,14 @@ async def _play(original: Timeline, second: Heartbeat, host: Host, facts: list[F
     for since, who in original.state.registries:
         if since == beat:
             _enrol(new, who)
+    if (rules := original.state.rules_in(beat)) != new.rules:
+        new.use_rules(rules)
     begin = facts[0]
     inbox, events = _inbox(original.state, facts, new.queues.get(beat, []), start)
     draft = Draft(
         beat,
         new.digest,
-        second.rules,
+        new.rules,
         new.resolver,
         inbox,
         paused=isinstance(begin, Begin) and begin.paused,

@@ -47,6 +47,11 @@ class Rules(msgspec.Struct, frozen=True):
         for beats in self.backoff_beats:
             _at_least("backoff_beats", beats, 1)
 
+    @property
+    def deciding(self) -> Rules:
+        """Those of the rules that a journal depends on."""
+        return msgspec.structs.replace(self, retain_beats=None, slow_enzyme_ms=0)
+
     def backoff(self, attempt: int) -> int:
         """How many beats a pair waits after its attempt k."""
         return self.backoff_beats[min(attempt, len(self.backoff_beats)) - 1]

@@ -64,6 +64,7 @@ class State:
         self.digests: dict[int, str] = {}
         self.bound: dict[int, list[Bind]] = {}  # binding records by the beat they count from
         self.registries: list[tuple[int, list[Registered]]] = []  # who was registered from a beat on
+        self.rulings: list[tuple[int, Rules]] = []  # which rules were in force from a beat on, default ones before
         self.functions: dict[tuple[str, str], Enzyme] = {}  # by name and query, also of enzymes that are gone
         self._keep_journals = keep_journals
         self._noted_version = -1
@@ -89,6 +90,7 @@ class State:
             self.bindings.put(binding.path, binding.name, binding.kind)
             self.bound.setdefault(since, []).append(binding)
         self.registries = kept.registry
+        self.rulings = kept.rules
         self.dead = kept.dead
         for impulses in self.queues.values():
             self.note_live_events(impulses)
@@ -168,6 +170,26 @@ class State:
             self.registries.pop()  # the same beat begins again
         self.registries.append((self.beat, now))
         return now
+
+    def note_rules(self) -> Rules | None:
+        """Remember the rules of the beat that begins; given when they are not those of the beat before."""
+        now = self.rules.deciding
+        if now == self.rules_in(self.beat):
+            return None
+        if self.rulings and self.rulings[-1][0] == self.beat:
+            self.rulings.pop()  # the same beat begins again
+        self.rulings.append((self.beat, now))
+        return now
+
+    def rules_in(self, beat: int) -> Rules:
+        """The rules a beat was made with."""
+        return next((rules for since, rules in reversed(self.rulings) if since <= beat), Rules())
+
+    def use_rules(self, rules: Rules) -> None:
+        """Decide by other rules from the next beat on."""
+        self.rules = rules
+        self.cells.inline_chars = rules.inline_chars
+        self.resolver = self._resolver()
 
     # --- a beat -------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""`mainspring guest`: runs a WebAssembly guest with `sys/loop` and `sys/info`."""
+"""`mainspring guest`: runs a WebAssembly guest with `sys/loop`, `sys/info` and `event/bus`."""
 
 from __future__ import annotations
 
