@@ -11,13 +11,15 @@ refused), and its patterns run in an engine whose time grows with the text and n
 from __future__ import annotations
 
 import re
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import jsonschema_rs
 import msgspec
 
 from mainspring.bus.errors import BadSchema
 from mainspring.bus.schema_quick import quick_type
+
+if TYPE_CHECKING:
+    import jsonschema_rs
 
 MASK: Final = "the value"
 _STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
@@ -41,6 +43,8 @@ class Validator(Protocol):
 
 def compiled(schema: dict[str, Any] | bool) -> jsonschema_rs.Validator:
     """The schema, ready to be asked. Raises BadSchema (a ValueError), with the reason."""
+    import jsonschema_rs  # here, because most nodes and every client can do without it
+
     try:
         return jsonschema_rs.validator_for(
             schema,
