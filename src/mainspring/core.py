@@ -18,15 +18,17 @@ import uuid_utils
 
 from mainspring.app import App
 from mainspring.app.consuming import Consuming
+from mainspring.app.lineage import TracedInlet, TracedPort, note_event
 from mainspring.app.planning import plan_schedules, schedule_consumers
-from mainspring.beats import Driver, Heartbeat, TopicInlet
-from mainspring.bus import Bus, Checker
+from mainspring.beats import Driver, Heartbeat
+from mainspring.bus import Bus, Checker, Published
 from mainspring.capabilities import kernel_capabilities
 from mainspring.capabilities.beat import beat
-from mainspring.capabilities.run import BusPort, KernelPort, run
+from mainspring.capabilities.run import KernelPort, run
 from mainspring.errors import BootError, MainspringError
 from mainspring.kernel import Kernel, RestartPolicy
-from mainspring.log import Engine, Log, open_engine
+from mainspring.kernel.durable import Prepared
+from mainspring.log import Append, Engine, Log, open_engine
 from mainspring.loop import Clock, Loop, MonotonicClock, SlowTurn, VirtualClock
 from mainspring.message import Ids, Message, encode_data
 from mainspring.runs import Runtime
@@ -160,6 +162,7 @@ class Core:
             data_dir=settings.data,
             restart=app.restart if app else RestartPolicy(),
             publisher=self._publish,
+            preparer=self._prepare_event,
             on_shutdown=lambda: self._on_shutdown(),
         )
         self.kernel.enter_phase("LOAD")
@@ -173,7 +176,7 @@ class Core:
             # Its thread measures real time, which a virtual clock knows nothing of.
             slow_step_ms=None if isinstance(self.clock, VirtualClock) else settings.slow_turn_ms,
         )
-        port = BusPort(self.bus)
+        port = TracedPort(self.bus, self.kernel)
         self.runtime.connect(ask=KernelPort(self.kernel), publish=port, events=port)
         self.heartbeat = Heartbeat(
             self.log,
@@ -181,7 +184,9 @@ class Core:
             retain_beats=settings.retained_beats or None,
             slow_enzyme_ms=settings.slow_enzyme_ms,
         )
-        self.kernel.register(*kernel_capabilities(self.kernel), run(self.kernel, self.runtime), beat(self.heartbeat))
+        self.kernel.register(
+            *kernel_capabilities(self.kernel), run(self.kernel, self.runtime), beat(self.heartbeat, self.kernel)
+        )
         if app is not None:
             self._install(app)
 
@@ -204,7 +209,7 @@ class Core:
         driver = Driver(self.heartbeat, self.loop, interval_ms=self.settings.beat_interval_ms or None)
         for declared in self.app.beats.topics if self.app else ():
             await self.bus.ensure_topic(declared.topic)
-            self.heartbeat.add_inlet(TopicInlet(self.log, declared.topic, target=declared.target))
+            self.heartbeat.add_inlet(TracedInlet(self.log, declared, self.kernel))
             self._in_background(self._wake_on_events(driver, declared.topic))
         driver.start()
         self._undo.push_async_callback(driver.stop)
@@ -229,7 +234,19 @@ class Core:
         self._undo.push_async_callback(end)
 
     async def _publish(self, topic: str, payload: Any, **options: Any) -> Any:
-        return await self.bus.publish(topic, bytes(encode_data(payload)), **options)
+        published = await self.bus.publish(topic, bytes(encode_data(payload)), **options)
+        note_event(self.kernel, topic, published.id, published.ts, options.get("headers"))
+        return published
+
+    def _prepare_event(self, topic: str, payload: Any, options: dict[str, Any]) -> tuple[Prepared, Published] | None:
+        """An event to be stored with the outcome of a durable command; a delayed one is stored by itself."""
+        if options.keys() - {"key", "headers", "id"}:
+            return None
+        key, headers, id = options.get("key"), options["headers"], options["id"]
+        prepared = self.bus.prepare(topic, bytes(encode_data(payload)), key=key, headers=headers, id=id)
+        (append,) = (operation for operation in prepared[0] if isinstance(operation, Append))
+        note_event(self.kernel, topic, id, append.ts, headers)
+        return prepared, Published(topic, append.partition, 0, id, append.ts)
 
     # Stopping
 

@@ -17,7 +17,8 @@ from typing import Any, Final
 import msgspec
 
 from mainspring.app.declared import DeclaredConsumer
-from mainspring.app.event import CAUSATION, CORRELATION, Event
+from mainspring.app.event import Event
+from mainspring.app.lineage import note, note_event
 from mainspring.app.settlement import Settlement, Together
 from mainspring.bus import Bus
 from mainspring.bus.member import Gate, Member
@@ -25,9 +26,10 @@ from mainspring.bus.position import Position
 from mainspring.bus.tails import ReadyEvent
 from mainspring.errors import MainspringError
 from mainspring.kernel import Kernel
+from mainspring.kernel.lineage import lineage_headers
 from mainspring.log import Log
 from mainspring.loop import Loop
-from mainspring.message import Metadata, encode_data, validation_text
+from mainspring.message import encode_data, validation_text
 from mainspring.runs import Runtime
 from mainspring.runs.arguments import encode_arguments
 from mainspring.runs.journal import check_id
@@ -147,8 +149,7 @@ class Consuming:
 
     def _event(self, work: _Work, position: Position, ready: ReadyEvent, attempt: int) -> Event[Any]:
         envelope = _decode_envelope(ready.envelope)
-        headers = envelope.headers or {}
-        self._note(envelope.id, ready.ts, headers)
+        note_event(self.kernel, self.declared.topic, envelope.id, ready.ts, envelope.headers)
         return Event(
             work,
             topic=self.declared.topic,
@@ -162,10 +163,6 @@ class Consuming:
             headers=envelope.headers,
             payload=self._decode(envelope.payload),
         )
-
-    def _note(self, id: str, ts: int, headers: dict[str, str]) -> None:
-        metadata = Metadata(id, ts, headers.get(CORRELATION), headers.get(CAUSATION))
-        self.kernel.exchange.lineage.append(("event", self.declared.topic, metadata))
 
     def _failed(self, position: Position, offset: int, attempt: int, error: Exception) -> None:
         if isinstance(error, msgspec.ValidationError):
@@ -212,19 +209,17 @@ class _Work:
         run_id = _run_id(event, len(self.together.runs)) if id is None else check_id(id)
         record = durable.new_record(run_id, name, encode_arguments(durable.programs.get(name), args))
         self.together.runs.append(record)
-        metadata = Metadata(run_id, record.created, event.correlation, event.id)
-        self._consuming.kernel.exchange.lineage.append(("run", name, metadata))
+        note(self._consuming.kernel, "run", name, run_id, record.created, event.id, event.correlation)
         return run_id
 
     def prepare_publish(
         self, event: Event[Any], topic: str, payload: bytes, key: str | None, headers: dict[str, str], id: str | None
     ) -> str:
         given = id or f"{event.group}/{event.id}/{len(self.together.events)}"
-        headers = {CAUSATION: event.id, **({CORRELATION: event.correlation} if event.correlation else {}), **headers}
+        headers = {**lineage_headers(event.id, event.correlation), **headers}
         prepared = self._consuming.bus.prepare(topic, payload, key=key, headers=headers, id=given)
         self.together.events.append(prepared)
-        metadata = Metadata(given, self._consuming.bus.clock.wall_ms(), event.correlation, event.id)
-        self._consuming.kernel.exchange.lineage.append(("event", topic, metadata))
+        note_event(self._consuming.kernel, topic, given, self._consuming.bus.clock.wall_ms(), headers)
         return given
 
     def ask(self, event: Event[Any], kind: str, type: str, data: Any, timeout_ms: float | None) -> Awaitable[Any]:

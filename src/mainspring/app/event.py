@@ -13,12 +13,11 @@ from types import MappingProxyType
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from mainspring.app.duration import Duration, duration_ms
+from mainspring.kernel.lineage import CORRELATION
 from mainspring.message import encode_bytes
 
 T = TypeVar("T")
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
-CAUSATION: Final = "x-causation"  # the id of the message or event that led to this one
-CORRELATION: Final = "x-correlation"  # common to everything that belongs to one conversation
 
 
 class Work(Protocol):

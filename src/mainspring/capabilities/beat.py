@@ -10,7 +10,8 @@ import msgspec
 
 from mainspring.beats import Heartbeat, Report
 from mainspring.errors import MainspringError
-from mainspring.kernel import Capability, Context, Fail, handler_from
+from mainspring.kernel import Capability, Context, Fail, Kernel, handler_from
+from mainspring.message import Metadata
 
 _STATUS: Final = {
     "past_beat": 409,
@@ -75,14 +76,16 @@ class Standing(msgspec.Struct):
     waiting: Annotated[int, msgspec.Meta(description="Signals that wait for the next beat.")]
 
 
-def beat(heartbeat: Heartbeat) -> Capability:
-    """The capability `Beat` of a node with this heartbeat."""
+def beat(heartbeat: Heartbeat, kernel: Kernel | None = None) -> Capability:
+    """The capability `Beat` of a node with this heartbeat; a kernel has the signals in its causation tree."""
 
     async def signal(data: Signal, ctx: Context) -> Queued:
         """Queue a signal for the next beat or a later one. It is durable when the answer comes."""
         with _answered():
             lands = heartbeat.signal(data.signal, data.target, data.beat)
             await heartbeat.aflush()
+        if kernel is not None:
+            _note(kernel, ctx, lands, data)
         return Queued(lands)
 
     async def run(data: Run, ctx: Context) -> Ran:
@@ -138,6 +141,15 @@ def _answered() -> Iterator[None]:
         yield
     except MainspringError as error:
         raise Fail(_STATUS.get(error.code, 422), error.message, remedy=error.remedy) from None
+
+
+def _note(kernel: Kernel, ctx: Context, beat: int, data: Signal) -> None:
+    """The signal is part of the causation tree, below the command that gave it."""
+    cause = ctx.message.metadata
+    place = f"beat/{beat}{data.signal or ''}{f'@{data.target}' if data.target else ''}"
+    kernel.exchange.lineage.append(
+        ("beat", "signal", Metadata(place, kernel.clock.wall_ms(), cause.correlation, cause.id))
+    )
 
 
 def _summary(reports: list[Report]) -> Ran:

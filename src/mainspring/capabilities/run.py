@@ -16,6 +16,7 @@ import msgspec
 from mainspring.errors import MainspringError
 from mainspring.kernel import Capability, Context, Fail, Kernel, handler_from
 from mainspring.log import StoredEvent
+from mainspring.message import Metadata, encode_data
 from mainspring.runs import Outcome, Run, RunRecord, Runtime, UnknownProgram, UnknownRun, Value
 from mainspring.runs.journal import error_fields, reason_json
 from mainspring.runs.outcome import Failed
@@ -110,6 +111,7 @@ def run(kernel: Kernel, runtime: Runtime) -> Capability:
         except (MainspringError, TypeError) as error:
             raise _refusal(error) from None
         await durable.written(begun)
+        _note(kernel, begun, ctx)
         return Started(begun.id)
 
     async def cancel(data: Cancel, ctx: Context) -> Cancelled:
@@ -179,7 +181,16 @@ def _announce(kernel: Kernel, ended: Run[Any], outcome: Outcome[Any]) -> None:
         data["error"] = error_fields(outcome.error)
     elif not isinstance(outcome, Value):
         data["reason"] = reason_json(outcome.reason)
-    kernel.emit(_EVENTS[ended.state], data)
+    exchange = kernel.exchange
+    event = exchange.make("event", _EVENTS[ended.state], encode_data(data), causation=ended.id)
+    exchange.loop.post(exchange.turn_event, (event, None))
+
+
+def _note(kernel: Kernel, begun: Run[Any], ctx: Context) -> None:
+    """The run is part of the causation tree under its own id."""
+    cause = ctx.message.metadata
+    metadata = Metadata(begun.id, kernel.clock.wall_ms(), cause.correlation, cause.id)
+    kernel.exchange.lineage.append(("run", begun.program, metadata))
 
 
 def _state(record: RunRecord, *, brief: bool = False) -> RunState:
@@ -216,7 +227,8 @@ class KernelPort:
         self._kernel = kernel
 
     async def ask(self, type: str, data: Any, *, kind: str, timeout_ms: int | None, key: str) -> Any:
-        return await self._kernel.ask(kind, type, data, timeout_ms=timeout_ms, correlation=key)
+        run_id = key.rpartition("#")[0]
+        return await self._kernel.ask(kind, type, data, timeout_ms=timeout_ms, correlation=key, causation=run_id)
 
 
 class PreparingBus(Protocol):

@@ -5,6 +5,9 @@ told. Whatever a crash leaves without an outcome is dispatched again at the next
 acceptance and with its own id. Here an id is global and lasting: the same command sent again, on whatever connection,
 is not run again; it gets the outcome of the first.
 
+What its handler publishes is part of the outcome: the events and the outcome are one batch, so that after a crash both
+are there or neither, and the command runs again. A handler that fails or refuses has published nothing.
+
 A timeout or a shutdown tells the one who asked that the wait is over. It is not an outcome: the command goes on, or
 goes on after the restart, and `Syscall.Outcome` has the answer then.
 """
@@ -12,7 +15,9 @@ goes on after the restart, and `Syscall.Outcome` has the answer then.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -21,7 +26,7 @@ from mainspring.errors import MainspringError
 from mainspring.kernel import faults
 from mainspring.kernel.faults import ErrorData
 from mainspring.kernel.pending import Mail, same_content
-from mainspring.log import ABSENT, Batch, Log, Receipt, Refused
+from mainspring.log import ABSENT, Append, Batch, Log, Operation, Receipt, Refused
 from mainspring.message import Message, validation_text
 
 if TYPE_CHECKING:
@@ -35,6 +40,10 @@ _SWEEP_MS: Final = 3_600_000
 _RETRY_MS: Final = 1_000
 _TAKEN: Final = "this id belongs to another durable command"
 _OWN_ID: Final = "give every command its own id"
+_LONGEST_ID: Final = 200
+
+Prepared = tuple[list[Operation], Callable[[Receipt], None]]
+"""An event to be stored with an outcome: its operations, and whom to tell with what its appends got."""
 
 
 class StoredCommand(msgspec.Struct):
@@ -52,13 +61,15 @@ _decode = msgspec.json.Decoder(StoredCommand).decode
 
 
 class _Entry:
-    __slots__ = ("accepted", "mails", "stored", "told")
+    __slots__ = ("accepted", "mails", "prepared", "published", "stored", "told")
 
     def __init__(self, mail: Mail, stored: StoredCommand) -> None:
         self.accepted = False  # until the log has it
         self.told = False
         self.mails = [mail]  # the first one is dispatched; later ones only wait for its outcome
         self.stored = stored
+        self.prepared: list[Prepared] = []
+        self.published = 0
 
 
 class DurableLane:
@@ -132,6 +143,26 @@ class DurableLane:
         data = ErrorData(409, _TAKEN, remedy=_OWN_ID, requestType=mail.message.type)
         return self._exchange.error(mail.message, faults.DUPLICATE_ID, data)
 
+    # --- publishing ----------------------------------------------------------------------------------------------
+
+    def keeps(self, cause: Message) -> bool:
+        """Whether this message is a command whose outcome is still to be written."""
+        entry = self._open.get(cause.metadata.id)
+        return entry is not None and entry.stored.message is cause and entry.stored.outcome is None
+
+    def event_id(self, cause: Message) -> str:
+        """An id for the next event of a command's handler: the same when the command is run again."""
+        entry = self._open[cause.metadata.id]
+        entry.published += 1
+        ident = cause.metadata.id
+        if len(ident) > _LONGEST_ID:
+            ident = hashlib.sha256(ident.encode()).hexdigest()
+        return f"{ident}/{entry.published}"
+
+    def publish_with_outcome(self, cause: Message, prepared: Prepared) -> None:
+        """Store an event in the batch of the command's outcome."""
+        self._open[cause.metadata.id].prepared.append(prepared)
+
     # --- finishing -----------------------------------------------------------------------------------------------
 
     def record(self, mail: Mail, outcome: Message) -> None:
@@ -141,6 +172,8 @@ class DurableLane:
             self._exchange.conclude(mail, outcome)
             return
         mail.unrecorded = False
+        if outcome.kind == "error":
+            entry.prepared.clear()
         entry.stored.outcome = outcome
         entry.stored.until_ms = self._exchange.clock.wall_ms() + self._ttl_ms
         self._write_outcome(entry)
@@ -148,12 +181,18 @@ class DurableLane:
     def _write_outcome(self, entry: _Entry) -> None:
         batch = Batch()
         batch.put(SPACE, entry.stored.message.metadata.id, _encode(entry.stored))
+        for operations, _ in entry.prepared:
+            batch.operations.extend(operations)
         self._submit(batch, self._turn_recorded, entry)
 
     def _turn_recorded(self, item: tuple[_Entry, Any]) -> None:
         entry, result = item
         outcome = entry.stored.outcome
         assert outcome is not None
+        if entry.prepared and not isinstance(result, Receipt):
+            logger.warning("the outcome of a durable command and its events could not be stored; trying again")
+            self._exchange.loop.schedule(_RETRY_MS, self._write_outcome, entry, ref=False)
+            return
         waiting, entry.mails = entry.mails, []
         for mail in waiting:
             if entry.told:
@@ -251,6 +290,8 @@ class DurableLane:
         loop = self._exchange.loop
 
         def settled(result: Any) -> None:
+            if isinstance(result, Receipt) and entry.stored.outcome is not None:
+                _show(entry.prepared, result)
             loop.post(turn, (entry, result))
 
         try:
@@ -268,3 +309,12 @@ class DurableLane:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _show(prepared: list[Prepared], receipt: Receipt) -> None:
+    """Tell each event's own topic where it went."""
+    first = 0
+    for operations, stored in prepared:
+        count = sum(isinstance(operation, Append) for operation in operations)
+        stored(Receipt(offsets=receipt.offsets[first : first + count]))
+        first += count

@@ -25,7 +25,7 @@ from mainspring.kernel import faults
 from mainspring.kernel.blob import BlobKeeper
 from mainspring.kernel.capability import Capability, Contract, Plan, RestartPolicy
 from mainspring.kernel.deadlines import check_timeout
-from mainspring.kernel.durable import OUTCOME_TTL_MS, DurableLane
+from mainspring.kernel.durable import OUTCOME_TTL_MS, DurableLane, Prepared
 from mainspring.kernel.exchange import Exchange, Observer
 from mainspring.kernel.faults import CapabilityError, ErrorData, NotConfigured, said
 from mainspring.kernel.lineage import Node, causation_tree
@@ -43,13 +43,16 @@ DEFAULT_TIMEOUT_MS: Final = 30_000  # longer than any healthy handler needs, sho
 PHASES: Final = ("LOAD", "DISCOVER", "BUILD", "SPAWN", "ATTACH", "ADAPT", "READY")
 
 Publisher = Callable[..., Awaitable[Any]]
+Preparer = Callable[[str, Any, dict[str, Any]], tuple[Prepared, Any] | None]
 
 
 class Kernel:
     """Routes, supervises and times out. Use it from one asyncio loop.
 
-    `publisher` is what `ctx.publish` calls: `await publisher(topic, payload, **options)`. `on_shutdown` is called once
-    when a client sends `Syscall.Shutdown`.
+    `publisher` is what `ctx.publish` calls: `await publisher(topic, payload, **options)`. In a handler of a durable
+    command, `preparer(topic, payload, options)` is called instead: it gives what must be stored for the event, and what
+    `ctx.publish` answers; None when such an event cannot be prepared. `on_shutdown` is called once when a client sends
+    `Syscall.Shutdown`.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Kernel:
         data_dir: str | Path | None = None,
         restart: RestartPolicy | None = None,
         publisher: Publisher | None = None,
+        preparer: Preparer | None = None,
         on_shutdown: Callable[[], Any] | None = None,
         outcome_ttl_ms: int = OUTCOME_TTL_MS,
     ) -> None:
@@ -72,6 +76,7 @@ class Kernel:
         self.ids = ids if ids is not None else counted_ids()
         self.log = log
         self.publisher = publisher
+        self.preparer = preparer
         self.on_shutdown = on_shutdown
         self.exchange = Exchange(self.loop, self.clock, self.ids, default_timeout_ms)
         self.timers = Timers(self.exchange)

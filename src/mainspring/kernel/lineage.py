@@ -8,10 +8,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
 from mainspring.message import Metadata
+
+CAUSATION: Final = "x-causation"  # header of an event: the id of what led to it
+CORRELATION: Final = "x-correlation"  # header of an event: common to everything of one conversation
+
+
+def lineage_headers(causation: str, correlation: str | None) -> dict[str, str]:
+    """What an event carries into the log, so that its origin can be read there long after the message is forgotten."""
+    return {CAUSATION: causation} if correlation is None else {CAUSATION: causation, CORRELATION: correlation}
 
 
 class Node(msgspec.Struct, frozen=True, omit_defaults=True):

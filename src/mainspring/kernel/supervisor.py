@@ -24,6 +24,7 @@ from mainspring.kernel.actor import HandlerActor, Mailbox
 from mainspring.kernel.blob import Blob, BlobPointer
 from mainspring.kernel.capability import Plan, RestartPolicy
 from mainspring.kernel.faults import BadOutput, ErrorData, Fail, NotConfigured, WaitsForItself, said
+from mainspring.kernel.lineage import lineage_headers
 from mainspring.kernel.pending import Mail
 from mainspring.message import Message, Metadata, encode_data
 
@@ -314,10 +315,19 @@ class LocalPort:
         return sleep_on(self._exchange.loop, ms)
 
     async def publish(self, cause: Message, topic: str, payload: Any, options: dict[str, Any]) -> Any:
-        publisher = self._slot.kernel.publisher
-        if publisher is None:
+        kernel, lane = self._slot.kernel, self._exchange.durable
+        if kernel.publisher is None:
             raise NotConfigured("this kernel has no bus to publish to", remedy="run the app with `mainspring serve`")
-        return await publisher(topic, payload, **options)
+        parent = cause.metadata
+        headers = {**lineage_headers(parent.id, parent.correlation), **(options.get("headers") or {})}
+        options = {**options, "headers": headers}
+        if lane is not None and lane.keeps(cause):
+            options.setdefault("id", lane.event_id(cause))
+            found = None if kernel.preparer is None else kernel.preparer(topic, payload, options)
+            if found is not None:
+                lane.publish_with_outcome(cause, found[0])
+                return found[1]
+        return await kernel.publisher(topic, payload, **options)
 
 
 async def sleep_on(loop: Loop, ms: float) -> None:

@@ -1,0 +1,66 @@
+"""One causation tree over all parts: what is no message of the kernel is noted next to its messages.
+
+A stored event, a run and a signal of a beat become nodes of the tree under ids of their own. What they lead to names
+them as its cause: events carry it in their headers, messages in their metadata. The tree knows what passed lately; the
+headers of an event are in the log as long as the event is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from mainspring.beats import TopicInlet
+from mainspring.beats.inlet import Events, Taken
+from mainspring.beats.program import DeclaredTopic
+from mainspring.bus import Bus
+from mainspring.capabilities.run import BusPort
+from mainspring.kernel import Kernel
+from mainspring.kernel.lineage import CAUSATION, CORRELATION, lineage_headers
+from mainspring.message import Metadata
+from mainspring.runs import Prepared
+
+
+def note(
+    kernel: Kernel, kind: str, type: str, id: str, ts: int, causation: str | None, correlation: str | None = None
+) -> None:
+    """Add a node to the tree."""
+    kernel.exchange.lineage.append((kind, type, Metadata(id, ts, correlation, causation)))
+
+
+def note_event(kernel: Kernel, topic: str, id: str, ts: int, headers: Mapping[str, str] | None) -> None:
+    """Add a stored event, below what its headers name as its cause."""
+    known = headers or {}
+    note(kernel, "event", topic, id, ts, known.get(CAUSATION), known.get(CORRELATION))
+
+
+class TracedPort(BusPort):
+    """The bus as runs see it; what a run publishes is noted below the run."""
+
+    def __init__(self, bus: Bus, kernel: Kernel) -> None:
+        super().__init__(bus)
+        self._kernel = kernel
+
+    def prepare(
+        self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None, id: str
+    ) -> Prepared:
+        headers = {**lineage_headers(id.rpartition("#")[0], None), **(headers or {})}
+        prepared = super().prepare(topic, payload, key=key, headers=headers, id=id)
+        note_event(self._kernel, topic, id, self._kernel.clock.wall_ms(), headers)
+        return prepared
+
+
+class TracedInlet(TopicInlet):
+    """A topic that feeds beats, and notes which event became which signal."""
+
+    def __init__(self, log: Events, declared: DeclaredTopic, kernel: Kernel) -> None:
+        super().__init__(log, declared.topic, target=declared.target)
+        self._kernel = kernel
+
+    def settle(self, taken: Taken) -> None:
+        super().settle(taken)
+        for path, text in taken.events.items():
+            event = msgspec.json.decode(text)
+            note_event(self._kernel, self.topic, event["id"], event["ts"], event.get("headers"))
+            note(self._kernel, "beat", "signal", path, event["ts"], event["id"])
