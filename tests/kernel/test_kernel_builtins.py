@@ -223,10 +223,7 @@ def blobs() -> App:
 
     @app.query("Blob.Read")
     async def read(data: BlobPointer, ctx: Any) -> int:
-        try:
-            return len(read_blob(data))
-        except BlobUnavailable as error:
-            raise Fail(404, error.message) from None
+        return len(read_blob(data))
 
     return app
 
@@ -332,3 +329,13 @@ def test_a_pointer_is_written_in_its_order_without_empty_members() -> None:
         read_blob(pointer)
     with pytest.raises(ValueError, match="ttl_ms"):
         Blob(b"", ttl_ms=0)
+
+
+@virtual
+async def test_a_blob_that_is_gone_is_an_answer_and_no_crash(clock: VirtualClock) -> None:
+    """Checklist 158: as often as anybody asks."""
+    async with served(blobs(), clock) as site:
+        client = await site.connect()
+        for _ in range(6):
+            answer = await client.call(query("Blob.Read", {"scheme": "file", "path": "/nothing/here"}))
+            assert (answer["kind"], answer["type"], answer["data"]["code"]) == ("error", "Blob.Read", 404)

@@ -20,7 +20,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from mainspring.errors import MainspringError
+from mainspring.kernel.faults import Fail, NotConfigured
 from mainspring.loop import Clock, Loop
 from mainspring.message import Ids
 
@@ -30,10 +30,10 @@ _NAME: Final = re.compile(r"([0-9]{15})-.+\.blob")
 _AUTHORITY: Final = re.compile(r"[^\s/?#@]+")
 
 
-class BlobUnavailable(MainspringError):
-    """The pointer is right, but what it points to cannot be read."""
-
-    code = "resource_unavailable"
+class BlobUnavailable(Fail):
+    """The pointer is right, but what it points to cannot be read. A handler that lets it pass says no with it: a blob
+    that has gone is nobody's crash.
+    """
 
 
 class Blob:
@@ -153,7 +153,7 @@ class BlobKeeper:
 
     async def store(self, blob: Blob) -> BlobPointer:
         if self._store is None:
-            raise BlobUnavailable("there is no data directory for blobs", remedy="give the kernel a data_dir")
+            raise NotConfigured("there is no data directory for blobs", remedy="give the kernel a data_dir")
         pointer = await asyncio.to_thread(self._store.store, blob, self._clock.wall_ms())
         self.plan(self._clock.wall_ms() + blob.ttl_ms)
         return pointer
@@ -179,12 +179,16 @@ def read_blob(pointer: BlobPointer, *, max_bytes: int = 64 << 20) -> bytes:
     if pointer.scheme == "data":
         return pointer.inline()
     if pointer.scheme == "https":
-        raise BlobUnavailable("https pointers are not fetched", remedy="fetch the address in the handler")
+        raise BlobUnavailable(
+            422, "resource unavailable: https pointers are not fetched", remedy="fetch the address in the handler"
+        )
     try:
         with open(pointer.path, "rb") as file:
             found = file.read(max_bytes + 1)
     except OSError as error:
-        raise BlobUnavailable(f"the blob cannot be read: {error.strerror}") from None
+        raise BlobUnavailable(404, f"resource unavailable: {error.strerror}") from None
     if len(found) > max_bytes:
-        raise BlobUnavailable(f"the blob is larger than {max_bytes} bytes", remedy="raise max_bytes")
+        raise BlobUnavailable(
+            413, f"resource unavailable: the blob is larger than {max_bytes} bytes", remedy="raise max_bytes"
+        )
     return found
