@@ -180,7 +180,7 @@ def read_blob(pointer: BlobPointer, *, max_bytes: int = 64 << 20) -> bytes:
         return pointer.inline()
     if pointer.scheme == "https":
         raise BlobUnavailable(
-            422, "resource unavailable: https pointers are not fetched", remedy="fetch the address in the handler"
+            404, "resource unavailable: https pointers are not fetched", remedy="fetch the address in the handler"
         )
     try:
         with open(pointer.path, "rb") as file:
