@@ -389,3 +389,14 @@ def test_a_limit_of_descriptors_that_was_lowered_later_does_not_matter(loop: Loo
         assert sorted(loop.poll(500).ids(READY)) == list(range(1, 101))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_interrupting_a_guest_that_has_ended_touches_nobody() -> None:
+    guest = Guest()
+    guest.close()
+    others = [os.eventfd(0, os.EFD_NONBLOCK) for _ in range(8)]  # one of them has the number of the guest's bell now
+    guest.interrupt()
+    for other in others:
+        with pytest.raises(BlockingIOError):
+            os.eventfd_read(other)
+        os.close(other)

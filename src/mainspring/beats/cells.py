@@ -84,12 +84,11 @@ class Cells:
         self._versions: dict[str, tuple[list[int], list[Held | None]]] = {}
         self._changed: dict[int, list[str]] = {}  # paths by the beat their version counts from
 
-    def hold(self, text: str) -> tuple[Held, str | None]:
-        """How a text is kept, and its text again when it belongs in the content store."""
+    def hold(self, text: str) -> Held:
+        """How a text is kept: itself, or the hash under which it belongs in the content store."""
         if len(text) > self.inline_chars:
-            sha256 = content_hash(text)
-            return Held(None, sha256, mentioned(text)), text
-        return Held(text, None, mentioned(text)), None
+            return Held(None, content_hash(text), mentioned(text))
+        return Held(text, None, mentioned(text))
 
     def text(self, path: str, at: int) -> str | None:
         """The canonical text of a path as of a beat; None when it holds nothing."""

@@ -199,10 +199,10 @@ class State:
         cells: list[tuple[str, int, Held | None]] = []
         contents = dict(draft.contents)
         for path, text in new_events.items():
-            cells.append((path, draft.beat, self._held(text)))
+            cells.append((path, draft.beat, self.cells.hold(text)))
         latest = {staged.path: staged.text for staged in report.staged}
         for path, staged_text in latest.items():
-            held = None if staged_text is None else self._held(staged_text)
+            held = None if staged_text is None else self.cells.hold(staged_text)
             if held != self.cells.latest(path) or path in new_events:
                 cells.append((path, draft.beat + 1, held))
         live = self._still_worked_on(draft, queued, new_events)
@@ -221,9 +221,6 @@ class State:
             changes=draft.changes,
             live_events=live,
         )
-
-    def _held(self, text: str) -> Held:
-        return self.cells.hold(text)[0]
 
     def _still_worked_on(self, draft: Draft, queued: list[tuple[int, Impulse]], new: dict[str, str]) -> set[str]:
         """The events whose signal is still waiting somewhere; the others have been dealt with."""

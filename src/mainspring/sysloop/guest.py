@@ -148,8 +148,12 @@ class Guest:
         return entry.flags if isinstance(entry, Attached) else CAN_READ | CAN_WRITE | CAN_END
 
     def interrupt(self) -> None:
-        """Ends the POLL that waits now, or else the next one that would, with no events. Safe from anywhere."""
-        os.eventfd_write(self._bell, 1)
+        """Ends the POLL that waits now, or else the next one that would, with no events. Safe from anywhere.
+
+        Nothing happens when the guest has ended: its bell's number may be somebody else's descriptor by then.
+        """
+        if self._end_all.alive:
+            os.eventfd_write(self._bell, 1)
 
     def close(self) -> None:
         """Ends every handle. The guest is of no use afterwards."""
