@@ -41,6 +41,7 @@ def counted_ids(prefix: str = "") -> Ids:
 MAX_DEPTH: Final = 512  # what arrives can also be decoded and encoded wherever in a program that happens
 _TOO_DEEP: Final = "Invalid JSON: nested too deeply"
 _STRINGS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_SPACE: Final = re.compile(rb"[ \t\r\n]")
 _N: Final = ord("n")
 _REMEMBERED_TYPES: Final = 4096
 _encode = msgspec.json.Encoder().encode
@@ -134,6 +135,11 @@ def encode_bytes(value: Any) -> bytes:
 def encode_line(message: Message) -> bytes:
     """The message as one compact line, without its LF."""
     return _encode(message)
+
+
+def compact(text: bytes) -> bytes:
+    """JSON text without the spaces between its parts; for text that somebody else wrote."""
+    return msgspec.json.format(text, indent=-1) if _SPACE.search(text) else text
 
 
 def is_type(text: str) -> bool:
@@ -285,6 +291,7 @@ __all__ = [
     "NotAMessage",
     "NotEncodable",
     "NotJson",
+    "compact",
     "counted_ids",
     "encode_bytes",
     "encode_data",

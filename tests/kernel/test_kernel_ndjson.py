@@ -506,3 +506,18 @@ def test_of_two_servers_that_find_a_dead_socket_at_once_one_is_refused(tmp_path:
             client.connect(str(path))
         listening[0].close()
         path.unlink()
+
+
+@virtual
+async def test_an_event_with_spaces_between_its_parts_is_streamed_as_one_compact_line(clock: VirtualClock) -> None:
+    """Checklist 110, 111: the same value, without what is not part of it."""
+    async with served(App("x"), clock) as site:
+        client = await site.connect()
+        await client.call(command("Event.Subscribe", {"types": ["*"]}))
+        value = b'{ "a" : [ 1.0 ,\t1e400,\r"x  y" ] }'
+        client.send_raw(
+            b'{"kind":"event","type":"Odd.One","data":' + value + b',"metadata":{"id":"e","timestamp":1}}\n'
+        )
+        await client.fence()
+        [line] = [raw for raw in client.raw if b"Odd.One" in raw]
+        assert b'"data":{"a":[1.0,1e400,"x  y"]},' in line

@@ -23,7 +23,7 @@ from mainspring.kernel.capability import Plan, RestartPolicy
 from mainspring.kernel.faults import is_error_data, said, sayable
 from mainspring.kernel.pending import Mail
 from mainspring.kernel.supervisor import Slot
-from mainspring.message import Message, encode_data, parse
+from mainspring.message import Message, compact, encode_bytes, parse
 
 if TYPE_CHECKING:
     from mainspring.kernel.kernel import Kernel
@@ -174,7 +174,7 @@ def _as_message(given: Any) -> Message:
             "data": given.raw,
             "metadata": given.metadata,
         }
-    return parse(bytes(encode_data(given)))
+    return parse(compact(encode_bytes(given)))
 
 
 def _causation_of(given: Any) -> str:

@@ -18,10 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from mainspring.kernel import Kernel, Mail
-from mainspring.message import Message, Metadata, NotAMessage, NotJson, encode_data, encode_line, parse
+from mainspring.message import Message, Metadata, NotAMessage, NotJson, compact, encode_data, encode_line, parse
 from mainspring.wire.unix_socket import BACKLOG, listen_at
 
 MAX_LINE_BYTES: Final = 16_384  # without its LF on the way in, with it on the way out
@@ -112,9 +110,7 @@ class LineOrigin:
 
     def stream(self, message: Message) -> None:
         """Write an event this connection subscribed to, if it fits and the peer keeps up."""
-        line = encode_line(message)
-        if b"\r" in line or len(line) >= MAX_LINE_BYTES:
-            line = msgspec.json.format(line, indent=-1)
+        line = compact(encode_line(message))
         if self.gone or len(line) >= MAX_LINE_BYTES or self.congested():
             self._missed += 1
             return
