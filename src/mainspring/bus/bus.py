@@ -206,9 +206,7 @@ class Bus:
         Subscriptions that new access lists no longer allow end.
         """
         self.access.check_admin(agent, "change topics")
-        known = self.topic_table.find(config.topic)
-        if known is not None:
-            await self.access.check(known.config, "publish", agent)
+        await self.check_access(agent, "publish", config.topic)
         change = await self.topic_table.put(config)
         self.delivery.adopt(self.topic_table.open(config.topic))
         for session in list(self._sessions):
