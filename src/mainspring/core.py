@@ -24,6 +24,7 @@ from mainspring.beats import Driver, Heartbeat
 from mainspring.bus import Bus, Checker, Published
 from mainspring.capabilities import kernel_capabilities
 from mainspring.capabilities.beat import beat
+from mainspring.capabilities.bus import bus
 from mainspring.capabilities.run import KernelPort, run
 from mainspring.errors import BootError, MainspringError
 from mainspring.kernel import Kernel, RestartPolicy
@@ -185,7 +186,10 @@ class Core:
             slow_enzyme_ms=settings.slow_enzyme_ms,
         )
         self.kernel.register(
-            *kernel_capabilities(self.kernel), run(self.kernel, self.runtime), beat(self.heartbeat, self.kernel)
+            *kernel_capabilities(self.kernel),
+            bus(self.bus),
+            run(self.kernel, self.runtime),
+            beat(self.heartbeat, self.kernel),
         )
         if app is not None:
             self._install(app)
