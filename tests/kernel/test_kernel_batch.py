@@ -208,6 +208,11 @@ def test_send_shows_the_answer_or_the_error(node: Serving) -> None:
     assert (event.exit_code, event.output.startswith("sent ")) == (0, True)
     wrong = run(commands.send, "banana", "Some.Event", "{}", *where)
     assert wrong.exit_code == 1
+    for text in ('{"a": NaN}', '"\\ud800"', "{", ""):
+        refused = run(commands.send, "query", "Small.Double", text, *where)
+        assert isinstance(refused.exception, commands.BadData), "said before anything is sent"
+    huge = run(commands.send, "query", "Syscall.Ping", '{"payload": 123456789012345678901234567890}', *where)
+    assert json.loads(huge.output) == {"payload": 123456789012345678901234567890}
 
 
 def test_describe_lists_all_types_and_shows_one(node: Serving) -> None:
