@@ -416,3 +416,18 @@ def test_nothing_is_left_when_everything_ended(world: World) -> None:
         world.runtime.start(owner)
     world.runtime.advance(100)
     assert (world.runtime.live, world.runtime.runs()) == (0, [])
+
+
+def test_cancelling_an_owner_that_waits_for_its_group_is_no_late_completion(world: World) -> None:
+    async def child(perform: Any) -> None:
+        await perform(Sleep(ms=50))
+
+    async def owner(perform: Any) -> None:
+        async with perform.group() as group:
+            group.spawn(child)
+
+    run = world.runtime.start(owner)
+    world.runtime.run_until_idle()
+    assert run.cancel("enough") is True
+    world.runtime.advance(100)
+    assert (run.outcome_now(), world.runtime.late_completions) == (Cancelled("enough"), 0)

@@ -119,19 +119,26 @@ class DurableLane:
         if isinstance(result, Refused):
             self._spawn(self._repeat(entry))
             return
+        self._not_stored(entry)
+
+    def _not_stored(self, entry: _Entry) -> None:
         data = ErrorData(
             503,
             "the command could not be stored, so it was not accepted",
             remedy="try again; the node's log says what is wrong with its storage",
-            requestType=mail.message.type,
+            requestType=entry.stored.message.type,
         )
-        for waiting in entry.mails:
-            self._exchange.conclude(waiting, self._exchange.error(waiting.message, faults.NOT_STORED, data))
+        for mail in entry.mails:
+            self._exchange.conclude(mail, self._exchange.error(mail.message, faults.NOT_STORED, data))
 
     async def _repeat(self, entry: _Entry) -> None:
         """The log knows this id: give its outcome again, or say that the id is taken."""
         message = entry.stored.message
-        record = await self._log.get(SPACE, message.metadata.id)
+        try:
+            record = await self._log.get(SPACE, message.metadata.id)
+        except MainspringError:
+            self._not_stored(entry)
+            return
         stored = _decode(record.value) if record is not None else None
         for mail in entry.mails:
             if stored is not None and stored.outcome is not None and same_content(stored.message, mail.message):

@@ -167,7 +167,11 @@ class Group:
         if not self._waits():
             return None
         self._waiter = ctx.later()
+        ctx.on_release(self._nobody_waits)
         return self._waiter
+
+    def _nobody_waits(self) -> None:
+        self._waiter = None
 
     def _waits(self) -> bool:
         return any(not family_of(child).unreferenced for child in self._children)
