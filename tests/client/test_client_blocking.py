@@ -80,6 +80,7 @@ def test_every_verb_of_the_async_client_is_there_or_has_no_meaning_without_a_loo
         "respond",
         "envelopes",
         "forget",
+        "insist",
         "on_close",
         "put",
         "relieved",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -133,6 +135,17 @@ async def test_a_node_killed_under_a_queue_loses_no_task(
     assert set(task_app.lines(paper)) == {f"n{n}" for n in range(300)}
 
 
+async def test_a_worker_waits_for_a_node_that_is_not_there_yet(
+    own_node: Node, queue: TaskQueue, workers: Workers, paper: Path
+) -> None:
+    handle = await queue.enqueue("note", told(paper))
+    own_node.kill()
+    workers.start()
+    await asyncio.sleep(1.5)
+    own_node.restart()
+    assert await handle.result(60) == 1
+
+
 async def test_a_running_task_is_cancelled_from_another_process(
     queue: TaskQueue, workers: Workers, paper: Path
 ) -> None:
@@ -193,6 +206,18 @@ async def test_a_time_limit_ends_a_task(queue: TaskQueue, workers: Workers, pape
     handle = await queue.enqueue("limited", told(paper), retry=Retry(attempts=1))
     with pytest.raises(TaskFailed, match=r"longer than 0\.2 s"):
         await handle.result(30)
+
+
+def test_a_worker_that_waits_for_its_node_can_be_stopped(tmp_path: Path) -> None:
+    workers = Workers("ws://127.0.0.1:1", tmp_path)
+    worker = workers.start()
+    try:
+        while "trying again" not in (tmp_path / "worker.txt").read_text():
+            time.sleep(0.05)
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(30) == 0
+    finally:
+        workers.end()
 
 
 def test_a_worker_without_a_queue_says_what_to_write(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from client_node import Node, eventually
 
-from mainspring.client import BadArgument, Client, TimedOut, connect
+from mainspring.client import BadArgument, Client, NodeRefused, TimedOut, connect
 from mainspring.client.tasks import (
     NotBound,
     Retry,
@@ -430,6 +430,16 @@ async def test_dead_letters_are_written_in_the_nodes_form(bus: Client, queue: Ta
     assert (letter["originalTopic"], letter["originalOffset"], letter["reason"]) == (queue.name, 1, "OSError: boom")
     assert letter["headers"]["mine"] == "kept"
     assert json.loads(json.dumps(letter["payload"])) == {"a": 1}
+
+
+async def test_a_worker_that_is_not_let_in_says_so(node: Node, name: str) -> None:
+    async with connect(node.url) as boss:
+        await boss.put_topic(f"{name}.low", subscribeACL=["nobody"])
+    async with connect(f"{node.url}/?agent_id=bob") as bus:
+        queue = TaskQueue(name, bus)
+        with pytest.raises(NodeRefused) as refused:
+            await Worker(queue).run()
+        assert refused.value.code == "forbidden"
 
 
 async def test_waiting_for_a_cancelled_task_raises(queue: TaskQueue) -> None:

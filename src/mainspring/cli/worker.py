@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -79,16 +80,42 @@ async def _work(queues: list[TaskQueue], url: str | None, token: str | None, con
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
-    async with connect(url, token) as bus:
+    async with connect(url, token, connect_timeout=0, on_state=_report()) as bus:
         workers = [Worker(queue.use(bus), concurrency=concurrency) for queue in queues]
-        await asyncio.gather(*(one.start() for one in workers))
+        if not await _unless(stopping, asyncio.gather(*(one.start() for one in workers))):
+            return
         names = ", ".join(f"{queue.name} ({len(queue.tasks)} tasks)" for queue in queues)
         logger.info("working on %s at %s", names, bus.url)
-        ends = [asyncio.create_task(one.wait()) for one in workers]
-        told = asyncio.create_task(stopping.wait())
-        done, _ = await asyncio.wait([*ends, told], return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.gather(*(one.stop(grace) for one in workers))
-        for end in done - {told}:
-            end.result()
-        for task in (*ends, told):
-            task.cancel()
+        try:
+            await _unless(stopping, asyncio.gather(*(one.wait() for one in workers)))
+        finally:
+            await asyncio.gather(*(one.stop(grace) for one in workers))
+
+
+async def _unless(stopping: asyncio.Event, work: asyncio.Future[Any]) -> bool:
+    """Wait for work to be done, or for the word to stop; whether it was the work."""
+    told = asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait([work, told], return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            return False
+        await work
+        return True
+    finally:
+        told.cancel()
+        if not work.done():
+            work.cancel()
+
+
+def _report() -> Callable[[str], None]:
+    """Says when the connection is there and when it is not, once each time."""
+    texts = {"open": "connected", "waiting": "the node does not answer; trying again"}
+    said = ""
+
+    def on_state(state: str) -> None:
+        nonlocal said
+        if state in texts and texts[state] != said:
+            said = texts[state]
+            logger.info("%s", said)
+
+    return on_state

@@ -177,8 +177,8 @@ class Client(TopicVerbs):
 
     def put(self, topic: str, event: Outgoing) -> None:
         """`publish` for the parts of a client: no waiting, the event itself hears what became of it."""
-        if self._ended is not None:
-            raise self._ended
+        if self.ended is not None:
+            raise self.ended
         self.conversation.publishing.put(topic, event)
         self._plan()
 
@@ -246,8 +246,8 @@ class Client(TopicVerbs):
             "sticky": sticky or None,
         }
         held = Held(topic, group, start_frame(from_, self.clock.wall_ms()), options)
-        if self._ended is not None:
-            raise self._ended
+        if self.ended is not None:
+            raise self.ended
         self.conversation.subscribe(held)
         subscription = Subscription(self, held, decoder(type))
         self._subscriptions.add(subscription)

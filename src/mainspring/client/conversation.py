@@ -159,10 +159,12 @@ class Conversation:
         if self.open:
             self._ask_for(held)
 
-    def change(self, held: Held) -> None:
-        """Its options are others now; the next connection would ask with them anyway."""
+    def change(self, held: Held, answered: Answered) -> None:
+        """Its options are others now; without a connection the next one asks with them anyway."""
         if self.open and held.confirmed:
-            self._ask(held, None, lambda _: None)
+            self._ask(held, None, answered)
+        else:
+            answered(Ok())
 
     def unsubscribe(self, held: Held, answered: Answered) -> None:
         """Leave; what is held is given back at once."""

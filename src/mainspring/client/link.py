@@ -82,7 +82,7 @@ class Link:
         self._idle: list[asyncio.Future[None]] = []
         self._closing: list[Callable[[], Awaitable[None]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._ended: ClientError | None = None
+        self.ended: ClientError | None = None
         self._last_error: ClientError | None = None
 
     # -- life
@@ -118,15 +118,15 @@ class Link:
             raise self._last_error or CannotConnect(
                 f"cannot reach the node at {self.url}", remedy="is it running? `mainspring serve`"
             ) from None
-        if self._ended is not None:
-            raise self._ended
+        if self.ended is not None:
+            raise self.ended
 
     async def close(self) -> None:
         """Wait until everything published is confirmed (at most `drain_timeout`), leave every group, disconnect.
 
         What could not be confirmed by then fails with Closed. Idempotent.
         """
-        if self._ended is None and self._reconnect.state is not State.CLOSED:
+        if self.ended is None and self._reconnect.state is not State.CLOSED:
             for closing in reversed(self._closing):
                 await closing()
             try:
@@ -175,8 +175,8 @@ class Link:
         await self.http.close()
 
     def _end(self, error: ClientError) -> None:
-        if self._ended is None:
-            self._ended = error
+        if self.ended is None:
+            self.ended = error
             self._opened.set()
             if self._retry is not None:
                 self._retry.cancel()
@@ -290,7 +290,7 @@ class Link:
 
     async def relieved(self) -> None:
         """Wait until it reads again."""
-        while self.congested and self._ended is None:
+        while self.congested and self.ended is None:
             waiter = self.event_loop.create_future()
             self._relief.append(waiter)
             await waiter
@@ -306,7 +306,7 @@ class Link:
         return publishing.count < options.max_queued and publishing.bytes < options.max_queued_bytes
 
     async def _wait_for_room(self) -> None:
-        while not self._has_room() and self._ended is None:
+        while not self._has_room() and self.ended is None:
             waiter = self.event_loop.create_future()
             self._room.append(waiter)
             await waiter

@@ -62,6 +62,7 @@ class Subscription(Generic[T]):
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._error: ClientError | None = None
+        self._over: asyncio.Future[ClientError] = asyncio.get_running_loop().create_future()
         self._entered = False
         held.on_events = self._take
         held.on_drop = self._drop
@@ -94,6 +95,7 @@ class Subscription(Generic[T]):
     def _end(self, error: ClientError) -> None:
         if self._error is None:
             self._error = error
+            self._over.set_result(error)
         self._arrived.clear()
         if not self._confirmed.done():
             self._confirmed.set_exception(error)
@@ -106,6 +108,10 @@ class Subscription(Generic[T]):
     async def confirmed(self) -> None:
         """Wait until the node has confirmed the subscription: what is published from now on will be seen."""
         await asyncio.shield(self._confirmed)
+
+    async def ended(self) -> ClientError:
+        """Wait until it ends, and why: Closed, or what the node refused."""
+        return await asyncio.shield(self._over)
 
     async def get(self, timeout: float | None = None) -> Event[T]:
         """The next event. Raises TimedOut after `timeout` seconds, and what ended the subscription."""
@@ -162,11 +168,15 @@ class Subscription(Generic[T]):
         self._conversation.unsubscribe(self.held, answered)
         await left
 
-    def resize(self, max_inflight: int) -> None:
-        """Another window from now on."""
-        if self.held.options.get("max_inflight") != max_inflight:
+    def resize(self, max_inflight: int) -> asyncio.Future[None]:
+        """Another window from now on; what is given back is done when the node knows it, or the connection is lost."""
+        known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.held.options.get("max_inflight") == max_inflight:
+            known.set_result(None)
+        else:
             self.held.options["max_inflight"] = max_inflight
-            self._conversation.change(self.held)
+            self._conversation.change(self.held, lambda _: _wake(known))
+        return known
 
     async def close(self) -> None:
         """Leave the group's members; what is not settled goes to others. Idempotent."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
 from mainspring.client.errors import CannotConnect, ClientError, NodeRefused
@@ -20,6 +20,8 @@ from mainspring.client.reconnect import Reconnect
 from mainspring.client.start import Start, moment_ms, seek_frame
 
 logger = logging.getLogger("mainspring.client")
+
+T = TypeVar("T")
 
 
 class TopicVerbs(Link):
@@ -80,6 +82,25 @@ class TopicVerbs(Link):
                         yield envelope
             except CannotConnect:
                 logger.debug("following %r is interrupted", topic)
+            except NodeRefused as error:
+                if error.code not in ("unavailable", "log_unavailable"):
+                    raise
+            await asyncio.sleep(backoff.lost() / 1000)
+            backoff.waited()
+
+    async def insist(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do something over HTTP that may safely be done twice; while the node is away, again and again."""
+        backoff = Reconnect(self.random)
+        while True:
+            try:
+                return await work()
+            except CannotConnect:
+                logger.debug("the node does not answer; trying again")
+            except NodeRefused as error:
+                if error.code not in ("unavailable", "log_unavailable"):
+                    raise
+            if self.ended is not None:
+                raise self.ended
             await asyncio.sleep(backoff.lost() / 1000)
             backoff.waited()
 
@@ -121,8 +142,8 @@ class TopicVerbs(Link):
     async def _request(self, type: str, members: dict[str, Any]) -> Ok:
         """A request that may safely be made twice: after a lost connection it is made again."""
         while True:
-            if self._ended is not None:
-                raise self._ended
+            if self.ended is not None:
+                raise self.ended
             future: asyncio.Future[Ok] = self.event_loop.create_future()
 
             def answered(answer: Ok | ClientError, future: asyncio.Future[Ok] = future) -> None:

@@ -33,11 +33,15 @@ class Cancellations:
 
     async def load(self) -> asyncio.Task[None]:
         """Everything cancelled so far; then a task that follows."""
+        cursor = await self._bus.insist(self._read)
+        return self._bus.run(self._follow(cursor), "cancellations")
+
+    async def _read(self) -> str:
         cursor = await self._bus.http.last_cursor(self._topic)
         async for page in self._bus.http.read(self._topic, params={}):
             for envelope in page:
                 self._take(envelope)
-        return self._bus.run(self._follow(cursor), "cancellations")
+        return cursor
 
     async def _follow(self, cursor: str) -> None:
         async for envelope in self._bus.envelopes(self._topic, {"cursor": cursor}):

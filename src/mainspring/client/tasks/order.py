@@ -62,6 +62,13 @@ class KeyOrder(Generic[E]):
             self._awaited[key] = event.offset
             self.blocked += len(self._lines.get(key, ()))
 
+    def drain(self) -> list[E]:
+        """Everything that stands in line and was not started; the lines are empty afterwards."""
+        found = [event for line in self._lines.values() for event in line]
+        self._lines.clear()
+        self.blocked = 0
+        return found
+
     def lost(self, running: set[str]) -> None:
         """The connection is gone, and every lease with it; only keys whose task still runs stay busy."""
         self.ready.clear()

@@ -20,6 +20,7 @@ import asyncio
 from collections.abc import AsyncIterable, Callable, Iterable
 from datetime import datetime
 from typing import Any, Final, ParamSpec, TypeVar, overload
+from urllib.parse import quote
 
 from mainspring.client.client import Client
 from mainspring.client.errors import BadArgument, NodeRefused
@@ -151,7 +152,8 @@ class TaskQueue:
         await asyncio.shield(self._ready)
 
     async def _prepare(self) -> None:
-        await ensure_topics(self.bus, self.layout, round(self.lease * 1000), self._results_ms)
+        bus = self.bus
+        await bus.insist(lambda: ensure_topics(bus, self.layout, round(self.lease * 1000), self._results_ms))
         await self.records.mark()
 
     # -- enqueueing
@@ -257,13 +259,19 @@ class TaskQueue:
             if task.cron is not None:
                 await self._schedule(task, task.cron)
 
+    async def _known_schedule(self, name: str) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = await self.bus.http.call("GET", f"/schedules/{quote(name, safe='')}")
+        except NodeRefused as error:
+            if error.code != "unknown_schedule":
+                raise
+            return {}
+        return found
+
     async def _schedule(self, task: DeclaredTask[..., Any], cron: Cron) -> None:
         name = f"{self.name}/{task.name}"
         headers = self._headers(task, None, None, None)
-        try:
-            known = await self.bus.http.call("GET", f"/schedules/{name.replace('/', '%2F')}")
-        except NodeRefused:
-            known = {}
+        known = await self.bus.insist(lambda: self._known_schedule(name))
         every_ms = None if cron.every is None else round(cron.every * 1000)
         same = (known.get("cron"), known.get("every"), known.get("headers")) == (cron.cron, every_ms, headers)
         if not same or known.get("payload") != cron.payload:

@@ -64,10 +64,13 @@ class Records:
     async def mark(self) -> None:
         """Remember this place: what is enqueued from now on has its records behind it."""
         if self._begin is None:
-            self._begin = await self._bus.http.last_cursor(self._topic)
+            self._begin = await self._bus.insist(lambda: self._bus.http.last_cursor(self._topic))
 
     async def latest(self, id: str) -> Record | None:
         """The newest record of a task that is stored now."""
+        return await self._bus.insist(lambda: self._latest(id))
+
+    async def _latest(self, id: str) -> Record | None:
         found = None
         async for page in self._bus.http.read(self._topic, params={}):
             for envelope in page:

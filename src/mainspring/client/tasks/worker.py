@@ -23,7 +23,7 @@ from typing import Any, Final
 import msgspec
 
 from mainspring.client.consumer import describe
-from mainspring.client.errors import BadPayload, ClientError
+from mainspring.client.errors import BadPayload, ClientError, Closed
 from mainspring.client.event import Event
 from mainspring.client.frames import encode_event
 from mainspring.client.publishing import Outgoing
@@ -42,6 +42,7 @@ from mainspring.client.tasks.retry import Retry
 
 logger = logging.getLogger("mainspring.tasks")
 
+ORDERED: Final = 1_000  # tasks with keys a worker may hold; most stand in line, and one that comes again needs room
 UNANSWERED: Final = 10  # deliveries beyond the policy that ended without an answer, before a task counts as deadly
 
 
@@ -82,10 +83,13 @@ class Worker:
         self._bus = queue.bus
         self._concurrency = concurrency
         self._prefetch = prefetch or 2 * concurrency
+        self._ordered_window = max(ORDERED, self._prefetch)
         self._lanes: list[tuple[Subscription[Any], deque[Event[Any]]]] = []
         self._order: KeyOrder[Event[Any]] = KeyOrder()
         self._ordered: Subscription[Any] | None = None
         self._held: dict[Event[Any], None] = {}
+        self._started: dict[str, set[Event[Any]]] = {}  # by topic, until they are settled
+        self._quiet: dict[str, asyncio.Event] = {}  # by topic: nothing is started any more
         self._running: dict[str, _Running] = {}
         self._idle: deque[asyncio.Future[None]] = deque()
         self._loops: list[asyncio.Task[None]] = []
@@ -104,7 +108,11 @@ class Worker:
         for topic in layout.lanes:
             ordered = topic == layout.ordered
             lane = self._bus.subscribe(
-                topic, group=self.queue.group, from_="beginning", max_inflight=self._prefetch, sticky=ordered
+                topic,
+                group=self.queue.group,
+                from_="beginning",
+                max_inflight=self._ordered_window if ordered else self._prefetch,
+                sticky=ordered,
             )
             waiting = self._order.ready if ordered else deque[Event[Any]]()
             if ordered:
@@ -121,24 +129,40 @@ class Worker:
         if self._stopping:
             return
         self._stopping = True
-        for lane, waiting in self._lanes:
-            lane.resize(1)
-            while waiting:
-                self._give_back(waiting.popleft())
         for waiter in self._idle:
             _wake(waiter)
-        if self._loops:
-            await asyncio.wait(self._loops, timeout=timeout)
+        leaving = asyncio.gather(*(self._leave(lane, waiting) for lane, waiting in self._lanes))
+        await asyncio.wait([leaving], timeout=timeout)
         for running in list(self._running.values()):
             running.interrupted = "the worker stopped"
             running.loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError):  # results and dead letters that are on their way
             async with asyncio.timeout(timeout):
-                await self._bus.flush()  # results and dead letters that are on their way
+                await self._bus.flush()
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
         for task in self._others:
             task.cancel()
         await asyncio.gather(*(lane.close() for lane, _ in self._lanes))
+
+    async def _leave(self, lane: Subscription[Any], waiting: deque[Event[Any]]) -> None:
+        """Give back what was not started, wait for what was, then leave.
+
+        What is given back must not come straight back, which would count as one more attempt: so first the node is told
+        that there is no room here, and where nothing runs, leaving gives it back.
+        """
+        started = self._started.setdefault(lane.topic, set())
+        if started:
+            await lane.resize(1)
+            for event in [*waiting, *(self._order.drain() if lane is self._ordered else ())]:
+                event.refuse(0.0, "the worker stopped")
+                self._held.pop(event, None)
+            waiting.clear()
+            quiet = self._quiet[lane.topic] = asyncio.Event()
+            if started:
+                await quiet.wait()
+        await lane.close()
 
     async def run(self) -> None:
         """Work until `stop`. Raises what ends it otherwise: a node that does not let this client in, for instance."""
@@ -146,8 +170,19 @@ class Worker:
             await self.wait()
 
     async def wait(self) -> None:
-        """Until every loop has ended. Raises what ended them, unless it was `stop`."""
-        await asyncio.gather(*self._loops)
+        """Until it was stopped. Raises what ends it otherwise: the node refuses a subscription, for instance."""
+        working = asyncio.gather(*self._loops)
+        lanes = [asyncio.ensure_future(lane.ended()) for lane, _ in self._lanes]
+        try:
+            watched: list[asyncio.Future[Any]] = [working, *lanes]
+            await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+            for lane in lanes:
+                if lane.done() and not isinstance(lane.result(), Closed):
+                    raise lane.result()
+            await working
+        finally:
+            for lane in lanes:
+                lane.cancel()
 
     async def __aenter__(self) -> Worker:
         await self.start()
@@ -165,12 +200,12 @@ class Worker:
         waiting = next(found for one, found in self._lanes if one is lane)
         while (event := lane.get_nowait()) is not None:
             self._held[event] = None
-            if self._stopping:
-                self._give_back(event)
-            elif lane is self._ordered:
+            if lane is self._ordered:
                 self._order.arrived(event)
             else:
                 waiting.append(event)
+        if lane is self._ordered:
+            self._make_room()
         self._wake_loops()
 
     def _lost(self, lane: Subscription[Any]) -> None:
@@ -206,11 +241,11 @@ class Worker:
                 await waiter
                 continue
             running = _Running(myself)
+            self._started.setdefault(event.topic, set()).add(event)
             try:
                 await self._handle(event, running)
             except asyncio.CancelledError:
                 if not running.interrupted:
-                    self._give_back(event)
                     raise
                 myself.uncancel()
 
@@ -233,8 +268,7 @@ class Worker:
             self._bury(event, id, task.name, reason, keep=task.keep_result)
             return
         if id in self._running:  # an older copy whose lease was lost still runs here
-            await event.nack(delay=self.queue.lease / 3, reason="still running")
-            self._release(event, retrying=True)
+            self._refuse(event, self.queue.lease / 3, "still running")
             return
         await self._run_task(event, id, task, policy, running)
 
@@ -265,7 +299,7 @@ class Worker:
             if running.interrupted == "cancelled":
                 self._tell(event, id, "cancelled", task.name, keep=task.keep_result)
             elif running.interrupted:
-                self._give_back(event)
+                pass  # leaving the lane gives it back
             elif asyncio.current_task().cancelling():  # type: ignore[union-attr]
                 raise
             else:  # the task cancelled itself
@@ -298,8 +332,7 @@ class Worker:
         delay = policy.delay(event.attempt, self._bus.random)
         if keep:
             self._put(id, encode_record("retrying", name, event.attempt, None, reason), None)
-        event.refuse(delay, reason)
-        self._release(event, retrying=True)
+        self._refuse(event, delay, reason)
 
     def _tell(
         self, event: Event[Any], id: str, state: State, name: str, *, value: Any = None, error: str = "", keep: bool
@@ -313,8 +346,7 @@ class Worker:
             if failure is None:
                 self._settle(event)
             else:
-                event.refuse(self.queue.lease / 3, describe(failure))
-                self._release(event, retrying=True)
+                self._refuse(event, self.queue.lease / 3, describe(failure))
 
         try:
             self._put(id, encode_record(state, name, event.attempt, value, error), then)
@@ -332,8 +364,7 @@ class Worker:
             if failure is None:
                 self._tell(event, id, "failed", name, error=reason, keep=keep)
             else:
-                event.refuse(self.queue.lease / 3, reason)
-                self._release(event, retrying=True)
+                self._refuse(event, self.queue.lease / 3, reason)
 
         self._bus.put(f"{event.topic}.DLQ", _Told(letter_id, letter, then))
 
@@ -351,23 +382,30 @@ class Worker:
         event.accept()
         self._release(event)
 
-    def _give_back(self, event: Event[Any]) -> None:
-        event.refuse(0.0, "the worker stopped")
-        self._release(event)
+    def _refuse(self, event: Event[Any], delay: float, reason: str) -> None:
+        """Again later. If its lease was lost meanwhile, another copy is here or elsewhere already."""
+        self._release(event, retrying=event.refuse(delay, reason))
 
     def _release(self, event: Event[Any], *, retrying: bool = False) -> None:
         """The task is no longer ours; with a key, the next of its line may start, or waits for this one's return."""
         self._held.pop(event, None)
+        started = self._started[event.topic]
+        started.discard(event)
+        if not started and event.topic in self._quiet:
+            self._quiet[event.topic].set()
         if self._ordered is None or event.topic != self._ordered.topic:
             return
         if retrying and not self._stopping:
             self._order.retrying(event)
         else:
             self._order.ended(event)
-        # What is delivered and must wait fills the window; the awaited task needs a place in it.
-        if not self._stopping:
-            self._ordered.resize(self._prefetch + self._order.blocked)
+        self._make_room()
         self._wake_loops()
+
+    def _make_room(self) -> None:
+        """What was delivered and must wait fills the window; the task it waits for needs a place in it."""
+        if self._ordered is not None and not self._stopping:
+            self._ordered.resize(self._ordered_window + self._order.blocked)
 
     def _cancel(self, id: str) -> None:
         running = self._running.get(id)
