@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from mainspring.beats import FATAL, RETRY, Driver, Heartbeat, TopicInlet
+from mainspring.beats.errors import InvalidImpulse
+from mainspring.beats.inlet import Taken
 from mainspring.errors import SettingError
 from mainspring.log import Append, Batch, BlockingLog, Log, LogUnavailable, MemoryEngine
 from mainspring.loop import Loop, VirtualClock
@@ -149,6 +151,46 @@ def test_a_log_that_cannot_write_is_tried_again_and_a_line_that_was_taken_is_lef
         hb.signal("/sig")
         loop.advance(1000)
         assert hb.waiting == 1
+
+
+class Broken:
+    """An inlet with a mistake that is corrected at last."""
+
+    failures = 3
+
+    async def take(self, limit: int) -> Taken:
+        self.failures -= 1
+        if self.failures >= 0:
+            raise KeyError("a mistake")
+        return Taken([])
+
+    def settle(self, taken: Taken) -> None:
+        """Nothing was taken."""
+
+
+def with_broken_inlet() -> tuple[Heartbeat, Loop]:
+    hb, loop = Heartbeat(), Loop(VirtualClock())
+    hb.register("a", "/sig", lambda signal, target, stage: stage.write("/x", 1))
+    hb.add_inlet(Broken())
+    Driver(hb, loop, pace_ms=50).start()
+    hb.signal("/sig")
+    return hb, loop
+
+
+def test_whatever_goes_wrong_is_said_and_the_beat_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    hb, loop = with_broken_inlet()
+    loop.advance(1000)
+    assert hb.read("/x") == 1
+    assert [record.message for record in caplog.records] == ["beat 1 did not happen: 'a mistake'"] * 3
+
+
+async def test_on_an_asyncio_loop_too(caplog: pytest.LogCaptureFixture) -> None:
+    hb, loop = with_broken_inlet()
+    for _ in range(20):
+        loop.advance(50)
+        await asyncio.sleep(0)
+    assert hb.read("/x") == 1
+    assert [record.message for record in caplog.records] == ["beat 1 did not happen: 'a mistake'"] * 3
 
 
 def test_an_interval_is_at_least_a_millisecond() -> None:
@@ -298,4 +340,20 @@ async def test_events_may_name_a_target() -> None:
     await log.commit(publish("moves", 0, {"n": 1}))
     await hb.abeat()
     assert seen == [("/topics/moves/0/1", "/players/k")]
+    await log.close()
+
+
+@pytest.mark.parametrize("wrong", [lambda event: event.nothing, lambda event: "/players/*"])
+async def test_an_event_whose_target_cannot_be_told_waits_and_is_named(wrong: Any) -> None:
+    log, hb, seen = await opened(MemoryEngine())
+    functions = [wrong]
+    hb.add_inlet(TopicInlet(log, "moves", target=lambda event: functions[-1](event)))
+    hb.register("move", "/topics/moves", lambda signal, target, stage: seen.append((signal, target)), match="prefix")
+    hb.bind("/players", "move")
+    await log.commit(publish("moves", 0, {"n": 1}))
+    with pytest.raises(InvalidImpulse, match="moves/0@1"):
+        await hb.abeat()
+    functions.append(lambda event: f"/players/{event.key}")
+    await hb.abeat()
+    assert (seen, hb.next_beat) == ([("/topics/moves/0/1", "/players/k")], 2)
     await log.close()

@@ -26,7 +26,7 @@ from mainspring.loop import Loop
 _log: Final = logging.getLogger("mainspring.beats")
 # What nobody may overlook when beats run by themselves; the rest is in the journal for those who look.
 _WORTH_A_LINE: Final = frozenset(
-    {"enzyme_failed", "dead_letter", "beat_aborted", "dependency_cycle", "emission_budget"}
+    {"enzyme_failed", "dead_letter", "beat_aborted", "dependency_cycle", "emission_budget", "chain_depth"}
 )
 
 
@@ -34,8 +34,8 @@ class Driver:
     """Runs a heartbeat on a loop until it is stopped.
 
     On a loop hosted by asyncio beats are awaited; on a bare loop each is one turn. `on_report` gets every report. An
-    error that may pass (a log that cannot write now) is logged and the beat is tried again at the pace; when another
-    process has taken the line over, the driver stops.
+    error (a log that cannot write now, an inlet that fails) is logged and the beat is tried again at the pace; when
+    another process has taken the line over, the driver stops.
     """
 
     def __init__(
@@ -139,15 +139,17 @@ class Driver:
             self._beating = asyncio.ensure_future(self._beat_on_loop())
             return
         try:
-            self._after(self._heartbeat.beat())
-        except MainspringError as error:
+            report = self._heartbeat.beat()
+        except Exception as error:
             self._failed(error)
+        else:
+            self._after(report)
 
     async def _beat_on_loop(self) -> None:
         report: Report | None = None
         try:
             report = await self._heartbeat.abeat()
-        except MainspringError as error:
+        except Exception as error:
             self._failed(error)
         finally:
             self._beating = None
@@ -176,8 +178,9 @@ class Driver:
         elif self._heartbeat.waiting_later:
             self._pace()
 
-    def _failed(self, error: MainspringError) -> None:
-        _log.error("beat %d did not happen: %s", self._heartbeat.next_beat, error)
+    def _failed(self, error: Exception) -> None:
+        unforeseen = None if isinstance(error, MainspringError) else error
+        _log.error("beat %d did not happen: %s", self._heartbeat.next_beat, error, exc_info=unforeseen)
         if isinstance(error, LineBusy):
             self._running = False
         else:

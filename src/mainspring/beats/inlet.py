@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from mainspring.beats.errors import InvalidPath, InvalidValue
+from mainspring.beats.errors import InvalidImpulse, InvalidPath, InvalidValue
 from mainspring.beats.facts import Cause, Impulse
 from mainspring.beats.path import canonical
 from mainspring.beats.value import to_text
@@ -88,13 +88,26 @@ class TopicInlet:
             read = await self._log.read(self.topic, bounds.partition, start, limit - len(impulses))
             for event in read:
                 path = f"{self._path}/{event.partition}/{event.offset}"
-                target = self._target(event) if self._target is not None else None
-                cause = Cause("topic", source=f"{self.topic}/{event.partition}@{event.offset}")
-                impulses.append(Impulse(path, None if target is None else canonical(target), cause, event=True))
+                source = f"{self.topic}/{event.partition}@{event.offset}"
+                target = self._target_of(event, source)
+                impulses.append(Impulse(path, target, Cause("topic", source=source), event=True))
                 events[path] = event_text(event)
             if read:
                 operations.append(self._move_to(bounds.partition, read[-1].offset + 1))
         return Taken(impulses, events, operations)
+
+    def _target_of(self, event: StoredEvent, source: str) -> str | None:
+        if self._target is None:
+            return None
+        try:
+            target = self._target(event)
+            return None if target is None else canonical(target)
+        except Exception as error:
+            # Without its target the signal would mean something else, so the event waits, and all others behind it.
+            raise InvalidImpulse(
+                f"the target of event {source} cannot be told: {error!r}",
+                remedy="correct the function that names targets; nothing is lost meanwhile",
+            ) from error
 
     def settle(self, taken: Taken) -> None:
         for operation in taken.operations:
