@@ -1,4 +1,4 @@
-"""Handlers: how one is registered, what its results mean, and the task that waits for a coroutine.
+"""Handlers: how one is registered and asked, what its results mean, and the task that waits for a coroutine.
 
 A handler's result is one of three things: a plain answer (applied at once), something to wait for, or a mistake. The
 kind of the answer is checked here, before the program is resumed: a resume effect takes `resume` or `end`, a tail
@@ -12,9 +12,10 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.runs.context import Later
+from mainspring.runs.context import Context, Later
 from mainspring.runs.effect import Answer, Effect, end, resume, tail
-from mainspring.runs.errors import HandlerGaveUp, NoHostLoop, WrongAnswer
+from mainspring.runs.errors import EffectTimeout, HandlerGaveUp, NoHostLoop, WrongAnswer
+from mainspring.runs.run import FAILURE, RESUME, VALUE
 
 if TYPE_CHECKING:
     from mainspring.runs.run import Run
@@ -24,6 +25,8 @@ Handler = Callable[..., Any]
 
 # Results of these exact types are certainly bare values: no look at their attributes is needed.
 BARE: Final = frozenset({type(None), bool, int, float, str, bytes, list, tuple, dict, set, frozenset})
+
+_BRINGS: Final = {"resume": RESUME, "end": VALUE, "error": FAILURE}
 
 
 class Handled:
@@ -102,6 +105,64 @@ def raised_by(handled: Handled, error: BaseException) -> BaseException:
     gave_up = HandlerGaveUp(f"the handler of {handled.name} was cancelled while the run was not")
     gave_up.__cause__ = error
     return gave_up
+
+
+def ask_handler(scheduler: Scheduler, run: Run[Any], request: Any, handled: Handled) -> None:
+    """Ask the handler, in the step that performed the effect."""
+    context = run._context
+    if context is None:
+        context = run._context = Context(run, scheduler)
+    run._asked = handled
+    try:
+        result = handled.call(request, context)
+    except BaseException as error:
+        scheduler.answered(run, run._steps, handled, None, raised_by(handled, error))
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        return
+    if run._asked is not handled:
+        _not_needed(scheduler, result)
+        return
+    answer = result
+    if result.__class__ is handled.expected:
+        answer = result.value
+    elif result.__class__ not in handled.bare:
+        if handled.timeout_ms is not None:
+            _limit(scheduler, run, handled)
+        apply(scheduler, run, handled, result)
+        return
+    scheduler.bring(run, RESUME, answer)
+
+
+def _not_needed(scheduler: Scheduler, result: Any) -> None:
+    """The run was cancelled, or answered, inside the handler that returned this."""
+    if asyncio.iscoroutine(result):
+        result.close()
+    elif not isinstance(result, Later):
+        scheduler.late_completions += 1
+
+
+def apply(scheduler: Scheduler, run: Run[Any], handled: Handled, result: Any) -> None:
+    """Do what a result means: go on, end, fail, or wait."""
+    kind, value = accept(handled, result)
+    if kind != "wait":
+        scheduler.bring(run, _BRINGS[kind], value)
+    elif value is not None:
+        supervise(scheduler, run, handled, value)
+
+
+def _limit(scheduler: Scheduler, run: Run[Any], handled: Handled) -> None:
+    step = run._steps
+
+    def late() -> None:
+        if run._asked is handled and run._steps == step:
+            error = EffectTimeout(
+                f"the handler of {handled.name} did not answer within {handled.timeout_ms} ms",
+                remedy="answer sooner, or register it with a longer timeout_ms",
+            )
+            scheduler.bring(run, FAILURE, error)
+
+    scheduler.release_timer(run, handled.timeout_ms or 0, late)
 
 
 def supervise(scheduler: Scheduler, run: Run[Any], handled: Handled, awaitable: Awaitable[Any]) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mainspring.log import Batch, Delete, Operation, Put, Receipt, Refused
+from mainspring.runs.answering import ask_handler
 from mainspring.runs.builtin import Version
 from mainspring.runs.effect import answer_type
 from mainspring.runs.journal import (
@@ -136,7 +137,7 @@ class DurableState:
             return
         if self._at < 0:
             self._at = self._scheduler.clock.wall_ms()
-        self._scheduler.call_handler(run, effect, handled)
+        ask_handler(self._scheduler, run, effect, handled)
 
     def _replay(self, run: Run[Any], effect: Any, name: str) -> bool:
         """Answer from the journal if it can; False when the handler must be asked."""

@@ -11,13 +11,12 @@ The queue holds runs, not messages: a run has at most one thing under way, so wh
 keeps a step to a handful of attribute reads. A run that ended while it was queued stays in the queue as a stale entry
 that costs nothing and is skipped; `_stale` counts them, so that a runtime with nothing but stale entries is idle.
 
-Nothing here knows asyncio, except that a handler's coroutine becomes a task: how ticks are brought about is the
-business of `hosting.py`.
+Nothing here knows asyncio: a handler's coroutine becomes a task in `answering.py`, and how ticks are brought about is
+the business of `hosting.py`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import threading
@@ -27,11 +26,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.loop import Clock
 from mainspring.runs.alarms import Alarms
-from mainspring.runs.answering import Handled, accept, raised_by, supervise
-from mainspring.runs.context import Context, Later
+from mainspring.runs.answering import Handled, apply, ask_handler
 from mainspring.runs.effect import Effect
 from mainspring.runs.endings import FailureSink, Listener, close_program, tell_everyone, tell_waiting
-from mainspring.runs.errors import EffectTimeout, NotAnEffect, UnhandledEffect
+from mainspring.runs.errors import NotAnEffect, UnhandledEffect
 from mainspring.runs.outcome import Cancelled, Failed, Outcome, Value, kind_of
 from mainspring.runs.run import FAILURE, RESUME, START, VALUE, Run
 
@@ -236,7 +234,7 @@ class Scheduler:
         elif run._durable is not None and request.__journaled__:
             run._durable.perform(run, request, handled)
         else:
-            self.call_handler(run, request, handled)
+            ask_handler(self, run, request, handled)
 
     def _no_handler(self, request: Any) -> Exception:
         name = type(request).__name__
@@ -248,61 +246,6 @@ class Scheduler:
         return UnhandledEffect(
             f"Unhandled effect {name}: no handler is registered", remedy=f"call runtime.handle({name}, handler)"
         )
-
-    def call_handler(self, run: Run[Any], request: Any, handled: Handled) -> None:
-        """Ask the handler, in the step that performed the effect."""
-        context = run._context
-        if context is None:
-            context = run._context = Context(run, self)
-        run._asked = handled
-        try:
-            result = handled.call(request, context)
-        except BaseException as error:
-            self.answered(run, run._steps, handled, None, raised_by(handled, error))
-            if isinstance(error, KeyboardInterrupt | SystemExit):
-                raise
-            return
-        if run._asked is not handled:
-            self._not_needed(result)
-            return
-        answer = result
-        if result.__class__ is handled.expected:
-            answer = result.value
-        elif result.__class__ not in handled.bare:
-            self._unusual_result(run, request, handled, result)
-            return
-        self.bring(run, RESUME, answer)
-
-    def _not_needed(self, result: Any) -> None:
-        """The run was cancelled, or answered, inside the handler that returned this."""
-        if asyncio.iscoroutine(result):
-            result.close()
-        elif not isinstance(result, Later):
-            self.late_completions += 1
-
-    def _unusual_result(self, run: Run[Any], request: Any, handled: Handled, result: Any) -> None:
-        """Anything but a plain answer: an ending, something to wait for, or a mistake."""
-        kind, value = accept(handled, result)
-        if kind != "wait":
-            self.bring(run, {"resume": RESUME, "end": VALUE, "error": FAILURE}[kind], value)
-            return
-        if handled.timeout_ms is not None:
-            self._limit(run, handled)
-        if value is not None:
-            supervise(self, run, handled, value)
-
-    def _limit(self, run: Run[Any], handled: Handled) -> None:
-        step = run._steps
-
-        def late() -> None:
-            if run._asked is handled and run._steps == step:
-                error = EffectTimeout(
-                    f"the handler of {handled.name} did not answer within {handled.timeout_ms} ms",
-                    remedy="answer sooner, or register it with a longer timeout_ms",
-                )
-                self.bring(run, FAILURE, error)
-
-        self.release_timer(run, handled.timeout_ms or 0, late)
 
     # -- what comes back
 
@@ -328,11 +271,7 @@ class Scheduler:
         elif error is not None:
             self.bring(run, FAILURE, error)
         else:
-            kind, value = accept(handled, result)
-            if kind != "wait":
-                self.bring(run, {"resume": RESUME, "end": VALUE, "error": FAILURE}[kind], value)
-            elif value is not None:
-                supervise(self, run, handled, value)
+            apply(self, run, handled, result)
 
     def answer_later(
         self, run: Run[Any], step: int, handled: Handled, result: Any, error: BaseException | None
