@@ -1,8 +1,7 @@
 """A worker: takes tasks, runs them, says what became of them.
 
-So many loops as `concurrency` says take the next task each: the most urgent that may start now. A task is acknowledged
-when its result is durable, or its dead letter is; refused with a delay when it is to be tried again. Whatever a worker
-holds is under a lease that it extends; if it dies, others get its tasks.
+So many loops as `concurrency` says take the next task each: the most urgent that may start now. What becomes of a task
+is decided in `outcomes.py`. Whatever a worker holds is under a lease that it extends; if it dies, others get its tasks.
 
 A task can be interrupted in three ways: by its time limit, by a cancellation, by the end of the worker. A coroutine is
 interrupted where it waits. A function in a thread cannot be interrupted; its outcome is decided all the same and what
@@ -15,7 +14,6 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable
 from contextlib import nullcontext
 from types import TracebackType
 from typing import Any, Final
@@ -23,10 +21,8 @@ from typing import Any, Final
 import msgspec
 
 from mainspring.client.consumer import describe
-from mainspring.client.errors import BadPayload, ClientError, Closed
+from mainspring.client.errors import BadPayload, Closed
 from mainspring.client.event import Event
-from mainspring.client.frames import encode_event
-from mainspring.client.publishing import Outgoing
 from mainspring.client.subscription import Subscription
 from mainspring.client.tasks.context import TaskContext
 from mainspring.client.tasks.control import Cancellations
@@ -34,32 +30,15 @@ from mainspring.client.tasks.declared import DeclaredTask
 from mainspring.client.tasks.errors import UnknownTask
 from mainspring.client.tasks.layout import NAME as TASK_NAME
 from mainspring.client.tasks.layout import RETRY, TASK_ID, TIMEOUT
-from mainspring.client.tasks.letters import letter_headers
 from mainspring.client.tasks.order import KeyOrder
+from mainspring.client.tasks.outcomes import Outcomes
 from mainspring.client.tasks.queue import TaskQueue
-from mainspring.client.tasks.records import State, encode_record
 from mainspring.client.tasks.retry import Retry
 
 logger = logging.getLogger("mainspring.tasks")
 
 ORDERED: Final = 1_000  # tasks with keys a worker may hold; most stand in line, and one that comes again needs room
 UNANSWERED: Final = 10  # deliveries beyond the policy that ended without an answer, before a task counts as deadly
-
-
-class _Told(Outgoing):
-    """A result or dead letter on its way: when it is durable, its task is settled."""
-
-    __slots__ = ("_then",)
-
-    def __init__(self, id: str, event: bytes, then: Callable[[ClientError | None], None]) -> None:
-        super().__init__(id, event)
-        self._then = then
-
-    def placed(self, partition: int, offset: int) -> None:
-        self._then(None)
-
-    def failed(self, error: ClientError) -> None:
-        self._then(error)
 
 
 class _Running:
@@ -79,7 +58,6 @@ class Worker:
     def __init__(self, queue: TaskQueue, *, concurrency: int = 16, prefetch: int | None = None) -> None:
         self.queue = queue
         self.done = 0
-        self.failed = 0
         self._bus = queue.bus
         self._concurrency = concurrency
         self._prefetch = prefetch or 2 * concurrency
@@ -95,7 +73,13 @@ class Worker:
         self._loops: list[asyncio.Task[None]] = []
         self._others: list[asyncio.Task[None]] = []
         self._stopping = False
+        self._outcomes = Outcomes(queue, self._release)
         self._cancelled = Cancellations(self._bus, queue.layout.control, self._cancel)
+
+    @property
+    def failed(self) -> int:
+        """How often a task failed here."""
+        return self._outcomes.failures
 
     # -- life
 
@@ -258,17 +242,17 @@ class Worker:
         try:
             task = self.queue.find(name)
         except UnknownTask as error:
-            self._failed(event, id, name or "", policy, describe(error), keep=True)
+            self._outcomes.failed(event, id, name or "", policy, describe(error), keep=True)
             return
         if id in self._cancelled:
-            self._tell(event, id, "cancelled", task.name, keep=task.keep_result)
+            self._outcomes.tell(event, id, "cancelled", task.name, keep=task.keep_result)
             return
         if event.attempt > policy.attempts + UNANSWERED:
             reason = f"delivered {event.attempt} times without an answer: its workers died"
-            self._bury(event, id, task.name, reason, keep=task.keep_result)
+            self._outcomes.bury(event, id, task.name, reason, keep=task.keep_result)
             return
         if id in self._running:  # an older copy whose lease was lost still runs here
-            self._refuse(event, self.queue.lease / 3, "still running")
+            self._outcomes.refuse(event, self.queue.lease / 3, "still running")
             return
         await self._run_task(event, id, task, policy, running)
 
@@ -282,7 +266,7 @@ class Worker:
             key=event.key,
             headers=event.headers,
             enqueued_ms=event.ts,
-            report=self._report,
+            report=self._outcomes.report,
         )
         self._running[id] = running
         limit_s = _seconds(event.headers.get(TIMEOUT)) or task.timeout
@@ -297,94 +281,31 @@ class Worker:
         except asyncio.CancelledError:
             context.cancelled = True
             if running.interrupted == "cancelled":
-                self._tell(event, id, "cancelled", task.name, keep=task.keep_result)
+                self._outcomes.tell(event, id, "cancelled", task.name, keep=task.keep_result)
             elif running.interrupted:
                 pass  # leaving the lane gives it back
             elif asyncio.current_task().cancelling():  # type: ignore[union-attr]
                 raise
             else:  # the task cancelled itself
-                self._failed(event, id, task.name, policy, "CancelledError", keep=task.keep_result)
+                self._outcomes.failed(event, id, task.name, policy, "CancelledError", keep=task.keep_result)
                 return
             raise
         except (msgspec.ValidationError, BadPayload) as error:
-            self._bury(event, id, task.name, f"the payload does not fit: {error}", keep=task.keep_result)
+            self._outcomes.bury(event, id, task.name, f"the payload does not fit: {error}", keep=task.keep_result)
         except Exception as error:
             context.cancelled = True
             timed_out = limit is not None and limit.expired()
             reason = f"took longer than {limit_s:g} s" if timed_out else describe(error)
             if not timed_out:
                 logger.warning("task %s %s failed", task.name, id, exc_info=error)
-            self._failed(event, id, task.name, policy, reason, keep=task.keep_result)
+            self._outcomes.failed(event, id, task.name, policy, reason, keep=task.keep_result)
         else:
             self.done += 1
-            self._tell(event, id, "done", task.name, value=value, keep=task.keep_result)
+            self._outcomes.tell(event, id, "done", task.name, value=value, keep=task.keep_result)
         finally:
             self._running.pop(id, None)
 
-    # -- what becomes of it
-
-    def _failed(self, event: Event[Any], id: str, name: str, policy: Retry, reason: str, *, keep: bool) -> None:
-        """Again later, or never again."""
-        self.failed += 1
-        if event.attempt >= policy.attempts:
-            self._bury(event, id, name, reason, keep=keep)
-            return
-        delay = policy.delay(event.attempt, self._bus.random)
-        if keep:
-            self._put(id, encode_record("retrying", name, event.attempt, None, reason), None)
-        self._refuse(event, delay, reason)
-
-    def _tell(
-        self, event: Event[Any], id: str, state: State, name: str, *, value: Any = None, error: str = "", keep: bool
-    ) -> None:
-        """Store how the task ended; then, and only then, acknowledge it."""
-        if not keep:
-            self._settle(event)
-            return
-
-        def then(failure: ClientError | None) -> None:
-            if failure is None:
-                self._settle(event)
-            else:
-                self._refuse(event, self.queue.lease / 3, describe(failure))
-
-        try:
-            self._put(id, encode_record(state, name, event.attempt, value, error), then)
-        except ClientError as unsaid:
-            self._bury(event, id, name, f"its result cannot be stored: {unsaid.message}", keep=True)
-
-    def _bury(self, event: Event[Any], id: str, name: str, reason: str, *, keep: bool) -> None:
-        """Write the dead letter, then the record, then acknowledge."""
-        logger.error("task %s %s is dead: %s", name, id, reason)
-        letter_id = f"dead:{event.topic}:{event.partition}:{event.offset}"
-        headers = letter_headers(event, id, reason)
-        letter = encode_event(letter_id, event.delivered.envelope.payload, event.key, headers)
-
-        def then(failure: ClientError | None) -> None:
-            if failure is None:
-                self._tell(event, id, "failed", name, error=reason, keep=keep)
-            else:
-                self._refuse(event, self.queue.lease / 3, reason)
-
-        self._bus.put(f"{event.topic}.DLQ", _Told(letter_id, letter, then))
-
-    def _put(self, id: str, record: dict[str, Any], then: Callable[[ClientError | None], None] | None) -> None:
-        record_id = self._bus.new_id()
-        event = encode_event(record_id, record, id, None)
-        self._bus.put(self.queue.layout.results, _Told(record_id, event, then or (lambda _: None)))
-
-    def _report(self, context: TaskContext, value: Any) -> None:
-        """Progress, perhaps from a thread."""
-        record = encode_record("progress", context.name, context.attempt, value)
-        self._bus.event_loop.call_soon_threadsafe(self._put, context.id, record, None)
-
-    def _settle(self, event: Event[Any]) -> None:
-        event.accept()
-        self._release(event)
-
-    def _refuse(self, event: Event[Any], delay: float, reason: str) -> None:
-        """Again later. If its lease was lost meanwhile, another copy is here or elsewhere already."""
-        self._release(event, retrying=event.refuse(delay, reason))
+    # -- when it is no longer ours
 
     def _release(self, event: Event[Any], *, retrying: bool = False) -> None:
         """The task is no longer ours; with a key, the next of its line may start, or waits for this one's return."""
