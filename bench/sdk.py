@@ -12,6 +12,8 @@ Rounds take turns on one node; ratios are medians over rounds. Goal: 0.9 of the 
 - `consume`: a stored backlog, decoded frames, acknowledged up to the last of each batch; the bare side only finds
   offsets. `consume_each`: every event acknowledged by itself, on both sides.
 - `alone`: one publisher that waits for each answer, in microseconds.
+- `cpu_us`: processor time per event, of the client and of the node. On a busy machine it says more than the rates: as
+  long as the client's share is the smaller one and each has a core, the node sets the pace and the ratio is near 1.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import uuid_utils
@@ -163,6 +166,21 @@ def ratio(pairs: list[tuple[float, float]]) -> float:
     return round(statistics.median(mine / bare for mine, bare in pairs), 3)
 
 
+def node_cpu_s(pid: int) -> float:
+    """Processor time of the node so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def cpu(node: peers.Node, count: int, topic: str, measure: Measure) -> dict[str, float]:
+    client, server = time.process_time(), node_cpu_s(node.process.pid)
+    await measure(node.port, count, topic)
+    return {
+        "client": round((time.process_time() - client) / count * 1e6, 1),
+        "node": round((node_cpu_s(node.process.pid) - server) / count * 1e6, 1),
+    }
+
+
 async def consumed(rounds: int, port: int, count: int, each: bool) -> Result:
     name, found = f"c{each:d}", []
     for n in range(rounds):
@@ -212,6 +230,14 @@ async def main(quick: bool) -> Result:
             "sdk_us": round(statistics.median(each[1] for each in alone)),
             "times": ratio([(each[1], each[0]) for each in alone]),
         }
+        measures = {"bare_publish": bare_publish, "bare_publish_with_ids": bare_publish_with_ids}
+        measures |= {"sdk_publish": sdk_publish, "sdk_publish_each": sdk_publish_each}
+        result["cpu_us"] = {name: await cpu(node, count, f"cpu.{name}", each) for name, each in measures.items()}
+        for each in (False, True):
+            await bare_publish(node.port, count, f"cpu.{each}")
+            for name, measure in (("bare", bare_consume(each)), ("sdk", sdk_consume(each))):
+                place = f"{name}_consume{'_each' if each else ''}"
+                result["cpu_us"][place] = await cpu(node, count, f"cpu.{each}", measure)
     return result
 
 
