@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mainspring import App, Event, Fail
-from mainspring.testing import World, simulate
+from mainspring.testing import World
 
 
 @pytest.fixture

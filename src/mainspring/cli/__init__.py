@@ -18,11 +18,14 @@ from mainspring.errors import MainspringError
 
 # name -> module of this package and attribute: a function, or a Typer app with subcommands of its own
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "new": ("new", "new"),
     "serve": ("serve", "serve"),
     "run": ("kernel", "run"),
     "send": ("kernel", "send"),
     "describe": ("kernel", "describe"),
     "trace": ("kernel", "trace"),
+    "mcp": ("mcp", "mcp"),
+    "doctor": ("doctor", "doctor"),
     "runs": ("runs", "app"),
     "beats": ("beats", "app"),
     "log": ("log", "app"),

@@ -62,6 +62,16 @@ class Wire:
             ) from None
         self._lines = self._socket.makefile("rb")
 
+    def close(self) -> None:
+        self._lines.close()
+        self._socket.close()
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def send(self, kind: str, type: str, data: Any, **metadata: Any) -> str:
         """Send a message; its id."""
         given = {"id": self._ids(), "timestamp": self._clock.wall_ms(), "timeout": self._timeout_ms, **metadata}
@@ -114,11 +124,15 @@ def describe(
     type: Annotated[str | None, typer.Argument(help="A message type; without one, all are listed.")] = None,
     socket_path: SocketOption = None,
     as_json: JsonOption = False,
+    tools: Annotated[bool, typer.Option("--tools", help="As JSON tool definitions for language models.")] = False,
 ) -> None:
     """Show what a node handles: every type, or one type's description and schemas."""
     wire = Wire(socket_path)
+    if tools:
+        _show_tools(wire, type)
+        return
     if type is None:
-        for entry in _listed(wire):
+        for entry in listed(wire):
             if as_json:
                 typer.echo(json.dumps(entry))
             else:
@@ -212,7 +226,7 @@ def _default_socket() -> Path:
     return (Path(runtime) / "mainspring" if runtime else Path(settings.data)) / "kernel.sock"
 
 
-def _listed(wire: Wire) -> Iterator[dict[str, Any]]:
+def listed(wire: Wire) -> Iterator[dict[str, Any]]:
     """Every type, page by page: all of them seldom fit one answer."""
     for page in itertools.count():
         answer = wire.ask("query", "Syscall.List", {"page": page})
@@ -221,6 +235,18 @@ def _listed(wire: Wire) -> Iterator[dict[str, Any]]:
         yield from answer["data"]["types"]
         if page + 1 >= answer["data"]["pages"]:
             return
+
+
+def _show_tools(wire: Wire, type: str | None) -> None:
+    from mainspring.cli.tools import tool_from
+
+    found = []
+    for name in [entry["type"] for entry in listed(wire)] if type is None else [type]:
+        answer = wire.ask("query", "Syscall.Describe", {"name": name})
+        if answer["kind"] == "error":
+            _show(answer, False)
+        found.append(tool_from(name, answer["data"]).definition())
+    typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
 
 
 def _confirm_event(wire: Wire, ident: str, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +24,9 @@ def serve(
     loop_socket: Annotated[Path | None, typer.Option(help="Path of the sys/loop socket.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.  [default: info]")] = None,
     log_format: Annotated[str | None, typer.Option(help="text or json.  [default: text]")] = None,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Start again when a file of the program changes. For development.")
+    ] = False,
     config: ConfigOption = None,
 ) -> None:
     """Run a node: WebSocket and HTTP on one port, NDJSON and sys/loop on unix sockets.
@@ -30,6 +34,8 @@ def serve(
     The first line on standard output is Sys.BootComplete as one JSON line, printed when every socket listens; logs go
     to standard error. SIGTERM or Ctrl-C stops in order; a second one ends at once.
     """
+    if reload:
+        raise typer.Exit(_reloading())
     flags = {
         "host": host,
         "port": port,
@@ -41,3 +47,11 @@ def serve(
         "log_format": log_format,
     }
     raise typer.Exit(run(lambda: load_all(config, **flags).settings, program))
+
+
+def _reloading() -> int:
+    """The same command without the flag, in a process that is started again after every change."""
+    from mainspring.cli.reload import run_again_and_again
+
+    arguments = [argument for argument in sys.argv[1:] if argument != "--reload"]
+    return run_again_and_again([sys.executable, "-m", "mainspring", *arguments], Path.cwd())
