@@ -48,7 +48,8 @@ class Context(msgspec.Struct, eq=False):
         """Ask another capability and wait; gives the reply's data, raises `Fail` with the error's code and text."""
         if kind not in ("command", "query"):
             raise ValueError(f"send takes a command or a query, not {kind!r}")
-        check_timeout(timeout_ms)
+        if timeout_ms is not None:
+            check_timeout(timeout_ms)
         answer = await self._port.request(self.message, kind, _checked(type), _encoded(data, type), timeout_ms)
         return answer_data(answer)
 

@@ -22,9 +22,9 @@ NS_PER_MS: Final = 1_000_000
 _WORTH_SWEEPING: Final = 256
 
 
-def check_timeout(timeout_ms: float | None) -> None:
+def check_timeout(timeout_ms: float) -> None:
     """A timeout that a program gives is held to the same rule as one that a client sends."""
-    if timeout_ms is not None and not 0 < timeout_ms < math.inf:
+    if not 0 < timeout_ms < math.inf:
         raise ValueError("timeout_ms must be a positive, finite number")
 
 

@@ -313,7 +313,8 @@ class Kernel:
             raise ValueError(f"ask takes a command or a query, not {kind!r}")
         if not is_type(type):
             raise ValueError(f"{type!r} is not a message type: two PascalCase segments, like Memory.Get")
-        check_timeout(timeout_ms)
+        if timeout_ms is not None:
+            check_timeout(timeout_ms)
         if not self.running:
             raise NotConfigured("the kernel is not running", remedy="await kernel.start() first")
         metadata = Metadata(self.ids(), self.exchange.wall_ms(), correlation, causation, timeout_ms)
