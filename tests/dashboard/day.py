@@ -20,6 +20,7 @@ TOPICS = {
     "inventory.changes": {"compact": True},
     "mail.outbox": {},
 }
+PATIENCE_S = 60  # for what must come; never a measurement
 PEOPLE = ("Ada", "Grace", "Edsger", "Barbara")
 
 
@@ -53,6 +54,7 @@ class Shop:
             refused = 0
             while refused < count:
                 frame = await socket.receive_json()
+                assert frame["type"] != "ERROR", frame
                 if frame["type"] != "MESSAGE":
                     continue
                 place = {name: frame[name] for name in ("topic", "group", "partition", "offset")}
@@ -112,7 +114,7 @@ async def spend(url: str) -> None:
 def aside(work: Coroutine[Any, Any, None]) -> None:
     """Run a coroutine to its end in a thread of its own: the browser's driver has the loop of this one."""
     with ThreadPoolExecutor(1) as threads:
-        threads.submit(asyncio.run, work).result()
+        threads.submit(asyncio.run, asyncio.wait_for(work, PATIENCE_S)).result()
 
 
 class Packer:

@@ -21,7 +21,6 @@ export class Api extends EventTarget {
   set token(value) {
     if (value) sessionStorage.setItem(KEPT, value);
     else sessionStorage.removeItem(KEPT);
-    this.dispatchEvent(new Event("token"));
   }
 
   async fetch(path, { method = "GET", body, accept = "application/json", signal, keepalive } = {}) {

@@ -14,7 +14,6 @@ export class Live extends EventTarget {
     this.state = "closed";
     this.client = null;
     this.following = new Set(); // what to call when the page goes
-    api.addEventListener("token", () => this.restart());
   }
 
   start() {
@@ -23,11 +22,6 @@ export class Live extends EventTarget {
       this.dispatchEvent(new Event("state"));
     };
     this.client = connect(location.origin, { token: this.api.token || undefined, onState });
-  }
-
-  async restart() {
-    await this.client?.close({ drainMs: 0 });
-    this.start();
   }
 
   /** Have `take(event)` called for every new event of a topic until the result is called. */

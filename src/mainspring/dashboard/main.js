@@ -146,6 +146,7 @@ let asking = false;
 async function askToken(problem = null) {
   if (asking) return;
   asking = true;
+  if (problem) refuseEntry(problem);
   const input = h("input", { type: "password", name: "token", autocomplete: "off", spellcheck: "false" });
   const values = await question({
     title: "Token",
@@ -156,8 +157,14 @@ async function askToken(problem = null) {
   asking = false;
   if (values === null) return;
   api.token = values.token.trim();
-  await store.poll();
-  show();
+  location.reload(); // everything that was asked without it is asked anew
+}
+
+/** Without a token nothing can be shown, and asking again and again would not change that. */
+function refuseEntry(problem) {
+  store.stop();
+  leave();
+  fill(main, h("h1", { class: "unseen", text: "A token is needed" }), refused(problem), h("p", {}, h("button", { class: "main", type: "button", text: "Give a token", on: { click: () => askToken() } })));
 }
 
 // -- begin
@@ -179,6 +186,7 @@ async function begin() {
   });
   live.addEventListener("state", drawState);
   await store.poll();
+  if (store.problem?.status === 401) return; // the token was asked for
   live.start();
   store.start();
   window.addEventListener("pagehide", () => live.leave());
@@ -187,7 +195,7 @@ async function begin() {
     main.focus({ preventScroll: true });
     window.scrollTo(0, 0);
   });
-  if (store.problem && store.problem.status !== 401) refusal(store.problem);
+  if (store.problem) refusal(store.problem);
   show();
   await live.sweep(store.followers);
   live.watchDeadLetters(() => store.deadLettersChanged());

@@ -8,6 +8,7 @@ export const EVERY_MS = 2_000;
 export const WINDOW_MS = 15 * 60_000;
 export const OWN_GROUPS = "dashboard."; // groups of pages like this one; they are nobody's backlog
 const LEAST_MS = 500; // a rate over less says more about chance than about the node
+const METRICS = "system.metrics";
 const KEPT_POINTS = 900;
 const TOPIC_POINTS = 60;
 const HISTORY_BYTES = 4_000_000; // of system.metrics that a page reads at its start
@@ -37,9 +38,15 @@ export class Store extends EventTarget {
     this.readHistory().catch(() => {}); // a token may not be allowed to read it; the charts then begin now
   }
 
+  /** Ask no more: there is no point without a token. */
+  stop() {
+    this.stopped = true;
+    clearTimeout(this.timer);
+  }
+
   plan(delay) {
     clearTimeout(this.timer);
-    if (!document.hidden) this.timer = setTimeout(() => this.poll(), delay);
+    if (!document.hidden && !this.stopped) this.timer = setTimeout(() => this.poll(), delay);
   }
 
   async poll() {
@@ -123,7 +130,9 @@ export class Store extends EventTarget {
 
   /** Counters the node wrote down before this page was opened. */
   async readHistory() {
-    const path = topicPath("system.metrics");
+    const path = topicPath(METRICS);
+    const { topics } = await this.api.get(`/topics?prefix=${METRICS}`);
+    if (!topics.some(({ topic }) => topic === METRICS)) return; // a node that has just begun
     const { partitions } = await this.api.get(`${path}/offsets`);
     const tail = partitions[0].tail;
     if (!tail) return;

@@ -187,7 +187,7 @@ class Browser {
     this.found = [];
     this.stopButton.hidden = false;
     try {
-      await this.scan(text.toLowerCase(), aborter.signal);
+      await this.scan(plain(text), aborter.signal);
     } catch (problem) {
       if (problem.name !== "AbortError") refusal(problem);
     }
@@ -203,7 +203,7 @@ class Browser {
       const first = Math.max(this.bounds.head, last - SEARCH_PAGE + 1);
       const path = withQuery(topicPath(this.topic, "/events"), { partition: this.partition, offset: first, limit: last - first + 1 });
       const lines = (await this.ctx.api.text(path, { accept: "application/x-ndjson", signal })).split("\n");
-      const fits = lines.filter((line) => line && line.toLowerCase().includes(text)).map((line) => JSON.parse(line));
+      const fits = lines.filter((line) => line && plain(line).includes(text)).map((line) => JSON.parse(line));
       this.found.push(...fits.filter(({ offset }) => offset <= last).reverse());
       last = first - 1;
       this.results(last);
@@ -300,6 +300,11 @@ class Browser {
     this.searching?.abort();
     this.grid.close();
   }
+}
+
+/** A text as search compares it: small letters, and no spaces where JSON may have them or not. */
+function plain(text) {
+  return text.toLowerCase().replace(/([:,[{])\s+/g, "$1");
 }
 
 /**

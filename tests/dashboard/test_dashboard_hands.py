@@ -1,0 +1,129 @@
+"""The dashboard by keyboard, in light and dark, and on a phone."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import Dashboard, Opener
+from playwright.sync_api import expect
+
+VIEWS = ("", "topics", "topics/orders", "events?topic=orders", "groups/orders/packing", "deadletters/payments")
+MORE_VIEWS = ("kernel", "kernel?tab=ask", "timers", "trace", "runs/checkout-0003", "beats/1")
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True, "device_scale_factor": 2}
+
+
+def focused(page: Dashboard) -> str:
+    said = page.page.evaluate(
+        "() => document.activeElement.getAttribute('aria-label') || document.activeElement.textContent.trim() || document.activeElement.id"
+    )
+    return str(said)
+
+
+# --- keyboard
+
+
+def test_the_first_stop_skips_to_the_content(shop: str, dashboard: Opener) -> None:
+    page = dashboard(shop, "topics")
+    page.page.keyboard.press("Tab")
+    assert focused(page) == "Skip to content"
+    page.page.keyboard.press("Enter")
+    assert page.page.evaluate("document.activeElement.id") == "view"
+    assert page.page.url.endswith("#/topics")
+    page.page.keyboard.press("Tab")
+    assert focused(page) == "Filter topics by name"
+
+
+def test_letters_go_to_views_and_do_nothing_while_one_types(shop: str, dashboard: Opener) -> None:
+    page = dashboard(shop)
+    for keys, heading in (("gt", "Topics"), ("gk", "Kernel"), ("gb", "Beats"), ("gd", "Dead letters"), ("go", "Overview")):
+        page.page.keyboard.type(keys)
+        page.page.get_by_role("heading", name=heading, exact=True, level=1).wait_for()
+    page.page.keyboard.type("gt")
+    page.row("Topics", "orders").wait_for()
+    page.page.keyboard.press("/")
+    page.page.keyboard.type("gk")
+    expect(page.page.get_by_label("Filter topics by name")).to_have_value("gk")
+    page.see("0 topics")
+
+
+def test_help_lists_the_keys_and_escape_closes_it(shop: str, dashboard: Opener) -> None:
+    page = dashboard(shop)
+    page.page.keyboard.press("?")
+    page.page.get_by_role("dialog", name="Keyboard").wait_for()
+    page.page.keyboard.press("Escape")
+    expect(page.page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_a_table_is_one_stop_and_arrows_move_in_it(shop: str, dashboard: Opener) -> None:
+    page = dashboard(shop, "events?topic=orders")
+    page.rows("Events").first.wait_for()
+    grid = page.page.get_by_role("grid", name="Events")
+    grid.focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowUp"):
+        page.page.keyboard.press(key)
+    active = grid.get_attribute("aria-activedescendant")
+    assert active is not None
+    assert page.page.locator(f"#{active}").get_attribute("aria-rowindex") == "3"
+    page.page.keyboard.press("Enter")
+    page.page.locator(".detail h2").wait_for()
+    page.page.keyboard.press("Escape")
+    expect(page.page.locator(".detail")).to_have_count(0)
+    page.page.keyboard.press("End")
+    page.row("Events", "o-0").wait_for()
+    active = grid.get_attribute("aria-activedescendant")
+    assert active is not None
+    assert page.page.locator(f"#{active}").get_attribute("aria-rowindex") == grid.get_attribute("aria-rowcount")
+
+
+def test_everything_that_takes_input_has_a_name(shop: str, dashboard: Opener) -> None:
+    page = dashboard(shop)
+    for view in (*VIEWS, *MORE_VIEWS):
+        page.open(view)
+        page.page.wait_for_timeout(150)
+        nameless = page.page.evaluate(
+            """() => [...document.querySelectorAll("input, select, textarea, button, a, [role=grid], [role=tree], canvas[role=img]")]
+                .filter((each) => each.offsetParent && !each.closest("[aria-hidden=true]"))
+                .filter((each) => !(each.getAttribute("aria-label") || each.textContent.trim() || each.labels?.length))
+                .map((each) => each.outerHTML.slice(0, 120))"""
+        )
+        assert nameless == [], view
+        assert page.page.evaluate("document.querySelectorAll('h1').length") == 1, view
+
+
+# --- light and dark
+
+
+def test_the_page_follows_the_system_and_the_button_wins(shop: str, dashboard: Opener) -> None:
+    paper = "() => getComputedStyle(document.body).backgroundColor"
+    page = dashboard(shop, color_scheme="dark")
+    dark = page.page.evaluate(paper)
+    page.page.emulate_media(color_scheme="light")
+    light = page.page.evaluate(paper)
+    assert dark != light
+    page.button("Switch to dark").click()
+    assert page.page.evaluate(paper) == dark
+    page.page.reload()
+    page.page.wait_for_selector("#view h1")
+    assert page.page.evaluate(paper) == dark
+    page.page.keyboard.press("l")
+    assert page.page.evaluate(paper) == light
+
+
+# --- phone
+
+
+@pytest.mark.parametrize("views", [VIEWS, MORE_VIEWS], ids=["bus", "rest"])
+def test_on_a_phone_nothing_is_wider_than_the_screen(shop: str, dashboard: Opener, views: tuple[str, ...]) -> None:
+    page = dashboard(shop, **PHONE)
+    for view in views:
+        page.open(view)
+        page.page.wait_for_timeout(300)
+        wide = page.page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= 390, (view, wide)
+
+
+def test_on_a_phone_an_event_is_opened_by_touch(shop: str, dashboard: Opener) -> None:
+    page = dashboard(shop, "events?topic=orders", **PHONE)
+    page.rows("Events").nth(2).tap()
+    page.page.locator(".detail").get_by_text('"currency"').or_(page.page.locator(".detail").get_by_text('"total"')).first.wait_for()
+    page.button("Close").tap()
+    expect(page.page.locator(".detail")).to_have_count(0)
