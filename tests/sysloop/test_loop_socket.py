@@ -9,6 +9,7 @@ import select
 import socket
 import stat
 import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -132,6 +133,24 @@ def test_forty_guests_wait_and_each_is_woken_alone(served: Served, host: Host) -
         writer.write(b"x")  # type: ignore[attr-defined]
         assert guest.receive().ids(READY) == [1]
         assert all(later.silent() for later, _ in guests[number + 1 :: 7])
+
+
+def test_guests_may_watch_one_file_more_often_than_the_kernel_likes(served: Served, host: Host) -> None:
+    """Nested epoll sets have room for 500 ways to one file; three guests have 600, and begin to wait all at once."""
+    event, gate = host.event(), threading.Event()
+    guests = [host.keep(SocketOf(served.connect())).visitor for _ in range(3)]
+    for guest in guests:
+        guest.ask(poll(), *[event] * 200)
+        for handle in range(3, 203):
+            assert guest.ask(watch(handle, READABLE, handle)).status == 1
+    served.loop.call_soon_threadsafe(gate.wait)
+    for guest in guests:
+        guest.send(poll(1000, FOREVER))
+    gate.set()
+    assert served.call(lambda: served.server.guests) == 3
+    os.eventfd_write(event.fileno(), 1)
+    for guest in guests:
+        assert len(guest.receive().events) == 200
 
 
 def test_a_guest_too_many_is_turned_away() -> None:

@@ -2,8 +2,8 @@
 
 One connection is one open loop. Descriptors that travel with the bytes (SCM_RIGHTS) become handles 3, 4, 5 ... in the
 order they come. The session does the thinking; this adapter moves bytes between it and the socket, on asyncio, and
-never blocks: while a guest waits in POLL, the session's own epoll descriptor and one timer are all that is kept for it,
-so the node's loop does not see the thousands of descriptors behind them.
+never blocks: while a guest waits in POLL, the session's own epoll descriptor (see `guest_wakeups`) and one timer are
+all that is kept for it, so the node's loop does not see the thousands of descriptors behind them.
 
 Three ends need care. A guest that stops reading is not read from either, so its requests wait in its own buffers. A
 guest that goes away while nobody reads from it is noticed through one epoll set for all connections that listens for
@@ -30,6 +30,7 @@ from mainspring.errors import MainspringError
 from mainspring.loop import Clock
 from mainspring.sysloop.readiness import require_epoll
 from mainspring.sysloop.session import GuestSession, let_go
+from mainspring.wire.guest_wakeups import Wakeups
 
 logger = logging.getLogger("mainspring.wire.loop_socket")
 
@@ -39,6 +40,7 @@ INBOX_LIMIT = 65536  # bytes of requests kept behind one that waits
 READ_BYTES = 16384  # per turn of the node's loop: some milliseconds of work at most
 LINGER_S = 1.0  # for a guest to read the last error before the connection is gone
 ACCEPT_PAUSE_S = 0.1  # after the system had no descriptor left for a new connection
+BLIND_S = 0.1  # how often a waiting guest is looked at when the kernel does not let us listen for it
 LONGEST_SLEEP_S = 86_400.0  # a later deadline is looked at again after a day
 
 _DESCRIPTOR_BYTES = socket.CMSG_SPACE(253 * array.array("i").itemsize)  # 253 is what one message can carry
@@ -69,6 +71,7 @@ class LoopSocketServer:
         self._listener: socket.socket | None = None
         self._identity: tuple[int, int] | None = None
         self._hangups: select.epoll | None = None
+        self._wakeups: Wakeups | None = None
         self._starved = False  # of descriptors; said once until it is over
 
     @property
@@ -84,13 +87,14 @@ class LoopSocketServer:
         status = os.stat(self.path)
         self._identity = (status.st_dev, status.st_ino)
         self._hangups = select.epoll()
+        self._wakeups = Wakeups()
         loop = asyncio.get_running_loop()
         loop.add_reader(self._hangups.fileno(), self._on_hangups)
         loop.add_reader(self._listener.fileno(), self._on_connection)
 
     async def stop(self) -> None:
         """Ends every connection, waiting or not, and removes the socket file."""
-        if self._listener is None or self._hangups is None:
+        if self._listener is None or self._hangups is None or self._wakeups is None:
             return
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._listener.fileno())
@@ -99,7 +103,8 @@ class LoopSocketServer:
             connection.close()
         loop.remove_reader(self._hangups.fileno())
         self._hangups.close()
-        self._listener = self._hangups = None
+        self._wakeups.close()
+        self._listener = self._hangups = self._wakeups = None
         with contextlib.suppress(FileNotFoundError):
             status = os.stat(self.path)
             if (status.st_dev, status.st_ino) == self._identity:  # not somebody else's by now
@@ -108,6 +113,7 @@ class LoopSocketServer:
     def _on_connection(self) -> None:
         assert self._listener is not None
         assert self._hangups is not None
+        assert self._wakeups is not None
         try:
             sock, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
@@ -121,7 +127,7 @@ class LoopSocketServer:
             return
         sock.setblocking(False)
         try:
-            connection = _Connection(self, sock)
+            connection = _Connection(self, sock, self._wakeups)
         except OSError as error:  # no descriptor for its epoll
             sock.close()
             self._pause_accepting(error)
@@ -162,9 +168,10 @@ class LoopSocketServer:
 class _Connection:
     """One guest: what was received, what is to be sent, and what it waits for."""
 
-    def __init__(self, server: LoopSocketServer, sock: socket.socket) -> None:
+    def __init__(self, server: LoopSocketServer, sock: socket.socket, wakeups: Wakeups) -> None:
         self._server = server
         self._sock = sock
+        self._wakeups = wakeups
         self._loop = asyncio.get_running_loop()
         self._session = GuestSession(server.clock, server.max_handles)
         self._stream = self._session.stream
@@ -172,7 +179,7 @@ class _Connection:
         self._ended = False  # the guest sends no more
         self._lingering = False
         self._closed = False
-        self._reading = self._writing = self._watching = False
+        self._reading = self._writing = False
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -310,20 +317,20 @@ class _Connection:
                 self._loop.remove_writer(self._sock.fileno())
 
     def _wake_when(self, wanted: bool) -> None:
-        """While waiting only: an epoll descriptor nobody empties would keep the node's loop awake."""
-        if wanted != self._watching:
-            self._watching = wanted
-            if wanted:
-                self._loop.add_reader(self._session.loop.fileno(), self._on_wake)
-            else:
-                self._loop.remove_reader(self._session.loop.fileno())
+        """While waiting only: an epoll descriptor nobody empties would wake the node over and over."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        wake_at = self._session.loop.wake_at() if wanted else None
+        loop = self._session.loop
+        if not wanted:
+            self._wakeups.forget(loop.fileno())
+            return
+        longest_s = LONGEST_SLEEP_S if self._wakeups.watch(loop.fileno(), self._on_wake) else BLIND_S
+        wake_at = loop.wake_at()
         if wake_at is not None:
             left_ms = -(-max(wake_at - self._server.clock.now_ns(), 0) // 1_000_000)  # rounded up: never early
-            self._timer = self._loop.call_later(min(left_ms / 1000, LONGEST_SLEEP_S), self._on_wake)
+            longest_s = min(left_ms / 1000, longest_s)
+        self._timer = self._loop.call_later(longest_s, self._on_wake)
 
 
 def _receive_with_descriptors(sock: socket.socket) -> tuple[bytes, list[int], bool]:
