@@ -19,12 +19,13 @@ import ssl
 import sys
 from collections import deque
 from pathlib import Path
+from typing import Final
 
 from aiohttp import web
 
 from mainspring.app import App
 from mainspring.bus import Checker
-from mainspring.bus.tokens import TokenBook, read_tokens
+from mainspring.bus.tokens import TokenSource
 from mainspring.core import BootFailure, Core
 from mainspring.errors import BootError
 from mainspring.loop import SlowTurn
@@ -41,6 +42,8 @@ from mainspring.wire.websocket import add_websocket
 
 logger = logging.getLogger("mainspring.node")
 
+TOKENS_LOOK_S: Final = 1.0  # between two looks at the file with the tokens: so long may one that was taken away go on
+
 
 class Node(Core):
     """Owns the parts of one process and its sockets: `boot` it, then `drain` it. A node is used once.
@@ -55,8 +58,8 @@ class Node(Core):
         self._program = program
 
     async def _prepare(self) -> None:
-        self._tokens = read_tokens(self.settings.tokens, self.settings.tokens_file)
-        _refuse_open_doors(self.settings, self._tokens)
+        self._tokens = TokenSource(self.settings.tokens, self.settings.tokens_file)
+        _refuse_open_doors(self.settings, has_tokens=bool(self._tokens.book))
         self.app = load_program(self._program)
 
     async def _stop_intake(self) -> None:
@@ -81,7 +84,7 @@ class Node(Core):
             web_app,
             self.bus,
             allowed_origins=settings.allowed_origins,
-            check_host=not self._tokens,
+            check_host=not self._tokens.book,
             identify=identify,
             kernel=self.kernel,
             slow_turns=self._slow_turns,
@@ -107,7 +110,17 @@ class Node(Core):
         return f"{'http' if tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
 
     def _identify(self) -> Identify:
-        return TokenDoor(self._tokens, self.clock, self._new_id).identify if self._tokens else claimed_agent
+        """Who asks is what the token says, where there are tokens; a file of them is watched."""
+        if not self._tokens.book:
+            return claimed_agent
+        if self._tokens.is_watched:
+            self._in_background(self._watch_tokens())
+        return TokenDoor(self._tokens, self.clock, self._new_id).identify
+
+    async def _watch_tokens(self) -> None:
+        while True:
+            await asyncio.sleep(TOKENS_LOOK_S)
+            self._tokens.refresh()
 
     def _on_slow_turn(self, slow: SlowTurn) -> None:
         self._slow_turns.append(SlowTurnSeen(self.clock.wall_ms(), slow.name, slow.duration_ms, slow.limit_ms))
@@ -144,7 +157,7 @@ def load_program(program: App | str | None) -> App | None:
     return found
 
 
-def _refuse_open_doors(settings: Settings, tokens: TokenBook) -> None:
+def _refuse_open_doors(settings: Settings, *, has_tokens: bool) -> None:
     """Without tokens everybody who can connect may do everything, so only this machine may connect."""
     host = settings.host
     if host == "localhost":
@@ -154,7 +167,7 @@ def _refuse_open_doors(settings: Settings, tokens: TokenBook) -> None:
             return
     except ValueError:
         pass  # a name: where it leads can change
-    if not tokens:
+    if not has_tokens:
         raise BootError(
             f"listening on {host} without tokens would let everybody in",
             remedy="make one with `mainspring token new --agent NAME --scope admin` and put its line into "

@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 import trustme
 
-from access.served import ALICE, BOB, LINES, ROOT, Served, make_token, served
+from access.served import ALICE, BOB, LINES, ROOT, ROOT_TOKEN, Served, make_token, served
 from mainspring.app import App
 from mainspring.loop import MonotonicClock
 from mainspring.node import BootFailure
@@ -178,6 +178,27 @@ async def test_a_connection_and_a_stream_end_with_their_token() -> None:
             with pytest.raises(aiohttp.ClientError):
                 await stream
         assert (await node.get("/topics", text)).status == 401
+
+
+async def test_a_line_taken_out_of_the_file_ends_what_its_token_holds_open(tmp_path: Path) -> None:
+    text, token = make_token("carol", "subscribe:**")
+    new_text, new = make_token("dave", "subscribe:**")
+    file = tmp_path / "tokens"
+    file.write_text(f"{ROOT_TOKEN.line()}\n{token.line()}\n")
+    async with served(tokens_file=str(file)) as node:
+        await node.post("/topics/orders/events", {"payload": 1}, ROOT)
+        async with node.socket(text) as socket, node.socket(ROOT) as other:
+            assert (await socket.subscribe("orders"))["type"] == "OK"
+            assert (await socket.next())["type"] == "MESSAGE"
+            stream = asyncio.ensure_future(node.get("/topics/orders/stream", text))
+            file.write_text(f"{ROOT_TOKEN.line()}\n{new.line()}\n")
+            closed = await socket.socket.receive(timeout=20)
+            assert (closed.type, closed.data) == (aiohttp.WSMsgType.CLOSE, 1008)
+            with pytest.raises(aiohttp.ClientError):
+                await stream
+            assert (await node.get("/topics", text)).status == 401
+            assert (await node.get("/topics", new_text)).status == 200
+            assert (await other.publish("orders"))["type"] == "PUBLISHED", "a line that stayed is not disturbed"
 
 
 async def test_origins_are_checked_with_tokens_too_and_any_host_name_may_lead_here() -> None:

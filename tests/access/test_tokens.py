@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from access.served import make_token
-from mainspring.bus.tokens import BadToken, Scopes, TokenBook, lifetime_ms, new_token, parse_line, read_tokens
+from mainspring.bus.tokens import (
+    BadToken,
+    Scopes,
+    TokenBook,
+    TokenSource,
+    lifetime_ms,
+    new_token,
+    parse_line,
+    read_tokens,
+)
 
 SECRET = bytes(range(32))
 NOW = 1_800_000_000_000
@@ -105,6 +114,32 @@ def test_lines_may_stand_in_a_file_with_comments(tmp_path: Path) -> None:
         read_tokens([], str(file))
     with pytest.raises(BadToken, match="cannot read"):
         read_tokens([], str(tmp_path / "missing"))
+
+
+def test_a_file_that_changes_is_read_again_and_one_that_is_broken_changes_nothing(tmp_path: Path) -> None:
+    (alice, one), (bob, two) = make_token("alice", "admin"), make_token("bob", "admin")
+    file = tmp_path / "tokens"
+    file.write_text(one.line())
+    source = TokenSource([], str(file))
+    kept = source.book.find(alice, NOW)
+    assert kept is not None
+    source.refresh()
+    assert source.book.find(alice, NOW) is kept, "nothing changed, nothing is made anew"
+    file.write_text(f"{one.line()}\n{two.line()}")
+    source.refresh()
+    assert source.book.find(alice, NOW) is kept
+    assert source.book.find(bob, NOW) is not None
+    file.write_text("this is no line")
+    source.refresh()
+    assert source.book.find(bob, NOW) is not None
+    file.unlink()
+    source.refresh()
+    assert source.book.find(bob, NOW) is not None
+    assert not kept.revoked.is_set()
+    file.write_text(two.line())
+    source.refresh()
+    assert source.book.find(alice, NOW) is None
+    assert kept.revoked.is_set()
 
 
 def test_lifetimes_have_units() -> None:

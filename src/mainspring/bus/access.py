@@ -43,15 +43,22 @@ MEMORY: Final = 10_000  # answers that are remembered at once, by a list and of 
 class Caller:
     """Someone who asks from outside. `scopes` is None where no tokens are configured: then `agent` is only claimed."""
 
-    __slots__ = ("agent", "expires_ms", "headers", "scopes", "sealed", "sid")
+    __slots__ = ("agent", "expires_ms", "headers", "revoked", "scopes", "sealed", "sid")
 
     def __init__(
-        self, agent: str | None = None, *, sid: str = "", scopes: Scopes | None = None, expires_ms: int = 0
+        self,
+        agent: str | None = None,
+        *,
+        sid: str = "",
+        scopes: Scopes | None = None,
+        expires_ms: int = 0,
+        revoked: asyncio.Event | None = None,
     ) -> None:
         self.agent = agent
         self.sid = sid
         self.scopes = scopes
         self.expires_ms = expires_ms
+        self.revoked = revoked  # set when the token is no longer valid
         self.headers: dict[str, str] = {}  # what the events of this caller carry
         self.sealed = b""  # the same as the text of JSON members
         if scopes is not None:
@@ -156,8 +163,8 @@ class Access:
     def _check_scopes(self, caller: Caller, action: Action, topic: str, origin: str) -> None:
         if caller.scopes is None:
             return
-        if 0 < caller.expires_ms <= self._clock.wall_ms():
-            raise Forbidden("the token has expired", remedy="connect with a new one")
+        if 0 < caller.expires_ms <= self._clock.wall_ms() or (caller.revoked is not None and caller.revoked.is_set()):
+            raise Forbidden("the token is no longer valid", remedy="connect with a new one")
         if not caller.scopes.allow(action, origin):
             raise _refused(caller.agent, action, topic, f"use a token with the scope {action}:{origin}")
 

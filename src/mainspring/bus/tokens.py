@@ -13,9 +13,12 @@ A line is words with spaces between: the agent, the hash, scopes, and optionally
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
+import logging
+import os
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -25,6 +28,8 @@ from typing import Final
 from mainspring.bus.errors import BadFrame
 from mainspring.bus.patterns import NameSet
 from mainspring.errors import SettingError
+
+logger = logging.getLogger("mainspring.bus.access")
 
 PREFIX: Final = "ms_"
 SECRET_BYTES: Final = 32
@@ -84,15 +89,16 @@ class Scopes:
 
 
 class Token:
-    """One line, read."""
+    """One line, read. `revoked` is set when the line is gone: whatever lasts with this token must end then."""
 
-    __slots__ = ("agent", "digest", "expires_ms", "scopes")
+    __slots__ = ("agent", "digest", "expires_ms", "revoked", "scopes")
 
     def __init__(self, agent: str, digest: bytes, scopes: Scopes, expires_ms: int = 0) -> None:
         self.agent = agent
         self.digest = digest
         self.scopes = scopes
         self.expires_ms = expires_ms
+        self.revoked = asyncio.Event()
 
     @property
     def id(self) -> str:
@@ -166,6 +172,51 @@ class TokenBook:
             if hmac.compare_digest(token.digest, digest) and not token.expired(wall_ms):
                 found = token
         return found
+
+
+class TokenSource:
+    """The tokens of the settings, and of a file that may change while the node runs.
+
+    A line that is taken out of the file ends what its token holds open; a new one is accepted from then on. A file that
+    cannot be read or understood changes nothing and is reported, once.
+    """
+
+    def __init__(self, lines: Iterable[str], file: str = "") -> None:
+        """Raises BadToken."""
+        self._lines = tuple(lines)
+        self._file = file
+        self._seen = self._signature()
+        self.book = read_tokens(self._lines, file)
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether there is a file that may change."""
+        return bool(self._file)
+
+    def refresh(self) -> None:
+        """Look at the file, and read it again if it is not the one of before."""
+        signature = self._signature()
+        if signature == self._seen:
+            return
+        self._seen = signature
+        try:
+            read = read_tokens(self._lines, self._file)
+        except BadToken as error:
+            logger.error("the tokens stay as they were: %s", error)
+            return
+        known = {token.line(): token for token in self.book.tokens}
+        kept = [known.pop(token.line(), token) for token in read.tokens]
+        self.book = TokenBook(kept)
+        for token in known.values():
+            token.revoked.set()
+        logger.info("%d tokens from now on, %d are no longer valid", len(kept), len(known))
+
+    def _signature(self) -> tuple[int, ...] | None:
+        try:
+            found = os.stat(self._file)
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def read_tokens(lines: Iterable[str], file: str = "") -> TokenBook:

@@ -38,7 +38,7 @@ from mainspring.wire.http_openapi import build_document
 from mainspring.wire.http_problem import problems
 from mainspring.wire.http_query import check_names
 from mainspring.wire.http_table import JSON, PATH_PARAMETERS, Answer, Content, Operation
-from mainspring.wire.http_tokens import expiry
+from mainspring.wire.http_tokens import while_valid
 
 
 async def _show_openapi(_face: Face, _: web.Request) -> web.StreamResponse:
@@ -156,12 +156,14 @@ def _handler(face: Face, operation: Operation) -> Any:
         if not operation.needs_token:
             return await operation.handler(face, request)
         caller = await face.identify(request)
+        if not operation.lasts:
+            return await operation.handler(face, request)
 
         async def end() -> None:
             if request.transport is not None:
                 request.transport.abort()
 
-        async with expiry(caller, face.bus.clock, end):
+        async with while_valid(caller, face.bus.clock, end):
             return await operation.handler(face, request)
 
     return handle

@@ -146,5 +146,6 @@ OPERATIONS: Final = (
             ),
         ),
         errors=(400, 404),
+        lasts=True,
     ),
 )

@@ -72,6 +72,7 @@ class Operation:
     body_required: bool = True
     errors: tuple[int, ...] = ()
     needs_token: bool = True  # on a node that has tokens
+    lasts: bool = False  # the answer goes on until somebody ends it
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from aiohttp import hdrs, web
 
 from mainspring.bus import Caller, Who
-from mainspring.bus.tokens import TokenBook
+from mainspring.bus.tokens import TokenSource
 from mainspring.loop import Clock
 from mainspring.wire.http_problem import HttpProblem
 
@@ -34,8 +34,8 @@ _CALLER: Final = web.RequestKey("caller", Caller)
 class TokenDoor:
     """Gives the Caller of a request, or refuses it with 401."""
 
-    def __init__(self, book: TokenBook, clock: Clock, new_id: Callable[[], str]) -> None:
-        self._book = book
+    def __init__(self, source: TokenSource, clock: Clock, new_id: Callable[[], str]) -> None:
+        self._source = source
         self._clock = clock
         self._new_id = new_id
 
@@ -46,13 +46,13 @@ class TokenDoor:
         text = _presented(request)
         if text is None:
             raise _unauthorized("This node wants a token.", 'Bearer realm="mainspring"')
-        token = self._book.find(text, self._clock.wall_ms()) if len(text) <= MAX_TOKEN else None
+        token = self._source.book.find(text, self._clock.wall_ms()) if len(text) <= MAX_TOKEN else None
         if token is None:
             raise _unauthorized(
                 "The token is not known here, or has expired.", 'Bearer realm="mainspring", error="invalid_token"'
             )
         sid = self._new_id().replace("-", "")[-SID_DIGITS:]
-        caller = Caller(token.agent, sid=sid, scopes=token.scopes, expires_ms=token.expires_ms)
+        caller = Caller(token.agent, sid=sid, scopes=token.scopes, expires_ms=token.expires_ms, revoked=token.revoked)
         request[_CALLER] = caller
         return caller
 
@@ -106,15 +106,20 @@ def _unauthorized(message: str, challenge: str) -> HttpProblem:
 
 
 @asynccontextmanager
-async def expiry(caller: Who, clock: Clock, end: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Call `end` when the caller's token expires within this block: what lasts must not outlast the token."""
-    if not isinstance(caller, Caller) or not caller.expires_ms:
+async def while_valid(caller: Who, clock: Clock, end: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Call `end` when the caller's token expires or is taken away within this block: what lasts must not outlast it."""
+    if not isinstance(caller, Caller) or caller.revoked is None:
         yield
         return
+    revoked = caller.revoked
 
     async def watch() -> None:
-        while (left_ms := caller.expires_ms - clock.wall_ms()) > 0:  # noqa: ASYNC110 (the wall clock may be set)
-            await asyncio.sleep(min(left_ms / 1000, FURTHEST_S))
+        while not revoked.is_set():
+            left_s = (caller.expires_ms - clock.wall_ms()) / 1000 if caller.expires_ms else FURTHEST_S
+            if left_s <= 0:
+                break
+            with suppress(TimeoutError):
+                await asyncio.wait_for(revoked.wait(), min(left_s, FURTHEST_S))
         ending.set()
         await end()
 

@@ -20,11 +20,11 @@ from typing import Final
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from mainspring.bus import BadFrame, Bus, LimitReached, Session
+from mainspring.bus import BadFrame, Bus, LimitReached, Session, Who
 from mainspring.settings import Settings
 from mainspring.wire.http_access import Identify
 from mainspring.wire.http_problem import Handler
-from mainspring.wire.http_tokens import chosen_protocol, expiry
+from mainspring.wire.http_tokens import chosen_protocol, while_valid
 
 HOPELESS: Final = (
     16  # times the limit: unsent bytes before reading stops, and the size of a frame that ends a connection
@@ -61,22 +61,25 @@ class WebSocketFace:
                 f"the node has {len(self._open)} connections, as many as it may",
                 remedy="try again later, or raise max_connections",
             )
-        await socket.prepare(request)
-        transport = request.transport
-        if transport is None:
-            return socket
+        self._open.add(socket)
+        try:
+            await socket.prepare(request)
+            if request.transport is not None:
+                await self._serve(socket, request.transport, caller)
+        finally:
+            self._open.discard(socket)
+        return socket
+
+    async def _serve(self, socket: web.WebSocketResponse[bool], transport: asyncio.Transport, caller: Who) -> None:
         outlet = Outlet(transport, self._settings.send_buffer_bytes)
         session = self._bus.open_session(caller, outlet.send)
         outlet.session = session
-        self._open.add(socket)
         try:
-            async with expiry(caller, self._bus.clock, lambda: _tell_expired(socket)):
+            async with while_valid(caller, self._bus.clock, lambda: _tell_invalid(socket)):
                 await _read(socket, session, outlet)
         finally:
-            self._open.discard(socket)
             outlet.close()
             session.close()
-        return socket
 
     async def close_all(self) -> None:
         """The node stops: tell every peer to go away."""
@@ -108,8 +111,8 @@ def add_websocket(
     return face
 
 
-async def _tell_expired(socket: web.WebSocketResponse[bool]) -> None:
-    await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"the token has expired")
+async def _tell_invalid(socket: web.WebSocketResponse[bool]) -> None:
+    await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"the token is no longer valid")
 
 
 async def _read(socket: web.WebSocketResponse[bool], session: Session, outlet: Outlet) -> None:
