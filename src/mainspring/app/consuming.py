@@ -26,8 +26,9 @@ from mainspring.bus.position import Position
 from mainspring.bus.tails import ReadyEvent
 from mainspring.errors import MainspringError
 from mainspring.kernel import Kernel
-from mainspring.kernel.lineage import lineage_headers
+from mainspring.kernel.lineage import CORRELATION, lineage_headers
 from mainspring.log import Log
+from mainspring.logs import handling
 from mainspring.loop import Loop
 from mainspring.message import encode_data, validation_text
 from mainspring.runs import Runtime
@@ -150,6 +151,7 @@ class Consuming:
     def _event(self, work: _Work, position: Position, ready: ReadyEvent, attempt: int) -> Event[Any]:
         envelope = _decode_envelope(ready.envelope)
         note_event(self.kernel, self.declared.topic, envelope.id, ready.ts, envelope.headers)
+        handling.set((envelope.id, (envelope.headers or {}).get(CORRELATION)))
         return Event(
             work,
             topic=self.declared.topic,

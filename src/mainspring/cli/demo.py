@@ -22,9 +22,9 @@ import typer
 
 from mainspring.app import App
 from mainspring.cli.ending import INTERRUPTED, ends_cleanly
-from mainspring.cli.process import configure_logging
 from mainspring.cli.showing import JsonOption, note, paint, say, say_json
 from mainspring.client import Client, Closed, Event, connect
+from mainspring.logs import configure_logging
 from mainspring.loop import new_event_loop
 from mainspring.node import Node
 from mainspring.runs import Effect, Runtime, Sleep, resume

@@ -6,49 +6,20 @@ The node itself knows nothing of processes; everything that only makes sense onc
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import signal
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 
-from mainspring.errors import BootError, MainspringError
+from mainspring.errors import MainspringError
+from mainspring.logs import configure_logging
 from mainspring.loop import MonotonicClock, new_event_loop
 from mainspring.message import Message, Metadata, counted_ids, encode_data, encode_line
 from mainspring.node import Node
 from mainspring.settings import Settings
 
 logger = logging.getLogger("mainspring")
-
-
-class JsonLines(logging.Formatter):
-    """One JSON object a line, for machines that collect logs."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        entry: dict[str, object] = {
-            "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        entry |= getattr(record, "fields", {})
-        if record.exc_info:
-            entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry)
-
-
-def configure_logging(settings: Settings) -> None:
-    levels = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-    if settings.log_level not in levels:
-        raise BootError(f"log_level is {settings.log_level!r}", remedy=f"write one of: {', '.join(levels)}")
-    if settings.log_format not in ("text", "json"):
-        raise BootError(f"log_format is {settings.log_format!r}", remedy="write text or json")
-    handler = logging.StreamHandler(sys.stderr)
-    text = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    handler.setFormatter(JsonLines() if settings.log_format == "json" else text)
-    logging.basicConfig(level=levels[settings.log_level], handlers=[handler], force=True)
 
 
 def say(line: bytes) -> None:

@@ -20,6 +20,7 @@ from mainspring.kernel.blob import Blob
 from mainspring.kernel.context import Context
 from mainspring.kernel.faults import Fail, said
 from mainspring.kernel.pending import Mail
+from mainspring.logs import handling
 
 if TYPE_CHECKING:
     from mainspring.kernel.supervisor import HandlerSlot
@@ -233,6 +234,8 @@ class HandlerActor(Mailbox):
         """Begin to handle a mail: what its function returned, perhaps to be awaited."""
         function = mail.contract.function
         assert function is not None
+        metadata = mail.message.metadata
+        handling.set((metadata.id, metadata.correlation))
         return function(mail.value, Context(self._port, mail.message, mail.origin))
 
     def _encoded(self, mail: Mail, result: Any) -> Any:
