@@ -57,7 +57,7 @@ def make_celery() -> Any:
         worker_hijack_root_logger=False,
     )
 
-    @made.task(name="nothing")  # type: ignore[untyped-decorator]
+    @made.task(name="nothing", shared=False)  # type: ignore[untyped-decorator]
     def nothing(_: int) -> None:
         ran()
 
