@@ -174,6 +174,7 @@ class Core:
             random=self._source,
             lease_ms=settings.runs_lease_ms,
             recovery_ms=settings.runs_recovery_ms,
+            retention_ms=settings.runs_retention_ms or None,
             # Its thread measures real time, which a virtual clock knows nothing of.
             slow_step_ms=None if isinstance(self.clock, VirtualClock) else settings.slow_turn_ms,
         )

@@ -101,6 +101,12 @@ class Settings:
     runs_recovery_ms: int = setting(
         5_000, "How often the lease is renewed and runs of nodes that are gone are taken.", unit="ms", least=100
     )
+    runs_retention_ms: int = setting(
+        0,
+        "How long a finished run and its journal are kept. 0: for ever, because ids must not be forgotten unasked.",
+        unit="ms",
+        least=0,
+    )
 
     # Beats
     beat_interval_ms: int = setting(0, "Time between two beats. 0: a beat whenever there is work.", unit="ms", least=0)
