@@ -86,3 +86,17 @@ def test_a_run_survives_the_death_of_its_node(tmp_path: Path) -> None:
             ["order-2", "cancelled"],
         ]
     assert (tmp_path / "charged").read_text() == "order-1#00000000\n"
+
+
+def test_a_node_forgets_finished_runs_when_told_to(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(APP)
+    env = {"MAINSPRING_RUNS_RETENTION_MS": "1", "MAINSPRING_RUNS_RECOVERY_MS": "100"}
+    with serving(tmp_path, "shop:app", engine="sqlite", env=env) as node:
+        invoke(node.kernel_socket, "start", "checkout", "1900", "--id", "busy")
+        invoke(node.kernel_socket, "start", "checkout", "1900", "--id", "done")
+        invoke(node.kernel_socket, "cancel", "done")
+        wire = Wire(node.kernel_socket)
+        while (answer := wire.ask("query", "Run.Outcome", {"id": "done"}))["kind"] == "reply":
+            assert answer["data"]["state"] == "cancelled"
+        assert answer["data"]["code"] == 404
+        assert state_of(node.kernel_socket, "busy")["state"] == "running"
