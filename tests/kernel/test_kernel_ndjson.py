@@ -22,7 +22,7 @@ from mainspring import App, Fail
 from mainspring.errors import BootError
 from mainspring.loop import VirtualClock
 from mainspring.wire import ndjson
-from mainspring.wire.ndjson import MAX_LINE_BYTES, TOO_LONG, Lines, NdjsonServer
+from mainspring.wire.ndjson import MAX_LINE_BYTES, MAX_OPEN_BYTES, TOO_LONG, Lines, NdjsonServer
 from mainspring.wire.unix_socket import listen_at
 
 
@@ -521,3 +521,26 @@ async def test_an_event_with_spaces_between_its_parts_is_streamed_as_one_compact
         await client.fence()
         [line] = [raw for raw in client.raw if b"Odd.One" in raw]
         assert b'"data":{"a":[1.0,1e400,"x  y"]},' in line
+
+
+@virtual
+async def test_a_client_cannot_fill_the_memory_through_an_actor_that_is_stuck(clock: VirtualClock) -> None:
+    """Checklist 107: what is open is bounded in bytes too, and all of it is answered in the end."""
+    app = App("stuck")
+    go = asyncio.Event()
+
+    @app.command("Stuck.Do")
+    async def do(data: str, ctx: Any) -> int:
+        await go.wait()
+        return len(data)
+
+    async with served(app, clock) as site:
+        client = await site.connect()
+        client.send(*(command("Stuck.Do", "x" * 15_000, id=str(n)) for n in range(3_000)))
+        other = await site.connect()
+        for _ in range(300):
+            await other.fence()
+        held = sum(len(bytes(mail.message.raw)) for mail in site.kernel.exchange.pending)
+        assert MAX_OPEN_BYTES <= held < 3 * MAX_OPEN_BYTES
+        go.set()
+        assert [(await client.line())["metadata"]["causation"] for _ in range(3_000)] == [str(n) for n in range(3_000)]

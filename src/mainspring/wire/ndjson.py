@@ -25,6 +25,8 @@ from mainspring.wire.unix_socket import BACKLOG, listen_at
 MAX_LINE_BYTES: Final = 16_384  # without its LF on the way in, with it on the way out
 TOO_LONG: Final = "Message exceeds maximum line length of 16KB"
 MAX_OPEN: Final = 4_096  # messages of one connection that are not finished; more than any client can follow
+MAX_OPEN_BYTES: Final = 8 << 20  # data of those messages: what one client can make a stuck actor keep in memory
+_UNCOUNTED: Final = 256  # messages before that is looked at, and then whenever they have doubled
 WRITE_HIGH_BYTES: Final = 256 << 10  # unread answers of one client before it is read no further
 _BLANK: Final = b" \t\r"
 
@@ -149,6 +151,7 @@ class Connection(LineOrigin, asyncio.Protocol):
         self._waiting: deque[bytes | None] = deque()
         self._outgoing: list[bytes] = []
         self._flush_planned = False
+        self._allowed = _UNCOUNTED
         self._write_full = False
         self._reading = True
         self._ended = False
@@ -197,7 +200,9 @@ class Connection(LineOrigin, asyncio.Protocol):
     def _serve(self) -> None:
         """Take lines while the peer keeps up; read from it only when all of them are taken."""
         waiting = self._waiting
-        while waiting and not self._write_full and self.unfinished < MAX_OPEN:
+        if not self.unfinished:
+            self._allowed = _UNCOUNTED
+        while waiting and not self._write_full and (self.unfinished < self._allowed or self._may_open_more()):
             self.take(waiting.popleft())
         read = not waiting and not self._write_full
         if read is not self._reading and not self._ended and not self.gone:
@@ -207,6 +212,15 @@ class Connection(LineOrigin, asyncio.Protocol):
             else:
                 self._transport.pause_reading()
         self._close_when_done()
+
+    def _may_open_more(self) -> bool:
+        """Whether what is open leaves room. Looked at now and then: lines are short as a rule, and counting costs."""
+        held = sum(len(bytes(mail.message.raw)) for mail in self.open.values())
+        if held < MAX_OPEN_BYTES and self.unfinished < MAX_OPEN:
+            self._allowed = min(MAX_OPEN, 2 * self.unfinished)
+            return True
+        self._allowed = self.unfinished  # one more for each that is finished
+        return False
 
     def progressed(self) -> None:
         if self._waiting:
