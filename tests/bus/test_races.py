@@ -114,3 +114,23 @@ async def test_a_batch_that_can_never_fit_the_rate_says_so(world: World) -> None
 async def test_a_number_too_large_to_hash_is_a_bad_frame(world: World) -> None:
     frame = '{"type":"PUBLISH","topic":"t","payload":1e999,"payload_sha256":"00"}'
     assert (await world.connect().ask(frame))["code"] == "bad_frame"
+
+
+@in_virtual_time()
+async def test_a_sticky_event_given_back_with_a_delay_returns_although_its_successor_was_parked(world: World) -> None:
+    peer = world.connect()
+    for key in ("a", "b", "a", "b", "b"):
+        await peer.publish("t", key, key=key)
+    await peer.subscribe("t", "g", sticky=True, max_inflight=2, ack="each")
+    assert await peer.offsets() == [1, 2]
+    peer.nack("t", "g", 1, delay_ms=200)
+    peer.ack("t", "g", 2)
+    seen = [2]
+    for _ in range(20):
+        await asyncio.sleep(0.1)
+        for offset in await peer.offsets():
+            seen.append(offset)
+            peer.ack("t", "g", offset)
+    assert sorted(seen) == [1, 2, 3, 4, 5]
+    assert seen.index(1) < seen.index(3), "the order of key a"
+    assert [offset for offset in seen if offset in (2, 4, 5)] == [2, 4, 5], "the order of key b"

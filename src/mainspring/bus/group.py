@@ -469,7 +469,9 @@ class Group:
                 self._close(position, event)
                 self._host.changed(self, position)
                 continue
-            member = None if ready.key in stuck else chooser.choose(ready, event)
+            # An event the others of its key wait for goes first, also when it was parked behind one of them.
+            held_back = ready.key in stuck and not event.holds_key
+            member = None if held_back else chooser.choose(ready, event)
             if member is None:
                 kept.append((position, ready, event))
                 if ready.key is not None and chooser.owners.active:
