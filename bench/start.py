@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-ROUNDS = 7
+ROUNDS = 9
 
 BARE = """
 import sys
