@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import Dashboard, Opener
+from dashboard_site import Dashboard, Opener
 from playwright.sync_api import expect
 
 VIEWS = ("", "topics", "topics/orders", "events?topic=orders", "groups/orders/packing", "deadletters/payments")
@@ -13,7 +13,10 @@ PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobil
 
 def focused(page: Dashboard) -> str:
     said = page.page.evaluate(
-        "() => document.activeElement.getAttribute('aria-label') || document.activeElement.textContent.trim() || document.activeElement.id"
+        """() => {
+            const here = document.activeElement;
+            return here.getAttribute("aria-label") || here.textContent.trim() || here.id;
+        }"""
     )
     return str(said)
 
@@ -34,7 +37,13 @@ def test_the_first_stop_skips_to_the_content(shop: str, dashboard: Opener) -> No
 
 def test_letters_go_to_views_and_do_nothing_while_one_types(shop: str, dashboard: Opener) -> None:
     page = dashboard(shop)
-    for keys, heading in (("gt", "Topics"), ("gk", "Kernel"), ("gb", "Beats"), ("gd", "Dead letters"), ("go", "Overview")):
+    for keys, heading in (
+        ("gt", "Topics"),
+        ("gk", "Kernel"),
+        ("gb", "Beats"),
+        ("gd", "Dead letters"),
+        ("go", "Overview"),
+    ):
         page.page.keyboard.type(keys)
         page.page.get_by_role("heading", name=heading, exact=True, level=1).wait_for()
     page.page.keyboard.type("gt")
@@ -80,9 +89,10 @@ def test_everything_that_takes_input_has_a_name(shop: str, dashboard: Opener) ->
         page.open(view)
         page.page.wait_for_timeout(150)
         nameless = page.page.evaluate(
-            """() => [...document.querySelectorAll("input, select, textarea, button, a, [role=grid], [role=tree], canvas[role=img]")]
+            """() => [...document.querySelectorAll("input, select, textarea, button, a, [role=grid], [role=tree], canvas")]
                 .filter((each) => each.offsetParent && !each.closest("[aria-hidden=true]"))
-                .filter((each) => !(each.getAttribute("aria-label") || each.textContent.trim() || each.labels?.length))
+                .filter((each) => !(each.getAttribute("aria-label") || each.textContent.trim()))
+                .filter((each) => !each.labels?.length)
                 .map((each) => each.outerHTML.slice(0, 120))"""
         )
         assert nameless == [], view
@@ -124,6 +134,8 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(shop: str, dashboard: Opene
 def test_on_a_phone_an_event_is_opened_by_touch(shop: str, dashboard: Opener) -> None:
     page = dashboard(shop, "events?topic=orders", **PHONE)
     page.rows("Events").nth(2).tap()
-    page.page.locator(".detail").get_by_text('"currency"').or_(page.page.locator(".detail").get_by_text('"total"')).first.wait_for()
+    page.page.locator(".detail").get_by_text('"currency"').or_(
+        page.page.locator(".detail").get_by_text('"total"')
+    ).first.wait_for()
     page.button("Close").tap()
     expect(page.page.locator(".detail")).to_have_count(0)

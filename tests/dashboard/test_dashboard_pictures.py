@@ -9,13 +9,14 @@ import asyncio
 import json
 import os
 import random
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Dashboard, Opener, serving, url_of
-from day import Packer, Shop, order, spend
+from dashboard_site import Dashboard, Opener, serving, url_of
 from playwright.sync_api import expect
+from shop_day import Packer, Shop, order, spend
 
 FOR_THE_DOCS = os.environ.get("MAINSPRING_PICTURES") == "1"
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "images"
@@ -58,15 +59,13 @@ async def be_busy(url: str, seconds: float) -> None:
 
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    import threading
-
     interval = "2000" if FOR_THE_DOCS else "200"
     with serving(tmp_path_factory.mktemp("busy"), MAINSPRING_METRICS_INTERVAL_MS=interval) as node:
         url = url_of(node)
 
         def live() -> None:
             asyncio.run(spend(url))
-            asyncio.run(be_busy(url, BUSY_S + (25 if FOR_THE_DOCS else 0)))
+            asyncio.run(be_busy(url, BUSY_S + (50 if FOR_THE_DOCS else 0)))
 
         work = threading.Thread(target=live)
         work.start()
@@ -106,7 +105,7 @@ def test_a_run(busy: str, dashboard: Opener, tmp_path: Path) -> None:
 
 def test_a_causation_tree(busy: str, dashboard: Opener, tmp_path: Path) -> None:
     page = dashboard(busy, "trace", **SCREEN)
-    page.page.get_by_label("Message").fill("Order.Place")
+    page.page.get_by_label("Message", exact=True).fill("Order.Place")
     page.button("Find").click()
     page.rows("Messages that passed lately").filter(has_text="Order.Placed").first.click()
     expect(page.page.get_by_role("treeitem")).not_to_have_count(0)

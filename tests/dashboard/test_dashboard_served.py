@@ -77,7 +77,9 @@ def test_the_files_name_no_foreign_address_and_build_no_markup() -> None:
         text = path.read_text(encoding="utf-8")
         addresses = [found for found in re.findall(r"https?://[\w.]+", text) if found != "http://www.w3.org"]
         assert addresses == [], path
-        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", text), path
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", text), (
+            path
+        )
 
 
 def test_colours_can_be_read_in_light_and_dark() -> None:

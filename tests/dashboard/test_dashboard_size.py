@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from conftest import Opener, serving, url_of
-from day import Shop, aside
+from dashboard_site import Opener, serving, url_of
 from playwright.sync_api import expect
+from shop_day import Shop, aside
 
 TOPICS = 1_000
 EVENTS = 100_000

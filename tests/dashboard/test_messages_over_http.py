@@ -7,7 +7,7 @@ import socket
 from typing import Any
 
 import pytest
-from test_dashboard_access import call
+from dashboard_site import call
 
 
 def send(url: str, kind: str, type: str, data: Any = None, **more: Any) -> tuple[int, Any]:
@@ -75,7 +75,12 @@ def test_a_foreign_page_cannot_send_messages(shop: str) -> None:
     body = b'{"kind":"command","type":"Syscall.Shutdown"}'
     for origin, kind in ((b"http://evil.example", b"application/json"), (None, b"text/plain")):
         with socket.create_connection((host, int(port))) as peer:
-            head = [b"POST /messages HTTP/1.1", b"Host: " + host.encode(), b"Content-Type: " + kind, b"Connection: close"]
+            head = [
+                b"POST /messages HTTP/1.1",
+                b"Host: " + host.encode(),
+                b"Content-Type: " + kind,
+                b"Connection: close",
+            ]
             head += [b"Content-Length: %d" % len(body), *([b"Origin: " + origin] if origin else [])]
             peer.sendall(b"\r\n".join(head) + b"\r\n\r\n" + body)
             status = int(peer.makefile("rb").readline().split()[1])
@@ -125,7 +130,13 @@ def test_leases_say_what_is_held_and_until_when(shop: str) -> None:
 
 def test_rights_are_told_before_they_are_needed(shop: str) -> None:
     _, rights = call(shop, "/topics/orders/rights")
-    assert rights == {"topic": "orders", "publish": True, "subscribe": True, "publishRefusal": "", "subscribeRefusal": ""}
+    assert rights == {
+        "topic": "orders",
+        "publish": True,
+        "subscribe": True,
+        "publishRefusal": "",
+        "subscribeRefusal": "",
+    }
     _, rights = call(shop, "/topics/system.bus.audit/rights")
     assert (rights["publish"], rights["subscribe"]) == (False, True)
     assert "written by the node only" in rights["publishRefusal"]

@@ -39,7 +39,7 @@ export class Chart {
   draw(points, now) {
     const longest = this.longestMs;
     const known = points.length ? now - points[0].t : 0;
-    this.windowMs = Math.min(longest, Math.max(SHORTEST_MS, Math.ceil(known / 60_000) * 60_000));
+    this.windowMs = Math.min(longest, Math.max(SHORTEST_MS, Math.ceil(known / 30_000) * 30_000));
     const from = now - this.windowMs;
     const first = points.findIndex((point) => point.t >= from);
     this.points = first < 0 ? [] : points.slice(Math.max(0, first - 1));
