@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from mainspring.app import App as App
     from mainspring.app import Event as Event
+    from mainspring.client import Client as Client
+    from mainspring.client import SyncClient as SyncClient
+    from mainspring.client import connect as connect
+    from mainspring.client.tasks import TaskQueue as TaskQueue
     from mainspring.errors import MainspringError as MainspringError
     from mainspring.kernel import Blob as Blob
     from mainspring.kernel import Context as Context
@@ -33,6 +37,7 @@ _HOMES: Final = {
     "App": "mainspring.app",
     "Ask": "mainspring.runs",
     "Blob": "mainspring.kernel",
+    "Client": "mainspring.client",
     "Context": "mainspring.kernel",
     "Effect": "mainspring.runs",
     "Event": "mainspring.app",
@@ -43,8 +48,11 @@ _HOMES: Final = {
     "RestartPolicy": "mainspring.kernel",
     "Sleep": "mainspring.runs",
     "Spawn": "mainspring.runs",
+    "SyncClient": "mainspring.client",
+    "TaskQueue": "mainspring.client.tasks",
     "WaitEvent": "mainspring.runs",
     "WaitSignal": "mainspring.runs",
+    "connect": "mainspring.client",
     "end": "mainspring.runs",
     "resume": "mainspring.runs",
     "tail": "mainspring.runs",
@@ -54,6 +62,7 @@ __all__ = [
     "App",
     "Ask",
     "Blob",
+    "Client",
     "Context",
     "Effect",
     "Event",
@@ -64,8 +73,11 @@ __all__ = [
     "RestartPolicy",
     "Sleep",
     "Spawn",
+    "SyncClient",
+    "TaskQueue",
     "WaitEvent",
     "WaitSignal",
+    "connect",
     "end",
     "resume",
     "tail",
