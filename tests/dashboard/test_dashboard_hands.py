@@ -89,7 +89,8 @@ def test_everything_that_takes_input_has_a_name(shop: str, dashboard: Opener) ->
         page.open(view)
         page.page.wait_for_timeout(150)
         nameless = page.page.evaluate(
-            """() => [...document.querySelectorAll("input, select, textarea, button, a, [role=grid], [role=tree], canvas")]
+            """() => [...document.querySelectorAll("input, select, textarea, button, a, canvas, [role]")]
+                .filter((each) => !["row", "rowgroup", "gridcell", "columnheader", "status"].includes(each.role))
                 .filter((each) => each.offsetParent && !each.closest("[aria-hidden=true]"))
                 .filter((each) => !(each.getAttribute("aria-label") || each.textContent.trim()))
                 .filter((each) => !each.labels?.length)
