@@ -66,3 +66,8 @@ def test_a_bad_setting_is_two_lines_not_a_traceback(tmp_path: Path) -> None:
     first, second = said.stderr.splitlines()
     assert first == "mainspring: unknown setting MAINSPRING_ENGIN in the environment"
     assert "MAINSPRING_ENGINE" in second
+
+
+def test_the_reference_page_of_the_settings_is_the_one_the_code_makes() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "reference" / "settings.md"
+    assert page.read_text(encoding="utf-8") == mainspring("settings", "--markdown").stdout

@@ -11,6 +11,18 @@ import typer
 
 from mainspring.settings import FILE_NAME, Loaded, describe, load
 
+PAGE_HEAD = (
+    "# Settings",
+    "",
+    "A flag of `mainspring serve` beats the environment, the environment beats the file (`mainspring.toml` in the working",
+    "directory, or the one `--config` or `MAINSPRING_CONFIG` names), the file beats the default. A name nobody knows and a",
+    "value that does not fit are errors. `mainspring settings` shows the values in force and where each came from;",
+    "`mainspring settings --markdown` made this page.",
+    "",
+    "| setting | type | default | unit | environment | what it does |",
+    "|---|---|---|---|---|---|",
+)
+
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", help=f"TOML file with settings. Default: ./{FILE_NAME} when it exists.")
 ]
@@ -30,11 +42,30 @@ def load_all(config: Path | None = None, **flags: object) -> Loaded:
     return load(flags, os.environ, find_file(config))
 
 
+def page() -> str:
+    """The reference page of the settings."""
+    rows = [
+        f"| `{one.name}` | {one.type} | `{_shown(one.default)}` | {one.unit} | `{one.env}` | {one.help} |"
+        for one in describe()
+    ]
+    return "\n".join([*PAGE_HEAD, *rows, ""])
+
+
+def _shown(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
 def settings(
     config: ConfigOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per setting.")] = False,
+    as_page: Annotated[
+        bool, typer.Option("--markdown", help="The reference page: names and defaults, no values.")
+    ] = False,
 ) -> None:
     """Show every setting with its value, where it came from, its environment name and what it does."""
+    if as_page:
+        typer.echo(page(), nl=False)
+        return
     loaded = load_all(config)
     rows = [
         {
@@ -58,7 +89,7 @@ def settings(
 
     table = Table("setting", "value", "from", "environment", "what it does", box=None, pad_edge=False)
     for row in rows:
-        value = ", ".join(row["value"]) if isinstance(row["value"], tuple) else str(row["value"])
+        value = _shown(row["value"])
         unit = f" {row['unit']}" if row["unit"] and value else ""
         table.add_row(str(row["name"]), value + unit, str(row["source"]), str(row["env"]), str(row["help"]))
     Console().print(table)
