@@ -205,6 +205,7 @@ def test_a_message_can_be_sent_and_its_answer_is_shown(shop: str, dashboard: Ope
     said = tree.get_by_role("treeitem").all_inner_texts()
     assert [text for text in said if "Stock.Reserve" in text]
     assert [text for text in said if "Order.Placed" in text]
+    assert [text for text in said if text.startswith("event") and "orders" in text]  # what it stored in the topic
     tree.get_by_role("treeitem").first.focus()
     page.page.keyboard.press("ArrowDown")
     assert page.page.evaluate("document.activeElement.getAttribute('aria-level')") == "2"

@@ -1,8 +1,8 @@
 """The dashboard: a web page of the node, at `/` of the port that also speaks WebSocket there.
 
-Its files are part of the package and are read once, when the node starts, so a request never touches the disk and can
-never name a file that is not one of them. Everybody may load them, because nothing in them is secret: what the page
-shows it asks for like any other client, with the token its reader gave it.
+Its files are part of the package and are read once, when the first of them is asked for: a node nobody looks at does
+not pay for them, and a request can never name a file that is not one of them. Everybody may load them, because nothing
+in them is secret: what the page shows it asks for like any other client, with the token its reader gave it.
 
 The page may load and run only what the node itself serves, holds no script or style of its own, and may not be framed.
 Texts from payloads reach it only as text: the browser is told to refuse everything else (`trusted-types 'none'`).
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from dataclasses import dataclass
+from functools import cached_property
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Final
@@ -55,21 +55,27 @@ GUARDS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class Asset:
-    """One file, ready to be sent; `packed` is the same compressed."""
+    """One file, ready to be sent."""
 
-    body: bytes
-    packed: bytes
-    content_type: str
-    etag: str
+    def __init__(self, body: bytes, content_type: str) -> None:
+        self.body = body
+        self.content_type = content_type
+        # Weak: the compressed form has other bytes and is the same file.
+        self.etag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
+
+    @cached_property
+    def packed(self) -> bytes:
+        """The same compressed; done once, for the first browser that understands it."""
+        return gzip.compress(self.body, mtime=0)
 
 
 class Dashboard:
     """The files of the page. `page` answers `/`, `file` everything below `/dashboard/`."""
 
-    def __init__(self) -> None:
-        self._assets = dict(_read(files("mainspring") / "dashboard", ""))
+    @cached_property
+    def _assets(self) -> dict[str, Asset]:
+        return dict(_read(files("mainspring") / "dashboard", ""))
 
     def add_to(self, app: web.Application) -> None:
         """Serve the files; the page itself is served by whoever owns `/`."""
@@ -113,10 +119,7 @@ def _read(folder: Traversable, prefix: str) -> list[tuple[str, Asset]]:
         if entry.is_dir():
             found.extend(_read(entry, f"{name}/"))
         elif (kind := CONTENT_TYPES.get("." + entry.name.rpartition(".")[2])) is not None:
-            body = entry.read_bytes()
-            # Weak: the compressed form has other bytes and is the same file.
-            etag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
-            found.append((name, Asset(body, gzip.compress(body, mtime=0), kind, etag)))
+            found.append((name, Asset(entry.read_bytes(), kind)))
     return found
 
 

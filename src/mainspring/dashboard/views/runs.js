@@ -102,6 +102,7 @@ class Runs {
       over ? null : action(this.ctx, "Cancel…", () => this.cancel(run), { kind: "danger" }),
       run.state === "failed" || run.state === "cancelled" ? action(this.ctx, "Retry", () => this.retry(run)) : null,
       action(this.ctx, "Fork…", () => this.fork(run, journal.length)),
+      h("a", { class: "button", href: to(["trace", run.id]), text: "What caused it" }),
     ];
     const stepDetail = h("div");
     const detail = panel(run.id, { note: close, class: "detail" },

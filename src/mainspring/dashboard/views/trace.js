@@ -7,7 +7,7 @@ import { exact, moment, plural, span } from "../format.js";
 import { Grid } from "../grid.js";
 import { note, to } from "../router.js";
 
-const KINDS = { command: "info", query: "", reply: "good", error: "bad", event: "warn" };
+const KINDS = { command: "info", query: "", reply: "good", error: "bad", event: "warn", run: "work", beat: "work" };
 
 // What the dashboard asks about by itself; a person looking for causes seldom looks for these.
 const OWN = new Set(["Beat.Standing", "Beat.Read", "Run.List", "Run.History", "Timer.List", "Syscall.Trace", "Syscall.List", "Syscall.Describe"]);
@@ -19,7 +19,7 @@ export function kindTag(kind) {
 export function open(ctx) {
   const sentence = h("span", { text: "Which message caused which. The node remembers the last 10,000." });
   const search = h("input", { type: "search", placeholder: "Id of a message, or part of a type", value: ctx.parts[0] ?? "" });
-  const kind = h("select", {}, ["", "command", "query", "event", "reply", "error"].map((name) => h("option", { value: name, text: name || "Any kind" })));
+  const kind = h("select", {}, ["", "command", "query", "event", "reply", "error", "run", "beat"].map((name) => h("option", { value: name, text: name || "Any kind" })));
   const own = h("input", { type: "checkbox", checked: true });
   const tree = h("div");
   const place = trouble();
@@ -119,6 +119,7 @@ function treeOf({ id, messages, truncated }, choose) {
     ["Time", exact(node.timestamp)],
     node.causation && ["Caused by", h("code", { text: node.causation })],
     node.correlation && ["Correlation", h("code", { text: node.correlation })],
+    whereOf(node),
   ]));
   const list = h("div", { class: "tree", role: "tree", aria: { label: "Causation tree" } }, items);
   list.addEventListener("keydown", (event) => {
@@ -133,6 +134,15 @@ function treeOf({ id, messages, truncated }, choose) {
   const length = `${plural(messages.length, "message")}${truncated ? ", more are not shown" : ""}`;
   const lasted = span(Math.max(...messages.map((node) => node.timestamp)) - root.timestamp);
   return panel(`Causation of ${messages[shown].type}`, { note: `${length} in ${lasted}` }, list, detail);
+}
+
+/** Where more is known about a node that is no message: a run, a beat, a stored event, whose type is its topic. */
+function whereOf({ kind, type, id }) {
+  if (kind === "run") return ["Run", h("a", { href: to(["runs", id]), text: id })];
+  const beat = kind === "beat" ? /^beat\/(\d+)/.exec(id)?.[1] : null;
+  if (beat) return ["Beat", h("a", { href: to(["beats", beat]), text: beat })];
+  if (kind === "event" && !/^[A-Z][A-Za-z0-9]*\.[A-Z]/.test(type)) return ["Topic", h("a", { href: to(["events"], { topic: type, q: id }), text: type })];
+  return null;
 }
 
 function parentOf(messages, at) {
