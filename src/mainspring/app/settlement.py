@@ -4,6 +4,9 @@ The position's record is written by the bus every few milliseconds, so while a s
 held (as it is for a dead letter): a record without the settlement must not overtake one with it. When the commit is
 durable the event is settled in memory too, its new events are shown to their groups, and its runs begin. When it fails
 nothing of it happened: the event is refused and comes again.
+
+Settlements of one partition that wait for the one under way share the next commit. Only when that one is refused (a run
+exists already) is each tried alone.
 """
 
 from __future__ import annotations
@@ -46,6 +49,23 @@ class Together:
         return bool(self.runs or self.events)
 
 
+@dataclass(eq=False)
+class _Waiting:
+    """An acknowledgement on its way."""
+
+    offset: int
+    together: Together
+    decided: asyncio.Future[None]
+
+    def settle(self, error: Exception | None = None) -> None:
+        if self.decided.done():
+            return
+        if error is None:
+            self.decided.set_result(None)
+        else:
+            self.decided.set_exception(error)
+
+
 class Settlement:
     """Settles events of one member of a group."""
 
@@ -55,7 +75,8 @@ class Settlement:
         self._runtime = runtime
         self._group = group
         self._member = member
-        self._turns: dict[Position, asyncio.Lock] = {}  # one settlement of a partition at a time
+        self._queues: dict[Position, list[_Waiting]] = {}  # one commit of a partition at a time
+        self._busy: set[Position] = set()
 
     def ack(self, position: Position, offset: int) -> None:
         """Settle it alone; its position is stored within milliseconds."""
@@ -70,24 +91,59 @@ class Settlement:
 
     async def ack_with(self, position: Position, offset: int, together: Together) -> None:
         """Settle it in one commit with its runs and events. Raises when nothing of it happened."""
-        async with self._turns.setdefault(position, asyncio.Lock()):
-            await self._try_with(position, offset, together)
+        waiting = _Waiting(offset, together, asyncio.get_running_loop().create_future())
+        self._queues.setdefault(position, []).append(waiting)
+        if position not in self._busy:
+            self._busy.add(position)
+            self._bus.delivery.run(self._work(position))
+        await waiting.decided
 
-    async def _try_with(self, position: Position, offset: int, together: Together) -> None:
-        for _ in range(_TRIES):
-            while position.burying:  # noqa: ASYNC110 - by a dead letter or another member: rare, and soon over
-                await asyncio.sleep(_HELD_S)
-            event = self._member.held.get(position.partition, {}).get(offset)
-            if event is None:
-                raise LeaseLost(f"event {offset} of {self._group.topic!r} is no longer leased to this consumer")
-            result = await self._commit(position, event, together)
-            if isinstance(result, Receipt):
-                await self._runtime.durable.revive(together.runs)
-                return
-            if not isinstance(result, Refused):
-                raise result
-            together.runs = [record for record in together.runs if not await self._exists(record)]
-        raise LeaseLost("the commit was refused again and again", remedy="see the node's log")
+    async def _work(self, position: Position) -> None:
+        """Settle what waits, as long as something does."""
+        queue: list[_Waiting] = []
+        try:
+            while queue := self._queues.pop(position, []):
+                if await self._settle(position, queue) is not None:
+                    for each in queue:
+                        await self._settle_alone(position, each)
+        except Exception as error:
+            for each in queue:
+                each.settle(error)
+        finally:
+            self._busy.discard(position)
+
+    async def _settle_alone(self, position: Position, waiting: _Waiting) -> None:
+        together, refused = waiting.together, None
+        try:
+            for _ in range(_TRIES):
+                together.runs = [record for record in together.runs if not await self._exists(record)]
+                refused = await self._settle(position, [waiting])
+                if refused is None:
+                    return
+        except MainspringError as error:
+            refused = error
+        waiting.settle(refused)
+
+    async def _settle(self, position: Position, queue: list[_Waiting]) -> Exception | None:
+        """One commit for all of them. Everybody is told, unless an expectation did not hold: then it is given back."""
+        while position.burying:  # noqa: ASYNC110 - by a dead letter or another member: rare, and soon over
+            await asyncio.sleep(_HELD_S)
+        held = self._member.held.get(position.partition, {})
+        for each in queue:
+            if each.offset not in held:
+                where = f"event {each.offset} of {self._group.topic!r}"
+                each.settle(LeaseLost(f"{where} is no longer leased to this consumer"))
+        queue = [each for each in queue if not each.decided.done()]
+        if not queue:
+            return None
+        result = await self._commit(position, queue, [held[each.offset] for each in queue])
+        if isinstance(result, Refused):
+            return result
+        if isinstance(result, Receipt):
+            await self._runtime.durable.revive([record for each in queue for record in each.together.runs])
+        for each in queue:
+            each.settle(None if isinstance(result, Receipt) else result)
+        return None
 
     async def _exists(self, record: RunRecord) -> bool:
         try:
@@ -98,12 +154,14 @@ class Settlement:
             raise RunConflict(f"run {record.id} is a run of {known.program}", remedy="use another id")
         return True
 
-    async def _commit(self, position: Position, event: OpenEvent, together: Together) -> Receipt | Exception:
-        batch = Batch([operation for record in together.runs for operation in beginning(record)])
-        for operations, _ in together.events:
+    async def _commit(self, position: Position, queue: list[_Waiting], events: list[OpenEvent]) -> Receipt | Exception:
+        batch = Batch([operation for each in queue for record in each.together.runs for operation in beginning(record)])
+        published = [prepared for each in queue for prepared in each.together.events]
+        for operations, _ in published:
             batch.operations.extend(operations)
         delivery, epoch = self._bus.delivery, position.epoch
-        settled = delivery.put_position(batch, self._group, position, frozenset((event.offset,)))
+        offsets = frozenset(event.offset for event in events)
+        settled = delivery.put_position(batch, self._group, position, offsets)
         position.burying = True
         decided: asyncio.Future[Receipt | Exception] = asyncio.get_running_loop().create_future()
 
@@ -112,8 +170,9 @@ class Settlement:
             if isinstance(result, Receipt):
                 position.durable = max(position.durable, settled)
                 position.stored = True
-                _show(together, result)
-                self._settled(position, event, epoch)
+                _show(published, result)
+                for event in events:
+                    self._settled(position, event, epoch)
             if any(other.dying for other in position.open.values()):
                 delivery.bury(self._group, position)
             delivery.wake(self._group)
@@ -121,10 +180,10 @@ class Settlement:
                 decided.set_result(result)
 
         try:
-            self._submit(batch, done, guarded=bool(together.runs))
+            self._submit(batch, done, guarded=any(each.together.runs for each in queue))
         except MainspringError as error:
             done(error)
-        return await asyncio.shield(decided)
+        return await decided
 
     def _submit(self, batch: Batch, done: Callable[[Any], None], *, guarded: bool) -> None:
         """Runs are only begun by the node that has the runs' lease."""
@@ -140,9 +199,9 @@ class Settlement:
             self._group.buried(position, [event], epoch)
 
 
-def _show(together: Together, receipt: Receipt) -> None:
+def _show(published: list[tuple[list[Operation], Callable[[Receipt], None]]], receipt: Receipt) -> None:
     first = 0
-    for operations, stored in together.events:
+    for operations, stored in published:
         count = sum(isinstance(operation, Append) for operation in operations)
         stored(Receipt(offsets=receipt.offsets[first : first + count]))
         first += count
