@@ -95,6 +95,7 @@ class Core:
             await self._undo_later(self.bus.start, self.bus.stop)
             if self.app is not None:
                 await self.app.payloads.install(self.bus, self.app.consumers)
+                self._serve_tasks(self.app)
                 await self.app.hooks.enter(self.app, self._undo)
             await self._undo_later(self.kernel.start, self.kernel.stop)
             await self._undo_later(self.runtime.start_service, self.runtime.stop_service)
@@ -207,6 +208,10 @@ class Core:
             )
             if declared.max_attempts is not None:
                 self.bus.topic_table.attempts[(declared.topic, declared.group)] = declared.max_attempts
+
+    def _serve_tasks(self, app: App) -> None:
+        app.publisher = self._publish
+        self._undo.callback(setattr, app, "publisher", None)
 
     async def _start_beats(self) -> None:
         await self.heartbeat.open()

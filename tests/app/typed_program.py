@@ -80,6 +80,21 @@ async def checkout(order: Order, perform: Perform) -> str:
 async def other(perform: Perform) -> None: ...
 
 
+@app.task(max_attempts=3)
+async def send_mail(order: Order, urgent: bool = False) -> None: ...
+
+
+@app.task
+def plain(n: int) -> int:
+    return n
+
+
+async def enqueue() -> None:
+    ident: str = await send_mail.enqueue(Order("a", 1), urgent=True)
+    await send_mail.enqueue("wrong")  # type: ignore[arg-type]
+    await send_mail.enqueue_in("1h", Order(ident, plain(1)))
+
+
 @app.every("5m")
 async def often() -> None: ...
 

@@ -6,5 +6,16 @@ from mainspring.app.app import App
 from mainspring.app.declared import DeclaredConsumer, DeclaredSchedule
 from mainspring.app.duration import BadDuration, Duration, duration_ms
 from mainspring.app.event import Event
+from mainspring.app.task import NotServed, Task
 
-__all__ = ["App", "BadDuration", "DeclaredConsumer", "DeclaredSchedule", "Duration", "Event", "duration_ms"]
+__all__ = [
+    "App",
+    "BadDuration",
+    "DeclaredConsumer",
+    "DeclaredSchedule",
+    "Duration",
+    "Event",
+    "NotServed",
+    "Task",
+    "duration_ms",
+]

@@ -28,6 +28,7 @@ from mainspring.app.declared import (
 from mainspring.app.duration import Duration, duration_ms
 from mainspring.app.hooks import Hooks, Lifespan
 from mainspring.app.schemas import DeclaredSchema, DeclaredSchemas, DeclaredUpcaster
+from mainspring.app.task import P, Publish, R, Task, task_options
 from mainspring.beats import BeatsProgram
 from mainspring.beats.program import TargetOf
 from mainspring.bus import LATEST, Checker, Compatibility, Start
@@ -63,6 +64,7 @@ class App:
     schedules: list[DeclaredSchedule] = field(default_factory=list, repr=False)
     payloads: DeclaredSchemas = field(default_factory=DeclaredSchemas, repr=False)
     hooks: Hooks = field(default_factory=Hooks, repr=False)
+    publisher: Publish | None = field(default=None, repr=False)  # while a node serves it: how tasks are enqueued
 
     def __post_init__(self) -> None:
         self.hooks.lifespan = self.lifespan
@@ -212,6 +214,47 @@ class App:
             return step
 
         return decorate
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+    @overload
+    def task(
+        self,
+        function: None = None,
+        /,
+        *,
+        name: str | None = None,
+        max_attempts: int | None = None,
+        concurrency: int = 1,
+        backoff: Duration = "1s",
+        max_backoff: Duration = "5m",
+    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+
+    def task(
+        self,
+        function: Any = None,
+        /,
+        *,
+        name: str | None = None,
+        max_attempts: int | None = None,
+        concurrency: int = 1,
+        backoff: Duration = "1s",
+        max_backoff: Duration = "5m",
+    ) -> Any:
+        """Declare a function that is called later, at least once: `await send_mail.enqueue("ada")`.
+
+        Its arguments are JSON or have declared types. Failures are tried again as for a consumer.
+        """
+        names = sys._getframe(1).f_locals
+
+        def decorate(function: Callable[P, R]) -> Task[P, R]:
+            options = task_options(max_attempts, concurrency, backoff, max_backoff)
+            declared = Task(self, function, name=name or function.__name__, local_names=names, **options)
+            self.consumers.append(declared.consumer)
+            return declared
+
+        return decorate if function is None else decorate(function)
 
     # Starting and stopping
 

@@ -115,7 +115,7 @@ def consumer_from(
         signature.bind(None)
     except (TypeError, ValueError):
         raise CapabilityError(f"{where} must take the event", remedy="async def bill(event: Event[Order])") from None
-    hint = _hints(function, where, local_names).get(next(iter(signature.parameters)), Any)
+    hint = hints_of(function, where, local_names).get(next(iter(signature.parameters)), Any)
     if hint is Any or hint is Event:
         payload: Any = Any
     elif typing.get_origin(hint) is Event:
@@ -151,7 +151,8 @@ def schedule_from(
     return DeclaredSchedule(name or function.__name__, function, every_ms, cron, max_attempts, backoff)
 
 
-def _hints(function: Any, where: str, local_names: dict[str, Any]) -> dict[str, Any]:
+def hints_of(function: Any, where: str, local_names: dict[str, Any]) -> dict[str, Any]:
+    """The type hints of a function, names of the place where it was declared included. Raises `CapabilityError`."""
     target = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
     module = sys.modules.get(getattr(target, "__module__", None) or "", None)
     known = {**getattr(module, "__dict__", {}), **getattr(target, "__globals__", {})}
@@ -159,5 +160,5 @@ def _hints(function: Any, where: str, local_names: dict[str, Any]) -> dict[str, 
         return typing.get_type_hints(target, globalns=known, localns=local_names or None, include_extras=True)
     except NameError as error:
         raise CapabilityError(
-            f"{where} has a type hint that is not known here: {error}", remedy="define the type before the consumer"
+            f"{where} has a type hint that is not known here: {error}", remedy="define the type before the function"
         ) from None

@@ -1,0 +1,113 @@
+"""Tasks: functions of the program that the node calls later, at least once.
+
+A task is an event of a topic of its own, `tasks.<app>.<name>`, and its function a consumer of it. So it is durable when
+`enqueue` returns, comes again with back-off when it fails, and is a dead letter after its last attempt. For results,
+priorities and workers in other processes there is `mainspring.client.TaskQueue`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+import msgspec
+
+from mainspring.app.declared import Backoff, DeclaredConsumer, hints_of
+from mainspring.app.duration import Duration, duration_ms
+from mainspring.app.event import Event
+from mainspring.errors import MainspringError
+
+if TYPE_CHECKING:
+    from mainspring.app.app import App
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Publish = Callable[..., Awaitable[Any]]
+
+
+class NotServed(MainspringError):
+    """No node serves the program now, so nothing can be enqueued."""
+
+    code = "not_served"
+
+
+class Call(msgspec.Struct, omit_defaults=True):
+    """The payload of a task's event."""
+
+    args: list[msgspec.Raw] = []
+    kwargs: dict[str, msgspec.Raw] = {}
+
+
+class Task(Generic[P, R]):
+    """A declared task. Calling it calls the function here and now; `enqueue` leaves it to the node."""
+
+    def __init__(
+        self, app: App, function: Callable[P, R], *, name: str, local_names: dict[str, Any], **options: Any
+    ) -> None:
+        self.name = name
+        self.topic = f"tasks.{app.name}.{name}"
+        self.function = function
+        self._app = app
+        self._signature = inspect.signature(function)
+        self._hints = hints_of(function, f"the task {name!r}", local_names)
+        self.consumer = DeclaredConsumer(self.topic, app.name, self._perform, payload=Call, **options)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> str:
+        """Have it done soon; gives the event's id. Durable when it returns."""
+        return await self._enqueue(self.payload(*args, **kwargs))
+
+    async def enqueue_in(self, delay: Duration, *args: P.args, **kwargs: P.kwargs) -> str:
+        """Have it done after a while, at the earliest; survives restarts in between."""
+        return await self._enqueue(self.payload(*args, **kwargs), delay_ms=duration_ms(delay))
+
+    def payload(self, *args: P.args, **kwargs: P.kwargs) -> Call:
+        """What to publish to `topic` to have it done: with a reply (`ctx.publish`) or an acknowledgement."""
+        self._signature.bind(*args, **kwargs)
+        encode = msgspec.json.encode
+        return Call(
+            [msgspec.Raw(encode(value)) for value in args],
+            {name: msgspec.Raw(encode(value)) for name, value in kwargs.items()},
+        )
+
+    async def _enqueue(self, call: Call, **options: Any) -> str:
+        if self._app.publisher is None:
+            raise NotServed(
+                f"the program of task {self.name!r} is not served now",
+                remedy="enqueue from inside a node or simulation",
+            )
+        published = await self._app.publisher(self.topic, call, **options)
+        return str(published.id)
+
+    async def _perform(self, event: Event[Call]) -> None:
+        bound = self._signature.bind(*event.payload.args, **event.payload.kwargs)
+        for name, value in bound.arguments.items():
+            bound.arguments[name] = self._decoded(name, value)
+        result = self.function(*bound.args, **bound.kwargs)
+        if inspect.isawaitable(result):
+            await result
+
+    def _decoded(self, name: str, value: Any) -> Any:
+        """An argument in the type its parameter declares; those of `*args` and `**kwargs` each."""
+        hint = self._hints.get(name, Any)
+        if isinstance(value, tuple):
+            return tuple(msgspec.json.decode(each, type=hint) for each in value)
+        if isinstance(value, dict):
+            return {key: msgspec.json.decode(each, type=hint) for key, each in value.items()}
+        return msgspec.json.decode(value, type=hint)
+
+
+def task_options(
+    max_attempts: int | None, concurrency: int, backoff: Duration, max_backoff: Duration
+) -> dict[str, Any]:
+    """What a task's consumer is told."""
+    return {
+        "max_attempts": max_attempts,
+        "concurrency": concurrency,
+        "max_inflight": concurrency,
+        "backoff": Backoff(duration_ms(backoff), duration_ms(max_backoff)),
+    }
