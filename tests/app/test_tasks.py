@@ -81,7 +81,7 @@ async def test_a_task_that_fails_is_tried_again_and_becomes_a_dead_letter() -> N
 async def test_a_task_of_a_durable_command_is_enqueued_with_its_reply() -> None:
     app, sent, _ = program()
     async with simulate(app) as world:
-        world.node.kernel.ask("command", "Mail.Durably", {"to": "ada"})
+        await world.begin("command", "Mail.Durably", {"to": "ada"})
         await world.advance("30s")
         await world.crash_and_restart()
         await world.advance("2m")

@@ -9,7 +9,7 @@ import pytest
 
 from mainspring import App, Ask, Event, Fail, Publish, Sleep
 from mainspring.runs import RunConflict
-from mainspring.testing import World, simulate
+from mainspring.testing import simulate
 
 
 def durable_shop() -> tuple[App, list[str]]:
@@ -31,16 +31,10 @@ def durable_shop() -> tuple[App, list[str]]:
     return app, runs
 
 
-async def begun(world: World, type: str, data: Any) -> None:
-    """Send a command and do not wait for its reply."""
-    world.node.kernel.ask("command", type, data)
-    await world.settle()
-
-
 async def test_a_durable_handlers_events_come_with_its_reply() -> None:
     app, _ = durable_shop()
     async with simulate(app) as world:
-        await begun(world, "Order.Place", {"id": "a", "slow": True})
+        await world.begin("command", "Order.Place", {"id": "a", "slow": True})
         await world.advance("59s")
         assert world.events("orders") == []
         await world.advance("2s")
@@ -51,7 +45,7 @@ async def test_a_durable_handlers_events_come_with_its_reply() -> None:
 async def test_a_crash_before_the_reply_leaves_no_event_and_the_command_runs_again() -> None:
     app, runs = durable_shop()
     async with simulate(app) as world:
-        await begun(world, "Order.Place", {"id": "a", "slow": True})
+        await world.begin("command", "Order.Place", {"id": "a", "slow": True})
         await world.advance("30s")
         await world.crash_and_restart()
         assert world.events("orders") == []
@@ -82,7 +76,7 @@ async def test_a_delayed_event_of_a_durable_handler_is_stored_once_although_it_r
         await ctx.sleep(60)
 
     async with simulate(app) as world:
-        await begun(world, "Order.Remind", {"id": "a"})
+        await world.begin("command", "Order.Remind", {"id": "a"})
         await world.advance("30s")
         await world.crash_and_restart()
         await world.advance("5m")

@@ -159,6 +159,11 @@ class World:
         """Send a query."""
         return await self.send("query", type, data, timeout_ms=timeout_ms)
 
+    async def begin(self, kind: str, type: str, data: Any = None) -> None:
+        """Send a command or a query and do not wait for its outcome; `messages` has it when it comes."""
+        self._run(self._begin_request(kind, type, data))
+        await self.settle()
+
     async def publish(self, topic: str, payload: Any, **options: Any) -> Published:
         """Publish an event; `options` (key, headers, id, delay_ms, ...) are the bus's own."""
         published = self._run(self.node.bus.publish(topic, encode_bytes(payload), **options))
@@ -254,6 +259,10 @@ class World:
 
     async def _ask(self, kind: str, type: str, data: Any, timeout_ms: float | None) -> Any:
         return await self.node.kernel.ask(kind, type, data, timeout_ms=timeout_ms)
+
+    async def _begin_request(self, kind: str, type: str, data: Any) -> None:
+        outcome = self.node.kernel.ask(kind, type, data)
+        outcome.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody else will look
 
     async def _emit(self, type: str, data: Any) -> None:
         self.node.kernel.emit(type, data)
