@@ -18,7 +18,7 @@ import uuid_utils
 
 from mainspring.app import App
 from mainspring.app.consuming import Consuming
-from mainspring.app.lineage import TracedInlet, TracedPort, note_event
+from mainspring.app.lineage import RunTraces, TracedInlet, TracedPort, note_event
 from mainspring.app.planning import plan_schedules, schedule_consumers
 from mainspring.beats import Driver, Heartbeat
 from mainspring.bus import Bus, Checker, Published
@@ -179,6 +179,7 @@ class Core:
             # Its thread measures real time, which a virtual clock knows nothing of.
             slow_step_ms=None if isinstance(self.clock, VirtualClock) else settings.slow_turn_ms,
         )
+        self.kernel.trace_more = RunTraces(self.runtime)
         port = TracedPort(self.bus, self.kernel)
         self.runtime.connect(ask=KernelPort(self.kernel), publish=port, events=port)
         self.heartbeat = Heartbeat(

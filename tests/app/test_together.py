@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mainspring import App, Ask, Event, Fail, Publish, Sleep
+from mainspring import App, Ask, Effect, Event, Fail, Publish, Sleep
 from mainspring.runs import RunConflict
 from mainspring.testing import simulate
 
@@ -233,8 +233,17 @@ async def test_many_consumers_of_one_partition_settle_side_by_side() -> None:
         assert {group.group: group.partitions[0].lag for group in world.groups("n")} == {"busy": 0, "doomed": 0}
 
 
-async def test_one_tree_spans_command_event_run_message_and_beat() -> None:
+class Charge(Effect[None]):
+    cents: int
+
+
+def without_ids(tree: str) -> list[str]:
+    return [line.removesuffix("  <--").rpartition("  ")[0] for line in tree.splitlines()]
+
+
+async def test_one_tree_spans_command_event_run_effect_and_beat() -> None:
     app = App("tree")
+    app.handles(Charge)(lambda effect: None)
 
     @app.command("Order.Place")
     async def place(data: dict, ctx: Any) -> dict:
@@ -247,6 +256,7 @@ async def test_one_tree_spans_command_event_run_message_and_beat() -> None:
 
     @app.run
     async def checkout(perform: Any) -> None:
+        await perform(Charge(5))
         await perform(Ask("Stock.Take", {}, kind="command"))
         await perform(Publish("receipts", {}))
 
@@ -265,15 +275,23 @@ async def test_one_tree_spans_command_event_run_message_and_beat() -> None:
         (first,) = [
             message for message in world.messages if message.type == "Order.Place" and message.kind == "command"
         ]
-        tree = [line.split("  ")[0:] for line in world.trace(first.id).splitlines()]
-        shown = ["  ".join(line).rstrip().removesuffix("  <--").rpartition("  ")[0] for line in tree]
+        shown = without_ids(world.trace(first.id))
         assert world.read("/seen") is True
+        await world.crash_and_restart()
+        assert without_ids(world.trace("r-1")) == [
+            "run checkout",
+            "  effect Charge",
+            "  effect Ask",
+            "  effect Publish",
+        ]
     assert shown == [
         "command Order.Place",
         "  event orders",
         "    run checkout",
-        "      command Stock.Take",
-        "        reply Stock.Take",
+        "      effect Charge",
+        "      effect Ask",
+        "        command Stock.Take",
+        "          reply Stock.Take",
         "      event receipts",
         "      event Run.Completed",
         "    beat signal",

@@ -16,10 +16,11 @@ from mainspring.beats.inlet import Events, Taken
 from mainspring.beats.program import DeclaredTopic
 from mainspring.bus import Bus
 from mainspring.capabilities.run import BusPort
-from mainspring.kernel import Kernel
+from mainspring.kernel import Kernel, Node
 from mainspring.kernel.lineage import CAUSATION, CORRELATION, lineage_headers
 from mainspring.message import Metadata
-from mainspring.runs import Prepared
+from mainspring.runs import Prepared, Runtime, UnknownRun
+from mainspring.runs.journal import entry_key
 
 
 def note(
@@ -33,6 +34,38 @@ def note_event(kernel: Kernel, topic: str, id: str, ts: int, headers: Mapping[st
     """Add a stored event, below what its headers name as its cause."""
     known = headers or {}
     note(kernel, "event", topic, id, ts, known.get(CAUSATION), known.get(CORRELATION))
+
+
+class RunTraces:
+    """Adds the effects of runs to a tree, from their journals; so a run can be traced after a restart, too."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._store = runtime.durable.store
+
+    async def __call__(self, id: str, tree: list[Node]) -> list[Node]:
+        if not tree:
+            tree = await self._alone(id)
+        known = {node.id for node in tree}
+        whole: list[Node] = []
+        for node in tree:
+            whole.append(node)
+            if node.kind == "run":
+                whole += [effect for effect in await self._effects(node) if effect.id not in known]
+        return whole
+
+    async def _alone(self, run_id: str) -> list[Node]:
+        try:
+            record = await self._store.record(run_id)
+        except UnknownRun:
+            return []
+        return [Node(run_id, "run", record.program, record.created, 0, record.parent)]
+
+    async def _effects(self, run: Node) -> list[Node]:
+        journal = await self._store.journal(run.id)
+        return [
+            Node(entry_key(run.id, index), "effect", entry.effect, entry.at, run.depth + 1, run.id)
+            for index, entry in enumerate(journal)
+        ]
 
 
 class TracedPort(BusPort):

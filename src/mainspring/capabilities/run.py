@@ -227,8 +227,9 @@ class KernelPort:
         self._kernel = kernel
 
     async def ask(self, type: str, data: Any, *, kind: str, timeout_ms: int | None, key: str) -> Any:
-        run_id = key.rpartition("#")[0]
-        return await self._kernel.ask(kind, type, data, timeout_ms=timeout_ms, correlation=key, causation=run_id)
+        effect = Metadata(key, self._kernel.clock.wall_ms(), None, key.rpartition("#")[0])
+        self._kernel.exchange.lineage.append(("effect", "Ask", effect))
+        return await self._kernel.ask(kind, type, data, timeout_ms=timeout_ms, correlation=key, causation=key)
 
 
 class PreparingBus(Protocol):

@@ -115,9 +115,9 @@ def syscall(kernel: Kernel) -> Capability:
             return {"id": data.id, "state": "pending"}
         return {"id": data.id, "state": "done", "kind": found.kind, "type": found.type, "data": found.data}
 
-    def trace(data: TraceOf, ctx: Context) -> dict[str, Any]:
-        """The causation tree around a message: headers only, never data."""
-        nodes = kernel.trace(data.id)
+    async def trace(data: TraceOf, ctx: Context) -> dict[str, Any]:
+        """The causation tree around a message, an event or a run: headers only, never data."""
+        nodes = await kernel.whole_trace(data.id)
         if not nodes:
             raise Fail(404, "this message is not known (any more)", remedy="only the latest messages are remembered")
         shown: list[Any] = []

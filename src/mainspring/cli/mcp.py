@@ -144,7 +144,7 @@ def _failure(ident: Any, error: RpcError) -> dict[str, Any]:
 
 
 def _encoded(answer: Any) -> str:
-    return json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(answer, separators=(",", ":"))  # ASCII: whatever the terminal's encoding is
 
 
 def mcp(
@@ -158,7 +158,8 @@ def mcp(
     """Serve a running node's messages as Model Context Protocol tools on standard input and output."""
     path: Path | None = socket_path
     server = Server(lambda: Wire(path, timeout_ms), read_only=read_only, only=tuple(only or ()))
-    for line in sys.stdin:
+    for given in sys.stdin.buffer:
+        line = given.decode(errors="replace")
         if line.strip() and (answer := server.answer(line)) is not None:
             sys.stdout.write(answer + "\n")
             sys.stdout.flush()

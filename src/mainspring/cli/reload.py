@@ -44,7 +44,7 @@ def run_again_and_again(command: list[str], folder: Path) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     seen = snapshot(folder)
-    child = subprocess.Popen(command)
+    child = _start(command)
     while not stopping.wait(INTERVAL_S):
         found = snapshot(folder)
         if found == seen:
@@ -53,8 +53,13 @@ def run_again_and_again(command: list[str], folder: Path) -> int:
         sys.stderr.write(f"mainspring: {', '.join(changed)} changed; starting again\n")
         seen = found
         _stop(child)
-        child = subprocess.Popen(command)
+        child = _start(command)
     return _stop(child)
+
+
+def _start(command: list[str]) -> subprocess.Popen[bytes]:
+    """In a session of its own: Ctrl-C reaches the watch alone, which passes on one signal and not two."""
+    return subprocess.Popen(command, start_new_session=True)
 
 
 def _stop(child: subprocess.Popen[bytes]) -> int:

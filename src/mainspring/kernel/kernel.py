@@ -77,6 +77,7 @@ class Kernel:
         self.log = log
         self.publisher = publisher
         self.preparer = preparer
+        self.trace_more: Callable[[str, list[Node]], Awaitable[list[Node]]] | None = None
         self.on_shutdown = on_shutdown
         self.exchange = Exchange(self.loop, self.clock, self.ids, default_timeout_ms)
         self.timers = Timers(self.exchange)
@@ -361,6 +362,11 @@ class Kernel:
     def trace(self, id: str) -> list[Node]:
         """The causation tree around a message that passed lately."""
         return causation_tree(self.exchange.lineage, id)
+
+    async def whole_trace(self, id: str) -> list[Node]:
+        """The same with what other parts know of it: `trace_more(id, tree)` may add to the tree."""
+        tree = self.trace(id)
+        return tree if self.trace_more is None else await self.trace_more(id, tree)
 
     def liveness(self) -> dict[str, int]:
         """What keeps the kernel busy: requests in flight, events being handled, scheduled messages."""

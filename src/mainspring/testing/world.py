@@ -249,8 +249,8 @@ class World:
         return [message.data for message in self.messages if message.type == type]
 
     def trace(self, id: str) -> str:
-        """What caused a message and what followed from it, as a tree for people."""
-        return drawn(self.node.kernel.trace(id), id)
+        """What caused a message, an event or a run and what followed from it, as a tree for people."""
+        return drawn(self._run(self.node.kernel.whole_trace(id)), id)
 
     # -- inside
 
