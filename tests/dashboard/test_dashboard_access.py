@@ -35,6 +35,7 @@ def with_letters(guarded: Tokens) -> Tokens:
             "metadata": {"id": "later", "timestamp": 1},
         }
         await shop.message("command", "Timer.Schedule", {"delay": 3_600_000, "message": later})
+        await shop.post("/schedules", {"name": "hourly", "topic": "payments", "payload": {}, "every": 3_600_000})
         await shop.session.close()
 
     aside(prepare())
@@ -81,6 +82,7 @@ def test_a_read_only_token_sees_everything_and_changes_nothing(with_letters: Tok
     expect(page.button("Fork…")).to_have_attribute("aria-disabled", "true")
     page.open("timers")
     expect(page.row("Timers", "Stock.Count").get_by_role("button")).to_have_attribute("aria-disabled", "true")
+    expect(page.row("Schedules", "hourly").get_by_role("button")).to_have_attribute("aria-disabled", "true")
     page.open("beats")
     expect(page.button("Beat now")).to_have_attribute("aria-disabled", "true")
 

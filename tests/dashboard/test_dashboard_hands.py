@@ -83,6 +83,16 @@ def test_a_table_is_one_stop_and_arrows_move_in_it(shop: str, dashboard: Opener)
     assert page.page.locator(f"#{active}").get_attribute("aria-rowindex") == grid.get_attribute("aria-rowcount")
 
 
+def test_whoever_has_the_focus_keeps_it_while_numbers_change(shop: str, dashboard: Opener) -> None:
+    page = dashboard(shop, "topics/orders")
+    link = page.page.get_by_role("table", name="Partitions").get_by_role("link").nth(1)
+    link.focus()
+    for _ in range(2):
+        with page.page.expect_response("**/topics/orders/offsets"):
+            page.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # asks anew at once
+    expect(link).to_be_focused()
+
+
 def test_everything_that_takes_input_has_a_name(shop: str, dashboard: Opener) -> None:
     page = dashboard(shop)
     for view in (*VIEWS, *MORE_VIEWS):

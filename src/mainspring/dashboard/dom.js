@@ -34,6 +34,15 @@ export function fill(element, ...children) {
   return element;
 }
 
+/** The same for what is drawn again while somebody may be in it: whoever has the focus keeps it. */
+export function refill(element, ...children) {
+  const stops = () => [...element.querySelectorAll("a, button, input, select, summary")];
+  const at = stops().indexOf(document.activeElement);
+  fill(element, ...children);
+  if (at >= 0) stops()[at]?.focus({ preventScroll: true });
+  return element;
+}
+
 /** Set a text only when it changed: an unchanged one is not laid out again, and keeps a selection. */
 export function say(element, text) {
   const wanted = String(text);

@@ -15,6 +15,7 @@ let made = 0;
 /**
  * columns: [{name, label, width, kind, least, sort, cell(row, index)}], where `width` is a CSS grid track, `kind` are
  * classes (r: right, m: mono), `least` the width of the grid from which the column is shown, `sort` a name for `onSort`.
+ * `keep(row)` names what a cell was made for: it is made anew only for another name, so a button in it can be pressed.
  */
 export class Grid {
   constructor({ label, columns, rowHeight = 36, maxRows = 0, onOpen = null, onToggle = null, onSort = null, none = null }) {
@@ -159,6 +160,11 @@ export class Grid {
     element.classList.toggle("missing", !row);
     this.visible.forEach((column, at) => {
       const cell = element.children[at];
+      if (column.keep && row) {
+        const key = column.keep(row);
+        if (cell.kept === key) return;
+        cell.kept = key;
+      }
       const content = row || column.always ? column.cell(row, index, cell) : at ? "" : row === null ? "gone" : "…";
       if (content instanceof Node) fill(cell, content);
       else if (content !== undefined && cell.textContent !== content) cell.textContent = content;

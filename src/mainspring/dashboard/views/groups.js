@@ -2,7 +2,7 @@
 
 import { groupPath, topicPath } from "../api.js";
 import { spark } from "../chart.js";
-import { h, empty, facts, fill, head, panel, say, table, tag } from "../dom.js";
+import { h, empty, facts, fill, refill, head, panel, say, table, tag } from "../dom.js";
 import { action, field, question, refused, toast } from "../feedback.js";
 import { count, plural, span } from "../format.js";
 import { Grid } from "../grid.js";
@@ -129,8 +129,8 @@ class Groups {
 
   drawDetail(where, held) {
     const now = this.ctx.store.node?.now ?? Date.now();
-    fill(this.positions, table("Partitions", [["Partition"], ["Settled", true], ["Behind", true], ["In flight", true]], where.partitions.map((place) => [String(place.partition), count(place.lastCommitted), count(place.lag), count(place.inflight)])));
-    fill(this.leases, held.leases.length
+    refill(this.positions, table("Partitions", [["Partition"], ["Settled", true], ["Behind", true], ["In flight", true]], where.partitions.map((place) => [String(place.partition), count(place.lastCommitted), count(place.lag), count(place.inflight)])));
+    refill(this.leases, held.leases.length
       ? table("Leases", [["Place", false, true], ["State", false, true], ["Attempt", true], ["Ends in", true, true], ["Reason"]], held.leases.map((lease) => [
         h("a", { href: to(["events"], { topic: held.topic, partition: lease.partition || "", offset: lease.offset }), text: `${lease.partition}:${lease.offset}` }),
         tag(lease.state, STATES[lease.state] ?? ""),

@@ -1,7 +1,7 @@
 // What a person wants to know first: is it moving, is something behind, did something break.
 
 import { Chart, spark } from "../chart.js";
-import { h, empty, fill, head, panel, say } from "../dom.js";
+import { h, empty, refill, head, panel, say } from "../dom.js";
 import { ago, count, plural, rate, span } from "../format.js";
 import { to } from "../router.js";
 import { WINDOW_MS } from "../store.js";
@@ -97,10 +97,10 @@ function drawLoop(place, slow, node) {
     ["Timers", count(loop.timers_pending)],
     ["Failed turns", count(loop.failed_turns)],
   ];
-  fill(place, lanes.map(([name, value]) => h("div", {}, h("b", { text: value }), h("span", { text: name }))));
+  refill(place, lanes.map(([name, value]) => h("div", {}, h("b", { text: value }), h("span", { text: name }))));
   const turns = node.slowTurns.slice(0, 4).map((turn) => h("li", {}, h("code", { text: turn.name }), ` took ${span(turn.ms)}`, when(turn.at, node.now)));
   const longest = loop.longest_turn ? h("li", {}, "Longest so far: ", h("code", { text: loop.longest_turn }), ` ${span(loop.longest_turn_ns / 1e6)}`) : null;
-  fill(slow, turns.length ? turns : h("li", { class: "dim", text: "None since the node started." }), longest);
+  refill(slow, turns.length ? turns : h("li", { class: "dim", text: "None since the node started." }), longest);
 }
 
 function drawFaults(place, node) {
@@ -114,7 +114,7 @@ function drawFaults(place, node) {
     h("div", { class: "dim", text: fault.message }),
   ));
   const sums = [["faults", "fault"], ["restarts", "restart"], ["timeouts", "timeout"], ["late", "late answer"]].map(([name, one]) => plural(counters[name] ?? 0, one)).join(", ");
-  fill(place, items.length ? items : h("li", { class: "dim", text: "No actor has failed." }), h("li", { class: "dim", text: `Since the start: ${sums}.` }));
+  refill(place, items.length ? items : h("li", { class: "dim", text: "No actor has failed." }), h("li", { class: "dim", text: `Since the start: ${sums}.` }));
 }
 
 function when(at, now) {
@@ -139,7 +139,7 @@ function furthest(store) {
 
 function rank(place, entries, none) {
   const most = entries[0]?.value ?? 1;
-  fill(place, entries.length ? entries.map((entry) => h(
+  refill(place, entries.length ? entries.map((entry) => h(
     "a",
     { href: entry.href },
     h("i", { css: { width: `${Math.max(1.5, (entry.value / most) * 100)}%` } }),

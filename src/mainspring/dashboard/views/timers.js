@@ -1,5 +1,6 @@
 // What will happen by itself: messages that are sent later, and events that are published again and again.
 
+import { topicPath } from "../api.js";
 import { h, empty, head, panel, say } from "../dom.js";
 import { action, question, toast, trouble } from "../feedback.js";
 import { brief, exact, moment, plural, span } from "../format.js";
@@ -8,6 +9,7 @@ import { to } from "../router.js";
 import { kindTag } from "./trace.js";
 
 const PAGE = 50; // what Timer.List gives at once
+const MOST_RIGHTS = 50; // topics whose rights are looked up at once; the node refuses anyway
 
 export function open(ctx) {
   const sentence = h("span", { text: "Loading…" });
@@ -15,6 +17,7 @@ export function open(ctx) {
   const due = (ms) => h("span", { title: exact(ms), text: ms > now() ? `in ${span(ms - now())}` : "now" });
   let total = 0;
   let schedules = [];
+  const refusals = new Map(); // topic -> why its schedules may not be changed
 
   const timers = new Grid({
     label: "Timers",
@@ -26,7 +29,7 @@ export function open(ctx) {
       { label: "Kind", width: "104px", least: 520, cell: (row) => kindTag(row.kind) },
       { label: "Type", width: "minmax(110px, 2fr)", cell: (row) => row.type },
       { label: "Timer", width: "minmax(110px, 1.6fr)", kind: "m", least: 860, cell: (row) => row.timerId },
-      { label: "", width: "112px", kind: "r", cell: (row) => action(ctx, "Cancel", () => cancel(row), { kind: "plain" }) },
+      { label: "", width: "112px", kind: "r", keep: (row) => row.timerId, cell: (row) => action(ctx, "Cancel", () => cancel(row), { kind: "plain" }) },
     ],
   });
   const pages = new Pages(PAGE, async (page) => (await ctx.api.ask("Timer.List", { offset: page * PAGE }, { signal: ctx.signal })).timers, () => timers.refresh());
@@ -41,7 +44,7 @@ export function open(ctx) {
       { label: "Next", width: "minmax(110px, 1fr)", least: 520, cell: (row) => due(row.nextMs) },
       { label: "Topic", width: "minmax(90px, 1fr)", least: 620, cell: (row) => h("a", { href: to(["topics", row.topic]), tabindex: "-1", text: row.topic }) },
       { label: "Payload", width: "minmax(90px, 1.6fr)", kind: "m", least: 820, cell: (row) => brief(row.payload, 100) },
-      { label: "", width: "112px", kind: "r", cell: (row) => action(ctx, "Forget", () => forget(row), { kind: "plain", why: "" }) },
+      { label: "", width: "112px", kind: "r", keep: (row) => row.name, cell: (row) => action(ctx, "Forget", () => forget(row), { kind: "plain", why: refusals.get(row.topic) ?? "" }) },
     ],
   });
   const place = trouble();
@@ -55,12 +58,20 @@ export function open(ctx) {
       pages.clear();
       pages.pages.set(0, first.timers);
       schedules = planned.schedules;
+      await learnRights();
       timers.setRows(total, (index) => pages.get(index));
       plans.setRows(schedules.length, (index) => schedules[index]);
       say(sentence, `${plural(total, "timer")} and ${plural(schedules.length, "schedule")}.`);
     } catch (problem) {
       place.tell(problem);
     }
+  }
+
+  async function learnRights() {
+    const topics = new Set(schedules.map(({ topic }) => topic).filter((topic) => !refusals.has(topic)));
+    await Promise.all([...topics].slice(0, MOST_RIGHTS).map(async (topic) => {
+      refusals.set(topic, (await ctx.api.get(topicPath(topic, "/rights"), { signal: ctx.signal })).publishRefusal);
+    }));
   }
 
   async function cancel(row) {

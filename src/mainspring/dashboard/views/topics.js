@@ -2,7 +2,7 @@
 
 import { topicPath } from "../api.js";
 import { Chart, spark } from "../chart.js";
-import { h, empty, fill, head, panel, say, table, tag } from "../dom.js";
+import { h, empty, fill, refill, head, panel, say, table, tag } from "../dom.js";
 import { trouble } from "../feedback.js";
 import { count, plural, rate, span } from "../format.js";
 import { Grid } from "../grid.js";
@@ -164,7 +164,7 @@ function one(ctx, topic) {
     const now = store.node?.now ?? Date.now();
     const held = places.reduce((sum, { head: first, tail }) => sum + Math.max(0, tail - first + 1), 0);
     say(stored, `${plural(held, "event")} stored in ${plural(places.length, "partition")}.`);
-    fill(partitions, table("Partitions", [["Partition"], ["First", true], ["Last", true], ["Events", true], ["Per second", true], ["Rate"], [""]], places.map((place) => {
+    refill(partitions, table("Partitions", [["Partition"], ["First", true], ["Last", true], ["Events", true], ["Per second", true], ["Rate"], [""]], places.map((place) => {
       const seen = noteTail(tails, place, now);
       const canvas = h("canvas", { aria: { hidden: "true" }, css: { width: "140px", height: "20px", display: "block" } });
       spark(canvas, seen.length > 1 ? seen : [], "blue", 140, 20);
@@ -175,7 +175,7 @@ function one(ctx, topic) {
     })));
     const names = [...new Set(places.flatMap((place) => Object.keys(place.groups)))];
     const sums = names.map((name) => [name, ...["lastCommitted", "lag", "inflight"].map((key) => places.reduce((sum, place) => sum + (place.groups[name]?.[key] ?? 0), 0))]);
-    fill(groups, sums.length
+    refill(groups, sums.length
       ? table("Groups", [["Group"], ["Settled up to", true], ["Behind", true], ["In flight", true]], sums.map(([name, done, lag, inflight]) => [h("a", { href: to(["groups", topic, name]), text: name }), count(done), count(lag), count(inflight)]))
       : empty("No groups", "Nobody has subscribed to this topic."));
   }

@@ -95,7 +95,6 @@ function treeOf({ id, messages, truncated }, choose) {
   const shown = Math.max(messages.findIndex((node) => node.id === id), 0);
   const detail = h("div", { class: "body" });
   const items = messages.map((node, at) => {
-    const twig = node.depth ? h("span", { class: "twig", css: { "margin-left": `${(node.depth - 1) * 22 + 6}px` } }) : null;
     return h(
       "div",
       {
@@ -105,7 +104,7 @@ function treeOf({ id, messages, truncated }, choose) {
         aria: { level: node.depth + 1, selected: node.id === id },
         on: { click: () => focus(at), focus: () => tell(node), dblclick: () => choose(node.id) },
       },
-      h("span", { class: "limb" }, twig, kindTag(node.kind), h("span", { class: "type", text: node.type }), h("code", { class: "id", text: node.id })),
+      h("span", { class: "limb" }, twigs(messages, at), kindTag(node.kind), h("span", { class: "type", text: node.type }), h("code", { class: "id", text: node.id })),
       h("span", { class: "at", text: at ? `+${span(node.timestamp - root.timestamp)}` : moment(node.timestamp) }),
     );
   });
@@ -134,6 +133,17 @@ function treeOf({ id, messages, truncated }, choose) {
   const length = `${plural(messages.length, "message")}${truncated ? ", more are not shown" : ""}`;
   const lasted = span(Math.max(...messages.map((node) => node.timestamp)) - root.timestamp);
   return panel(`Causation of ${messages[shown].type}`, { note: `${length} in ${lasted}` }, list, detail);
+}
+
+/** The lines left of a node: for each level above it, whether a later brother or sister still comes. */
+function twigs(messages, at) {
+  const { depth } = messages[at];
+  return Array.from({ length: depth }, (_, above) => {
+    const level = above + 1;
+    const next = messages.slice(at + 1).find((node) => node.depth <= level);
+    const goesOn = next?.depth === level;
+    return h("span", { class: `twig ${level === depth ? "turn" : ""} ${goesOn ? "on" : ""}` });
+  });
 }
 
 /** Where more is known about a node that is no message: a run, a beat, a stored event, whose type is its topic. */
