@@ -83,3 +83,21 @@ export async function copyText(text, button) {
   }
   setTimeout(() => (button.textContent = "Copy"), 1500);
 }
+
+/**
+ * The payload as the node stored it. Numbers beyond 2^53 would change if they were parsed, so the text is cut out of
+ * the envelope, whose last member it is. (A header may be called payload, too; what follows it is no JSON by itself.)
+ */
+export function payloadText(envelope) {
+  const name = ',"payload":';
+  for (let at = envelope.indexOf(name); at >= 0; at = envelope.indexOf(name, at + 1)) {
+    const text = envelope.slice(at + name.length, -1);
+    try {
+      JSON.parse(text);
+      return text;
+    } catch {
+      continue;
+    }
+  }
+  return null;
+}

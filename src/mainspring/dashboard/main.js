@@ -41,8 +41,12 @@ function show() {
   const found = VIEWS.get(parts[0] ?? "");
   leave();
   for (const link of document.querySelectorAll(".nav a")) {
-    if (link.dataset.view === (parts[0] ?? "")) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
+    if (link.dataset.view !== (parts[0] ?? "")) {
+      link.removeAttribute("aria-current");
+      continue;
+    }
+    link.setAttribute("aria-current", "page");
+    link.scrollIntoView({ block: "nearest", inline: "center" }); // on a phone the names are wider than the screen
   }
   if (!found) {
     fill(main, h("h1", { class: "unseen", text: "Not found" }), refused({ message: "There is no such view.", remedy: "Choose one on the left." }));

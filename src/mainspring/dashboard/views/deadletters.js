@@ -5,7 +5,7 @@ import { h, empty, facts, fill, head, panel, say } from "../dom.js";
 import { action, field, question, toast, trouble } from "../feedback.js";
 import { ago, brief, count, exact, plural } from "../format.js";
 import { Grid } from "../grid.js";
-import { viewer } from "../json.js";
+import { payloadText, viewer } from "../json.js";
 import { note, to } from "../router.js";
 
 const PAGE = 500;
@@ -159,6 +159,7 @@ class Letters {
   show(row) {
     this.shown = row;
     const close = h("button", { class: "plain", type: "button", data: { closes: "" }, text: "Close", on: { click: () => this.hide() } });
+    const payload = h("div", { text: "Loading…" });
     const place = { topic: row.originalTopic, partition: row.originalPartition || "", offset: row.originalOffset };
     const detail = panel(`Dead letter ${count(row.offset)}`, { note: close, class: "detail" },
       h("section", {}, facts([
@@ -170,10 +171,18 @@ class Letters {
         row.key !== undefined && ["Key", row.key],
       ]), h("div", { class: "acts" }, action(this.ctx, "Redrive this one…", () => this.redrive([row.offset]), { why: this.why }))),
       h("section", {}, h("h3", { text: "Headers" }), facts(Object.entries(row.headers))),
-      h("section", {}, h("h3", { text: "Payload" }), viewer(JSON.stringify(row.payload))));
+      h("section", {}, h("h3", { text: "Payload" }), payload));
+    this.loadPayload(row, payload);
     fill(this.split, this.grid.element, detail);
     this.split.classList.add("open");
     this.grid.refresh();
+  }
+
+  /** The text as it is stored: a dead letter is an event of its own topic. */
+  async loadPayload(row, place) {
+    const path = topicPath(row.topic, `/events/${row.partition}/${row.offset}`);
+    const text = await this.ctx.api.text(path, { signal: this.ctx.signal }).catch(() => "");
+    fill(place, viewer(payloadText(text) ?? JSON.stringify(row.payload)));
   }
 
   hide() {

@@ -6,7 +6,7 @@ import { h, empty, facts, fill, head, panel, say } from "../dom.js";
 import { announce, field, refusal, refused, trouble } from "../feedback.js";
 import { brief, count, exact, moment, plural } from "../format.js";
 import { Grid, Pages } from "../grid.js";
-import { viewer } from "../json.js";
+import { payloadText, viewer } from "../json.js";
 import { note, to } from "../router.js";
 
 const PAGE = 200;
@@ -305,22 +305,4 @@ class Browser {
 /** A text as search compares it: small letters, and no spaces where JSON may have them or not. */
 function plain(text) {
   return text.toLowerCase().replace(/([:,[{])\s+/g, "$1");
-}
-
-/**
- * The payload as the node stored it. Numbers beyond 2^53 would change if they were parsed, so the text is cut out of
- * the envelope, whose last member it is. (A header may be called payload, too; what follows it is no JSON by itself.)
- */
-function payloadText(envelope) {
-  const name = ',"payload":';
-  for (let at = envelope.indexOf(name); at >= 0; at = envelope.indexOf(name, at + 1)) {
-    const text = envelope.slice(at + name.length, -1);
-    try {
-      JSON.parse(text);
-      return text;
-    } catch {
-      continue;
-    }
-  }
-  return null;
 }

@@ -25,7 +25,7 @@ export function open(ctx) {
     none: empty("No timers", "No message waits to be sent."),
     columns: [
       { label: "Due", width: "minmax(110px, 1fr)", cell: (row) => due(row.deadline) },
-      { label: "At", width: "minmax(130px, 1fr)", kind: "m", least: 640, cell: (row) => moment(row.deadline) },
+      { label: "At", width: "minmax(168px, 1fr)", kind: "m", least: 640, cell: (row) => moment(row.deadline) },
       { label: "Kind", width: "104px", least: 520, cell: (row) => kindTag(row.kind) },
       { label: "Type", width: "minmax(110px, 2fr)", cell: (row) => row.type },
       { label: "Timer", width: "minmax(110px, 1.6fr)", kind: "m", least: 860, cell: (row) => row.timerId },
