@@ -22,15 +22,15 @@ import os
 import resource
 import select
 import socket
-import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from mainspring.errors import MainspringError
+from mainspring.errors import BootError, MainspringError
 from mainspring.loop import Clock
 from mainspring.sysloop.readiness import require_epoll
 from mainspring.sysloop.session import GuestSession, let_go
 from mainspring.wire.guest_wakeups import Wakeups
+from mainspring.wire.unix_socket import listen_at
 
 logger = logging.getLogger("mainspring.wire.loop_socket")
 
@@ -344,42 +344,10 @@ def _receive_with_descriptors(sock: socket.socket) -> tuple[bytes, list[int], bo
 
 
 def _listen(path: Path) -> socket.socket:
-    if not path.parent.exists():
-        path.parent.mkdir(mode=0o700, parents=True)
-    _clear_stale(path)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        listener.bind(str(path))
-        os.chmod(path, 0o600)  # nobody can connect before `listen`, so there is no moment with wider rights
-        listener.setblocking(False)
-        listener.listen(1024)
-    except OSError as error:
-        listener.close()
-        raise SocketTaken(
-            f"cannot listen at {path}: {error}", remedy="choose a short path in a directory you own with --loop-socket"
-        ) from error
-    return listener
-
-
-def _clear_stale(path: Path) -> None:
-    """Removes a socket file that a dead process left behind."""
-    try:
-        if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise SocketTaken(f"{path} exists and is no socket", remedy="choose another path with --loop-socket")
-    except FileNotFoundError:
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
-            return
-        except FileNotFoundError:
-            return
-        except BlockingIOError:
-            pass  # a full queue of connections: very much alive
-    raise SocketTaken(f"a node is already listening at {path}", remedy="stop it, or choose another path")
+        return listen_at(path)
+    except BootError as error:
+        raise SocketTaken(error.message, remedy=error.remedy or "choose another path with --loop-socket") from error
 
 
 def _raise_descriptor_limit() -> None:

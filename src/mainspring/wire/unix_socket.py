@@ -62,7 +62,7 @@ def _clear_stale(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise BootError(f"{path} exists and is not a socket", remedy="move it away, or use another --kernel-socket")
+        raise BootError(f"{path} exists and is not a socket", remedy="move it away, or choose another path")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1)
         try:
@@ -71,5 +71,5 @@ def _clear_stale(path: Path) -> None:
             if error.errno not in (errno.ECONNREFUSED, errno.ENOENT):
                 raise BootError(f"whether {path} is in use cannot be told: {error.strerror or error}") from None
         else:
-            raise BootError(f"another server listens on {path}", remedy="stop it, or use another --kernel-socket")
+            raise BootError(f"another server listens on {path}", remedy="stop it, or choose another path")
     path.unlink(missing_ok=True)
