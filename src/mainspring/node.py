@@ -133,13 +133,11 @@ class Node(Core):
         return (Path(runtime) / "mainspring" if runtime else Path(self.settings.data)) / name
 
 
-def load_program(program: App | str | None) -> App | None:
-    """The App that `MODULE:APP` names, imported with the working directory on the path."""
-    if program is None or isinstance(program, App):
-        return program
-    module_name, colon, attribute = program.partition(":")
+def find_object(place: str) -> object:
+    """What `MODULE:NAME` names, imported with the working directory on the path."""
+    module_name, colon, attribute = place.partition(":")
     if not (module_name and colon and attribute):
-        raise BootError(f"{program!r} does not name a program", remedy="write MODULE:APP, like shop:app")
+        raise BootError(f"{place!r} does not name a program", remedy="write MODULE:APP, like shop:app")
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -150,7 +148,15 @@ def load_program(program: App | str | None) -> App | None:
         ) from error
     if not hasattr(module, attribute):
         raise BootError(f"module {module_name!r} has no {attribute!r}", remedy="name the variable that holds the App")
-    found = getattr(module, attribute)
+    found: object = getattr(module, attribute)
+    return found
+
+
+def load_program(program: App | str | None) -> App | None:
+    """The App that `MODULE:APP` names."""
+    if program is None or isinstance(program, App):
+        return program
+    found = find_object(program)
     if not isinstance(found, App):
         kind = type(found).__name__
         raise BootError(f"{program} is a {kind}, not an App", remedy="name the variable that holds the App")

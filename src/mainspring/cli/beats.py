@@ -6,11 +6,9 @@ it, asks the node over its kernel socket.
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import socket
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -30,6 +28,7 @@ from mainspring.log import BlockingLog, LogLocked
 from mainspring.log.choice import log_file, open_engine
 from mainspring.log.sqlite import SqliteEngine
 from mainspring.loop import MonotonicClock
+from mainspring.node import find_object
 from mainspring.settings import Settings
 
 app = typer.Typer(
@@ -231,16 +230,8 @@ def replay(
 
 
 def load_beats(program: str) -> BeatsProgram:
-    """The beats of the app that MODULE:APP names, imported with the working directory on the path."""
-    module_name, colon, attribute = program.partition(":")
-    if not (module_name and colon and attribute):
-        raise BootError(f"{program!r} does not name a program", remedy="write MODULE:APP, like shop:app")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise BootError(f"{program!r} cannot be imported: {error}", remedy="check the name") from error
+    """The beats of the app that MODULE:APP names."""
+    found = find_object(program)
     declared = found if isinstance(found, BeatsProgram) else getattr(found, "beats", None)
     if not isinstance(declared, BeatsProgram):
         raise BootError(f"{program!r} declares no beats", remedy="use @app.enzyme")
