@@ -222,6 +222,16 @@ class LogUnavailable(MainspringError):
     code = "log_unavailable"
 
 
+class InDoubt(LogUnavailable):
+    """The server went away before it answered: the batch may have been stored, or may still be.
+
+    Only engines on other machines raise it. Whoever tries again must make a second storing harmless: a `dedupe`, or the
+    version a record had before.
+    """
+
+    code = "in_doubt"
+
+
 class LogLocked(MainspringError):
     """Another process owns this log."""
 
@@ -341,3 +351,45 @@ class DirectEngine(Protocol):
     """
 
     def submit(self, batches: Sequence[Batch], done: Callable[[list[Result]], None]) -> None: ...
+
+
+class Appended(msgspec.Struct, frozen=True, gc=False):
+    """Events that are readable now: offsets `first` to `last` of one partition."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+
+
+class Change(msgspec.Struct, frozen=True, gc=False):
+    """What one committed batch changed. `own`: the batch was this node's.
+
+    A record that was deleted has the version `ABSENT` and no value.
+    """
+
+    own: bool
+    appended: tuple[Appended, ...] = ()
+    records: tuple[KeptRecord, ...] = ()
+    removed: tuple[Remove, ...] = ()
+
+
+class Durability(msgspec.Struct, frozen=True):
+    """What an acknowledgement of the engine means. `durable`: it survives the loss of power of every machine."""
+
+    durable: bool
+    statement: str
+
+
+@runtime_checkable
+class SharedEngine(Protocol):
+    """An engine that several nodes have open at the same time, and that tells each what all of them commit."""
+
+    def watch(self, seen: Callable[[Change], None]) -> None:
+        """Call `seen` in the loop's thread for every batch committed from now on, by any node, in the log's order.
+
+        What it reports is readable here. The change of an own batch is reported before its `commit` returns.
+        """
+
+    async def durability(self) -> Durability:
+        """What the server promises as it is configured now."""

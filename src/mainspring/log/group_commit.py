@@ -21,6 +21,7 @@ from mainspring.errors import MainspringError
 from mainspring.log.contract import (
     Batch,
     Bounds,
+    Change,
     DirectEngine,
     Engine,
     LogUnavailable,
@@ -30,6 +31,7 @@ from mainspring.log.contract import (
     Record,
     Remove,
     Result,
+    SharedEngine,
     StoredEvent,
 )
 from mainspring.log.waiting import clock_to_pin
@@ -188,6 +190,18 @@ class Log:
         if bounds is None or bounds.head >= min(below, bounds.tail + 1):
             return 0
         return min(below, bounds.head + TRIM_STEP)
+
+    # -- other nodes
+
+    @property
+    def shared(self) -> bool:
+        """Whether other nodes may write to this log."""
+        return isinstance(self.engine, SharedEngine)
+
+    def watch(self, seen: Callable[[Change], None]) -> None:
+        """Hear of every committed batch, of any node (see `SharedEngine.watch`). Embedded engines have no news."""
+        if isinstance(self.engine, SharedEngine):
+            self.engine.watch(seen)
 
     # -- reading: the engine's own methods
 

@@ -1,0 +1,64 @@
+"""What the parts of a node may ask about the other nodes.
+
+Every node that has joined holds a **lease**: a record in the log that it alone created and that whoever finds it silent
+for too long may delete. The record's version is the node's **epoch**, a number that no other node ever has, and that
+the node itself never has again once the lease was taken from it. A batch that must not happen after that carries the
+`guard`. So a node that slept (a stopped process, a long pause) cannot finish what others have taken over meanwhile.
+
+Silence is measured by each observer with its own monotonic clock, from the last renewal it saw. Wall clocks of
+different nodes are never compared.
+
+Work that one node at a time must do is a **role**: a second record, held by one epoch, taken by another when that epoch
+is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from mainspring.log import Batch
+
+
+class Role(Protocol):
+    """Work for one node at a time. Whatever it writes carries the role's guard."""
+
+    name: str
+
+    @property
+    def held(self) -> bool:
+        """Whether this node has it, as far as it knows; the guard decides."""
+
+    def guard(self, batch: Batch) -> None:
+        """The batch is refused unless this node still has the role. Adds nothing when there are no other nodes."""
+
+    def on_change(self, callback: Callable[[bool], None]) -> None:
+        """Call with True when this node gets the role and with False when it has lost it; at once if it is held."""
+
+
+class Cluster(Protocol):
+    """The other nodes as one node sees them."""
+
+    node: str  # this node's name, unique among those alive
+
+    @property
+    def epoch(self) -> int:
+        """Version of this node's lease; 0 when there can be no other nodes. A new one after it was taken away."""
+
+    def guard(self, batch: Batch) -> None:
+        """The batch is refused once this node's lease was taken. Adds nothing when there are no other nodes."""
+
+    def alive(self, epoch: int) -> bool:
+        """Whether a node holds the lease of this epoch."""
+
+    def on_death(self, callback: Callable[[int], None]) -> None:
+        """Call with the epoch of each node whose lease is gone: it stopped, or somebody took the lease away."""
+
+    def on_fenced(self, callback: Callable[[int], None]) -> None:
+        """Call with the former epoch when this node lost its own lease; it has a new one by then.
+
+        Everything held under the former epoch belongs to others now.
+        """
+
+    def role(self, name: str) -> Role:
+        """The role of this name; from the first call on this node tries to get it."""
