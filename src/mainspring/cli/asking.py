@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from mainspring.cli.settings import load_all
+from mainspring.cli.loading import load_all
 from mainspring.client.blocking_http import NodeConnection, path
 from mainspring.errors import MainspringError
 

@@ -22,7 +22,8 @@ from mainspring.beats import BeatsProgram, Heartbeat
 from mainspring.beats.facts import Commit, Delete, Emit, Enqueue, Fact, Note, Ran, Write
 from mainspring.beats.facts import lines as journal_lines
 from mainspring.beats.watching import follow, lines_of
-from mainspring.cli.settings import ConfigOption, load_all
+from mainspring.cli.loading import load_all
+from mainspring.cli.settings import ConfigOption
 from mainspring.errors import BootError, MainspringError
 from mainspring.log import BlockingLog, LogLocked
 from mainspring.log.choice import log_file, open_engine

@@ -24,7 +24,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 import typer
 
-from mainspring.cli.settings import ConfigOption, load_all
+from mainspring.cli.loading import load_all
+from mainspring.cli.settings import ConfigOption
 from mainspring.errors import MainspringError
 from mainspring.log import log_file
 from mainspring.log.sqlite.check import check as check_log

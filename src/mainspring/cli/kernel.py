@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from mainspring.cli.settings import load_all
+from mainspring.cli.loading import load_all
 from mainspring.errors import MainspringError
 from mainspring.kernel.lineage import Node, drawn
 from mainspring.loop import MonotonicClock

@@ -17,7 +17,8 @@ from typing import IO, Annotated, Any, TypeVar
 import msgspec
 import typer
 
-from mainspring.cli.settings import ConfigOption, load_all
+from mainspring.cli.loading import load_all
+from mainspring.cli.settings import ConfigOption
 from mainspring.errors import SettingError
 from mainspring.log import Engine, LogExists, LogMissing, SqliteEngine, log_file
 from mainspring.log.moving import Export, Moved, import_lines

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import typer
 
-from mainspring.cli import app
+from mainspring.cli.commands import app
 
 WIDTH: Final = 100
 

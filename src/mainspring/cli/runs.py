@@ -17,7 +17,8 @@ import msgspec
 import typer
 
 from mainspring.cli.kernel import Wire
-from mainspring.cli.settings import ConfigOption, load_all
+from mainspring.cli.loading import load_all
+from mainspring.cli.settings import ConfigOption
 from mainspring.errors import BootError, MainspringError
 from mainspring.log import Log
 from mainspring.log.choice import log_file, open_engine

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
+from mainspring.cli.loading import load_all
 from mainspring.cli.process import run
-from mainspring.cli.settings import ConfigOption, load_all
+from mainspring.cli.settings import ConfigOption
 
 
 def serve(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from mainspring.settings import FILE_NAME, Loaded, describe, load
+from mainspring.cli.loading import load_all
+from mainspring.settings import FILE_NAME, describe
 
 PAGE_HEAD = (
     "# Settings",
@@ -26,20 +26,6 @@ PAGE_HEAD = (
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", help=f"TOML file with settings. Default: ./{FILE_NAME} when it exists.")
 ]
-
-
-def find_file(config: Path | None) -> Path | None:
-    """The file to read: the one named, the one the environment names, or the usual one where it exists."""
-    if config is not None:
-        return config
-    if named := os.environ.get("MAINSPRING_CONFIG"):
-        return Path(named)
-    usual = Path(FILE_NAME)
-    return usual if usual.exists() else None
-
-
-def load_all(config: Path | None = None, **flags: object) -> Loaded:
-    return load(flags, os.environ, find_file(config))
 
 
 def page() -> str:

@@ -26,7 +26,8 @@ from mainspring.bus.tokens import (
     new_token,
     read_tokens,
 )
-from mainspring.cli.settings import ConfigOption, load_all
+from mainspring.cli.loading import load_all
+from mainspring.cli.settings import ConfigOption
 from mainspring.errors import SettingError
 from mainspring.loop import MonotonicClock
 
