@@ -20,6 +20,7 @@ from mainspring.app import App
 from mainspring.app.consuming import Consuming
 from mainspring.app.lineage import RunTraces, TracedInlet, TracedPort, note_event
 from mainspring.app.planning import plan_schedules, schedule_consumers
+from mainspring.app.topics import configure_topics
 from mainspring.beats import Driver, Heartbeat
 from mainspring.bus import Bus, Checker, Published
 from mainspring.capabilities import kernel_capabilities
@@ -94,6 +95,7 @@ class Core:
             phases = self.kernel.phases
             await self._undo_later(self.bus.start, self.bus.stop)
             if self.app is not None:
+                await configure_topics(self.app.topics, self.bus)
                 await self.app.payloads.install(self.bus, self.app.consumers)
                 self._serve_tasks(self.app)
                 await self.app.hooks.enter(self.app, self._undo)

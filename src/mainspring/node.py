@@ -38,6 +38,7 @@ from mainspring.wire.http_face import SLOW_TURNS, SlowTurnSeen
 from mainspring.wire.http_tokens import TokenDoor
 from mainspring.wire.loop_socket import LoopSocketServer
 from mainspring.wire.ndjson import NdjsonServer
+from mainspring.wire.pages import add_pages
 from mainspring.wire.websocket import add_websocket
 
 logger = logging.getLogger("mainspring.node")
@@ -93,6 +94,8 @@ class Node(Core):
         dashboard.add_to(web_app)
         add_client_js(web_app)
         add_websocket(web_app, self.bus, settings, identify, dashboard.page)
+        for pages in self.app.folders if self.app else ():
+            add_pages(web_app, pages.path, pages.folder, pages.policy)
         runner = web.AppRunner(
             web_app, access_log=None, handle_signals=False, shutdown_timeout=settings.drain_ms / 1000
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mainspring import App
+from mainspring import App, Event
 from mainspring.app import BadDuration, duration_ms
 from mainspring.bus import BadFrame
 from mainspring.core import BootFailure
@@ -112,14 +112,30 @@ async def test_a_changed_schedule_counts_anew_and_one_that_is_gone_fires_no_more
         assert (calls, world.schedules()) == (["1h", "10m"], [])
 
 
+async def test_what_a_call_publishes_is_stored_with_its_being_done() -> None:
+    app, calls = App("clock"), []
+
+    @app.every("1h")
+    async def report(event: Event[Any]) -> None:
+        calls.append(event.attempt)
+        event.publish("reports", {"call": len(calls)})
+        if len(calls) == 1:
+            raise RuntimeError("the printer is on fire")
+
+    async with simulate(app) as world:
+        await world.advance("90m")
+        assert calls == [1, 2]
+        assert world.events("reports").payloads == [{"call": 2}]
+
+
 def test_what_cannot_be_a_schedule_is_refused_where_it_is_declared() -> None:
     app = App("clock")
     with pytest.raises(BadDuration):
         app.every("5 minutes")(lambda: None)
     with pytest.raises(BadFrame):
         app.cron("0 3 * *")(lambda: None)
-    with pytest.raises(CapabilityError, match="without arguments"):
-        app.every("5m")(lambda needed: None)
+    with pytest.raises(CapabilityError, match="or the event of its firing"):
+        app.every("5m")(lambda event, needed: None)
     with pytest.raises(CapabilityError, match="every 10 ms"):
         app.every("1ms")(lambda: None)
 

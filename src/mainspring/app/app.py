@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar, overload
 
@@ -29,9 +30,10 @@ from mainspring.app.duration import Duration, duration_ms
 from mainspring.app.hooks import Hooks, Lifespan
 from mainspring.app.schemas import DeclaredSchema, DeclaredSchemas, DeclaredUpcaster
 from mainspring.app.task import P, Publish, R, Task, task_options
+from mainspring.app.topics import DeclaredPages, DeclaredTopic
 from mainspring.beats import BeatsProgram
 from mainspring.beats.program import TargetOf
-from mainspring.bus import LATEST, Checker, Compatibility, Start
+from mainspring.bus import LATEST, Checker, Compatibility, Start, TopicConfig
 from mainspring.capabilities import kernel_capabilities
 from mainspring.kernel import Capability, Kernel, RestartPolicy, handler_from
 from mainspring.kernel.capability import Isolation
@@ -62,6 +64,8 @@ class App:
     beats: BeatsProgram = field(default_factory=BeatsProgram, repr=False)
     consumers: list[DeclaredConsumer] = field(default_factory=list, repr=False)
     schedules: list[DeclaredSchedule] = field(default_factory=list, repr=False)
+    topics: list[DeclaredTopic] = field(default_factory=list, repr=False)
+    folders: list[DeclaredPages] = field(default_factory=list, repr=False)
     payloads: DeclaredSchemas = field(default_factory=DeclaredSchemas, repr=False)
     hooks: Hooks = field(default_factory=Hooks, repr=False)
     publisher: Publish | None = field(default=None, repr=False)  # while a node serves it: how tasks are enqueued
@@ -127,6 +131,32 @@ class App:
 
     # Topics and schedules
 
+    def topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        retention: Duration | None = None,
+        retention_bytes: int | None = None,
+        retention_count: int | None = None,
+        max_attempts: int | None = None,
+        ack_timeout: Duration | None = None,
+        compact: bool | None = None,
+    ) -> None:
+        """Say what a topic shall be like from boot on. What is not said stays as it is; partitions only grow."""
+        given = {
+            "partitions": partitions,
+            "retention_ms": None if retention is None else duration_ms(retention),
+            "retention_bytes": retention_bytes,
+            "retention_count": retention_count,
+            "max_attempts": max_attempts,
+            "ack_timeout_ms": None if ack_timeout is None else duration_ms(ack_timeout),
+            "compact": compact,
+        }
+        declared = DeclaredTopic(name, {key: value for key, value in given.items() if value is not None})
+        declared.over(TopicConfig(topic=name))  # a setting that cannot be is refused where it is said
+        self.topics.append(declared)
+
     def consumer(
         self,
         topic: str,
@@ -171,7 +201,8 @@ class App:
         """Call a function again and again: "5m", "1h30m". The first time is one interval after it was first served.
 
         The next time is kept in the log. A restart neither loses nor doubles a call; times that passed while nothing
-        ran are made up once. A call that fails is tried again with back-off.
+        ran are made up once. A call that fails is tried again with back-off. The function takes nothing, or the
+        `Event` of its firing: what it publishes through that is stored in one commit with the call being done.
         """
         return self._schedule(every=interval, cron=None, name=name, max_attempts=max_attempts)
 
@@ -255,6 +286,14 @@ class App:
             return declared
 
         return decorate if function is None else decorate(function)
+
+    def pages(self, path: str, folder: str | Path, *, policy: str | None = None) -> None:
+        """Serve the files of a folder to browsers, below `path` of the node's port; `index.html` for the folder itself.
+
+        Such a page is of the node's own origin: it imports `/client.js` and may connect. Everybody who can reach the
+        port may load the files. `policy` replaces the strict Content-Security-Policy they come with.
+        """
+        self.folders.append(DeclaredPages(path, Path(folder), policy))
 
     # Starting and stopping
 

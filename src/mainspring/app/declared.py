@@ -88,6 +88,7 @@ class DeclaredSchedule:
     cron: str | None = None
     max_attempts: int | None = None
     backoff: Backoff = Backoff()
+    takes_event: bool = False
 
 
 def consumer_from(
@@ -142,13 +143,21 @@ def schedule_from(
     every_ms = None if every is None else duration_ms(every)
     if every_ms is not None and every_ms < 10:
         raise CapabilityError("a schedule fires at most every 10 ms", remedy='write app.every("1s")')
-    try:
-        inspect.signature(function).bind()
-    except (TypeError, ValueError):
+    takes_event = not _takes(function)
+    if takes_event and not _takes(function, None):
         raise CapabilityError(
-            f"the scheduled function {function!r} is called without arguments", remedy="async def nightly() -> None"
-        ) from None
-    return DeclaredSchedule(name or function.__name__, function, every_ms, cron, max_attempts, backoff)
+            f"the scheduled function {function!r} takes nothing, or the event of its firing",
+            remedy="async def nightly(event: Event) -> None",
+        )
+    return DeclaredSchedule(name or function.__name__, function, every_ms, cron, max_attempts, backoff, takes_event)
+
+
+def _takes(function: Callable[..., Any], *arguments: Any) -> bool:
+    try:
+        inspect.signature(function).bind(*arguments)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def hints_of(function: Any, where: str, local_names: dict[str, Any]) -> dict[str, Any]:

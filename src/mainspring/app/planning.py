@@ -35,7 +35,7 @@ def schedule_consumers(app: App) -> list[DeclaredConsumer]:
             declared.function,
             max_attempts=declared.max_attempts,
             backoff=declared.backoff,
-            takes_event=False,
+            takes_event=declared.takes_event,
             store_each=True,
         )
         for declared in app.schedules

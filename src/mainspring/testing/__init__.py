@@ -1,8 +1,9 @@
-"""Testing programs: the whole app on virtual time, in memory, from a seed. See `simulate`."""
+"""Testing programs: the whole app on virtual time, in memory, from a seed. See `simulate`; with sockets, `serving`."""
 
 from __future__ import annotations
 
+from mainspring.testing.serving import Served, serving
 from mainspring.testing.simulation import Simulation, simulate
 from mainspring.testing.world import DidNotHappen, SeenEvent, SeenRun, World
 
-__all__ = ["DidNotHappen", "SeenEvent", "SeenRun", "Simulation", "World", "simulate"]
+__all__ = ["DidNotHappen", "SeenEvent", "SeenRun", "Served", "Simulation", "World", "serving", "simulate"]
