@@ -350,3 +350,32 @@ def test_a_disk_that_is_full_for_a_while_delays_publishing() -> None:
 
 def test_defaults_have_units_people_expect() -> None:
     assert (Options().connect_timeout, Options().drain_timeout, Options().dedupe_window) == (10.0, 10.0, 600.0)
+
+
+def test_a_client_of_several_nodes_goes_to_the_next_one_when_its_own_goes_away() -> None:
+    async def main(clock: VirtualClock) -> None:
+        first, second = ScriptedNode(), ScriptedNode()
+        await first.start()
+        await second.start()
+        urls = f"{first.url}, {second.url}"
+        async with connect(urls, clock=clock, random=lambda: 0.0, **QUIET) as bus:
+            assert bus.url == first.url
+            await bus.publish("t", 1)
+            await first.vanish()
+            await bus.publish("t", 2)
+            assert bus.url == second.url
+            await second.vanish()
+            waiting = asyncio.create_task(bus.publish("t", 3))
+            await asyncio.sleep(60)
+            await first.start()
+            await waiting
+            assert bus.url == first.url
+        await first.vanish()
+
+    virtually(main)
+
+
+def test_clients_of_several_nodes_begin_at_different_ones() -> None:
+    urls = "ws://a:1,ws://b:2"
+    assert connect(urls, random=lambda: 0.0).url == "ws://a:1"
+    assert connect(urls, random=lambda: 0.9).url == "ws://b:2"

@@ -127,9 +127,15 @@ def test_waits_and_ids_without_a_connection(node_js: Path, tmp_path: Path) -> No
     const ids = Array.from({ length: 1000 }, () => newId());
     let refused = "";
     try { new BusClient("ws://x", { WebSocket: undefined }); } catch (error) { refused = error.code; }
+    const tried = [];
+    class Fails { constructor(url) { tried.push(url); setTimeout(() => this.onclose()); } close() {} }
+    const several = new BusClient(["http://a", "ws://b"], { WebSocket: Fails, random: () => 0.9 });
+    await new Promise((resolve) => setTimeout(resolve, 5));
+    several.reconnect();
+    await several.close();
     console.log(JSON.stringify({ waits, short, id: newId(1_700_000_000_000, new Uint8Array(10)), refused,
       good: ids.every((id) => /^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/.test(id)),
-      different: new Set(ids).size }));
+      different: new Set(ids).size, tried }));
     """
     done = subprocess.run(
         ["node", "--input-type=module", "-e", script], cwd=tmp_path, capture_output=True, text=True, check=True
@@ -141,4 +147,5 @@ def test_waits_and_ids_without_a_connection(node_js: Path, tmp_path: Path) -> No
         "refused": "no_websocket",
         "good": True,
         "different": 1000,
+        "tried": ["ws://b", "ws://a"],
     }

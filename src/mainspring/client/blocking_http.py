@@ -12,9 +12,10 @@ import http.client
 import select
 import socket
 import ssl as ssl_module
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import msgspec
@@ -32,8 +33,33 @@ def path(*parts: str | int) -> str:
     return "".join(f"/{quote(str(part), safe='')}" for part in parts)
 
 
+class _Place(NamedTuple):
+    """Where one node is, and what its address says about who asks."""
+
+    secure: bool
+    host: str
+    port: int
+    claims: dict[str, str]
+
+
+def _place(url: str) -> _Place:
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        port = -1
+    if parts.scheme not in ("ws", "wss", "http", "https") or not parts.hostname or port == -1:
+        raise BadArgument(f"{url!r} is no address of a node", remedy="write ws://host:port or wss://host:port")
+    secure = parts.scheme in ("wss", "https")
+    claims = {name: value for name, value in parse_qsl(parts.query) if name == "agent_id"}
+    return _Place(secure, parts.hostname, port or (443 if secure else 80), claims)
+
+
 class NodeConnection:
-    """Requests to the node at `url` (ws, wss, http or https), one after the other. Not for several threads."""
+    """Requests to the node at `url` (ws, wss, http or https), one after the other. Not for several threads.
+
+    `url` may name several nodes of one log, separated by commas; the first that can be reached is asked.
+    """
 
     def __init__(
         self,
@@ -43,21 +69,23 @@ class NodeConnection:
         patience_s: float = PATIENCE_S,
         ssl: ssl_module.SSLContext | None = None,
     ) -> None:
-        parts = urlsplit(url)
-        try:
-            port = parts.port
-        except ValueError:
-            port = -1
-        if parts.scheme not in ("ws", "wss", "http", "https") or not parts.hostname or port == -1:
-            raise BadArgument(f"{url!r} is no address of a node", remedy="write ws://host:port or wss://host:port")
-        self.secure = parts.scheme in ("wss", "https")
-        self.host = parts.hostname
-        self.port = port or (443 if self.secure else 80)
-        self._claims = {name: value for name, value in parse_qsl(parts.query) if name == "agent_id"}
+        self._places = deque(_place(one.strip()) for one in url.split(","))
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._patience_s = patience_s
         self._ssl = ssl
         self._kept: http.client.HTTPConnection | None = None
+
+    @property
+    def secure(self) -> bool:
+        return self._places[0].secure
+
+    @property
+    def host(self) -> str:
+        return self._places[0].host
+
+    @property
+    def port(self) -> int:
+        return self._places[0].port
 
     @property
     def address(self) -> str:
@@ -155,7 +183,7 @@ class NodeConnection:
         params: Mapping[str, str | int | None] | None,
     ) -> http.client.HTTPResponse:
         given = {name: value for name, value in (params or {}).items() if value is not None}
-        query = urlencode({**self._claims, **given})
+        query = urlencode({**self._places[0].claims, **given})
         target = f"{path}?{query}" if query else path
         headers = {**self._headers, "Accept": "*/*"}
         if body is not None:
@@ -167,6 +195,18 @@ class NodeConnection:
         return connection.getresponse()
 
     def _open(self) -> http.client.HTTPConnection:
+        """A connection to the first node that takes one; the last one's error is left to the request."""
+        for _ in range(len(self._places) - 1):
+            connection = self._to_first()
+            try:
+                connection.connect()
+            except OSError:
+                self._places.rotate(-1)
+            else:
+                return connection
+        return self._to_first()
+
+    def _to_first(self) -> http.client.HTTPConnection:
         if not self.secure:
             return http.client.HTTPConnection(self.host, self.port, timeout=self._patience_s)
         context = self._ssl or ssl_module.create_default_context()

@@ -176,7 +176,8 @@ export class Subscription {
 
 /** A connection that mends itself. Made by `connect`. */
 export class BusClient {
-  #url;
+  #urls;
+  #turn;
   #options;
   #socket = null;
   #open = false;
@@ -197,7 +198,6 @@ export class BusClient {
   #planned = false;
 
   constructor(url, options = {}) {
-    this.#url = url.replace(/^http/, "ws");
     this.#options = {
       WebSocket: globalThis.WebSocket,
       random: Math.random,
@@ -206,6 +206,8 @@ export class BusClient {
       now: () => Date.now(),
       ...options,
     };
+    this.#urls = [url].flat().map((one) => one.replace(/^http/, "ws"));
+    this.#turn = Math.floor(this.#options.random() * this.#urls.length); // many clients spread over the nodes
     if (!this.#options.WebSocket) {
       throw new BusError("no_websocket", "there is no WebSocket here: pass one, as { WebSocket } from the package ws");
     }
@@ -310,7 +312,7 @@ export class BusClient {
     const { WebSocket, token } = this.#options;
     // A page cannot set headers of a WebSocket, so the token is offered as a subprotocol.
     const protocols = token ? ["mainspring", `mainspring.token.${token}`] : [];
-    const socket = new WebSocket(this.#url, protocols);
+    const socket = new WebSocket(this.#urls[this.#turn], protocols);
     this.#socket = socket;
     this.#say();
     socket.onopen = () => socket === this.#socket && this.#opened();
@@ -343,6 +345,7 @@ export class BusClient {
   #again() {
     this.#lost();
     if (this.#closed) return;
+    this.#turn = (this.#turn + 1) % this.#urls.length;
     this.#timer = setTimeout(() => {
       this.#timer = null;
       this.#connect();
@@ -542,7 +545,11 @@ function startOf(from) {
   throw new BusError("bad_argument", `${String(from)} is no place to begin`);
 }
 
-/** A client of the node at `url`. Options: token, WebSocket, onState, maxQueued. It connects at once, and for ever. */
+/**
+ * A client of the node at `url`, or of several nodes of one log when it is a list: it begins with one at random and goes
+ * to the next whenever a connection fails or ends. Options: token, WebSocket, onState, maxQueued. It connects at once,
+ * and for ever.
+ */
 export function connect(url, options) {
   return new BusClient(url, options);
 }

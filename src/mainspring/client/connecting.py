@@ -30,11 +30,14 @@ def connect(
 ) -> Client:
     """A client of the node at `url` (`BUS_URL`, or ws://127.0.0.1:7070). Use it with `async with`.
 
+    `url` may name several nodes of one log, separated by commas. The client begins with one of them at random and goes
+    to the next whenever it cannot connect or loses the connection; nothing it was promised depends on which.
+
     `options` are those of `Options`: timeouts, limits, callbacks. Entering waits for the first connection and raises
     CannotConnect when there is none within `connect_timeout`; afterwards the client reconnects by itself, for ever.
     """
     return Client(
-        checked_url(url),
+        checked_urls(url),
         token,
         Options(**options),
         clock=clock or MonotonicClock(),
@@ -44,11 +47,15 @@ def connect(
     )
 
 
-def checked_url(url: str | None) -> str:
-    """The WebSocket's address; http:// is understood. Raises BadArgument for anything else."""
-    if url is None:
+def checked_urls(urls: str | None) -> tuple[str, ...]:
+    """The WebSocket addresses; http:// is understood. Raises BadArgument for anything else."""
+    if urls is None:
         given = os.environ.get("BUS_URL")
-        url = load(environ={"BUS_URL": given}).settings.bus_url if given else Settings().bus_url
+        urls = load(environ={"BUS_URL": given}).settings.bus_url if given else Settings().bus_url
+    return tuple(_checked_url(url.strip()) for url in urls.split(","))
+
+
+def _checked_url(url: str) -> str:
     parts = urlsplit(url)
     scheme = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}.get(parts.scheme)
     if scheme is None or not parts.hostname:

@@ -35,13 +35,17 @@ class NodeHttp:
     """Requests to one node. `url` is the WebSocket's; both are on one port."""
 
     def __init__(self, url: str, token: str | None, ssl: ssl_module.SSLContext | None = None) -> None:
+        self.use(url)
+        self._headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
+        self._ssl = ssl
+        self._session: aiohttp.ClientSession | None = None
+
+    def use(self, url: str) -> None:
+        """Ask the node at this address from now on."""
         parts = urlsplit(url)
         scheme = "https" if parts.scheme in ("wss", "https") else "http"
         self._base = f"{scheme}://{parts.netloc}"
         self._query = f"?{parts.query}" if parts.query else ""
-        self._headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
-        self._ssl = ssl
-        self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
         if self._session is not None:

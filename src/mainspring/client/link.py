@@ -11,7 +11,7 @@ import contextlib
 import logging
 import ssl as ssl_module
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
@@ -54,7 +54,7 @@ class Link:
 
     def __init__(
         self,
-        url: str,
+        urls: Sequence[str],
         token: str | None,
         options: Options,
         *,
@@ -63,14 +63,15 @@ class Link:
         new_id: Callable[[], str],
         random_bytes: RandomBytes,
     ) -> None:
-        self.url = url
+        self._urls = urls
+        self._turn = int(random() * len(urls))  # many clients spread over the nodes
         self.options = options
         self.new_id = new_id
         self.random = random
         self.clock = clock
         self.conversation = Conversation(clock.now_ms, self._plan, dedupe_window_ms=round(options.dedupe_window * 1000))
         self.telemetry: Telemetry | None = find_telemetry(options.tracer_provider)
-        self.http = NodeHttp(url, token, options.ssl)
+        self.http = NodeHttp(self.url, token, options.ssl)
         self._token = token
         self._random_bytes = random_bytes
         self._reconnect = Reconnect(random)
@@ -106,6 +107,11 @@ class Link:
         await self.close()
 
     @property
+    def url(self) -> str:
+        """The node it talks to, or tries to."""
+        return self._urls[self._turn]
+
+    @property
     def connected(self) -> bool:
         """Whether the connection is open now."""
         return self._reconnect.state is State.OPEN
@@ -116,7 +122,7 @@ class Link:
                 await self._opened.wait()
         except TimeoutError:
             raise self._last_error or CannotConnect(
-                f"cannot reach the node at {self.url}", remedy="is it running? `mainspring serve`"
+                f"cannot reach a node at {', '.join(self._urls)}", remedy="is it running? `mainspring serve`"
             ) from None
         if self.ended is not None:
             raise self.ended
@@ -206,6 +212,8 @@ class Link:
                 self._last_error = error
             else:
                 await self._stay(socket)
+            self._turn = (self._turn + 1) % len(self._urls)
+            self.http.use(self.url)
             wait_ms = self._reconnect.lost()
             self._say_state()
             await asyncio.sleep(wait_ms / 1000)
