@@ -36,7 +36,7 @@ from mainspring.message import Ids, Message, encode_data
 from mainspring.runs import Runtime
 from mainspring.settings import Settings
 
-logger = logging.getLogger("mainspring.node")
+logger: logging.Logger = logging.getLogger("mainspring.node")
 
 
 class BootFailure(BootError):
@@ -69,7 +69,7 @@ class Core:
         """`source` gives random numbers; `program` is the name under which a beat's journal remembers it."""
         self.settings = settings
         self.clock: Clock = clock or MonotonicClock()
-        self.loop = Loop(
+        self.loop: Loop = Loop(
             self.clock,
             max_turns_per_slice=settings.max_turns_per_slice,
             slow_turn_ms=settings.slow_turn_ms,
@@ -147,9 +147,9 @@ class Core:
         settings, app = self.settings, self.app
         self.loop.attach()
         self._undo.callback(self.loop.detach)
-        self.log = Log(self._engine or open_engine(settings.engine, settings.data, self.clock))
+        self.log: Log = Log(self._engine or open_engine(settings.engine, settings.data, self.clock))
         await self._undo_later(self.log.open, self.log.close)
-        self.bus = Bus(
+        self.bus: Bus = Bus(
             self.log,
             self.clock,
             self.loop,
@@ -158,7 +158,7 @@ class Core:
             random=self._source.random if self._source else random.random,
             checker=self._checker or (app.checker if app else None),
         )
-        self.kernel = Kernel(
+        self.kernel: Kernel = Kernel(
             loop=self.loop,
             ids=self._message_ids,
             log=self.log,
@@ -170,7 +170,7 @@ class Core:
             on_shutdown=lambda: self._on_shutdown(),
         )
         self.kernel.enter_phase("LOAD")
-        self.runtime = Runtime(
+        self.runtime: Runtime = Runtime(
             clock=self.clock,
             loop=self.loop,
             log=self.log,
@@ -184,7 +184,7 @@ class Core:
         self.kernel.trace_more = RunTraces(self.runtime)
         port = TracedPort(self.bus, self.kernel)
         self.runtime.connect(ask=KernelPort(self.kernel), publish=port, events=port)
-        self.heartbeat = Heartbeat(
+        self.heartbeat: Heartbeat = Heartbeat(
             self.log,
             program=self._program_name,
             retain_beats=settings.retained_beats or None,

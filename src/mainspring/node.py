@@ -41,7 +41,7 @@ from mainspring.wire.ndjson import NdjsonServer
 from mainspring.wire.pages import add_pages
 from mainspring.wire.websocket import add_websocket
 
-logger = logging.getLogger("mainspring.node")
+logger: logging.Logger = logging.getLogger("mainspring.node")
 
 TOKENS_LOOK_S: Final = 1.0  # between two looks at the file with the tokens: so long may one that was taken away go on
 
@@ -61,7 +61,7 @@ class Node(Core):
     async def _prepare(self) -> None:
         self._tokens = TokenSource(self.settings.tokens, self.settings.tokens_file)
         _refuse_open_doors(self.settings, has_tokens=bool(self._tokens.book))
-        self.app = load_program(self._program)
+        self.app: App | None = load_program(self._program)
 
     async def _stop_intake(self) -> None:
         await asyncio.gather(self.ndjson.quiesce(), self.site.stop())
@@ -69,7 +69,7 @@ class Node(Core):
     async def _adapt(self) -> list[str]:
         """Open the sockets; gives their addresses."""
         settings = self.settings
-        self.ndjson = NdjsonServer(self.kernel, self._socket_path(settings.kernel_socket, "kernel.sock"))
+        self.ndjson: NdjsonServer = NdjsonServer(self.kernel, self._socket_path(settings.kernel_socket, "kernel.sock"))
         await self._undo_later(self.ndjson.start, self.ndjson.stop)
         guests = LoopSocketServer(self._socket_path(settings.loop_socket, "loop.sock"), clock=self.clock)
         await self._undo_later(guests.start, guests.stop)
@@ -101,7 +101,7 @@ class Node(Core):
         )
         await self._undo_later(runner.setup, runner.cleanup)
         tls = _tls(settings)
-        self.site = web.TCPSite(runner, settings.host, settings.port, ssl_context=tls)
+        self.site: web.TCPSite = web.TCPSite(runner, settings.host, settings.port, ssl_context=tls)
         try:
             await self.site.start()
         except OSError as error:

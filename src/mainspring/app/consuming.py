@@ -35,7 +35,7 @@ from mainspring.runs import Runtime
 from mainspring.runs.arguments import encode_arguments
 from mainspring.runs.journal import check_id
 
-logger = logging.getLogger("mainspring.app")
+logger: logging.Logger = logging.getLogger("mainspring.app")
 
 LONGEST_RUN_ID: Final = 180
 

@@ -73,16 +73,16 @@ class Event(Generic[T]):
         payload: T,
     ) -> None:
         self._work = work
-        self.topic = topic
-        self.group = group
-        self.partition = partition
-        self.offset = offset
-        self.attempt = attempt
-        self.id = id
-        self.ts = ts  # when it was stored: epoch ms
-        self.key = key
+        self.topic: str = topic
+        self.group: str = group
+        self.partition: int = partition
+        self.offset: int = offset
+        self.attempt: int = attempt
+        self.id: str = id
+        self.ts: int = ts  # when it was stored: epoch ms
+        self.key: str | None = key
         self.headers = headers or NO_HEADERS
-        self.payload = payload
+        self.payload: T = payload
         self.refusal: tuple[str, int] | None = None
 
     def publish(

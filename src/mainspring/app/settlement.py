@@ -26,7 +26,7 @@ from mainspring.log import Append, Batch, Log, Operation, Receipt, Refused
 from mainspring.runs import RunConflict, RunRecord, Runtime, UnknownRun
 from mainspring.runs.by_hand import beginning
 
-logger = logging.getLogger("mainspring.app")
+logger: logging.Logger = logging.getLogger("mainspring.app")
 
 _TRIES = 5  # a settlement is refused when a run exists already, or when the runs' lease was just renewed
 _HELD_S = 0.001  # how long to wait when a dead letter of the same partition is being written

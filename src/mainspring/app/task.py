@@ -47,12 +47,12 @@ class Task(Generic[P, R]):
         self, app: App, function: Callable[P, R], *, name: str, local_names: dict[str, Any], **options: Any
     ) -> None:
         self.name = name
-        self.topic = f"tasks.{app.name}.{name}"
+        self.topic: str = f"tasks.{app.name}.{name}"
         self.function = function
         self._app = app
         self._signature = inspect.signature(function)
         self._hints = hints_of(function, f"the task {name!r}", local_names)
-        self.consumer = DeclaredConsumer(self.topic, app.name, self._perform, payload=Call, **options)
+        self.consumer: DeclaredConsumer = DeclaredConsumer(self.topic, app.name, self._perform, payload=Call, **options)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)

@@ -24,7 +24,7 @@ class Bindings:
         self._local: dict[str, dict[str, str]] = {}  # seen by the path itself
         self._reaching: dict[str, dict[str, str]] = {}  # seen by the path and all below: SPREAD or CUT
         self._count = 0
-        self.version = 0
+        self.version: int = 0
 
     def __len__(self) -> int:
         return self._count

@@ -25,7 +25,7 @@ class Keeper:
 
     def __init__(self, line: Line, state: State, program: str = "") -> None:
         self.line = line
-        self.program = program
+        self.program: str = program
         self._state = state
         self._signals: list[tuple[int, Impulse]] = []
         self._bindings: list[tuple[int, Bind]] = []

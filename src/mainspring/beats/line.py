@@ -138,7 +138,7 @@ class Line:
     """One line of beats in a log."""
 
     def __init__(self, log: AsyncLog, name: str = "main", *, forgets_beats: bool = False) -> None:
-        self.name = checked_line(name)
+        self.name: str = checked_line(name)
         self.log = log
         self._journals = f"journal/beats/{name}"
         self._head_version = ABSENT

@@ -91,7 +91,7 @@ class Registry:
         self._by_name: dict[str, list[Registration]] = {}
         self._index: QueryIndex[Registration] = QueryIndex()
         self._next_index = 0
-        self.version = 0
+        self.version: int = 0
 
     def __len__(self) -> int:
         return len(self._by_key)

@@ -47,9 +47,9 @@ class Stage:
     __slots__ = ("_changes", "_closed", "_contents", "_own", "_read", "_signals", "_writes", "attempt", "beat", "owner")
 
     def __init__(self, beat: int, attempt: int, read: Callable[[str], str | None], owner: object = None) -> None:
-        self.beat = beat
-        self.attempt = attempt
-        self.owner = owner  # whose beat this is
+        self.beat: int = beat
+        self.attempt: int = attempt
+        self.owner: object = owner  # whose beat this is
         self._read = read
         self._own: dict[str, str | None] = {}
         self._writes: list[tuple[str, str | None]] = []

@@ -48,15 +48,15 @@ class State:
     """One line of beats. `beat` is the next beat to run."""
 
     def __init__(self, rules: Rules, *, keep_journals: int | None) -> None:
-        self.rules = rules
-        self.beat = 1
+        self.rules: Rules = rules
+        self.beat: int = 1
         self.digest = GENESIS
-        self.paused = False
-        self.oldest = 1  # the first beat whose details are kept
-        self.registry = Registry()
-        self.bindings = Bindings()
-        self.content = Content()
-        self.cells = Cells(self.content, rules.inline_chars)
+        self.paused: bool = False
+        self.oldest: int = 1  # the first beat whose details are kept
+        self.registry: Registry = Registry()
+        self.bindings: Bindings = Bindings()
+        self.content: Content = Content()
+        self.cells: Cells = Cells(self.content, rules.inline_chars)
         self.queues: dict[int, list[Impulse]] = {}
         self.inbox: list[Impulse] = []  # of the beat under way
         self.dead: dict[int, list[Dead]] = {}
@@ -70,7 +70,7 @@ class State:
         self._noted_version = -1
         self._references: dict[int, list[str]] = {}
         self._live_events: set[str] = set()
-        self.resolver = self._resolver()
+        self.resolver: Resolver = self._resolver()
 
     def restore(self, kept: Kept) -> None:
         """Become what a log holds. Registrations hold functions and come from the program again."""

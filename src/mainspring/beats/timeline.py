@@ -33,7 +33,7 @@ class Timeline:
 
     def __init__(self, rules: Rules, log: BlockingLog | AsyncLog | None, line: str, program: str) -> None:
         self.rules = rules
-        self.state = State(rules, keep_journals=None if log is None else RECENT)
+        self.state: State = State(rules, keep_journals=None if log is None else RECENT)
         self._running = False
         self._plays: Timeline | None = None
         self._open = log is None
@@ -43,7 +43,7 @@ class Timeline:
             face = Unhurried(log) if isinstance(log, BlockingLog) else log
             lasting = Line(face, line, forgets_beats=rules.retain_beats is not None)
             self._keeper = Keeper(lasting, self.state, program)
-        self.reader = Reader(self.state, self._keeper.line if self._keeper is not None else None)
+        self.reader: Reader = Reader(self.state, self._keeper.line if self._keeper is not None else None)
 
     async def open(self) -> None:
         """Load the line from the log. What was bound before is applied on top of what the log holds."""

@@ -30,7 +30,7 @@ from mainspring.bus.topic_state import DEAD_LETTERS
 from mainspring.bus.topics import AccessList, TopicConfig
 from mainspring.loop import Clock
 
-logger = logging.getLogger("mainspring.bus.access")
+logger: logging.Logger = logging.getLogger("mainspring.bus.access")
 
 Action = Literal["publish", "subscribe"]
 Checker = Callable[[str, Action, Mapping[str, Any]], bool | Awaitable[bool]]
@@ -54,13 +54,13 @@ class Caller:
         expires_ms: int = 0,
         revoked: asyncio.Event | None = None,
     ) -> None:
-        self.agent = agent
-        self.sid = sid
-        self.scopes = scopes
-        self.expires_ms = expires_ms
-        self.revoked = revoked  # set when the token is no longer valid
+        self.agent: str | None = agent
+        self.sid: str = sid
+        self.scopes: Scopes | None = scopes
+        self.expires_ms: int = expires_ms
+        self.revoked: asyncio.Event | None = revoked  # set when the token is no longer valid
         self.headers: dict[str, str] = {}  # what the events of this caller carry
-        self.sealed = b""  # the same as the text of JSON members
+        self.sealed: bytes = b""  # the same as the text of JSON members
         if scopes is not None:
             self.headers = {"agent_id": agent or "", "sid": sid, "scopes": str(scopes)}
             self.sealed = msgspec.json.encode(self.headers)[1:-1]

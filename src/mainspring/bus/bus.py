@@ -49,7 +49,7 @@ from mainspring.log import Append, Log, Operation, Receipt, StoredEvent
 from mainspring.loop import Clock, Loop
 from mainspring.settings import Settings
 
-logger = logging.getLogger("mainspring.bus")
+logger: logging.Logger = logging.getLogger("mainspring.bus")
 
 METRICS_TOPIC = "system.metrics"
 MAX_PAGE = 10_000
@@ -78,16 +78,16 @@ class Bus:
         """`log` is open before `start` and closed after `stop`. `new_id` gives UUIDv7 text; `random` is in [0, 1)."""
         self.settings = settings
         self.clock = clock
-        self.counters = Counters()
-        self.topic_table = TopicTable(log, clock, settings)
-        self.access = Access(clock, self._settings_of, checker=checker, ttl_ms=settings.checker_ttl_ms)
-        self.schemas = Schemas(log, clock)
+        self.counters: Counters = Counters()
+        self.topic_table: TopicTable = TopicTable(log, clock, settings)
+        self.access: Access = Access(clock, self._settings_of, checker=checker, ttl_ms=settings.checker_ttl_ms)
+        self.schemas: Schemas = Schemas(log, clock)
         self._log = log
         self._new_id = new_id
         self._audit = Audit(loop, self._write_audit, enabled=settings.audit)
-        self.delivery = Delivery(log, clock, loop, self.counters, self._audit)
+        self.delivery: Delivery = Delivery(log, clock, loop, self.counters, self._audit)
         self._publisher = Publisher(log, self.counters, self.delivery.appended)
-        self.group_table = GroupTable(log, clock, self.topic_table, self.delivery, self._audit)
+        self.group_table: GroupTable = GroupTable(log, clock, self.topic_table, self.delivery, self._audit)
         self._undertaker = Undertaker(
             log,
             clock,
@@ -99,7 +99,7 @@ class Bus:
             topic=self.topic_table.open,
         )
         self.delivery.on_bury = self._undertaker.bury
-        self.schedule_table = Schedules(
+        self.schedule_table: Schedules = Schedules(
             log,
             clock,
             loop,
@@ -109,7 +109,7 @@ class Bus:
             new_id=new_id,
             partition=lambda key, partitions: self.intake.partition(key, partitions),
         )
-        self.intake = Intake(
+        self.intake: Intake = Intake(
             clock,
             self.topic_table,
             self._publisher,

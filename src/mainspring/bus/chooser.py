@@ -20,8 +20,8 @@ class Chooser:
 
     def __init__(self) -> None:
         self.members: list[Member] = []
-        self.owners = KeyOwners()
-        self.choosy = False
+        self.owners: KeyOwners = KeyOwners()
+        self.choosy: bool = False
         self._rotation: deque[Member] = deque()
 
     @property

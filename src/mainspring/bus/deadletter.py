@@ -28,7 +28,7 @@ from mainspring.errors import MainspringError
 from mainspring.log import Append, Batch, DamagedEvent, Log, StoredEvent
 from mainspring.loop import Clock
 
-logger = logging.getLogger("mainspring.bus")
+logger: logging.Logger = logging.getLogger("mainspring.bus")
 
 NOTICES: Final = "system.bus.dlq"
 ADDED: Final = (
@@ -185,7 +185,7 @@ class _Burial:
         self.group = group
         self.position = position
         self.events = events
-        self.epoch = position.epoch
+        self.epoch: int = position.epoch
         self.count = count
         self.settled = settled
 

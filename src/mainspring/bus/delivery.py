@@ -22,7 +22,7 @@ from mainspring.errors import MainspringError
 from mainspring.log import Batch, DamagedEvent, Log, Receipt, Result
 from mainspring.loop import Clock, Loop
 
-logger = logging.getLogger("mainspring.bus")
+logger: logging.Logger = logging.getLogger("mainspring.bus")
 
 STORE_MS: Final = 10  # positions may be this old when the node dies; what was acknowledged then comes once more
 BYTES_PER_MS: Final = 2_000  # of one position's records: thousands of delayed events must not occupy the disk

@@ -13,7 +13,7 @@ from mainspring.errors import MainspringError
 from mainspring.log import Log
 from mainspring.loop import Clock, Loop
 
-logger = logging.getLogger("mainspring.bus")
+logger: logging.Logger = logging.getLogger("mainspring.bus")
 
 
 class Housekeeping:

@@ -10,7 +10,7 @@ class TokenBucket:
 
     def __init__(self, rate: int, burst: int, now_ms: int) -> None:
         self._rate = rate
-        self.burst = burst or rate
+        self.burst: int = burst or rate
         self._tokens = float(self.burst)
         self._at_ms = now_ms
 

@@ -21,7 +21,7 @@ class Gate:
 
     def __init__(self) -> None:
         self.credits: int | None = None  # None until the first FLOW
-        self.paused = False
+        self.paused: bool = False
 
 
 class Member:
@@ -46,21 +46,21 @@ class Member:
     )
 
     def __init__(self, topic: str, group: str, gate: Gate, send: Callable[[bytes], None]) -> None:
-        self.gate = gate
+        self.gate: Gate = gate
         self.send = send
-        self.window = 1
-        self.ack_each = False
-        self.batch = 1
-        self.sticky = False
+        self.window: int = 1
+        self.ack_each: bool = False
+        self.batch: int = 1
+        self.sticky: bool = False
         self.filter: Filter | None = None
         self.held: dict[int, dict[int, OpenEvent]] = {}  # partition -> offset -> leased to this member
-        self.inflight = 0
-        self.retries = 0  # leases that are not first deliveries
-        self.in_rotation = False
-        self.gone = False
-        self.keys = 0  # keys that stick to this member
+        self.inflight: int = 0
+        self.retries: int = 0  # leases that are not first deliveries
+        self.in_rotation: bool = False
+        self.gone: bool = False
+        self.keys: int = 0  # keys that stick to this member
         self.unsent: list[bytes] = []  # of a MESSAGES frame
-        self.group_head = b'{"type":"MESSAGES","topic":%b,"group":%b,"messages":[' % (
+        self.group_head: bytes = b'{"type":"MESSAGES","topic":%b,"group":%b,"messages":[' % (
             json_text(topic),
             json_text(group),
         )

@@ -14,14 +14,14 @@ class Counters:
     __slots__ = ("acks", "connections", "delivered", "dlq", "inflight", "nacks", "published", "redeliveries")
 
     def __init__(self) -> None:
-        self.published = 0
-        self.delivered = 0
-        self.acks = 0
-        self.nacks = 0
-        self.redeliveries = 0
-        self.dlq = 0
-        self.inflight = 0
-        self.connections = 0
+        self.published: int = 0
+        self.delivered: int = 0
+        self.acks: int = 0
+        self.nacks: int = 0
+        self.redeliveries: int = 0
+        self.dlq: int = 0
+        self.inflight: int = 0
+        self.connections: int = 0
 
     def snapshot(self, topics: Iterable[TopicState]) -> Stats:
         return Stats(

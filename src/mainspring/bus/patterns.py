@@ -33,7 +33,7 @@ class Pattern:
                 f"{text[:100]!r} is not a pattern",
                 remedy="`*` (one segment) and `**` (any number of segments) stand alone between dots, like orders.*",
             )
-        self.text = text
+        self.text: str = text
         self._segments = tuple(segments)
 
     @property

@@ -85,25 +85,25 @@ class Position:
     )
 
     def __init__(self, tail: Tail, head: bytes, cursor: int = 1, floor: int = 0) -> None:
-        self.partition = tail.partition
-        self.tail = tail
-        self.head = head  # how every MESSAGE frame of this position begins
-        self.cursor = cursor
-        self.floor = floor
-        self.skip_before = 0  # events with an older `ts` are settled unseen; 0 once the first one was not older
+        self.partition: int = tail.partition
+        self.tail: Tail = tail
+        self.head: bytes = head  # how every MESSAGE frame of this position begins
+        self.cursor: int = cursor
+        self.floor: int = floor
+        self.skip_before: int = 0  # events with an older `ts` are settled unseen; 0 once the first one was not older
         self.open: dict[int, OpenEvent] = {}  # by ascending offset
         self.waiting: list[int] = []  # heap of offsets to be delivered again
         self.delayed: list[tuple[int, int]] = []  # heap of (due, offset)
         self.bodies: dict[int, ReadyEvent] = {}  # read for `waiting`
         self.ahead: list[ReadyEvent] = []  # read for the cursor
-        self.ahead_at = 0
-        self.fetching = False
-        self.epoch = 0  # raised by a seek, so that reads under way are ignored
-        self.dirty = False
-        self.burying = False  # a dead letter of this position is being written; its record must wait
-        self.durable = floor  # `settled` of the stored record
-        self.stored = False
-        self.store_after = 0  # a large record is written less often
+        self.ahead_at: int = 0
+        self.fetching: bool = False
+        self.epoch: int = 0  # raised by a seek, so that reads under way are ignored
+        self.dirty: bool = False
+        self.burying: bool = False  # a dead letter of this position is being written; its record must wait
+        self.durable: int = floor  # `settled` of the stored record
+        self.stored: bool = False
+        self.store_after: int = 0  # a large record is written less often
 
     def settled(self, without: Collection[int] = ()) -> int:
         """Everything up to here is settled, also what does not exist yet when the group waits beyond the tail.

@@ -68,7 +68,7 @@ class Publisher:
         self._under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self.bytes_under_way = 0
+        self.bytes_under_way: int = 0
 
     def publish(self, topic: TopicState, appends: Sequence[Append], ticket: Ticket | None) -> None:
         """Events without an expectation; they share a batch with others of this slice."""

@@ -29,7 +29,7 @@ class Answer:
     __slots__ = ("frame", "sent")
 
     def __init__(self, frame: bytes | None = None) -> None:
-        self.frame = frame
+        self.frame: bytes | None = frame
         self.sent: Callable[[], None] | None = None
 
 
@@ -44,7 +44,7 @@ class Replies:
         self._relief = asyncio.Event()
         self._closed = False
         self.waiting_frames = 0
-        self.waiting_bytes = 0
+        self.waiting_bytes: int = 0
 
     def reply(self, frame: bytes) -> None:
         """An answer that is known at once."""
@@ -120,7 +120,7 @@ class PublishAnswer(Answer):
         self._accepted = accepted
         self._corr = corr
         self._about = about
-        self.size = size
+        self.size: int = size
 
     def stored(self, placed: Sequence[Placed]) -> None:
         accepted = self._accepted
@@ -136,7 +136,7 @@ class PublishAnswer(Answer):
         else:
             places = b",".join([b"[%d,%d]" % (place[0], place[1]) for place in placed])
             frame = b'{"type":"PUBLISHED_BATCH","topic":%b,"offsets":[%b]}' % (topic, places)
-        self.frame = with_corr(frame, self._corr) if self._corr is not NOTHING else frame
+        self.frame: bytes = with_corr(frame, self._corr) if self._corr is not NOTHING else frame
         self._replies.published(self)
 
     def failed(self, error: MainspringError) -> None:

@@ -32,7 +32,7 @@ from mainspring.errors import MainspringError
 from mainspring.log import Append, Batch, Log, Record, Refused
 from mainspring.loop import Clock, Loop
 
-logger = logging.getLogger("mainspring.bus")
+logger: logging.Logger = logging.getLogger("mainspring.bus")
 
 SPACE: Final = "schedules"
 DELAYED: Final = "delayed/"

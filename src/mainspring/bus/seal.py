@@ -39,7 +39,9 @@ class Seal:
     def __init__(self, proven: bytes, stamp: bytes = b"") -> None:
         self._members = b"%b,%b" % (proven, stamp) if proven and stamp else proven or stamp
         self._is_proven = bool(proven)
-        self.alone = b"{%b}" % self._members if self._members else None  # for an event without headers of its own
+        self.alone: bytes | None = (
+            b"{%b}" % self._members if self._members else None
+        )  # for an event without headers of its own
 
     def put_on(self, headers: Mapping[str, str]) -> bytes | None:
         """The headers of an event, with what is put on."""

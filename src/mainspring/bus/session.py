@@ -53,7 +53,7 @@ from mainspring.errors import MainspringError
 from mainspring.loop import Clock
 from mainspring.settings import Settings
 
-logger = logging.getLogger("mainspring.bus")
+logger: logging.Logger = logging.getLogger("mainspring.bus")
 
 _to_json = msgspec.json.Encoder().encode
 
@@ -79,7 +79,7 @@ class Session:
 
     def __init__(self, parts: Parts, caller: Caller, send: Callable[[bytes], None]) -> None:
         self.caller = caller
-        self.closed = False
+        self.closed: bool = False
         self._parts = parts
         self._send = send
         self._gate = Gate()

@@ -42,15 +42,15 @@ class Tail:
     __slots__ = ("_grown", "budget", "bytes", "events", "first", "head", "offset", "partition", "topic", "upcast")
 
     def __init__(self, topic: str, partition: int, budget: TailBudget) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.offset = UNKNOWN
-        self.head = envelope_head(topic, partition)
+        self.topic: str = topic
+        self.partition: int = partition
+        self.offset: int = UNKNOWN
+        self.head: bytes = envelope_head(topic, partition)
         self.events: list[ReadyEvent] = []  # consecutive, the last one at `offset`
-        self.first = 0  # offset of events[0]
-        self.bytes = 0
+        self.first: int = 0  # offset of events[0]
+        self.bytes: int = 0
         self._grown = 0
-        self.budget = budget
+        self.budget: TailBudget = budget
         self.upcast: Callable[[StoredEvent], StoredEvent] | None = None
 
     def ready(self, event: StoredEvent) -> ReadyEvent:

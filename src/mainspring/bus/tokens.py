@@ -29,7 +29,7 @@ from mainspring.bus.errors import BadFrame
 from mainspring.bus.patterns import NameSet
 from mainspring.errors import SettingError
 
-logger = logging.getLogger("mainspring.bus.access")
+logger: logging.Logger = logging.getLogger("mainspring.bus.access")
 
 PREFIX: Final = "ms_"
 SECRET_BYTES: Final = 32
@@ -56,8 +56,8 @@ class Scopes:
 
     def __init__(self, names: Iterable[str]) -> None:
         """Raises BadToken."""
-        self.names = tuple(dict.fromkeys(names))
-        self.admin = ADMIN in self.names
+        self.names: tuple[str, ...] = tuple(dict.fromkeys(names))
+        self.admin: bool = ADMIN in self.names
         given: dict[str, list[str]] = {"publish": [], "subscribe": []}
         for name in self.names:
             kind, colon, pattern = name.partition(":")
@@ -94,11 +94,11 @@ class Token:
     __slots__ = ("agent", "digest", "expires_ms", "revoked", "scopes")
 
     def __init__(self, agent: str, digest: bytes, scopes: Scopes, expires_ms: int = 0) -> None:
-        self.agent = agent
-        self.digest = digest
-        self.scopes = scopes
-        self.expires_ms = expires_ms
-        self.revoked = asyncio.Event()
+        self.agent: str = agent
+        self.digest: bytes = digest
+        self.scopes: Scopes = scopes
+        self.expires_ms: int = expires_ms
+        self.revoked: asyncio.Event = asyncio.Event()
 
     @property
     def id(self) -> str:
@@ -156,7 +156,7 @@ class TokenBook:
     """Every token a node accepts."""
 
     def __init__(self, tokens: Iterable[Token] = ()) -> None:
-        self.tokens = tuple(tokens)
+        self.tokens: tuple[Token, ...] = tuple(tokens)
         self._by_start: dict[bytes, list[Token]] = {}
         for token in self.tokens:
             self._by_start.setdefault(token.digest[:8], []).append(token)
@@ -186,7 +186,7 @@ class TokenSource:
         self._lines = tuple(lines)
         self._file = file
         self._seen = self._signature()
-        self.book = read_tokens(self._lines, file)
+        self.book: TokenBook = read_tokens(self._lines, file)
 
     @property
     def is_watched(self) -> bool:

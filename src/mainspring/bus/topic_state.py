@@ -42,24 +42,24 @@ class TopicState:
     )
 
     def __init__(self, config: TopicConfig, budget: TailBudget, now_ms: int, *, stored: bool) -> None:
-        self.name = config.topic
-        self.json = json_text(config.topic)
-        self.budget = budget
-        self.stored = stored
-        self.loaded = False
+        self.name: str = config.topic
+        self.json: bytes = json_text(config.topic)
+        self.budget: TailBudget = budget
+        self.stored: bool = stored
+        self.loaded: bool = False
         self.tails: list[Tail] = []
         self.groups: dict[str, Group] = {}
         self.active: dict[Group, None] = {}
         self.followers: set[asyncio.Event] = set()
-        self.published = 0
-        self.delivered = 0
+        self.published: int = 0
+        self.delivered: int = 0
         self.bucket: TokenBucket | None = None
         self.upcaster: Upcaster | None = None
         self.configure(config, now_ms)
 
     def configure(self, config: TopicConfig, now_ms: int) -> None:
         """Take new settings. New partitions start at 1 for the groups that exist."""
-        self.config = config
+        self.config: TopicConfig = config
         self.bucket = bucket(config.rate_per_second, config.rate_burst, now_ms)
         for partition in range(len(self.tails), config.partitions):
             tail = Tail(self.name, partition, self.budget)

@@ -18,7 +18,7 @@ from mainspring.bus.errors import BadSchema
 from mainspring.bus.schemas import HEADER
 from mainspring.log import StoredEvent
 
-logger = logging.getLogger("mainspring.bus.schemas")
+logger: logging.Logger = logging.getLogger("mainspring.bus.schemas")
 
 Step = Callable[[Any], Any]
 

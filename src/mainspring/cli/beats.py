@@ -32,7 +32,7 @@ from mainspring.loop import MonotonicClock
 from mainspring.node import find_object
 from mainspring.settings import Settings
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Show, replay, watch, compare, fork and signal a line of beats."
 )
 

@@ -68,7 +68,7 @@ class LazyCommands(TyperGroup):
         return group
 
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     cls=LazyCommands,
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -42,7 +42,7 @@ class Charge(Effect[str]):
     cents: int
 
 
-app = App("demo")
+app: App = App("demo")
 
 
 @app.handles(Charge)

@@ -27,7 +27,7 @@ from mainspring.cli.showing import JsonOption, compact, safe, say, say_json, sho
 from mainspring.client.blocking_http import NodeConnection
 from mainspring.loop import MonotonicClock
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="List, show and redrive dead letters."
 )
 

@@ -23,7 +23,7 @@ from mainspring.cli.moments import start_frame
 from mainspring.cli.showing import JsonOption, safe, say, say_json, table
 from mainspring.loop import MonotonicClock
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="List, show, move and forget groups."
 )
 

@@ -47,7 +47,7 @@ class Wire:
     """One connection to a node, for one command after the other."""
 
     def __init__(self, path: Path | None, timeout_ms: int = 30_000) -> None:
-        self.path = path or _default_socket()
+        self.path: Path = path or _default_socket()
         self._ids = counted_ids()
         self._clock = MonotonicClock()
         self._timeout_ms = timeout_ms

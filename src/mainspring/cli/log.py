@@ -32,7 +32,7 @@ FOUND_DAMAGE = 3
 
 T = TypeVar("T")
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Look at the log, verify it, copy it, move it elsewhere."
 )
 

@@ -30,7 +30,7 @@ from mainspring.client.outbox_open import open_outbox
 from mainspring.client.outbox_store import OutboxStore
 from mainspring.loop import MonotonicClock
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,

@@ -20,7 +20,7 @@ from mainspring.message import Message, Metadata, counted_ids, encode_data, enco
 from mainspring.node import Node
 from mainspring.settings import Settings
 
-logger = logging.getLogger("mainspring")
+logger: logging.Logger = logging.getLogger("mainspring")
 
 
 def say(line: bytes) -> None:

@@ -31,7 +31,9 @@ from mainspring.settings import Settings
 
 T = TypeVar("T")
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, show, start, steer and check durable runs.")
+app: typer.Typer = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="List, show, start, steer and check durable runs."
+)
 
 DataOption = Annotated[Path | None, typer.Option("--data", help="Directory of what must survive.  [default: ./data]")]
 EngineOption = Annotated[str | None, typer.Option("--engine", help="Where the log rests.  [default: sqlite]")]

@@ -21,7 +21,7 @@ from mainspring.cli.ending import ends_cleanly
 from mainspring.cli.showing import JsonOption, safe, say, say_json, table
 from mainspring.errors import MainspringError
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,

@@ -19,7 +19,7 @@ from mainspring.client.blocking_http import NodeConnection
 from mainspring.client.errors import NodeRefused
 from mainspring.errors import MainspringError
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="List, show, create and alter topics."
 )
 

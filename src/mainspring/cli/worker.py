@@ -18,7 +18,7 @@ from mainspring.client.tasks import TaskQueue, Worker
 from mainspring.errors import MainspringError
 from mainspring.loop import new_event_loop
 
-logger = logging.getLogger("mainspring.tasks")
+logger: logging.Logger = logging.getLogger("mainspring.tasks")
 
 
 class NoQueue(MainspringError):

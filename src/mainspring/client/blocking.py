@@ -110,8 +110,8 @@ class SyncSubscription(Generic[T]):
     """A subscription as a plain iterator. Ends with its `with` block, with `close`, or when the loop is left."""
 
     def __init__(self, subscription: Subscription[T], thread: _Thread) -> None:
-        self.topic = subscription.topic
-        self.group = subscription.group
+        self.topic: str = subscription.topic
+        self.group: str = subscription.group
         self._subscription = subscription
         self._thread = thread
 
@@ -150,8 +150,8 @@ class SyncClient:
     """A client that blocks. The arguments are those of `connect`; use it with `with`."""
 
     def __init__(self, url: str | None = None, token: str | None = None, **options: Any) -> None:
-        self.client = connect(url, token, **options)
-        self.thread = _Thread()
+        self.client: Client = connect(url, token, **options)
+        self.thread: _Thread = _Thread()
 
     publish = blocking(Client.publish)
     publish_many = blocking(Client.publish_many)

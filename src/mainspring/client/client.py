@@ -27,7 +27,7 @@ from mainspring.client.start import Start, moment_ms, start_frame
 from mainspring.client.subscription import Subscription
 from mainspring.client.topics import TopicVerbs
 
-logger = logging.getLogger("mainspring.client")
+logger: logging.Logger = logging.getLogger("mainspring.client")
 
 T = TypeVar("T")
 SLICE: Final = 256  # events of `publish_many` before what was put may leave

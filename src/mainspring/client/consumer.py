@@ -22,7 +22,7 @@ from mainspring.client.errors import Closed
 from mainspring.client.event import Event
 from mainspring.client.subscription import Subscription
 
-logger = logging.getLogger("mainspring.client")
+logger: logging.Logger = logging.getLogger("mainspring.client")
 
 T = TypeVar("T")
 Policy = Literal["after", "before", "manual"]
@@ -48,7 +48,7 @@ class Consumer(Generic[T]):
         lease: float,
     ) -> None:
         self.subscription = subscription
-        self.failures = 0
+        self.failures: int = 0
         self._handler = handler
         self._policy = policy
         self._retry_delay = retry_delay if callable(retry_delay) else lambda _attempt: retry_delay

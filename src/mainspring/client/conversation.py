@@ -33,7 +33,7 @@ from mainspring.client.frames import (
 )
 from mainspring.client.publishing import Publishing
 
-logger = logging.getLogger("mainspring.client")
+logger: logging.Logger = logging.getLogger("mainspring.client")
 
 _UNANSWERED: Final = frozenset({"ACK", "NACK", "EXTEND", "FLOW"})  # their success has no answer, so they have no corr
 Answered = Callable[[Ok | ClientError], None]
@@ -58,18 +58,18 @@ class Held:
     )
 
     def __init__(self, topic: str, group: str, start: dict[str, Any] | None, options: dict[str, Any]) -> None:
-        self.topic = topic
-        self.group = group
-        self.start = start
-        self.options = options
-        self.confirmed = False
-        self.epoch = 0  # of its leases; 0: it has none
-        self.ack_each = options.get("ack") == "each"
+        self.topic: str = topic
+        self.group: str = group
+        self.start: dict[str, Any] | None = start
+        self.options: dict[str, Any] = options
+        self.confirmed: bool = False
+        self.epoch: int = 0  # of its leases; 0: it has none
+        self.ack_each: Any = options.get("ack") == "each"
         self.upto: dict[int, int] = {}  # partition -> acknowledged up to, not sent yet
         self.on_events: Callable[[list[Delivered], int], None] = lambda _events, _epoch: None
         self.on_answer: Answered = lambda _: None
         self.on_drop: Callable[[], None] = lambda: None
-        self.heads = tuple(
+        self.heads: tuple[bytes, ...] = tuple(
             b'{"type":"%b","topic":%b,"group":%b,"partition":' % (verb, encode(topic), encode(group))
             for verb in (b"ACK", b"NACK", b"EXTEND")
         )
@@ -79,7 +79,7 @@ class Conversation:
     """The state behind one client. `wake` is called when there is something to send; `take` gives it."""
 
     def __init__(self, now_ms: Callable[[], int], wake: Callable[[], None], *, dedupe_window_ms: int) -> None:
-        self.open = False
+        self.open: bool = False
         self._epoch = 0
         self._wake = wake
         self._frames: list[bytes] = []
@@ -88,7 +88,7 @@ class Conversation:
         self._asked: dict[int, tuple[str, Answered]] = {}
         self._unsent: deque[tuple[str, dict[str, Any], Answered]] = deque()  # requests made while not connected
         self._acked: dict[Held, None] = {}
-        self.publishing = Publishing(now_ms, self._new_corr, self._send, dedupe_window_ms=dedupe_window_ms)
+        self.publishing: Publishing = Publishing(now_ms, self._new_corr, self._send, dedupe_window_ms=dedupe_window_ms)
 
     # -- the connection
 

@@ -42,9 +42,9 @@ class Event(Generic[T]):
     __slots__ = ("_decode", "_leases", "_payload", "delivered", "epoch", "settled", "span")
 
     def __init__(self, delivered: Delivered, epoch: int, leases: Leases, decode: Decode[T]) -> None:
-        self.delivered = delivered
-        self.epoch = epoch
-        self.settled = False
+        self.delivered: Delivered = delivered
+        self.epoch: int = epoch
+        self.settled: bool = False
         self.span: Any = None
         self._leases = leases
         self._decode = decode

@@ -57,7 +57,7 @@ class Inbox:
         self, consumer: str, table: str = TABLE, *, database: str | None = None, clock: Clock | None = None
     ) -> None:
         self.consumer = consumer
-        self.table = table_name(table)
+        self.table: str = table_name(table)
         self._database = database
         self._clock = clock or MonotonicClock()
 

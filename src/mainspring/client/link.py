@@ -25,7 +25,7 @@ from mainspring.client.telemetry import Telemetry, find_telemetry
 from mainspring.client.websocket import NotLetIn, RandomBytes, Socket, open_socket
 from mainspring.loop import Clock
 
-logger = logging.getLogger("mainspring.client")
+logger: logging.Logger = logging.getLogger("mainspring.client")
 
 PING_S: Final = 15.0  # a node that says nothing for twice as long is gone
 
@@ -69,9 +69,11 @@ class Link:
         self.new_id = new_id
         self.random = random
         self.clock = clock
-        self.conversation = Conversation(clock.now_ms, self._plan, dedupe_window_ms=round(options.dedupe_window * 1000))
+        self.conversation: Conversation = Conversation(
+            clock.now_ms, self._plan, dedupe_window_ms=round(options.dedupe_window * 1000)
+        )
         self.telemetry: Telemetry | None = find_telemetry(options.tracer_provider)
-        self.http = NodeHttp(self.url, token, options.ssl)
+        self.http: NodeHttp = NodeHttp(self.url, token, options.ssl)
         self._token = token
         self._random_bytes = random_bytes
         self._reconnect = Reconnect(random)
@@ -89,7 +91,7 @@ class Link:
     # -- life
 
     async def __aenter__(self) -> Self:
-        self.event_loop = asyncio.get_running_loop()
+        self.event_loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self._opened = asyncio.Event()
         self._lost = asyncio.Event()
         self._runner = self.event_loop.create_task(self._run(), name="mainspring client")

@@ -44,7 +44,7 @@ class Outbox:
         clock: Clock | None = None,
         new_id: Callable[[], str] = lambda: str(uuid_utils.uuid7()),
     ) -> None:
-        self.table = table_name(table)
+        self.table: str = table_name(table)
         self._database = database
         self._max_event_bytes = max_event_bytes
         self._clock = clock or MonotonicClock()

@@ -27,7 +27,7 @@ from mainspring.client.errors import CannotConnect, NodeRefused
 from mainspring.client.outbox_store import OutboxRow, OutboxStore, OutboxUnavailable
 from mainspring.loop import Clock
 
-logger = logging.getLogger("mainspring.outbox")
+logger: logging.Logger = logging.getLogger("mainspring.outbox")
 
 ID_HEADER: Final = "x-outbox-id"
 _REQUEST_BYTES: Final = 4 << 20  # a quarter of what the node takes

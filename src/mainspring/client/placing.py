@@ -53,8 +53,8 @@ class Awaited(Outgoing):
         self, id: str, event: bytes, future: asyncio.Future[Place], topic: str, expect: int | None = None
     ) -> None:
         super().__init__(id, event, expect)
-        self.future = future
-        self.topic = topic
+        self.future: asyncio.Future[Place] = future
+        self.topic: str = topic
 
     def placed(self, partition: int, offset: int) -> None:
         if not self.future.done():
@@ -79,8 +79,8 @@ class Tally:
         progress: Callable[[int, int | None], object] | None,
     ) -> None:
         self.sent = 0
-        self.stored = 0
-        self.lost = 0
+        self.stored: int = 0
+        self.lost: int = 0
         self.error: ClientError | None = None
         self._loop = loop
         self._total = total

@@ -96,8 +96,8 @@ class Publishing:
         self._of_corr: dict[int, _Lane] = {}
         self._open = False
         self._batch_bytes = MAX_BATCH_BYTES
-        self.count = 0  # events that are not decided
-        self.bytes = 0
+        self.count: int = 0  # events that are not decided
+        self.bytes: int = 0
 
     def put(self, topic: str, event: Outgoing) -> None:
         """Take an event; `flush` sends it."""

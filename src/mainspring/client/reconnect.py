@@ -40,9 +40,9 @@ class Reconnect:
         cap_ms: int = CAP_MS,
         jitter: float = JITTER,
     ) -> None:
-        self.state = State.CONNECTING
-        self.failures = 0  # since the last time it was open
-        self.opened_times = 0
+        self.state: State = State.CONNECTING
+        self.failures: int = 0  # since the last time it was open
+        self.opened_times: int = 0
         self._random = random
         self._base_ms = base_ms
         self._cap_ms = cap_ms

@@ -47,11 +47,11 @@ class Subscription(Generic[T]):
     """Made by `Client.subscribe`. Iterate it; every event wants `ack` or `nack`."""
 
     def __init__(self, client: Connection, held: Held, decode: Callable[[Any], T]) -> None:
-        self.topic = held.topic
-        self.group = held.group
+        self.topic: str = held.topic
+        self.group: str = held.group
         self.held = held
-        self.delivered = 0  # events handed to the program so far
-        self.settled = 0  # acknowledged or refused so far
+        self.delivered: int = 0  # events handed to the program so far
+        self.settled: int = 0  # acknowledged or refused so far
         self.on_arrival: Callable[[Subscription[T]], None] | None = None  # for who takes with `get_nowait`
         self.on_lost: Callable[[Subscription[T]], None] | None = None
         self._client = client

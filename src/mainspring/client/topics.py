@@ -19,7 +19,7 @@ from mainspring.client.link import Link
 from mainspring.client.reconnect import Reconnect
 from mainspring.client.start import Start, moment_ms, seek_frame
 
-logger = logging.getLogger("mainspring.client")
+logger: logging.Logger = logging.getLogger("mainspring.client")
 
 T = TypeVar("T")
 

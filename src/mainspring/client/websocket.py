@@ -103,9 +103,9 @@ class Socket(asyncio.Protocol):
         self.on_texts: Callable[[list[bytes]], None] = lambda _: None
         self.on_lost: Callable[[Exception | None], None] = lambda _: None
         self.on_writable: Callable[[], None] = lambda: None
-        self.writable = True
-        self.close_code = 0
-        self.received = 0  # reads so far; whoever wants to know whether the peer lives compares
+        self.writable: bool = True
+        self.close_code: int = 0
+        self.received: int = 0  # reads so far; whoever wants to know whether the peer lives compares
         self._random_bytes = random_bytes
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader()

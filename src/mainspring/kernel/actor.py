@@ -72,7 +72,7 @@ class Mailbox:
     """A queue with one reader that runs as a task; it sleeps while the queue is empty."""
 
     def __init__(self) -> None:
-        self.alive = True
+        self.alive: bool = True
         self._mail: deque[Any] = deque()
         self._wake: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None

@@ -44,8 +44,8 @@ class Blob:
     def __init__(self, data: bytes | str, *, ttl_ms: int = DEFAULT_BLOB_TTL_MS) -> None:
         if ttl_ms <= 0:
             raise ValueError("ttl_ms must be positive")
-        self.data = data.encode() if isinstance(data, str) else bytes(data)
-        self.ttl_ms = ttl_ms
+        self.data: bytes = data.encode() if isinstance(data, str) else bytes(data)
+        self.ttl_ms: int = ttl_ms
 
 
 _text = Annotated[str, msgspec.Meta(min_length=1)]

@@ -32,7 +32,7 @@ from mainspring.kernel.supervisor import sleep_on
 from mainspring.loop import Loop, MonotonicClock
 from mainspring.message import Message, Metadata, NotEncodable, counted_ids, encode_data, parse
 
-logger = logging.getLogger("mainspring.kernel")
+logger: logging.Logger = logging.getLogger("mainspring.kernel")
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 

@@ -32,7 +32,7 @@ from mainspring.message import Message, validation_text
 if TYPE_CHECKING:
     from mainspring.kernel.exchange import Exchange
 
-logger = logging.getLogger("mainspring.kernel")
+logger: logging.Logger = logging.getLogger("mainspring.kernel")
 
 SPACE: Final = "commands"
 OUTCOME_TTL_MS: Final = 7 * 86_400_000  # a week: a client that comes back after a long weekend still finds its answer

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mainspring.kernel.supervisor import Slot
     from mainspring.loop import Clock, Loop
 
-logger = logging.getLogger("mainspring.kernel")
+logger: logging.Logger = logging.getLogger("mainspring.kernel")
 
 FAULTS: Final = 64  # faults of actors that stay readable, with what the kernel said about them
 WITNESSED: Final = 10_000  # messages whose lineage stays readable; their data is not kept
@@ -45,16 +45,16 @@ class Exchange:
         self.clock = clock
         self.wall_ms = clock.wall_ms
         self.ids = ids
-        self.deadlines = Deadlines(loop, default_timeout_ms, self._timed_out)
-        self.router = Router()
-        self.nobody = Nobody()
+        self.deadlines: Deadlines = Deadlines(loop, default_timeout_ms, self._timed_out)
+        self.router: Router = Router()
+        self.nobody: Nobody = Nobody()
         self.observers: list[Observer] = []
         self.streams: dict[Any, Callable[[str], bool]] = {}
         self.lineage: deque[tuple[str, str, Metadata]] = deque(maxlen=WITNESSED)
         self.faults_lately: deque[Message] = deque(maxlen=FAULTS)
         self.durable: DurableLane | None = None
         self.pending: set[Mail] = set()
-        self.open_events = 0
+        self.open_events: int = 0
         self.closing = False
         self.counters = dict.fromkeys(("late", "unmatched", "sunk", "timeouts", "faults", "restarts"), 0)
         self.waits_for_quiet = False

@@ -51,7 +51,7 @@ class Fail(Exception):
         if not 400 <= code <= 599:
             raise ValueError(f"Fail takes a code from 400 to 599, not {code}")
         self.code = code
-        self.message = str(message) or "refused"
+        self.message: str = str(message) or "refused"
         self.remedy = remedy
         self.cause = cause
         self.type = type

@@ -37,7 +37,7 @@ from mainspring.log import Log
 from mainspring.loop import Clock, Loop, MonotonicClock
 from mainspring.message import Ids, Message, Metadata, counted_ids, encode_data, is_type
 
-logger = logging.getLogger("mainspring.kernel")
+logger: logging.Logger = logging.getLogger("mainspring.kernel")
 
 DEFAULT_TIMEOUT_MS: Final = 30_000  # longer than any healthy handler needs, short enough to notice
 PHASES: Final = ("LOAD", "DISCOVER", "BUILD", "SPAWN", "ATTACH", "ADAPT", "READY")
@@ -71,26 +71,28 @@ class Kernel:
         outcome_ttl_ms: int = OUTCOME_TTL_MS,
     ) -> None:
         self._own_loop = loop is None
-        self.loop = loop if loop is not None else Loop(clock or MonotonicClock())
-        self.clock = clock if clock is not None else self.loop.clock
-        self.ids = ids if ids is not None else counted_ids()
+        self.loop: Loop = loop if loop is not None else Loop(clock or MonotonicClock())
+        self.clock: Clock = clock if clock is not None else self.loop.clock
+        self.ids: Ids = ids if ids is not None else counted_ids()
         self.log = log
         self.publisher = publisher
         self.preparer = preparer
         self.trace_more: Callable[[str, list[Node]], Awaitable[list[Node]]] | None = None
         self.on_shutdown = on_shutdown
-        self.exchange = Exchange(self.loop, self.clock, self.ids, default_timeout_ms)
-        self.timers = Timers(self.exchange)
-        self.restart = restart or RestartPolicy()
+        self.exchange: Exchange = Exchange(self.loop, self.clock, self.ids, default_timeout_ms)
+        self.timers: Timers = Timers(self.exchange)
+        self.restart: RestartPolicy = restart or RestartPolicy()
         self.phases: list[str] = []
-        self.running = False
+        self.running: bool = False
         self._capabilities: list[Capability] = []
         self._plans: list[Plan] = []
         self._slots: list[Slot] = []
         self._outcome_ttl_ms = outcome_ttl_ms
         self._quiet: list[asyncio.Future[None]] = []
         self._asked: dict[str, Mail] = {}
-        self.blobs = BlobKeeper(None if data_dir is None else Path(data_dir) / "blobs", self.loop, self.clock, self.ids)
+        self.blobs: BlobKeeper = BlobKeeper(
+            None if data_dir is None else Path(data_dir) / "blobs", self.loop, self.clock, self.ids
+        )
         self._adapters: list[str] = []
         self.exchange.on_quiet = self._wake_quiet
         # For adapters: take a valid message from an origin. The exchange's own method, one call shorter.

@@ -62,11 +62,11 @@ class Child:
         command = [sys.executable, "-m", "mainspring.kernel.child", str(theirs.fileno())]
         self._process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL)
         theirs.close()
-        self.pid = self._process.pid
+        self.pid: int = self._process.pid
         self._on_frame = on_frame
         self._on_gone = on_gone
         self._alive = True
-        self.ended = False  # nothing more can be said to it
+        self.ended: bool = False  # nothing more can be said to it
         self._writer: asyncio.StreamWriter | None = None
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[None] = loop.create_future()
@@ -119,7 +119,7 @@ class ProcessActor(HandlerActor):
         self._beginning = False  # a mail waits for the process to begin, and will report if it never does
         self._handling: Message | None = None
         self._outcome: asyncio.Future[Frame] | None = None
-        self.child = Child(job, self._on_frame, self._on_gone)
+        self.child: Child = Child(job, self._on_frame, self._on_gone)
 
     def end(self) -> None:
         super().end()
@@ -242,7 +242,7 @@ class ProcessWorker:
     def __init__(self, job: Job) -> None:
         self._listeners: dict[str, list[Listener]] = {}
         self._waiting: list[Frame] = []
-        self.child = Child(job, self._on_frame, self._on_gone)
+        self.child: Child = Child(job, self._on_frame, self._on_gone)
         self.child.ready.add_done_callback(self._begin)
 
     def post_message(self, message: Message) -> None:

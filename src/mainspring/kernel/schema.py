@@ -28,7 +28,7 @@ class Shape:
     def __init__(self, type: Any, *, where: str) -> None:
         if type is Blob:
             type = BlobPointer
-        self.type = type
+        self.type: Any = type
         try:
             decoder = msgspec.json.Decoder(type)
         except (TypeError, NameError) as error:

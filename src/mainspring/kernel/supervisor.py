@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mainspring.kernel.kernel import Kernel
     from mainspring.loop import Loop
 
-logger = logging.getLogger("mainspring.kernel")
+logger: logging.Logger = logging.getLogger("mainspring.kernel")
 
 CROWDED: Final = 10_000  # mail of one actor; beyond it, what nobody waits for any more is dropped
 
@@ -44,14 +44,14 @@ class Slot:
 
     def __init__(self, plan: Plan, kernel: Kernel, policy: RestartPolicy) -> None:
         self.plan = plan
-        self.id = plan.capability.id
-        self.durable = plan.capability.durable
-        self.policy = plan.capability.restart or policy
+        self.id: str = plan.capability.id
+        self.durable: bool = plan.capability.durable
+        self.policy: RestartPolicy = plan.capability.restart or policy
         self.kernel = kernel
         self.exchange = kernel.exchange
         self.actor: Any = None
-        self.unhealthy = False
-        self.restarts = 0
+        self.unhealthy: bool = False
+        self.restarts: int = 0
         self._held: deque[Mail] = deque()
         self._restarts: deque[int] = deque()
         self._restart_timer: Any = None

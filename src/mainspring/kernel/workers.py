@@ -28,7 +28,7 @@ from mainspring.message import Message, compact, encode_bytes, parse
 if TYPE_CHECKING:
     from mainspring.kernel.kernel import Kernel
 
-logger = logging.getLogger("mainspring.kernel")
+logger: logging.Logger = logging.getLogger("mainspring.kernel")
 
 _REMEMBERED: Final = 16_384  # messages nobody waits for any more, to which a slow actor may still refer
 

@@ -88,7 +88,7 @@ class Export:
         self._engine = engine
         self._skip_damaged = skip_damaged
         self._progress = progress
-        self.moved = Moved()
+        self.moved: Moved = Moved()
 
     async def lines(self) -> AsyncIterator[bytes]:
         yield _line({"kind": "log", "format": EXPORT_FORMAT, "engine": self._engine.name})

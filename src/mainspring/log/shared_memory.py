@@ -33,7 +33,7 @@ class SharedMemory:
     """The one log; `engine()` gives each node its own door to it."""
 
     def __init__(self) -> None:
-        self.state = MemoryEngine()
+        self.state: MemoryEngine = MemoryEngine()
         self.engines: list[SharedMemoryEngine] = []
 
     def engine(self) -> SharedMemoryEngine:
@@ -53,7 +53,7 @@ class SharedMemoryEngine:
         self._watchers: list[Callable[[Change], None]] = []
         self._news: deque[Change] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.cut_off = False
+        self.cut_off: bool = False
         self.lose_answers = False  # store what comes, and answer that it is in doubt
 
     async def open(self) -> None:

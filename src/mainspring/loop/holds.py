@@ -18,7 +18,7 @@ class Hold:
     __slots__ = ("_release", "also", "reason")
 
     def __init__(self, reason: str, release: Callable[[Hold], None], also: Callable[[], object] | None = None) -> None:
-        self.reason = reason
+        self.reason: str = reason
         self.also = also
         self._release: Callable[[Hold], None] | None = release
 

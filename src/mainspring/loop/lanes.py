@@ -25,7 +25,7 @@ class Lane(deque[Turn]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.taken = 0
+        self.taken: int = 0
         self._marks: deque[tuple[int, int]] = deque()
 
     def mark(self, now_ms: int) -> None:
@@ -53,8 +53,8 @@ class Lanes:
     __slots__ = ("system", "user")
 
     def __init__(self) -> None:
-        self.system = Lane()
-        self.user = Lane()
+        self.system: Lane = Lane()
+        self.user: Lane = Lane()
 
     def push_system(self, turn: Turn) -> None:
         self.system.append(turn)

@@ -53,7 +53,7 @@ class Loop:
         on_error: Callable[[FailedTurn], object] | None = None,
     ) -> None:
         self.clock: Clock = MonotonicClock() if clock is None else clock
-        self.max_turns_per_slice = max(1, max_turns_per_slice)
+        self.max_turns_per_slice: int = max(1, max_turns_per_slice)
         self._lanes = Lanes()
         self._completions: deque[Turn] = deque()
         self._timers = Timers()

@@ -58,12 +58,12 @@ class Turns:
         self._on_error = on_error or _log_failed_turn
         self._unwrap = unwrap
         self._notable_ns = 0
-        self.made = 0
-        self.failed = 0
-        self.slow = 0
-        self.longest_ns = 0
-        self.longest = ""
-        self.running = False
+        self.made: int = 0
+        self.failed: int = 0
+        self.slow: int = 0
+        self.longest_ns: int = 0
+        self.longest: str = ""
+        self.running: bool = False
 
     def make(self, budget: int) -> int:
         """Make up to `budget` turns, fewer when the lanes run empty; returns how many."""

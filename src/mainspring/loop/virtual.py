@@ -29,7 +29,7 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
     """
 
     def __init__(self, clock: VirtualClock | None = None, *, io_grace_s: float = 0.0) -> None:
-        self.clock = VirtualClock() if clock is None else clock
+        self.clock: VirtualClock = VirtualClock() if clock is None else clock
         # Counting from here keeps the floats of asyncio small, and so exact, wherever the clock started.
         self._origin_ns = self.clock.now_ns()
         self._io_grace_s = io_grace_s

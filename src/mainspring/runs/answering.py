@@ -35,11 +35,11 @@ class Handled:
     __slots__ = ("bare", "call", "expected", "kind", "name", "strict", "timeout_ms")
 
     def __init__(self, effect: type[Effect[Any]], handler: Handler, strict: bool, timeout_ms: float | None) -> None:
-        self.name = effect.__name__
+        self.name: str = effect.__name__
         self.kind = effect.__kind__
-        self.call = _with_two_arguments(handler)
-        self.strict = strict
-        self.timeout_ms = timeout_ms
+        self.call: Handler = _with_two_arguments(handler)
+        self.strict: bool = strict
+        self.timeout_ms: float | None = timeout_ms
         self.expected: type[Answer] = tail if self.kind == "tail" else resume
         self.bare: frozenset[type] = frozenset() if strict else BARE
 

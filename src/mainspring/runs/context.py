@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mainspring.runs.run import Run
     from mainspring.runs.scheduler import Scheduler
 
-logger = logging.getLogger("mainspring.runs")
+logger: logging.Logger = logging.getLogger("mainspring.runs")
 
 
 class Context:
@@ -142,7 +142,7 @@ class Later:
         self._scheduler = scheduler
         self._handled = handled
         self._step = run._steps
-        self.answered = False
+        self.answered: bool = False
 
     def resume(self, value: Any = None) -> None:
         """Answer with `resume(value)`."""

@@ -81,10 +81,10 @@ class DurableState:
     )
 
     def __init__(self, record: RunRecord, entries: list[Entry] | None, scheduler: Scheduler, writer: Writer) -> None:
-        self.record = record
+        self.record: RunRecord = record
         self.entries = entries or None  # what is left to replay
-        self.opened = False  # its record is in the log
-        self.position = 0  # the index of the next effect
+        self.opened: bool = False  # its record is in the log
+        self.position: int = 0  # the index of the next effect
         self.children: dict[str, Loaded] = {}  # what the log knew of its children when it was loaded
         self.note: Raw = NULL
         self.after_commit: list[Callable[[Receipt], object]] = []

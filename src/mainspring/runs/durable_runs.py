@@ -45,7 +45,7 @@ from mainspring.runs.signals import Mailboxes
 from mainspring.runs.store import History, Loaded, Store, UnknownRun
 from mainspring.runs.writer import Result, Writer
 
-logger = logging.getLogger("mainspring.runs")
+logger: logging.Logger = logging.getLogger("mainspring.runs")
 
 Binder = Callable[[Run[Any], Program, tuple[Any, ...]], None]
 
@@ -66,9 +66,9 @@ class DurableRuns:
         lease_ms: int,
         source: random.Random,
     ) -> None:
-        self.store = Store(log)
-        self.lease = Lease(log, node, lease_ms)
-        self.writer = Writer(log, scheduler, self.lease.key)
+        self.store: Store = Store(log)
+        self.lease: Lease = Lease(log, node, lease_ms)
+        self.writer: Writer = Writer(log, scheduler, self.lease.key)
         self.writer.on_need = self._need_lease
         self.writer.on_fenced = self.fenced
         self.log = log
@@ -78,7 +78,7 @@ class DurableRuns:
         self._bind = bind
         self._source = source
         self._beginning: dict[str, list[asyncio.Future[None]]] = {}
-        self.elsewhere = Elsewhere(log, scheduler, mailboxes, runs, self.outcome_of, node)
+        self.elsewhere: Elsewhere = Elsewhere(log, scheduler, mailboxes, runs, self.outcome_of, node)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._opening = False
         self.on_new_lease: Callable[[], None] = lambda: None

@@ -73,7 +73,7 @@ class Answer:
     kind: ClassVar[str] = ""
 
     def __init__(self, value: Any = None) -> None:
-        self.value = value
+        self.value: Any = value
 
     def __repr__(self) -> str:
         return f"{self.kind}({self.value!r})"

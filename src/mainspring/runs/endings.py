@@ -13,7 +13,7 @@ from mainspring.runs.context import run_cleanup
 from mainspring.runs.outcome import Failed, Outcome
 from mainspring.runs.run import Run, release_waiters
 
-logger = logging.getLogger("mainspring.runs")
+logger: logging.Logger = logging.getLogger("mainspring.runs")
 
 CLOSE_ATTEMPTS: Final = 16  # how often a program that swallows its closing is closed again
 

@@ -46,10 +46,10 @@ class Family:
     def __init__(self) -> None:
         self.owner: Run[Any] | None = None
         self.group: Group | None = None
-        self.is_detached = False
-        self.unreferenced = False
-        self.observed = False
-        self.spawned = 0  # how many children it ever had; gives durable children their ids
+        self.is_detached: bool = False
+        self.unreferenced: bool = False
+        self.observed: bool = False
+        self.spawned: int = 0  # how many children it ever had; gives durable children their ids
         self.children: dict[Run[Any], None] = {}  # live and attached, in order of birth
         self.detached: dict[Run[Any], None] = {}
         self.failed: list[Run[Any]] = []

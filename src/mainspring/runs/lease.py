@@ -37,10 +37,10 @@ class Lease:
     def __init__(self, log: Log, node: str, ttl_ms: int) -> None:
         self._log = log
         self.node = node
-        self.key = lease_key(node)
+        self.key: str = lease_key(node)
         self.ttl_ms = ttl_ms
-        self.version = ABSENT
-        self.contested = False  # it had been taken away: somebody may be claiming this node's runs right now
+        self.version: int = ABSENT
+        self.contested: bool = False  # it had been taken away: somebody may be claiming this node's runs right now
 
     async def take(self, wall_ms: int) -> int:
         """Take the own lease whatever is there; the version that guards writes from now on."""

@@ -55,8 +55,8 @@ class Run(Generic[T]):
     )
 
     def __init__(self, run_id: str, program: str, scheduler: Scheduler) -> None:
-        self.id = run_id
-        self.program = program
+        self.id: str = run_id
+        self.program: str = program
         self._scheduler = scheduler
         self._send: Callable[[Any], Any] | None = None
         self._close: Callable[[], None] | None = None

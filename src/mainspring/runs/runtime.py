@@ -85,7 +85,7 @@ class Runtime:
         for ever). With `slow_step_ms` a thread reports runs that do not suspend for so long.
         """
         self.clock: Clock = clock or MonotonicClock()
-        self.programs = Programs()
+        self.programs: Programs = Programs()
         self._scheduler = Scheduler(self.clock, max_steps_per_tick, trace, on_failure)
         self._scheduler.join_request = Join
         if loop is not None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mainspring.runs.hosting import Host
     from mainspring.runs.watchdog import Watchdog
 
-logger = logging.getLogger("mainspring.runs")
+logger: logging.Logger = logging.getLogger("mainspring.runs")
 
 DEFAULT_BUDGET: Final = 1024  # the contract's recommendation: long enough to amortise a host turn
 
@@ -60,19 +60,19 @@ class Scheduler:
         on_failure: FailureSink | None,
     ) -> None:
         self.clock = clock
-        self.budget = normal_budget(budget)
+        self.budget: int = normal_budget(budget)
         self.on_failure = on_failure
         self.on_outcome: list[Listener] = []
         self.trace: list[str] = []
-        self.ticks = 0
-        self.steps = 0
-        self.late_completions = 0
-        self.live = 0
+        self.ticks: int = 0
+        self.steps: int = 0
+        self.late_completions: int = 0
+        self.live: int = 0
         self.handlers: dict[type, Handled] = {}
         self.current: Run[Any] | None = None
         self.host: Host | None = None
         self.watchdog: Watchdog | None = None
-        self.pumping = False
+        self.pumping: bool = False
         self.after_pump: Callable[[], None] = lambda: None
         self.join_request: Callable[[Run[Any]], Effect[Any]]
         self.tasks: set[Any] = set()
@@ -81,7 +81,7 @@ class Scheduler:
         self._ready: deque[Run[Any]] = deque()
         self._stale = 0
         self._outside: deque[Callable[[], None]] = deque()
-        self.alarms = Alarms(clock)
+        self.alarms: Alarms = Alarms(clock)
         self._armed = False
         self._thread = threading.get_ident()
 

@@ -17,7 +17,7 @@ from mainspring.runs.scheduler import Scheduler
 
 CHUNK: Final = 500  # runs whose journals are read together: bounds the memory, not the number of runs
 
-logger = logging.getLogger("mainspring.runs")
+logger: logging.Logger = logging.getLogger("mainspring.runs")
 
 
 class Service:
@@ -34,7 +34,7 @@ class Service:
         self._task: asyncio.Task[None] | None = None
         self._look_again = True  # whether a run may be ours that is not executed
         self._gone: set[str] = set()  # nodes whose lease was taken away
-        self.recovered = 0
+        self.recovered: int = 0
         durable.on_new_lease = self.look_again
 
     async def start(self) -> None:

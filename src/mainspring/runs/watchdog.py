@@ -17,7 +17,7 @@ from weakref import ref
 if TYPE_CHECKING:
     from mainspring.runs.scheduler import Scheduler
 
-logger = logging.getLogger("mainspring.runs")
+logger: logging.Logger = logging.getLogger("mainspring.runs")
 
 SlowStep = Callable[[str, str, int], object]  # run id, program, milliseconds at least
 
@@ -35,7 +35,7 @@ class Watchdog:
     """Watches one scheduler until `stop`, or until the scheduler is gone. Sleeps while the scheduler does."""
 
     def __init__(self, scheduler: Scheduler, slow_step_ms: int, report: SlowStep = warn) -> None:
-        self.asleep = False
+        self.asleep: bool = False
         self._interval_s = max(1, slow_step_ms) / 1000
         self._report = report
         self._stopped = threading.Event()

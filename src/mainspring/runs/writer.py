@@ -23,7 +23,7 @@ from mainspring.runs.run import FAILURE, Run
 if TYPE_CHECKING:
     from mainspring.runs.scheduler import Scheduler
 
-logger = logging.getLogger("mainspring.runs")
+logger: logging.Logger = logging.getLogger("mainspring.runs")
 
 RETRY_MS: Final = (50, 200, 1000, 5000)  # a full disk is not freed faster than that
 

@@ -47,7 +47,7 @@ class Guest:
             ("sys", "info"): lambda: Stream(InfoCapability(ticking, entropy)),
             ("event", "bus"): lambda: EventStream(hub),
         }
-        self.waits = 0  # how often a POLL really waited
+        self.waits: int = 0  # how often a POLL really waited
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # rung by `interrupt`
         self._end_all = weakref.finalize(self, _end_all, self._handles, self._bell)
 

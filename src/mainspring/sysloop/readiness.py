@@ -61,11 +61,11 @@ class _Source:
     __slots__ = ("asked", "descriptor", "registered", "votes", "watches")
 
     def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
+        self.descriptor: int = descriptor
         self.watches: dict[int, Watch] = {}
-        self.votes = dict.fromkeys(_KERNEL_BITS, 0)  # how many watches ask for each bit
-        self.asked = 0  # what epoll and poll(2) are asked for
-        self.registered = False  # epoll takes it
+        self.votes: dict[int, int] = dict.fromkeys(_KERNEL_BITS, 0)  # how many watches ask for each bit
+        self.asked: int = 0  # what epoll and poll(2) are asked for
+        self.registered: bool = False  # epoll takes it
 
     def vote(self, events: int, step: int) -> int:
         """Counts a watch in or out; gives the kernel's mask for the union of what is left."""
@@ -84,10 +84,10 @@ class Watch:
     __slots__ = ("events", "handle", "id", "source")
 
     def __init__(self, ident: int, handle: int, events: int, source: _Source) -> None:
-        self.id = ident
-        self.handle = handle
-        self.events = events
-        self.source = source
+        self.id: int = ident
+        self.handle: int = handle
+        self.events: int = events
+        self.source: _Source = source
 
 
 class ReadySet:

@@ -69,8 +69,8 @@ class GuestSession:
 
     def __init__(self, clock: Clock, max_handles: int = MAX_HANDLES) -> None:
         self._handles = HandleTable(most=max_handles)
-        self.loop = _RemoteLoop(clock, self._handles)
-        self.stream = Stream(self.loop)
+        self.loop: _RemoteLoop = _RemoteLoop(clock, self._handles)
+        self.stream: Stream = Stream(self.loop)
 
     def adopt(self, descriptors: Iterable[int]) -> bool:
         """Takes descriptors over. False when the table is full: then the surplus is closed, and numbers are no longer

@@ -49,8 +49,8 @@ class Simulation:
 
     def __init__(self, app: App, seed: int | None, start_ms: int, settings: dict[str, Any]) -> None:
         self.app = app
-        self.seed = seeds.seed_for(seed)
-        self.clock = VirtualClock(start_ms, wall_ms=start_ms)
+        self.seed: int = seeds.seed_for(seed)
+        self.clock: VirtualClock = VirtualClock(start_ms, wall_ms=start_ms)
         self._given_seed = seed
         self._settings = settings
         self._engine = MemoryEngine()
@@ -64,7 +64,7 @@ class Simulation:
         self._chance = random.getstate()
         random.seed(self.seed)  # a program that calls `random` itself is repeatable, too
         self._folder = tempfile.TemporaryDirectory(prefix="mainspring-")
-        self.world = World(self)
+        self.world: World = World(self)
         try:
             self.start()
         except BaseException:
@@ -127,7 +127,7 @@ class Simulation:
             raise
 
     async def _boot(self, source: random.Random) -> None:
-        self.core = Core(
+        self.core: Core = Core(
             self._node_settings(),
             self.app,
             clock=self.clock,

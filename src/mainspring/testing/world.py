@@ -79,7 +79,7 @@ class World:
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        self.random = random.Random(f"{simulation.seed}/world")
+        self.random: random.Random = random.Random(f"{simulation.seed}/world")
         self.messages: list[Message] = []  # everything that passed the kernel, in order, over all lives
 
     @property

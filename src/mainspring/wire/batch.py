@@ -27,7 +27,7 @@ class BatchOrigin(LineOrigin):
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel)
-        self.failed = 0  # how many lines were answered with an error
+        self.failed: int = 0  # how many lines were answered with an error
         self._outgoing: list[bytes] = []
         self._written = asyncio.Event()
         self._room: asyncio.Future[None] | None = None

@@ -62,7 +62,7 @@ class Asset:
         self.body = body
         self.content_type = content_type
         # Weak: the compressed form has other bytes and is the same file.
-        self.etag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
+        self.etag: str = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
 
     @cached_property
     def packed(self) -> bytes:

@@ -27,7 +27,7 @@ from aiohttp import web
 from mainspring.bus import BusError, ExpectationFailed
 from mainspring.errors import MainspringError
 
-logger = logging.getLogger("mainspring.wire.http")
+logger: logging.Logger = logging.getLogger("mainspring.wire.http")
 
 PROBLEM_TYPE: Final = "application/problem+json"
 
@@ -101,7 +101,7 @@ class HttpProblem(MainspringError):
     ) -> None:
         super().__init__(message, remedy=remedy, code=code)
         self.status = status
-        self.headers = headers or {}
+        self.headers: dict[str, str] = headers or {}
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):

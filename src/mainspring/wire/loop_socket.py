@@ -32,7 +32,7 @@ from mainspring.sysloop.session import GuestSession, let_go
 from mainspring.wire.guest_wakeups import Wakeups
 from mainspring.wire.unix_socket import listen_at
 
-logger = logging.getLogger("mainspring.wire.loop_socket")
+logger: logging.Logger = logging.getLogger("mainspring.wire.loop_socket")
 
 MAX_GUESTS = 1024  # connections at a time; each costs two descriptors and its buffers
 MAX_HANDLES = 16384  # descriptors of one guest
@@ -63,7 +63,7 @@ class LoopSocketServer:
         max_guests: int = MAX_GUESTS,
         max_handles: int = MAX_HANDLES,
     ) -> None:
-        self.path = Path(path)
+        self.path: Path = Path(path)
         self.max_handles = max_handles
         self.clock = clock
         self._max_guests = max_guests

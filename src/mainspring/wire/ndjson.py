@@ -71,7 +71,7 @@ class LineOrigin:
     def __init__(self, kernel: Kernel) -> None:
         self.open: dict[str, Mail] = {}
         self.gone = False
-        self.unfinished = 0  # handed to the kernel and neither answered nor settled
+        self.unfinished: int = 0  # handed to the kernel and neither answered nor settled
         self._kernel = kernel
         self._ingest = kernel.ingest
         self._missed = 0
@@ -179,7 +179,7 @@ class Connection(LineOrigin, asyncio.Protocol):
         return True
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.gone = True
+        self.gone: bool = True
         self._ended = True
         self._waiting.clear()
         self._outgoing.clear()
@@ -288,7 +288,7 @@ class NdjsonServer:
     """
 
     def __init__(self, kernel: Kernel, path: str | os.PathLike[str], *, grace_ms: float = 2_000) -> None:
-        self.path = Path(path)
+        self.path: Path = Path(path)
         self._kernel = kernel
         self._grace_ms = grace_ms
         self._server: asyncio.Server | None = None

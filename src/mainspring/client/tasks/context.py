@@ -22,13 +22,13 @@ class TaskContext:
         enqueued_ms: int,
         report: Callable[[TaskContext, Any], None],
     ) -> None:
-        self.id = id
-        self.name = name
-        self.attempt = attempt  # 1 the first time
-        self.key = key
-        self.headers = headers
-        self.enqueued_ms = enqueued_ms  # epoch ms
-        self.cancelled = False  # for functions that run in a thread: nothing else can interrupt them
+        self.id: str = id
+        self.name: str = name
+        self.attempt: int = attempt  # 1 the first time
+        self.key: str | None = key
+        self.headers: Mapping[str, str] = headers
+        self.enqueued_ms: int = enqueued_ms  # epoch ms
+        self.cancelled: bool = False  # for functions that run in a thread: nothing else can interrupt them
         self._report = report
 
     def progress(self, value: Any) -> None:

@@ -21,7 +21,7 @@ class TaskHandle:
     __slots__ = ("_mine", "_queue", "id")
 
     def __init__(self, queue: TaskQueue, id: str, *, mine: bool) -> None:
-        self.id = id
+        self.id: str = id
         self._queue = queue
         self._mine = mine
 

@@ -41,11 +41,11 @@ class Layout:
     def __init__(self, name: str) -> None:
         self.name = name
         self.normal = name
-        self.high = f"{name}.high"
-        self.low = f"{name}.low"
-        self.ordered = f"{name}.ordered"
-        self.results = f"{name}.results"
-        self.control = f"{name}.control"
+        self.high: str = f"{name}.high"
+        self.low: str = f"{name}.low"
+        self.ordered: str = f"{name}.ordered"
+        self.results: str = f"{name}.results"
+        self.control: str = f"{name}.control"
 
     @property
     def lanes(self) -> tuple[str, ...]:

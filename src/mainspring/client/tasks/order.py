@@ -26,7 +26,7 @@ class KeyOrder(Generic[E]):
         self._lines: dict[str, list[E]] = {}  # behind the one that runs or is awaited
         self._awaited: dict[str, int] = {}  # key -> offset that comes again
         self._busy: set[str] = set()
-        self.blocked = 0  # tasks that stand behind an awaited one
+        self.blocked: int = 0  # tasks that stand behind an awaited one
 
     def arrived(self, event: E) -> None:
         """A task was delivered."""

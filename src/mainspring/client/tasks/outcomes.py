@@ -24,7 +24,7 @@ from mainspring.client.tasks.retry import Retry
 if TYPE_CHECKING:
     from mainspring.client.tasks.queue import TaskQueue
 
-logger = logging.getLogger("mainspring.tasks")
+logger: logging.Logger = logging.getLogger("mainspring.tasks")
 
 Then = Callable[[ClientError | None], None]
 
@@ -55,7 +55,7 @@ class Outcomes:
     """Says what became of tasks of one queue."""
 
     def __init__(self, queue: TaskQueue, release: Release) -> None:
-        self.failures = 0
+        self.failures: int = 0
         self._bus = queue.bus
         self._results = queue.layout.results
         self._pause = queue.lease / 3  # before a task comes again whose outcome could not be stored

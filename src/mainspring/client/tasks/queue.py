@@ -58,9 +58,9 @@ class TaskQueue:
     ) -> None:
         self.name = name
         self.group = group
-        self.retry = retry or Retry()
+        self.retry: Retry = retry or Retry()
         self.lease = lease
-        self.layout = Layout(name)
+        self.layout: Layout = Layout(name)
         self.tasks: dict[str, DeclaredTask[..., Any]] = {}
         self._results_ms = round(results_kept * 1000)
         self._bus: Client | None = None

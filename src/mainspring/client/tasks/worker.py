@@ -35,7 +35,7 @@ from mainspring.client.tasks.outcomes import Outcomes
 from mainspring.client.tasks.queue import TaskQueue
 from mainspring.client.tasks.retry import Retry
 
-logger = logging.getLogger("mainspring.tasks")
+logger: logging.Logger = logging.getLogger("mainspring.tasks")
 
 ORDERED: Final = 1_000  # tasks with keys a worker may hold; most stand in line, and one that comes again needs room
 UNANSWERED: Final = 10  # deliveries beyond the policy that ended without an answer, before a task counts as deadly
@@ -57,7 +57,7 @@ class Worker:
 
     def __init__(self, queue: TaskQueue, *, concurrency: int = 16, prefetch: int | None = None) -> None:
         self.queue = queue
-        self.done = 0
+        self.done: int = 0
         self._bus = queue.bus
         self._concurrency = concurrency
         self._prefetch = prefetch or 2 * concurrency

@@ -50,7 +50,7 @@ class SqliteEngine:
     name = "sqlite"
 
     def __init__(self, path: str | Path, *, read_only: bool = False) -> None:
-        self.path = Path(path)
+        self.path: Path = Path(path)
         self.read_only = read_only
         self._ownership: Ownership | None = None
         self._writer: Writer | None = None

@@ -34,17 +34,17 @@ class Slot:
     )
 
     def __init__(self, id: int, topic: str, partition: int) -> None:
-        self.id = id
-        self.base = id << OFFSET_BITS
-        self.topic = topic
-        self.partition = partition
-        self.tail = 0
-        self.total = 0
+        self.id: int = id
+        self.base: int = id << OFFSET_BITS
+        self.topic: str = topic
+        self.partition: int = partition
+        self.tail: int = 0
+        self.total: int = 0
         self.high_ts: int | None = None
-        self.removed = 0
-        self.removed_bytes = 0
-        self.durable_tail = 0
-        self.stored = False  # has a row in `partitions`
+        self.removed: int = 0
+        self.removed_bytes: int = 0
+        self.durable_tail: int = 0
+        self.stored: bool = False  # has a row in `partitions`
         self.saved: tuple[int, int, int | None] | None = None  # what it was before the commit under way touched it
 
 
@@ -56,12 +56,14 @@ class Ledger:
 
     def reload(self, connection: sqlite3.Connection) -> None:
         """Believe the file: two look-ups per partition, no scan of events."""
-        self.slots = {(slot.topic, slot.partition): slot for slot, _ in _rows(connection, "", ())}
+        self.slots: dict[tuple[str, int], Slot] = {
+            (slot.topic, slot.partition): slot for slot, _ in _rows(connection, "", ())
+        }
         self._by_id = {slot.id: slot for slot in self.slots.values()}
         self._next_id = 1 + max(self._by_id, default=0)
         row = connection.execute("SELECT value FROM counters WHERE name = 'version'").fetchone()
         self.reserved_version: int = row[0] if row else 0
-        self.version = self.reserved_version  # the rest of an earlier block is passed over: versions only grow
+        self.version: int = self.reserved_version  # the rest of an earlier block is passed over: versions only grow
 
     def create(self, topic: str, partition: int) -> Slot:
         """A slot for a partition's first event; it reaches the file with its commit, or is dropped with it."""

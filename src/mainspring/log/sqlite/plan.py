@@ -53,7 +53,7 @@ class Plan:
         self.marks: dict[Place, tuple[int, int]] = {}
         self.removals: list[tuple[Slot, int, tuple[int, ...]]] = []  # below, offsets
         self.touched: list[Slot] = []
-        self.first_version = ledger.version
+        self.first_version: int = ledger.version
         self._before: list[tuple[Slot, int, int, int | None]] = []  # what each append of the batch under way found
         self._undo: list[Callable[[], object]] = []  # and how to take back the rest of it
         self._version_before = ledger.version

@@ -43,7 +43,7 @@ class Writer:
         self._connection = connect_writer(path)
         try:
             migrate(self._connection)
-            self.ledger = Ledger(self._connection)
+            self.ledger: Ledger = Ledger(self._connection)
         except BaseException:
             self._connection.close()
             raise

@@ -77,8 +77,8 @@ class Guest:
         sections = custom_sections(module)
         if SECTION not in sections:
             raise GuestRefused(f"the module has no section {SECTION}", remedy="compile it for the Voyd host protocol")
-        self.operations = parse_table(sections[SECTION])
-        self.exports = _read_exports(sections.get(EXPORT_ABI))
+        self.operations: list[Operation] = parse_table(sections[SECTION])
+        self.exports: dict[str, Export] = _read_exports(sections.get(EXPORT_ABI))
         self._signatures = _read_effects(sections.get(EFFECT_ABI), len(self.operations))
         _check_module(module)
         self._register = register

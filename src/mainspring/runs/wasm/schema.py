@@ -33,13 +33,13 @@ class Schema:
     __slots__ = ("element", "fields", "fingerprint", "kind", "name", "tag", "variants")
 
     def __init__(self, kind: str, name: str = "", tag: str | None = None) -> None:
-        self.kind = kind
-        self.name = name
-        self.tag = tag
+        self.kind: str = kind
+        self.name: str = name
+        self.tag: str | None = tag
         self.element: Schema | None = None
         self.fields: list[Field] = []
         self.variants: dict[str, list[Field]] = {}
-        self.fingerprint = ""
+        self.fingerprint: str = ""
 
     # -- towards the guest
 

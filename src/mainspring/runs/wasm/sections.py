@@ -22,8 +22,8 @@ class Reader:
 
     def __init__(self, data: bytes, start: int = 0, end: int | None = None) -> None:
         self._data = data
-        self.position = start
-        self.end = len(data) if end is None else end
+        self.position: int = start
+        self.end: int = len(data) if end is None else end
 
     def byte(self) -> int:
         return self.take(1)[0]
