@@ -1,8 +1,9 @@
 """Logs for people and machines: one line each, with the message that was being handled.
 
-While a handler or a consumer runs, `handling` says for which message; every line that is logged meanwhile, by the
-program or by a library it calls, carries the message's id and correlation without being told. Lines are readable text
-or JSON objects, and go to standard error.
+While a handler, a consumer, an effect's handler or an enzyme runs, `handling` says for which message; every line that
+is logged meanwhile, by the program or by a library it calls, carries the message's id and correlation without being
+told. Where a trace is recorded, JSON lines carry its ids, too. Lines are readable text or JSON objects, and go to
+standard error.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Final
 
+from mainspring import tracing
 from mainspring.errors import BootError
 from mainspring.settings import Settings
 
@@ -33,6 +35,8 @@ class WithMessage(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.message_id, record.correlation = handling.get() or (None, None)
+        if tracing.recorder is not None:
+            record.trace_id, record.span_id = tracing.recorder.ids() or (None, None)
         return True
 
 
@@ -46,7 +50,7 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        for name in ("message_id", "correlation"):
+        for name in ("message_id", "correlation", "trace_id", "span_id"):
             value = getattr(record, name, None)
             if value is not None:
                 entry[name] = value
@@ -76,7 +80,19 @@ def configure_logging(settings: Settings) -> None:
         raise BootError(f"log_level is {settings.log_level!r}", remedy=f"write one of: {', '.join(_LEVELS)}")
     if settings.log_format not in ("text", "json"):
         raise BootError(f"log_format is {settings.log_format!r}", remedy="write text or json")
+    write_lines(settings.log_level, settings.log_format)
+
+
+def write_lines(level: str, format: str) -> None:
+    """Send log lines to standard error; `level` and `format` are those of the settings."""
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(WithMessage())
-    handler.setFormatter(JsonLines() if settings.log_format == "json" else TextLines())
-    logging.basicConfig(level=_LEVELS[settings.log_level], handlers=[handler], force=True)
+    handler.setFormatter(JsonLines() if format == "json" else TextLines())
+    logging.basicConfig(level=_LEVELS[level], handlers=[handler], force=True)
+
+
+def lines_written() -> tuple[str, str]:
+    """Level and format of this process's lines, for a process that it starts: lines of both look alike."""
+    root = logging.getLogger()
+    level = next((name for name, number in _LEVELS.items() if number >= root.getEffectiveLevel()), "error")
+    return level, "json" if any(isinstance(each.formatter, JsonLines) for each in root.handlers) else "text"

@@ -10,14 +10,18 @@ later one could not be acknowledged earlier; it would only make groups smaller.
 
 All results of one commit come back in one wake-up of the loop, and are handed out in the order of submission. The next
 commit is started first, so that the disk works while the loop hands out results.
+
+A commit is nobody's in particular, so it runs in the context (of `contextvars`) in which the log was opened.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextvars import Context, copy_context
 
 from mainspring.errors import MainspringError
+from mainspring.histogram import COUNTS, Histogram
 from mainspring.log.contract import (
     Batch,
     Bounds,
@@ -63,11 +67,18 @@ class Log:
         self._task: asyncio.Task[None] | None = None
         self._pinned: VirtualClock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._context: Context | None = None
+        self._began = 0.0
         self.commits = 0
+        self.operations = 0  # of all commits
+        self.failed_commits = 0
+        self.commit_seconds = Histogram()
+        self.commit_batches = Histogram(COUNTS)  # how many writers shared each commit
         self.fault: LogUnavailable | None = None  # why the last commit failed; None while writing works
 
     async def open(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
         await self.engine.open()
         self._closed = False
 
@@ -113,28 +124,32 @@ class Log:
             self._idle.clear()
             if self._loop is None:
                 self._loop = asyncio.get_running_loop()
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self._flush, context=self._context)
 
     def _flush(self) -> None:
         self._flush_planned = False
         batches = self._batches
-        if self._operations <= MOST_OPERATIONS:
+        waiting = self._operations
+        if waiting <= MOST_OPERATIONS:
             self._batches, self._under_way, self._callbacks, self._operations = [], self._callbacks, [], 0
         else:
             batches = self._first_batches()
-        self.commits += 1
-        assert self._loop is not None
-        if self._direct is None:
-            self._task = self._loop.create_task(self._commit(batches))
-            return
         loop = self._loop
+        assert loop is not None
+        self.commits += 1
+        self.operations += waiting - self._operations
+        self.commit_batches.observe(len(batches))
+        self._began = loop.time()
+        if self._direct is None:
+            self._task = loop.create_task(self._commit(batches), context=self._context)
+            return
         self._pinned = clock_to_pin(loop)
         if self._pinned is not None:
             self._pinned.pin()
         try:
-            self._direct.submit(batches, lambda results: _wake(loop, self._finish, results))
+            self._direct.submit(batches, lambda results: _wake(loop, self._finish, results, self._context))
         except Exception as error:
-            self._loop.call_soon(self._finish, _unavailable(error, len(batches)))
+            loop.call_soon(self._finish, _unavailable(error, len(batches)), context=self._context)
 
     def _first_batches(self) -> list[Batch]:
         """As many as fit one commit, at least one; the rest stays for the next."""
@@ -162,7 +177,11 @@ class Log:
         if self._pinned is not None:
             self._pinned.unpin()
             self._pinned = None
+        assert self._loop is not None
+        self.commit_seconds.observe(self._loop.time() - self._began)
         self.fault = next((result for result in results[:1] if isinstance(result, LogUnavailable)), None)
+        if self.fault is not None:
+            self.failed_commits += 1
         if self._batches:
             self._flush()
         for callback, result in zip(callbacks, results, strict=True):
@@ -238,10 +257,15 @@ class Log:
         return self.engine.forget_dedupe(now)
 
 
-def _wake(loop: asyncio.AbstractEventLoop, finish: Callable[[Sequence[Result]], None], results: list[Result]) -> None:
+def _wake(
+    loop: asyncio.AbstractEventLoop,
+    finish: Callable[[Sequence[Result]], None],
+    results: list[Result],
+    context: Context | None,
+) -> None:
     """From the engine's thread into the loop's; a loop that is gone has nobody left to tell."""
     if not loop.is_closed():
-        loop.call_soon_threadsafe(finish, results)
+        loop.call_soon_threadsafe(finish, results, context=context)
 
 
 def _unavailable(error: Exception, count: int) -> list[Result]:

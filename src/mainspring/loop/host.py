@@ -5,12 +5,16 @@ the next deadline or arrival: there is exactly one timer at the host, the earlie
 
 Host timers may come a little early (uvloop counts in whole milliseconds) and the loop then sleeps again for the rest,
 never less than a millisecond, so it neither fires early nor spins.
+
+Slices run in the context (of `contextvars`) in which the loop was attached. Without that a slice would run in the name
+of whoever happened to wake the loop, and what other messages say in it would be told as if that one had said it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextvars import copy_context
 from typing import Any, TypeVar
 
 from mainspring.loop.clock import NS_PER_MS, Clock, VirtualClock
@@ -24,12 +28,24 @@ LONGEST_SLEEP_S = 24 * 3600  # event loops limit a timer's length; waking once a
 class Host:
     """One attachment of a loop to an asyncio event loop."""
 
-    __slots__ = ("_clock", "_left", "_next", "_on_slice", "_stop_listening", "_timer", "aio", "armed_ms", "shares_time")
+    __slots__ = (
+        "_clock",
+        "_context",
+        "_left",
+        "_next",
+        "_on_slice",
+        "_stop_listening",
+        "_timer",
+        "aio",
+        "armed_ms",
+        "shares_time",
+    )
 
     def __init__(self, aio: asyncio.AbstractEventLoop, clock: Clock, on_slice: Callable[[], object]) -> None:
         self.aio = aio
         self._clock = clock
         self._on_slice = on_slice
+        self._context = copy_context()
         self._next: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.armed_ms: int | None = None
@@ -43,12 +59,12 @@ class Host:
     def next_slice(self) -> None:
         """Have one slice run as soon as the host gets to it; never, when the host has ended."""
         if self._next is None and not self.aio.is_closed():
-            self._next = self.aio.call_soon(self._run)
+            self._next = self.aio.call_soon(self._run, context=self._context)
 
     def next_slice_threadsafe(self) -> None:
         """The same from any thread."""
         try:
-            self.aio.call_soon_threadsafe(self._arrived)
+            self.aio.call_soon_threadsafe(self._arrived, context=self._context)
         except RuntimeError:
             if not self.aio.is_closed():
                 raise
@@ -69,7 +85,7 @@ class Host:
         self.armed_ms = deadline_ms
         if deadline_ms is None or self._stop_listening is not None:
             return
-        self._timer = self.aio.call_later(self._delay_s(deadline_ms), self._due)
+        self._timer = self.aio.call_later(self._delay_s(deadline_ms), self._due, context=self._context)
 
     def _delay_s(self, deadline_ms: int) -> float:
         delay_ns = deadline_ms * NS_PER_MS - self._clock.now_ns()

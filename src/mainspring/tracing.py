@@ -1,0 +1,214 @@
+"""Traces: spans of OpenTelemetry over all parts, where an SDK is configured, and nothing at all where none is.
+
+`recorder` is None until `switch_on` finds a tracer provider that records. Every part looks at that one attribute and
+does nothing more while it is None: no span, no context, no import. The recorder belongs to the process, because
+OpenTelemetry's own provider does.
+
+A trace travels as W3C's `traceparent` text: in the headers of events, in the metadata of messages, in the records of
+durable runs. So it goes on after a crash, in another process, and through a node that records nothing itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+TRACEPARENT: Final = "traceparent"
+TRACESTATE: Final = "tracestate"
+SYSTEM: Final = "mainspring"
+MOST_LINKS: Final = 128  # of one span; what the SDK keeps, too
+
+recorder: Recorder | None = None
+"""Makes spans; None while nobody records them."""
+
+
+def switch_on(provider: Any = None) -> bool:
+    """Record with the given tracer provider, or with the process's if one is configured. Whether spans are recorded.
+
+    Without a provider the API package is only looked at when something else has loaded it, or when its own environment
+    variable names a provider: who traces nothing does not pay for an import.
+    """
+    global recorder
+    if provider is None:
+        provider = _configured_provider()
+    recorder = None if provider is None else Recorder(provider)
+    return recorder is not None
+
+
+def switch_off() -> None:
+    """Record nothing from now on."""
+    global recorder
+    recorder = None
+
+
+def here() -> str | None:
+    """The `traceparent` of what is being done here; None where nothing is recorded."""
+    return None if recorder is None else recorder.here()
+
+
+def _configured_provider() -> Any:
+    if "opentelemetry.trace" not in sys.modules and "OTEL_PYTHON_TRACER_PROVIDER" not in os.environ:
+        return None
+    from opentelemetry import trace
+
+    provider = trace.get_tracer_provider()
+    return None if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider) else provider
+
+
+def messaging(operation: str, type: str, destination: str, **more: Any) -> dict[str, Any]:
+    """Attributes by the semantic conventions for messaging. `more` has _ for . and loses what is None."""
+    attributes = {
+        "messaging.system": SYSTEM,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": type,
+        "messaging.destination.name": destination,
+    }
+    attributes.update((_NAMES[name], value) for name, value in more.items() if value is not None)
+    return attributes
+
+
+_NAMES: Final = {
+    "message_id": "messaging.message.id",
+    "conversation": "messaging.message.conversation_id",
+    "group": "messaging.consumer.group.name",
+    "partition": "messaging.destination.partition.id",
+    "count": "messaging.batch.message_count",
+    "key": "messaging.mainspring.message.key",
+    "offset": "messaging.mainspring.offset",
+    "attempt": "messaging.mainspring.attempt",
+    "capability": "messaging.mainspring.capability",
+}
+
+
+class Recorder:
+    """Makes spans with one tracer provider."""
+
+    def __init__(self, provider: Any) -> None:
+        from opentelemetry import context, trace
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._context = context
+        self._trace = trace
+        self._propagator = TraceContextTextMapPropagator()
+        self._tracer = provider.get_tracer("mainspring")
+
+    def here(self) -> str | None:
+        """The `traceparent` of the current span."""
+        return _traceparent(self._trace.get_current_span().get_span_context())
+
+    def ids(self) -> tuple[str, str] | None:
+        """Trace id and span id of the current span, for a log line."""
+        found = self._trace.get_current_span().get_span_context()
+        return (f"{found.trace_id:032x}", f"{found.span_id:016x}") if found.is_valid else None
+
+    def begin(
+        self,
+        name: str,
+        kind: str,
+        attributes: Mapping[str, Any],
+        *,
+        parent: str | Mapping[str, str] | None = None,
+        links: Iterable[str] = (),
+    ) -> Doing:
+        """Begin a span below `parent`: a traceparent or headers that hold one; without, below the current span."""
+        span = self._tracer.start_span(
+            name,
+            context=self._context_of(parent),
+            kind=self._trace.SpanKind[kind],
+            attributes=dict(attributes),
+            links=[self._trace.Link(found) for found in self._contexts(links)],
+        )
+        return Doing(self, span)
+
+    @contextmanager
+    def incoming(self, headers: Mapping[str, str]) -> Iterator[None]:
+        """Let what a request brought along be the current context, unless somebody has made one for it already."""
+        found = None if self.here() is not None else self._context_of(headers)
+        if found is None:
+            yield
+            return
+        token = self._context.attach(found)
+        try:
+            yield
+        finally:
+            self._context.detach(token)
+
+    def _context_of(self, parent: str | Mapping[str, str] | None) -> Any:
+        """The context a traceparent names; None, which means the current one, where it names none."""
+        if parent is None:
+            return None
+        if isinstance(parent, str):
+            carrier = {TRACEPARENT: parent}
+        else:
+            carrier = {name: parent[name] for name in (TRACEPARENT, TRACESTATE) if name in parent}
+        found = self._propagator.extract(carrier)
+        return found if self._trace.get_current_span(found).get_span_context().is_valid else None
+
+    def _contexts(self, parents: Iterable[str]) -> list[Any]:
+        found = []
+        for parent in list(dict.fromkeys(parents))[:MOST_LINKS]:
+            context = self._context_of(parent)
+            if context is not None:
+                found.append(self._trace.get_current_span(context).get_span_context())
+        return found
+
+
+class Doing:
+    """One open span. Entered it is the current one; ended once, whatever comes first."""
+
+    __slots__ = ("_ended", "_recorder", "_span")
+
+    def __init__(self, recorder: Recorder, span: Any) -> None:
+        self._recorder = recorder
+        self._span = span
+        self._ended = False
+
+    @property
+    def traceparent(self) -> str | None:
+        return _traceparent(self._span.get_span_context())
+
+    @property
+    def trace_id(self) -> str:
+        return f"{self._span.get_span_context().trace_id:032x}"
+
+    def enter(self) -> Any:
+        """Make it the current span; `leave` takes what this gives, in the same context."""
+        recorder = self._recorder
+        return recorder._context.attach(recorder._trace.set_span_in_context(self._span))
+
+    def leave(self, token: Any) -> None:
+        self._recorder._context.detach(token)
+
+    def carried(self, headers: Mapping[str, str] | None) -> dict[str, str]:
+        """Headers that carry this span on; those that carry a trace already stay as they are."""
+        carried = dict(headers or {})
+        if TRACEPARENT not in carried:
+            recorder = self._recorder
+            recorder._propagator.inject(carried, recorder._trace.set_span_in_context(self._span))
+        return carried
+
+    def note(self, **attributes: Any) -> None:
+        for name, value in attributes.items():
+            self._span.set_attribute(f"mainspring.{name}", value)
+
+    def end(self, error: BaseException | str | None = None) -> None:
+        """The work is done, or failed with `error`."""
+        if self._ended:
+            return
+        self._ended = True
+        if error is not None:
+            trace = self._recorder._trace
+            if isinstance(error, BaseException):
+                self._span.record_exception(error)
+            text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+            self._span.set_status(trace.Status(trace.StatusCode.ERROR, text))
+        self._span.end()
+
+
+def _traceparent(context: Any) -> str | None:
+    if not context.is_valid:
+        return None
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
