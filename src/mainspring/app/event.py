@@ -81,7 +81,7 @@ class Event(Generic[T]):
         self.id: str = id
         self.ts: int = ts  # when it was stored: epoch ms
         self.key: str | None = key
-        self.headers = headers or NO_HEADERS
+        self.headers: Mapping[str, str] = headers or NO_HEADERS
         self.payload: T = payload
         self.refusal: tuple[str, int] | None = None
 

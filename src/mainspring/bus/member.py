@@ -47,7 +47,7 @@ class Member:
 
     def __init__(self, topic: str, group: str, gate: Gate, send: Callable[[bytes], None]) -> None:
         self.gate: Gate = gate
-        self.send = send
+        self.send: Callable[[bytes], None] = send
         self.window: int = 1
         self.ack_each: bool = False
         self.batch: int = 1

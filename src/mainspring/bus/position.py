@@ -16,7 +16,7 @@ stored cursor.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import msgspec
 
@@ -236,5 +236,5 @@ def record_key(topic: str, group: str, partition: int) -> str:
     return f"{topic}{SEPARATOR}{group}{SEPARATOR}{partition:06d}"
 
 
-encode_position = msgspec.json.Encoder().encode
-decode_position = msgspec.json.Decoder(PositionRecord).decode
+encode_position: Callable[[PositionRecord], bytes] = msgspec.json.Encoder().encode
+decode_position: Callable[[bytes], PositionRecord] = msgspec.json.Decoder(PositionRecord).decode

@@ -12,7 +12,7 @@ Versions count from 1 and never change. A new one must be compatible with the on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol, get_args
 
 import msgspec
@@ -160,7 +160,8 @@ class Schemas:
         self._clock = clock
         self._topics: dict[str, TopicSchemas] = {}
         self.expected: dict[str, Schema] = {}  # topic -> what the program's own consumers say they get
-        self.of = self._topics.get  # asked for every publish, so it is the dictionary itself
+        # asked for every publish, so it is the dictionary itself
+        self.of: Callable[[str], TopicSchemas | None] = self._topics.get
 
     async def start(self) -> None:
         """Read what is registered."""

@@ -29,6 +29,7 @@ from mainspring.kernel.pending import Mail
 from mainspring.message import Message, Metadata, encode_data
 
 if TYPE_CHECKING:
+    from mainspring.kernel.exchange import Exchange
     from mainspring.kernel.kernel import Kernel
     from mainspring.loop import Loop
 
@@ -48,7 +49,7 @@ class Slot:
         self.durable: bool = plan.capability.durable
         self.policy: RestartPolicy = plan.capability.restart or policy
         self.kernel = kernel
-        self.exchange = kernel.exchange
+        self.exchange: Exchange = kernel.exchange
         self.actor: Any = None
         self.unhealthy: bool = False
         self.restarts: int = 0

@@ -48,8 +48,8 @@ class MonotonicClock:
     __slots__ = ()
 
     # The C function itself, not a method around it: the loop reads this clock once per turn.
-    now_ns = staticmethod(time.monotonic_ns)
-    wall_ns = staticmethod(time.time_ns)
+    now_ns: Callable[[], int] = staticmethod(time.monotonic_ns)
+    wall_ns: Callable[[], int] = staticmethod(time.time_ns)
 
     def now_ms(self) -> int:
         return time.monotonic_ns() // NS_PER_MS

@@ -19,7 +19,7 @@ class Hold:
 
     def __init__(self, reason: str, release: Callable[[Hold], None], also: Callable[[], object] | None = None) -> None:
         self.reason: str = reason
-        self.also = also
+        self.also: Callable[[], object] | None = also
         self._release: Callable[[Hold], None] | None = release
 
     def release(self) -> None:

@@ -56,7 +56,7 @@ class DeclaredTask(Generic[P, R]):
         self.timeout = timeout
         self.keep_result = keep_result
         self.cron = cron
-        self.is_async = inspect.iscoroutinefunction(function)
+        self.is_async: bool = inspect.iscoroutinefunction(function)
         parameters = [
             each
             for each in inspect.signature(function).parameters.values()

@@ -7,6 +7,7 @@ one by one took 2.2 ms, in one row 0.3 ms.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from itertools import repeat
 from pathlib import Path
@@ -46,7 +47,7 @@ class Reader:
     """One connection; used by one thread at a time."""
 
     def __init__(self, path: Path) -> None:
-        self.connection = connect_reader(path)
+        self.connection: sqlite3.Connection = connect_reader(path)
         self._bases: dict[tuple[str, int], int] = {}
 
     def close(self) -> None:
