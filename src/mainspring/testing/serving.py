@@ -14,11 +14,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mainspring.app import App
-from mainspring.node import Node
 from mainspring.settings import Settings
+
+if TYPE_CHECKING:
+    from mainspring.node import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ async def serving(app: App | None = None, **settings: Any) -> AsyncIterator[Serv
 
     Give `engine="sqlite"` and `data` to serve what an earlier node has left there.
     """
+    from mainspring.node import Node  # with its sockets comes a web server, which a simulation does not pay for
+
     with tempfile.TemporaryDirectory(prefix="ms-") as folder:  # short: the path of a unix socket must be
         chosen: dict[str, Any] = {
             "port": 0,
