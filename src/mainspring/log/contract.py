@@ -27,6 +27,9 @@ is the first one they would give, they raise `DamagedEvent`, and the caller may 
 Leases shared by several nodes need no methods of their own: a lease is a record, taken and renewed with
 `Put(expect=version)`, and its version is the epoch. A batch that must not happen after the lease was lost carries a
 `Guard` on that record.
+
+Operations and what moves between engines (`Restorable`) also travel between nodes, as tagged arrays: their fields keep
+their order for ever, and a new one is added at the end, with a default.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ ANY_VERSION: Final = -1
 ABSENT: Final = 0  # the version of a record that does not exist
 
 
-class Append(msgspec.Struct, frozen=True, gc=False):
+class Append(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="a"):
     """One event to be stored. `payload` and `headers` are JSON text, kept byte for byte as they arrived."""
 
     topic: str
@@ -57,7 +60,7 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     expect: int | None = None  # refuse the batch unless this is the partition's last offset
 
 
-class Put(msgspec.Struct, frozen=True, gc=False):
+class Put(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="p"):
     """Write one record. `expect` is the version it must have now (`ABSENT`, a version, or `ANY_VERSION`).
 
     Space and key have at least one character.
@@ -69,13 +72,13 @@ class Put(msgspec.Struct, frozen=True, gc=False):
     expect: int = ANY_VERSION
 
 
-class Delete(msgspec.Struct, frozen=True, gc=False):
+class Delete(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="d"):
     space: str
     key: str
     expect: int = ANY_VERSION
 
 
-class Guard(msgspec.Struct, frozen=True, gc=False):
+class Guard(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="g"):
     """Refuse the batch unless the record has this version; writes nothing."""
 
     space: str
@@ -83,7 +86,7 @@ class Guard(msgspec.Struct, frozen=True, gc=False):
     version: int
 
 
-class Remove(msgspec.Struct, frozen=True, gc=False):
+class Remove(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="r"):
     """Remove events: all below `below`, and exactly `offsets` (compaction). Their offsets are never given again.
 
     Offsets that hold nothing, now or ever, are passed over. A remove of very many events holds up every writer behind
@@ -132,7 +135,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     versions: tuple[int, ...] = ()
 
 
-class StoredEvent(msgspec.Struct, frozen=True, gc=False):
+class StoredEvent(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="e"):
     topic: str
     partition: int
     offset: int
@@ -173,7 +176,7 @@ class Outline(msgspec.Struct, frozen=True, gc=False):
     tombstone: bool
 
 
-class Tail(msgspec.Struct, frozen=True, gc=False):
+class Tail(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="t"):
     """The last offset given in a partition, also when the events up to it are gone."""
 
     topic: str
@@ -181,7 +184,7 @@ class Tail(msgspec.Struct, frozen=True, gc=False):
     tail: int
 
 
-class KeptRecord(msgspec.Struct, frozen=True, gc=False):
+class KeptRecord(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="k"):
     """A record with its space, as it travels between engines."""
 
     space: str
@@ -190,7 +193,7 @@ class KeptRecord(msgspec.Struct, frozen=True, gc=False):
     version: int
 
 
-class Mark(msgspec.Struct, frozen=True, gc=False):
+class Mark(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="m"):
     """A remembered `dedupe` of a topic, and where its event went."""
 
     topic: str
