@@ -91,6 +91,7 @@ class Metadata(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     correlation: _Text = None
     causation: str | None = None
     timeout: _Number = None
+    traceparent: _Text = None  # W3C's: the span it was sent in
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):

@@ -11,6 +11,7 @@ durable runs. So it goes on after a crash, in another process, and through a nod
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from typing import Any, Final
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
 SYSTEM: Final = "mainspring"
+_SHAPE: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 MOST_LINKS: Final = 128  # of one span; what the SDK keeps, too
 
 recorder: Recorder | None = None
@@ -47,6 +49,12 @@ def switch_off() -> None:
 def here() -> str | None:
     """The `traceparent` of what is being done here; None where nothing is recorded."""
     return None if recorder is None else recorder.here()
+
+
+def sent_in(headers: Mapping[str, str]) -> str | None:
+    """The `traceparent` a request is sent in: the current span's, else what its headers say, if that is one."""
+    given = headers.get(TRACEPARENT)
+    return here() or (given if given is not None and _SHAPE.fullmatch(given) else None)
 
 
 def _configured_provider() -> Any:

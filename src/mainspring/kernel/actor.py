@@ -16,11 +16,14 @@ from collections.abc import Awaitable, Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from mainspring import tracing
 from mainspring.kernel.blob import Blob
 from mainspring.kernel.context import Context
+from mainspring.kernel.exchange import begin
 from mainspring.kernel.faults import Fail, said
 from mainspring.kernel.pending import Mail
 from mainspring.logs import handling
+from mainspring.message import Message
 
 if TYPE_CHECKING:
     from mainspring.kernel.supervisor import HandlerSlot
@@ -158,6 +161,8 @@ class BufferedActor(Mailbox):
             self._listeners[type].remove(callback)
 
     async def _handle(self, item: Any) -> None:
+        if isinstance(item, Message):
+            handling.set((item.metadata.id, item.metadata.correlation))
         try:
             outputs = self._handler(item)
             if inspect.isawaitable(outputs):
@@ -198,6 +203,9 @@ class HandlerActor(Mailbox):
                     await self._wake
                     continue
                 item: Mail = mail.popleft()
+                if item.origin is None and tracing.recorder is not None:
+                    item.doing = begin(tracing.recorder, item)
+                entered = None if item.doing is None else item.doing.enter()
                 try:
                     result = self._call(item)
                     if type(result) is types.CoroutineType or hasattr(result, "__await__"):
@@ -212,10 +220,16 @@ class HandlerActor(Mailbox):
                     if not self.alive:
                         raise
                     self.alive = False  # the rest of the mail waits for the next actor
+                    if item.doing is not None:
+                        item.doing.end(error)
                     slot.broke(self, item, error)
                 else:
                     if self.alive:
                         slot.finished(item, raw)
+                if item.doing is not None:
+                    item.doing.leave(entered)
+                    if item.origin is None:
+                        item.doing.end()
                 handled += 1
                 if handled >= _TURNS_BEFORE_YIELD:
                     handled = 0

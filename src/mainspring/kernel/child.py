@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from mainspring import tracing
 from mainspring.kernel.blob import Blob, BlobStore
 from mainspring.kernel.capability import Capability, Contract, Plan
 from mainspring.kernel.context import Context
@@ -29,6 +30,7 @@ from mainspring.kernel.faults import BadOutput, Fail, said
 from mainspring.kernel.frames import Frame, Job, next_frame, packed
 from mainspring.kernel.locate import Place, find_handler, find_spawn, names_of
 from mainspring.kernel.supervisor import sleep_on
+from mainspring.logs import handling, write_lines
 from mainspring.loop import Loop, MonotonicClock
 from mainspring.message import Message, Metadata, NotEncodable, counted_ids, encode_data, parse
 
@@ -106,9 +108,15 @@ class HandlerHost:
 
     async def take(self, frame: Frame) -> None:
         message = parse(frame.raw)
+        handling.set((message.metadata.id, message.metadata.correlation))
         answer = Frame("reply", frame.number, raw=b"null")
+        contract = self._contracts[message.kind, message.type][frame.ask]
         try:
-            await self._run(self._contracts[message.kind, message.type][frame.ask], message, answer)
+            if tracing.recorder is None:
+                await self._run(contract, message, answer)
+            else:
+                with tracing.recorder.incoming({tracing.TRACEPARENT: message.metadata.traceparent or ""}):
+                    await self._run(contract, message, answer)
         except Fail as refusal:
             answer.op, answer.raw = "refused", bytes(encode_data(refusal.data()))
         except BadOutput as error:
@@ -175,9 +183,11 @@ async def _main(descriptor: int) -> None:
     loop.attach()
     port = PipePort(writer, loop)
     try:
+        write_lines(*job.logs)
         _limit(job)
         sys.path[:] = job.path
         host = HandlerHost(job, port, clock) if job.handlers else WorkerHost(job, port)
+        tracing.switch_on()
     except BaseException as error:
         port.send(Frame("broken", text=said(error)))
         await writer.drain()
@@ -210,5 +220,4 @@ def _limit(job: Job) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the node, which ends its actors in order
-    logging.basicConfig(format=f"%(asctime)s %(levelname)-7s %(name)s[{os.getpid()}]: %(message)s")
     asyncio.run(_main(int(sys.argv[1])))

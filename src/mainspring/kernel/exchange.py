@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from mainspring import tracing
 from mainspring.kernel import faults
 from mainspring.kernel.deadlines import Deadlines
 from mainspring.kernel.faults import ErrorData
 from mainspring.kernel.pending import Mail, Nobody, Origin, same_content
 from mainspring.kernel.router import Router
+from mainspring.kernel.tally import Tallies
 from mainspring.message import Ids, Message, Metadata, encode_data, validation_text
 
 if TYPE_CHECKING:
@@ -43,7 +45,8 @@ class Exchange:
     def __init__(self, loop: Loop, clock: Clock, ids: Ids, default_timeout_ms: float) -> None:
         self.loop = loop
         self.clock = clock
-        self.wall_ms = clock.wall_ms
+        self.wall_ms: Callable[[], int] = clock.wall_ms
+        self._now_ns = clock.now_ns
         self.ids = ids
         self.deadlines: Deadlines = Deadlines(loop, default_timeout_ms, self._timed_out)
         self.router: Router = Router()
@@ -56,7 +59,10 @@ class Exchange:
         self.pending: set[Mail] = set()
         self.open_events: int = 0
         self.closing = False
-        self.counters = dict.fromkeys(("late", "unmatched", "sunk", "timeouts", "faults", "restarts"), 0)
+        self.counters: dict[str, int] = dict.fromkeys(
+            ("late", "unmatched", "sunk", "timeouts", "faults", "restarts"), 0
+        )
+        self.tallies = Tallies()
         self.waits_for_quiet = False
         self.on_quiet: Callable[[], Any] = lambda: None
 
@@ -74,6 +80,7 @@ class Exchange:
 
     def reject(self, origin: Origin, code: int, text: str, *, id: str | None = None, type: str = "") -> None:
         """Answer what never became a message: one `Sys.SchemaError`, with causation when an id could be read."""
+        self.tallies.refused[faults.SCHEMA_ERROR] = self.tallies.refused.get(faults.SCHEMA_ERROR, 0) + 1
         data = ErrorData(code, text, requestType=type)
         error = self.make("error", faults.SCHEMA_ERROR, encode_data(data), causation=id)
         self.loop.post_system(self._turn_refusal, (error, origin))
@@ -82,22 +89,26 @@ class Exchange:
         self, kind: Any, type: str, raw: msgspec.Raw, *, causation: str | None = None, correlation: str | None = None
     ) -> Message:
         """A new message of the kernel's own."""
-        return Message(kind, type, raw, Metadata(self.ids(), self.clock.wall_ms(), correlation, causation))
+        trace = tracing.here() if kind == "event" else None
+        return Message(kind, type, raw, Metadata(self.ids(), self.clock.wall_ms(), correlation, causation, None, trace))
 
     def caused(self, cause: Message, kind: Any, type: str, raw: msgspec.Raw, timeout: float | None = None) -> Message:
         """A new message said while handling `cause`: its lineage is set here and nowhere else."""
         parent = cause.metadata
-        return Message(
-            kind, type, raw, Metadata(self.ids(), self.clock.wall_ms(), parent.correlation, parent.id, timeout)
-        )
+        trace = parent.traceparent if tracing.recorder is None else tracing.here() or parent.traceparent
+        metadata = Metadata(self.ids(), self.clock.wall_ms(), parent.correlation, parent.id, timeout, trace)
+        return Message(kind, type, raw, metadata)
 
     def error(self, cause: Message, type: str, data: ErrorData) -> Message:
-        return self.caused(cause, "error", type, encode_data(data))
+        parent = cause.metadata
+        metadata = Metadata(self.ids(), self.clock.wall_ms(), parent.correlation, parent.id)
+        return Message("error", type, encode_data(data), metadata)
 
     def refuse(
         self, message: Message, origin: Origin, type: str, code: int, text: str, remedy: str = "", capability: str = ""
     ) -> None:
         """Answer a request that is not dispatched."""
+        self.tallies.refused[type] = self.tallies.refused.get(type, 0) + 1
         data = ErrorData(code, text, remedy=remedy, requestType=message.type, capabilityId=capability)
         self.loop.post_system(self._turn_refusal, (self.error(message, type, data), origin))
 
@@ -147,6 +158,9 @@ class Exchange:
         assert mail.origin is not None
         metadata = mail.message.metadata
         mail.origin.open[metadata.id] = mail
+        mail.began_ns = self._now_ns()
+        if tracing.recorder is not None:
+            mail.doing = begin(tracing.recorder, mail)
         self.pending.add(mail)
         self.deadlines.start(mail, metadata.timeout)
 
@@ -187,6 +201,9 @@ class Exchange:
         if mail.closed:
             self.counters["late"] += 1
             return
+        self.tallies.count(message, mail, self._now_ns())
+        if mail.doing is not None:
+            mail.doing.end(None if message.kind == "reply" else message.type)
         self.close(mail)
         origin = mail.origin
         assert origin is not None
@@ -207,6 +224,8 @@ class Exchange:
         if mail.timer is not None:
             self.loop.cancel(mail.timer)
             mail.timer = None
+        if mail.doing is not None:
+            mail.doing.end()
         if self.waits_for_quiet and not pending:
             self.on_quiet()
 
@@ -312,3 +331,19 @@ class Exchange:
             "the node's log says why it failed; a restart of the node gives it a new start",
             slot.id,
         )
+
+
+def begin(recorder: tracing.Recorder, mail: Mail) -> tracing.Doing:
+    """The span of a message that an actor handles, below the one it was sent in."""
+    message = mail.message
+    metadata = message.metadata
+    attributes = tracing.messaging(
+        "handle",
+        "process",
+        message.type,
+        message_id=metadata.id,
+        conversation=metadata.correlation,
+        capability=mail.slot.id,
+    )
+    kind = "CONSUMER" if mail.origin is None else "SERVER"
+    return recorder.begin(f"{message.kind} {message.type}", kind, attributes, parent=metadata.traceparent)

@@ -63,3 +63,4 @@ class Job(msgspec.Struct):
     spawn: Any = None
     blob_folder: str = ""
     memory_mb: int | None = None
+    logs: tuple[str, str] = ("info", "text")  # level and format of its lines

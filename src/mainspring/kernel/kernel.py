@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from mainspring import tracing
 from mainspring.errors import BootError
 from mainspring.kernel import faults
 from mainspring.kernel.blob import BlobKeeper
@@ -320,7 +321,8 @@ class Kernel:
             check_timeout(timeout_ms)
         if not self.running:
             raise NotConfigured("the kernel is not running", remedy="await kernel.start() first")
-        metadata = Metadata(self.ids(), self.exchange.wall_ms(), correlation, causation, timeout_ms)
+        trace = tracing.here()
+        metadata = Metadata(self.ids(), self.exchange.wall_ms(), correlation, causation, timeout_ms, trace)
         waiter: asyncio.Future[Any] = self._aio.create_future()
         caller: Origin = Asker(waiter, self._asked)
         message = Message(kind, type, encode_data(data), metadata)  # type: ignore[arg-type]

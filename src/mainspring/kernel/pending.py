@@ -14,6 +14,7 @@ import msgspec
 
 from mainspring.kernel.faults import fail_from
 from mainspring.message import Message
+from mainspring.tracing import Doing
 
 if TYPE_CHECKING:
     from mainspring.kernel.capability import Contract
@@ -50,6 +51,8 @@ class Mail(msgspec.Struct, eq=False):
     seen_id: str = ""  # the id the actor knows it by, where that is not its own
     stored: bool = True  # a durable command waits for the log first
     unrecorded: bool = False  # a durable command whose outcome the log does not have yet
+    began_ns: int = 0  # when it was opened, by the loop's clock
+    doing: Doing | None = None  # its span, where spans are recorded
 
 
 class Nobody:

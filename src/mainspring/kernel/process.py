@@ -25,6 +25,7 @@ from mainspring.kernel.locate import check_findable, place_of
 from mainspring.kernel.pending import Mail
 from mainspring.kernel.supervisor import HandlerSlot
 from mainspring.kernel.workers import WorkerSlot
+from mainspring.logs import handling, lines_written
 from mainspring.message import Message, encode_data, encode_line
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def job_for(capability: Capability, kernel: Kernel) -> Job:
         None if capability.spawn is None else place_of(capability.spawn),
         "" if folder is None else str(folder),
         capability.memory_mb,
+        lines_written(),
     )
 
 
@@ -136,9 +138,10 @@ class ProcessActor(HandlerActor):
             self._mail.appendleft(mail)
             await self.child.gone
         self._number = next(self._numbers)
-        self._handling = mail.message
+        message = self._handling = self._begun(mail)
+        handling.set((message.metadata.id, message.metadata.correlation))
         self._outcome = asyncio.get_running_loop().create_future()
-        self.child.send(Frame("mail", self._number, raw=encode_line(mail.message), ask=self._which(mail)))
+        self.child.send(Frame("mail", self._number, raw=encode_line(message), ask=self._which(mail)))
         frame = await self._outcome
         self._outcome = None
         if frame.op == "refused":
@@ -150,6 +153,14 @@ class ProcessActor(HandlerActor):
         if frame.amount is not None:
             self._process_slot.kernel.blobs.plan(int(frame.amount))
         return msgspec.Raw(frame.raw)
+
+    def _begun(self, mail: Mail) -> Message:
+        """The message as the process gets it: what it leads to belongs below the span of its handling."""
+        message, doing = mail.message, mail.doing
+        if doing is None:
+            return message
+        metadata = msgspec.structs.replace(message.metadata, traceparent=doing.traceparent)
+        return msgspec.structs.replace(message, metadata=metadata)
 
     def _which(self, mail: Mail) -> int:
         """Of several functions that hear one event, which one this mail is for."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from mainspring import tracing
 from mainspring.kernel import faults
 from mainspring.kernel.actor import HandlerActor, Mailbox
 from mainspring.kernel.blob import Blob, BlobPointer
@@ -321,6 +322,8 @@ class LocalPort:
             raise NotConfigured("this kernel has no bus to publish to", remedy="run the app with `mainspring serve`")
         parent = cause.metadata
         headers = {**lineage_headers(parent.id, parent.correlation), **(options.get("headers") or {})}
+        if parent.traceparent is not None and tracing.here() is None:
+            headers.setdefault(tracing.TRACEPARENT, parent.traceparent)
         options = {**options, "headers": headers}
         if lane is not None and lane.keeps(cause):
             options.setdefault("id", lane.event_id(cause))

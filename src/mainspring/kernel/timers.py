@@ -72,6 +72,7 @@ class Timers:
             cause.correlation or given.correlation,
             cause.id,
             given.timeout,
+            given.traceparent,
         )
         due = msgspec.structs.replace(message, metadata=stamped)
         if due.kind == "event":

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from aiohttp import web
 
+from mainspring import tracing
 from mainspring.bus import Caller, Forbidden, Who
 from mainspring.kernel import Kernel
 from mainspring.kernel.looking import HeaderView, passed
@@ -117,7 +118,8 @@ async def send_message(face: Face, request: web.Request) -> web.StreamResponse:
             remedy="Write two PascalCase segments, like Memory.Get; Syscall.List names what there is.",
         )
     kernel = kernel_of(face)
-    metadata = Metadata(kernel.ids(), kernel.clock.wall_ms(), None, None, wanted.timeout)
+    trace = tracing.sent_in(request.headers)
+    metadata = Metadata(kernel.ids(), kernel.clock.wall_ms(), None, None, wanted.timeout, trace)
     answer = await kernel.exchange_request(Message(wanted.kind, wanted.type, wanted.data, metadata))
     return json_response(encode_line(answer)) if answer.kind == "reply" else problem_of(answer)
 
