@@ -119,7 +119,7 @@ class SchemaMismatch(BusError):
 
     def __init__(self, message: str, *, remedy: str = "", **details: Any) -> None:
         super().__init__(message, remedy=remedy)
-        self.details = details
+        self.details: Mapping[str, Any] = details
 
 
 class BadSchema(BusError, ValueError):
@@ -135,7 +135,7 @@ class SchemaIncompatible(BusError):
 
     def __init__(self, message: str, *, remedy: str = "", differences: list[str]) -> None:
         super().__init__(message, remedy=remedy)
-        self.details = {"differences": differences}
+        self.details: Mapping[str, Any] = {"differences": differences}
 
 
 class UnknownSchema(BusError):

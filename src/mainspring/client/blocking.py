@@ -12,12 +12,13 @@ import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from mainspring.client.client import Client
 from mainspring.client.connecting import connect
 from mainspring.client.errors import Closed
 from mainspring.client.event import Event
+from mainspring.client.start import Start
 from mainspring.client.subscription import Subscription
 
 T = TypeVar("T")
@@ -93,7 +94,7 @@ class SyncEvent(Event[T]):
 
     def __init__(self, event: Event[T], thread: _Thread) -> None:
         super().__init__(event.delivered, event.epoch, event._leases, event._decode)
-        self.span = event.span
+        self.span: Any = event.span
         self._thread = thread
 
     def ack(self) -> bool:  # type: ignore[override]
@@ -146,6 +147,17 @@ class SyncSubscription(Generic[T]):
             self.close()
 
 
+class SubscribeOptions(TypedDict, total=False):
+    """What `subscribe` takes besides topic, group and type; `Client.subscribe` says what each means."""
+
+    from_: Start
+    max_inflight: int
+    ack: Literal["each", "upto"]
+    key: str | None
+    header: tuple[str, str] | None
+    sticky: bool
+
+
 class SyncClient:
     """A client that blocks. The arguments are those of `connect`; use it with `with`."""
 
@@ -162,19 +174,28 @@ class SyncClient:
     put_topic = blocking(Client.put_topic)
     schedule = blocking(Client.schedule)
     unschedule = blocking(Client.unschedule)
+    reply = blocking(Client.reply)
     replay = iterating(Client.replay)
     follow = iterating(Client.follow)
 
+    @overload
+    def subscribe(
+        self, topic: str, *, group: str, type: type[T], **options: Unpack[SubscribeOptions]
+    ) -> SyncSubscription[T]: ...
+
+    @overload
+    def subscribe(
+        self, topic: str, *, group: str, type: Any = None, **options: Unpack[SubscribeOptions]
+    ) -> SyncSubscription[Any]: ...
+
     @functools.wraps(Client.subscribe)
-    def subscribe(self, *arguments: Any, **named: Any) -> SyncSubscription[Any]:
+    def subscribe(
+        self, topic: str, *, group: str, type: Any = None, **options: Unpack[SubscribeOptions]
+    ) -> SyncSubscription[Any]:
         async def begin() -> Subscription[Any]:
-            return self.client.subscribe(*arguments, **named)
+            return self.client.subscribe(topic, group=group, type=type, **options)
 
         return SyncSubscription(self.thread.wait(begin()), self.thread)
-
-    @functools.wraps(Client.reply)
-    def reply(self, *arguments: Any, **named: Any) -> None:
-        self.thread.wait(self.client.reply(*arguments, **named))
 
     @property
     def connected(self) -> bool:

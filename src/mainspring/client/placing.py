@@ -134,7 +134,7 @@ class Counted(Outgoing):
     def __init__(self, id: str, event: bytes, tally: Tally) -> None:
         self.id = id  # without `super`: there may be millions of these
         self.event = event
-        self.expect = None
+        self.expect: int | None = None
         self.sent_ms = -1
         self.alone = False
         self._tally = tally
