@@ -7,6 +7,7 @@ together with its answer: so what was committed can be counted afterwards.
 from __future__ import annotations
 
 import asyncio
+import uuid
 from typing import Any
 
 import msgspec
@@ -33,7 +34,8 @@ def step(effect: Step, ctx: Any) -> Any:
 @app.consumer("work", group="workers", concurrency=8, max_attempts=1_000)
 async def work(event: Event[dict[str, Any]]) -> None:
     await asyncio.sleep(0.005)  # real work takes time, and faults find it half done
-    event.publish("done", {"work": event.id})
+    # An id of its own each time: the id an event is given otherwise would hide a second acknowledgement.
+    event.publish("done", {"work": event.id}, id=uuid.uuid4().hex)
     if run := event.payload.get("run"):
         event.start_run(job, run, id=run)
 
@@ -47,4 +49,4 @@ async def job(name: str, perform: Any) -> str:
 
 @app.every("1s")
 async def tick(event: Event[Any]) -> None:
-    event.publish("ticks", {"at": event.ts})
+    event.publish("ticks", {"at": event.ts}, id=uuid.uuid4().hex)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from history import Confirmed, History, Stored
+
+from chaos.history import Confirmed, History, Stored
 
 
 def right() -> History:

@@ -1,0 +1,313 @@
+"""Three nodes on one engine, clients that write down what they are told, and somebody who breaks things.
+
+Nodes are real processes. Each has a network of its own to the servers (`Proxy`), so it can be cut off while the others
+go on. Faults come one at a time from a seeded list; when they are over, everything must come to rest by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import signal
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from chaos.history import Confirmed, History, Stored
+from chaos.proxy import Proxy
+from mainspring.client import CannotConnect, Client, ClientError, NodeRefused, connect
+from mainspring.client.http import NodeHttp
+from serving import Serving
+
+LEASE_MS = 1_500
+NODES = ("north", "east", "west")
+DRAIN_S = 90.0  # how long everything may take to come to rest; never a measurement
+HERE = Path(__file__).parent
+
+
+class Servers(Protocol):
+    """The engine's servers, as far as a round needs them."""
+
+    @property
+    def places(self) -> Sequence[tuple[str, int]]:
+        """Host and port of each, the same over restarts."""
+
+    def url(self, places: Sequence[tuple[str, int]]) -> str:
+        """What `--engine` is given to reach them there."""
+
+    def kill(self, number: int) -> None: ...
+
+    def restart(self, number: int) -> None: ...
+
+    def pause(self, number: int) -> None: ...
+
+    def resume(self, number: int) -> None: ...
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class ChaosNode:
+    """A node, its network, and its life over kills and restarts."""
+
+    def __init__(self, name: str, folder: Path, servers: Servers) -> None:
+        self.name = name
+        self.port = free_port()
+        self.proxies = [Proxy(host, port) for host, port in servers.places]
+        self._folder = folder / name
+        self._folder.mkdir()
+        self._servers = servers
+        self._serving: Serving | None = None
+
+    @property
+    def url(self) -> str:
+        return f"ws://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        for proxy in self.proxies:
+            await proxy.start()
+        await self.launch()
+
+    async def launch(self) -> None:
+        engine = self._servers.url([("127.0.0.1", proxy.port) for proxy in self.proxies])
+        arguments = ("chaos.program:app", "--node", self.name, "--wait-for-engine", "60", "--port", str(self.port))
+        env = {
+            "PYTHONPATH": str(HERE.parent),
+            "MAINSPRING_NODE_LEASE_MS": str(LEASE_MS),
+            "BUS_ACK_TIMEOUT_MS": "3000",
+            "MAINSPRING_AUDIT": "false",
+        }
+        self._serving = Serving(*arguments, folder=self._folder, engine=engine, env=env)
+        await asyncio.to_thread(self._serving.__enter__)
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._serving is not None
+        self._serving.signal(number)
+
+    async def kill(self) -> None:
+        assert self._serving is not None
+        await asyncio.to_thread(self._serving.kill)
+        self._serving.__exit__(None, None, None)
+        self._serving = None
+
+    async def stop(self) -> None:
+        if self._serving is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self.signal(signal.SIGCONT)
+            await self.kill()
+        for proxy in self.proxies:
+            await proxy.stop()
+
+    def errors(self) -> str:
+        return (self._folder / "stderr.txt").read_text(errors="replace")[-4_000:]
+
+
+class Arena:
+    """One round."""
+
+    def __init__(self, folder: Path, servers: Servers, *, seed: int) -> None:
+        self.nodes = [ChaosNode(name, folder, servers) for name in NODES]
+        self.history = History()
+        self.faults: list[str] = []  # what was done, for whoever reads a failure
+        self._servers = servers
+        self._random = random.Random(seed)
+        self._publishing = True
+        self._number = 0
+
+    # -- the round
+
+    async def run(self, seconds: float) -> History:
+        """Publish and consume while things break for so long; then let everything come to rest and look."""
+        try:
+            for node in self.nodes:
+                await node.start()
+            async with self._client() as one, self._client() as other, self._client() as third:
+                consuming = [asyncio.create_task(self._consume(client)) for client in (one, other)]
+                publishing = [asyncio.create_task(self._publish(client)) for client in (third, other)]
+                await self._break_things(seconds)
+                self._publishing = False
+                await asyncio.wait_for(asyncio.gather(*publishing), DRAIN_S)
+                await self._come_to_rest()
+                await self._look()
+                for task in consuming:
+                    task.cancel()
+                await asyncio.gather(*consuming, return_exceptions=True)
+        finally:
+            for node in self.nodes:
+                await node.stop()
+        return self.history
+
+    def _client(self) -> Client:
+        return connect(",".join(node.url for node in self.nodes), connect_timeout=60.0, stall_check=0.0)
+
+    # -- clients
+
+    async def _publish(self, client: Client) -> None:
+        while self._publishing:
+            self._number += 1
+            payload: dict[str, Any] = {"n": self._number}
+            if self._number % 7 == 0:
+                payload["run"] = f"job-{self._number}"
+            place = await self._insist(client, payload)
+            self.history.confirmed.append(Confirmed(place.id, place.partition, int(place)))
+            if "run" in payload:
+                self.history.expected_runs.add(payload["run"])
+            await asyncio.sleep(0.005)
+
+    async def _insist(self, client: Client, payload: dict[str, Any]) -> Any:
+        """Publish it under one id until a node says that it is stored."""
+        id = client.new_id()
+        while True:
+            try:
+                return await client.publish("work", payload, key=str(payload["n"] % 50), id=id)
+            except NodeRefused as error:
+                self.faults.append(f"publish refused: {error}")
+                await asyncio.sleep(0.1)
+
+    async def _consume(self, client: Client) -> None:
+        async for event in client.subscribe("work", group="outside", max_inflight=16):
+            self.history.received.add(event.id)
+            await event.ack()
+
+    # -- faults
+
+    async def _break_things(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        faults: list[Callable[[], Awaitable[None]]] = [
+            self._kill_node,
+            self._pause_node,
+            self._cut_node,
+            self._freeze_node,
+            self._kill_server,
+            self._pause_server,
+        ]
+        await asyncio.sleep(1)
+        while loop.time() < end:  # each kind once in every round of the list, in another order
+            self._random.shuffle(faults)
+            for fault in faults:
+                if loop.time() < end:
+                    await fault()
+                    await asyncio.sleep(self._random.uniform(0.5, 2))
+
+    def _long(self) -> float:
+        """Longer than a lease, so that others take over."""
+        return LEASE_MS / 1000 * self._random.uniform(1.5, 3)
+
+    def _node(self, what: str) -> ChaosNode:
+        node = self._random.choice(self.nodes)
+        self.faults.append(f"{what} {node.name}")
+        return node
+
+    async def _kill_node(self) -> None:
+        node = self._node("kill")
+        await node.kill()
+        await asyncio.sleep(self._random.choice([0.1, self._long()]))
+        await node.launch()
+
+    async def _pause_node(self) -> None:
+        node = self._node("pause")
+        node.signal(signal.SIGSTOP)
+        await asyncio.sleep(self._long())
+        node.signal(signal.SIGCONT)
+
+    async def _cut_node(self) -> None:
+        node = self._node("cut off")
+        for proxy in node.proxies:
+            proxy.cut()
+        await asyncio.sleep(self._long())
+        for proxy in node.proxies:
+            proxy.heal()
+
+    async def _freeze_node(self) -> None:
+        node = self._node("freeze the network of")
+        for proxy in node.proxies:
+            proxy.freeze()
+        await asyncio.sleep(self._long())
+        for proxy in node.proxies:
+            proxy.heal()
+
+    async def _kill_server(self) -> None:
+        number = self._server("kill")
+        self._servers.kill(number)
+        await asyncio.sleep(self._random.uniform(0.2, 3))
+        self._servers.restart(number)
+
+    async def _pause_server(self) -> None:
+        number = self._server("pause")
+        self._servers.pause(number)
+        await asyncio.sleep(self._random.uniform(1, 4))
+        self._servers.resume(number)
+
+    def _server(self, what: str) -> int:
+        number = self._random.randrange(len(self._servers.places))
+        self.faults.append(f"{what} server {number}")
+        return number
+
+    # -- afterwards
+
+    async def _come_to_rest(self) -> None:
+        """Wait until nothing is left to do; what is left after `DRAIN_S` is a violation that the history names."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_S):
+                for node in self.nodes:
+                    while not await self._at_rest(node):  # noqa: ASYNC110 - a node is another process
+                        await asyncio.sleep(0.2)
+
+    async def _at_rest(self, node: ChaosNode) -> bool:
+        async with _asking(node) as http:
+            try:
+                groups = (await http.call("GET", "/groups"))["groups"]
+                ended = await self._outcomes(http)
+            except (ClientError, CannotConnect, TimeoutError):
+                return False
+        return all(group["lag"] == 0 for group in groups) and self.history.expected_runs <= ended.keys()
+
+    async def _look(self) -> None:
+        history = self.history
+        for node in self.nodes:
+            async with _asking(node) as http:
+                history.work[node.name] = await _stored(http, "work")
+                history.outcomes[node.name] = await self._outcomes(http)
+                for group in (await http.call("GET", "/groups"))["groups"]:
+                    history.lags[f"{node.name} {group['topic']} {group['group']}"] = group["lag"]
+        async with _asking(self.nodes[0]) as http:
+            history.settled = [one.payload["work"] for one in await _stored(http, "done")]
+            history.steps = [(one.payload["run"], one.payload["step"]) for one in await _stored(http, "steps")]
+            history.firings = [one.payload["at"] for one in await _stored(http, "ticks")]
+            (schedule,) = (await http.call("GET", "/schedules"))["schedules"]
+            history.every_ms, history.phase_ms = schedule["every"], schedule["nextMs"] % schedule["every"]
+
+    async def _outcomes(self, http: NodeHttp) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for run in sorted(self.history.expected_runs):
+            reply = await http.call("POST", "/messages", {"kind": "query", "type": "Run.Outcome", "data": {"id": run}})
+            state = reply.get("data") or {}
+            if state.get("state") in ("value", "failed", "cancelled"):
+                found[run] = (state["state"], state.get("value"))
+        return found
+
+
+@contextlib.asynccontextmanager
+async def _asking(node: ChaosNode) -> AsyncIterator[NodeHttp]:
+    http = NodeHttp(node.url, None)
+    try:
+        yield http
+    finally:
+        await http.close()
+
+
+async def _stored(http: NodeHttp, topic: str) -> list[Stored]:
+    return [
+        Stored(one.id, one.partition, one.offset, msgspec.json.decode(one.payload))
+        async for page in http.read(topic, params={})
+        for one in page
+    ]
