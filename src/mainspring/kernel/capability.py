@@ -12,12 +12,13 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from mainspring.kernel.discovery import Branch, discover, outline
 from mainspring.kernel.faults import CapabilityError
 from mainspring.kernel.schema import Shape
+from mainspring.kernel.tally import Tally
 from mainspring.message import is_type
 
 Isolation = Literal["task", "process"]
@@ -62,6 +63,7 @@ class Contract:
     input: Shape
     output: Shape
     function: HandlerFunction | None = None
+    tally: Tally = field(default_factory=Tally, compare=False, repr=False)  # of its requests in this kernel
 
 
 @dataclass(frozen=True)

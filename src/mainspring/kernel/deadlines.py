@@ -45,7 +45,7 @@ class Deadlines:
         if timeout_ms is not None:
             mail.timer = self._loop.schedule(timeout_ms, self._own, mail, kind="timeout", ref=False)
             return
-        deadline = self._now_ns() + self._wait_ns
+        deadline = mail.began_ns + self._wait_ns
         queue = self._queue
         while queue and queue[0][1].closed:
             queue.popleft()

@@ -23,7 +23,6 @@ from mainspring.kernel.deadlines import Deadlines
 from mainspring.kernel.faults import ErrorData
 from mainspring.kernel.pending import Mail, Nobody, Origin, same_content
 from mainspring.kernel.router import Router
-from mainspring.kernel.tally import Tallies
 from mainspring.message import Ids, Message, Metadata, encode_data, validation_text
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ class Exchange:
         self.counters: dict[str, int] = dict.fromkeys(
             ("late", "unmatched", "sunk", "timeouts", "faults", "restarts"), 0
         )
-        self.tallies = Tallies()
+        self.refused: dict[str, int] = {}  # before anybody handled it, by the type of the error
         self.waits_for_quiet = False
         self.on_quiet: Callable[[], Any] = lambda: None
 
@@ -80,7 +79,7 @@ class Exchange:
 
     def reject(self, origin: Origin, code: int, text: str, *, id: str | None = None, type: str = "") -> None:
         """Answer what never became a message: one `Sys.SchemaError`, with causation when an id could be read."""
-        self.tallies.refused[faults.SCHEMA_ERROR] = self.tallies.refused.get(faults.SCHEMA_ERROR, 0) + 1
+        self.refused[faults.SCHEMA_ERROR] = self.refused.get(faults.SCHEMA_ERROR, 0) + 1
         data = ErrorData(code, text, requestType=type)
         error = self.make("error", faults.SCHEMA_ERROR, encode_data(data), causation=id)
         self.loop.post_system(self._turn_refusal, (error, origin))
@@ -108,7 +107,7 @@ class Exchange:
         self, message: Message, origin: Origin, type: str, code: int, text: str, remedy: str = "", capability: str = ""
     ) -> None:
         """Answer a request that is not dispatched."""
-        self.tallies.refused[type] = self.tallies.refused.get(type, 0) + 1
+        self.refused[type] = self.refused.get(type, 0) + 1
         data = ErrorData(code, text, remedy=remedy, requestType=message.type, capabilityId=capability)
         self.loop.post_system(self._turn_refusal, (self.error(message, type, data), origin))
 
@@ -201,9 +200,14 @@ class Exchange:
         if mail.closed:
             self.counters["late"] += 1
             return
-        self.tallies.count(message, mail, self._now_ns())
-        if mail.doing is not None:
-            mail.doing.end(None if message.kind == "reply" else message.type)
+        tally = mail.contract.tally
+        took_ns = self._now_ns() - mail.began_ns
+        tally.ns.counts[took_ns.bit_length()] += 1
+        tally.ns.total += took_ns
+        if message.kind != "reply":
+            tally.failed(message.type)
+            if mail.doing is not None:
+                mail.doing.end(message.type)
         self.close(mail)
         origin = mail.origin
         assert origin is not None

@@ -321,7 +321,7 @@ class Kernel:
             check_timeout(timeout_ms)
         if not self.running:
             raise NotConfigured("the kernel is not running", remedy="await kernel.start() first")
-        trace = tracing.here()
+        trace = None if tracing.recorder is None else tracing.here()
         metadata = Metadata(self.ids(), self.exchange.wall_ms(), correlation, causation, timeout_ms, trace)
         waiter: asyncio.Future[Any] = self._aio.create_future()
         caller: Origin = Asker(waiter, self._asked)

@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextvars import Context, copy_context
 
 from mainspring.errors import MainspringError
-from mainspring.histogram import COUNTS, Histogram
+from mainspring.histogram import nanoseconds, numbers
 from mainspring.log.contract import (
     Batch,
     Bounds,
@@ -72,8 +72,8 @@ class Log:
         self.commits = 0
         self.operations = 0  # of all commits
         self.failed_commits = 0
-        self.commit_seconds = Histogram()
-        self.commit_batches = Histogram(COUNTS)  # how many writers shared each commit
+        self.commit_ns = nanoseconds()
+        self.commit_batches = numbers()  # how many writers shared each commit
         self.fault: LogUnavailable | None = None  # why the last commit failed; None while writing works
 
     async def open(self) -> None:
@@ -178,7 +178,7 @@ class Log:
             self._pinned.unpin()
             self._pinned = None
         assert self._loop is not None
-        self.commit_seconds.observe(self._loop.time() - self._began)
+        self.commit_ns.observe(int((self._loop.time() - self._began) * 1e9))
         self.fault = next((result for result in results[:1] if isinstance(result, LogUnavailable)), None)
         if self.fault is not None:
             self.failed_commits += 1
