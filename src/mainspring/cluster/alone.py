@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mainspring.cluster.contract import NodeView
 from mainspring.log import Batch
 
 
@@ -26,6 +27,7 @@ class Alone:
     """A node on an embedded engine."""
 
     epoch = 0
+    in_touch = True
 
     def __init__(self, node: str = "node") -> None:
         self.node = node
@@ -35,6 +37,9 @@ class Alone:
 
     def alive(self, epoch: int) -> bool:
         return epoch == 0
+
+    def nodes(self) -> list[NodeView]:
+        return [NodeView(name=self.node, epoch=0, here=True)]
 
     def on_death(self, callback: Callable[[int], None]) -> None:
         """Nobody else can die."""

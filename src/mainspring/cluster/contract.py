@@ -17,7 +17,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
+
 from mainspring.log import Batch
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """One node as the others see it. Its own clock gave `since` (epoch ms, 0 before its first heartbeat)."""
+
+    name: str
+    epoch: int
+    address: str = ""
+    since: int = 0
+    version: str = ""  # of the software
+    format: int = 1  # of the records that nodes share
+    roles: list[str] = msgspec.field(default_factory=list)
+    serves: list[str] = msgspec.field(default_factory=list)  # `kind:Type` of what its program handles
+    here: bool = False  # it is the node that was asked
+    silent_ms: int = 0  # how long ago the node that was asked heard from it
 
 
 class Role(Protocol):
@@ -51,8 +68,18 @@ class Cluster(Protocol):
     def alive(self, epoch: int) -> bool:
         """Whether a node holds the lease of this epoch."""
 
+    @property
+    def in_touch(self) -> bool:
+        """Whether this node's lease is certain. The guard decides; this is for what no guard can protect."""
+
+    def nodes(self) -> list[NodeView]:
+        """Everybody who holds a lease, this node too, by name."""
+
     def on_death(self, callback: Callable[[int], None]) -> None:
-        """Call with the epoch of each node whose lease is gone: it stopped, or somebody took the lease away."""
+        """Call with the epoch of each node whose lease is gone: it stopped, or somebody took the lease away.
+
+        Also, after `on_fenced`, with this node's own former epoch: when it is the last one, nobody else can see to it.
+        """
 
     def on_fenced(self, callback: Callable[[int], None]) -> None:
         """Call with the former epoch when this node lost its own lease; it has a new one by then.

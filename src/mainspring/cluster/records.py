@@ -1,0 +1,65 @@
+"""What nodes write about themselves: leases, pulses and roles.
+
+A **lease** (space `leases`, key `node/<name>`) is written once by its node and only ever deleted; its version is the
+node's epoch. A **pulse** (space `nodes`, key `<name>`) is rewritten a few times per lease: whoever follows the log
+hears from it that the node lives, and finds in it what people and other nodes want to know. A **role** (space `leases`,
+key `role/<name>`) says which epoch has it.
+
+Nodes of different versions live side by side. So a member that is not known here is passed over, one that is missing
+has a default, and nothing is ever taken away from these records without a new `format` that older nodes can refuse.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+LEASES: Final = "leases"
+NODES: Final = "nodes"
+FORMAT: Final = 1  # of the records that nodes share; a pulse tells it to the others
+NO_VERSION: Final = (1 << 53) - 1  # that no record ever has: a guard on it never holds
+
+
+def lease_key(node: str) -> str:
+    return f"node/{node}"
+
+
+def role_key(role: str) -> str:
+    return f"role/{role}"
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """Proof that a node of this name is there. `instance` tells one life of a node from the next."""
+
+    node: str
+    instance: str
+    lease_ms: int
+    home: str = ""  # what only one process at a time can own; the next owner need not wait until the lease is over
+    format: int = FORMAT
+
+
+class Pulse(msgspec.Struct, frozen=True):
+    """A node about itself, as of its last heartbeat."""
+
+    name: str
+    epoch: int
+    beat: int = 0  # how many there were
+    address: str = ""
+    started: int = 0  # epoch ms by the node's own clock; for people
+    version: str = ""  # of the software
+    format: int = FORMAT
+    serves: tuple[str, ...] = ()  # `kind:Type` of what its program handles
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """Who has a role."""
+
+    node: str
+    epoch: int
+
+
+encode = msgspec.json.Encoder().encode
+decode_lease = msgspec.json.Decoder(Lease).decode
+decode_pulse = msgspec.json.Decoder(Pulse).decode
+decode_holder = msgspec.json.Decoder(Holder).decode

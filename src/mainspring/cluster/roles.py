@@ -1,0 +1,131 @@
+"""Roles: work for one node at a time.
+
+Who has a role is what the log says, and this node believes it only when the log's news say so: an answer that got lost
+makes no difference. A role is free when nobody has it or when the epoch that had it is gone; then everyone who wants it
+tries, and the log lets one of them have it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mainspring.cluster.records import LEASES, NO_VERSION, Holder, decode_holder, encode, role_key
+from mainspring.errors import MainspringError
+from mainspring.log import ABSENT, Batch, KeptRecord
+
+if TYPE_CHECKING:
+    from mainspring.cluster.membership import Membership
+
+logger = logging.getLogger("mainspring.cluster")
+
+
+class SharedRole:
+    """A role that this node wants."""
+
+    def __init__(self, name: str, membership: Membership) -> None:
+        self.name = name
+        self.asking = False
+        self._membership = membership
+        self._version = NO_VERSION
+        self._held = False
+        self._callbacks: list[Callable[[bool], None]] = []
+
+    @property
+    def held(self) -> bool:
+        return self._held
+
+    def guard(self, batch: Batch) -> None:
+        self._membership.guard(batch)
+        batch.guard(LEASES, role_key(self.name), self._version)
+
+    def on_change(self, callback: Callable[[bool], None]) -> None:
+        self._callbacks.append(callback)
+        if self._held:
+            callback(True)
+
+    def settle(self, version: int | None) -> None:
+        """This node has the role under that version, or (None) has not."""
+        if version is not None:
+            self._version = version
+        if self._held == (version is not None):
+            return
+        self._held = version is not None
+        logger.info("%s the role %s", "got" if self._held else "lost", self.name)
+        for callback in tuple(self._callbacks):
+            try:
+                callback(self._held)
+            except Exception:
+                logger.exception("a listener of the role %s failed", self.name)
+
+
+class Roles:
+    """Every role there is, and those this node wants."""
+
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
+        self._wanted: dict[str, SharedRole] = {}
+        self._holders: dict[str, tuple[int, Holder]] = {}
+
+    def want(self, name: str) -> SharedRole:
+        role = self._wanted.get(name)
+        if role is None:
+            role = self._wanted[name] = SharedRole(name, self._membership)
+            self._believe(name)
+            self._try(role)
+        return role
+
+    def heard(self, name: str, record: KeptRecord) -> None:
+        if record.version == ABSENT:
+            self._holders.pop(name, None)
+        else:
+            self._holders[name] = (record.version, decode_holder(record.value))
+        self._believe(name)
+        if name in self._wanted:
+            self._try(self._wanted[name])
+
+    def of(self, epoch: int) -> list[str]:
+        """The roles of a node, by name."""
+        return sorted(name for name, (_, holder) in self._holders.items() if holder.epoch == epoch)
+
+    def try_all(self) -> None:
+        for role in self._wanted.values():
+            self._try(role)
+
+    def lose_all(self) -> None:
+        """This node's lease is gone, and with it whatever it had."""
+        for role in self._wanted.values():
+            role.settle(None)
+
+    def give_back(self, batch: Batch) -> None:
+        for name, (version, holder) in self._holders.items():
+            if holder.epoch == self._membership.epoch:
+                batch.delete(LEASES, role_key(name), expect=version)
+
+    def _believe(self, name: str) -> None:
+        role, found = self._wanted.get(name), self._holders.get(name)
+        if role is not None:
+            mine = found is not None and self._membership.joined and found[1].epoch == self._membership.epoch
+            role.settle(found[0] if mine and found is not None else None)
+
+    def _try(self, role: SharedRole) -> None:
+        membership = self._membership
+        version, holder = self._holders.get(role.name, (ABSENT, None))
+        taken = holder is not None and membership.alive(holder.epoch)
+        if role.asking or taken or not membership.joined:
+            return
+        batch = Batch()
+        membership.guard(batch)
+        value = encode(Holder(membership.node, membership.epoch))
+        batch.put(LEASES, role_key(role.name), value, expect=version)
+        role.asking = True
+
+        def answered(_: object) -> None:
+            # What became of it is in the news; a failure is tried again with the next heartbeat.
+            role.asking = False
+
+        try:
+            membership.log.submit(batch, answered)
+        except MainspringError:
+            role.asking = False
