@@ -1,8 +1,8 @@
 """`Membership`: one node among several on one log.
 
 What happens to a node is decided by the log and learnt from its news, never from an answer: that a lease was taken,
-that it was lost, that another node is gone. So an answer that got lost, and a node that could not hear for a while, need
-no care of their own; the news come in the log's order, and every node draws the same conclusions.
+that it was lost, that another node is gone. So an answer that got lost, and a node that could not hear for a while,
+need no care of their own; the news come in the log's order, and every node draws the same conclusions.
 
 A node writes its pulse three times per lease. Whoever has heard nothing from a node for the whole of that node's lease
 deletes the lease, on the condition that the pulse is still the one it heard last. A node whose lease is gone takes a

@@ -11,6 +11,7 @@ has a default, and nothing is ever taken away from these records without a new `
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -59,7 +60,7 @@ class Holder(msgspec.Struct, frozen=True):
     epoch: int
 
 
-encode = msgspec.json.Encoder().encode
-decode_lease = msgspec.json.Decoder(Lease).decode
-decode_pulse = msgspec.json.Decoder(Pulse).decode
-decode_holder = msgspec.json.Decoder(Holder).decode
+encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
+decode_lease: Callable[[bytes], Lease] = msgspec.json.Decoder(Lease).decode
+decode_pulse: Callable[[bytes], Pulse] = msgspec.json.Decoder(Pulse).decode
+decode_holder: Callable[[bytes], Holder] = msgspec.json.Decoder(Holder).decode

@@ -18,7 +18,7 @@ from mainspring.log import ABSENT, Batch, KeptRecord
 if TYPE_CHECKING:
     from mainspring.cluster.membership import Membership
 
-logger = logging.getLogger("mainspring.cluster")
+logger: logging.Logger = logging.getLogger("mainspring.cluster")
 
 
 class SharedRole:
