@@ -23,10 +23,10 @@ class Histogram:
 
     def __init__(self, *, scale: float = 1, first: int = 0, last: int = 13) -> None:
         self.counts: list[int] = [0] * _DIGITS
-        self.total = 0
-        self.scale = scale
-        self.first = first
-        self.last = last
+        self.total: int = 0
+        self.scale: float = scale
+        self.first: int = first
+        self.last: int = last
 
     def observe(self, number: int) -> None:
         self.counts[number.bit_length()] += 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mainspring.histogram import nanoseconds
+from mainspring.histogram import Histogram, nanoseconds
 from mainspring.kernel import faults
 
 _OUTCOMES: Final = {
@@ -26,7 +26,7 @@ class Tally:
     __slots__ = ("errors", "ns")
 
     def __init__(self) -> None:
-        self.ns = nanoseconds()
+        self.ns: Histogram = nanoseconds()
         self.errors: dict[str, int] = {}
 
     def failed(self, error: str) -> None:

@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextvars import Context, copy_context
 
 from mainspring.errors import MainspringError
-from mainspring.histogram import nanoseconds, numbers
+from mainspring.histogram import Histogram, nanoseconds, numbers
 from mainspring.log.contract import (
     Batch,
     Bounds,
@@ -69,11 +69,11 @@ class Log:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._context: Context | None = None
         self._began = 0.0
-        self.commits = 0
-        self.operations = 0  # of all commits
-        self.failed_commits = 0
-        self.commit_ns = nanoseconds()
-        self.commit_batches = numbers()  # how many writers shared each commit
+        self.commits: int = 0
+        self.operations: int = 0  # of all commits
+        self.failed_commits: int = 0
+        self.commit_ns: Histogram = nanoseconds()
+        self.commit_batches: Histogram = numbers()  # how many writers shared each commit
         self.fault: LogUnavailable | None = None  # why the last commit failed; None while writing works
 
     async def open(self) -> None:

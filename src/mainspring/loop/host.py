@@ -42,7 +42,7 @@ class Host:
     )
 
     def __init__(self, aio: asyncio.AbstractEventLoop, clock: Clock, on_slice: Callable[[], object]) -> None:
-        self.aio = aio
+        self.aio: asyncio.AbstractEventLoop = aio
         self._clock = clock
         self._on_slice = on_slice
         self._context = copy_context()
@@ -51,7 +51,7 @@ class Host:
         self.armed_ms: int | None = None
         self._left = False
         self._stop_listening: Callable[[], None] | None = None
-        self.shares_time = isinstance(aio, VirtualEventLoop) and aio.clock is clock
+        self.shares_time: bool = isinstance(aio, VirtualEventLoop) and aio.clock is clock
         if isinstance(clock, VirtualClock) and not self.shares_time:
             # Time moves only by hand here; each move is an arrival.
             self._stop_listening = clock.on_move(self.next_slice)
