@@ -36,8 +36,8 @@ from mainspring.beats.facts import (
 from mainspring.beats.registry import Registration
 from mainspring.beats.report import AgendaEntry, Diagnostic, Emitted, Report, Staged
 from mainspring.beats.rules import Rules
-from mainspring.beats.stage import Outcome, Signal
-from mainspring.beats.value import content_hash
+from mainspring.beats.stage import Addition, Outcome, Signal
+from mainspring.beats.value import content_hash, from_text
 
 
 class Entry(msgspec.Struct):
@@ -91,6 +91,8 @@ class Draft:
         self._requeues: dict[Pair, Requeue] = {}
         self._emissions: dict[str, int] = {}
         self._writers: dict[str, list[str]] = {}
+        self._sums: dict[str, str] = {}  # paths that were only added to so far, and by whom first
+        self._latest: dict[str, str | None] = {}
         self._resolver = resolver
         self._resolved: dict[Pair, Resolved] = {}
         self._results: dict[tuple[Pair, str], str] = {}
@@ -203,28 +205,54 @@ class Draft:
                 self._ask_again(entry, impulse)
         elif refused:
             for path in refused:
-                self.note("write_conflict", impulse.pair, (self._writers[path][0], name), path)
+                first = self._writers[path][0] if path in self._writers else self._sums[path]
+                self.note("write_conflict", impulse.pair, (first, name), path)
         else:
             self.note("enzyme_failed", impulse.pair, (name,), detail=outcome.detail)
             self.aborted = result == "fatal" and self.rules.on_fatal == "abort_beat"
 
     def _conflicts(self, outcome: Outcome) -> list[str]:
-        return sorted({path for path, _ in outcome.writes if path in self._writers})
+        """The paths of a call that another has written; additions get on with each other, and with nothing else."""
+        return sorted(
+            {
+                path
+                for path, staged in outcome.writes
+                if path in self._writers or (path in self._sums and not isinstance(staged, Addition))
+            }
+        )
 
     def _keep(self, entry: Entry, impulse: Impulse, outcome: Outcome) -> None:
         name, run = entry.registration.name, entry.run
         for sha256, content in outcome.contents:
             self.contents.setdefault(sha256, content)
             self._facts.append(Store(run, sha256))
-        for path, text in outcome.writes:
+        for path, staged in outcome.writes:
+            text = self._latest[path] = self._sum(path, staged) if isinstance(staged, Addition) else staged
             self.staged.append(Staged("delete" if text is None else "write", path, name, text))
             self._facts.append(self._write(run, path, text))
-        for written in {path: None for path, _ in outcome.writes}:
-            self._writers.setdefault(written, []).append(name)
+        self._keep_writers(name, outcome)
         if outcome.signals:
             self._emit(entry, impulse, outcome.signals)
         for change in outcome.changes:
             self._keep_change(impulse.pair, change)
+
+    def _keep_writers(self, name: str, outcome: Outcome) -> None:
+        """Who wrote what, for conflicts. Calls that only add to a path are none, until somebody writes it."""
+        written = {path for path, staged in outcome.writes if not isinstance(staged, Addition)}
+        for path in {path: None for path, _ in outcome.writes}:
+            if path in written or path in self._writers:
+                before = [self._sums.pop(path)] if path in self._sums else []
+                self._writers.setdefault(path, before).append(name)
+            else:
+                self._sums.setdefault(path, name)
+
+    def _sum(self, path: str, addition: Addition) -> str:
+        """The number this beat has made of the path so far, and what is added. What is no number counts as nothing."""
+        if path not in self._latest:
+            return str(addition.base + addition.amount)
+        text = self._latest[path]
+        before = 0 if text is None else from_text(text)
+        return str((before if type(before) is int else 0) + addition.amount)
 
     def _keep_change(self, pair: Pair, change: object) -> None:
         """An earlier enzyme of this beat may have asked for the contrary; the first in agenda order stands."""

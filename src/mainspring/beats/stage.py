@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mainspring.beats.errors import InvalidImpulse, InvalidPath, PastBeat, StageClosed
+from mainspring.beats.errors import InvalidImpulse, InvalidPath, InvalidValue, PastBeat, StageClosed
 from mainspring.beats.path import canonical
 from mainspring.beats.value import content_hash, content_path, from_text, to_text
 
@@ -29,11 +29,22 @@ class Signal(msgspec.Struct, frozen=True, gc=False):
     beat: int
 
 
+class Addition(msgspec.Struct, frozen=True, gc=False):
+    """A number to be added to what the beat makes of a path; `base` is what the path held when the beat began."""
+
+    amount: int
+    base: int
+
+
+# What is staged for a path: a text, None for a deletion, or an addition.
+Staging = str | Addition | None
+
+
 class Outcome(msgspec.Struct, frozen=True):
     """How a call ended and what it asked for, in the order it asked."""
 
     result: str  # ok, retry, failed, fatal
-    writes: list[tuple[str, str | None]] = msgspec.field(default_factory=list)  # path and text; None deletes
+    writes: list[tuple[str, Staging]] = msgspec.field(default_factory=list)
     signals: list[Signal] = msgspec.field(default_factory=list)
     contents: list[tuple[str, str]] = msgspec.field(default_factory=list)  # hash and text
     changes: list[Any] = msgspec.field(default_factory=list)  # of registry and bindings
@@ -52,7 +63,7 @@ class Stage:
         self.owner: object = owner  # whose beat this is
         self._read = read
         self._own: dict[str, str | None] = {}
-        self._writes: list[tuple[str, str | None]] = []
+        self._writes: list[tuple[str, Staging]] = []
         self._signals: list[Signal] = []
         self._contents: list[tuple[str, str]] = []
         self._changes: list[Any] = []
@@ -68,13 +79,27 @@ class Stage:
         return self._read(path)
 
     def own(self, path: str) -> Any:
-        """What this call itself has staged for a path; None where it staged nothing or a deletion."""
+        """What this call itself has written to a path; None where it wrote nothing, deleted or only added."""
         text = self._own.get(canonical(path))
         return None if text is None else from_text(text)
 
     def write(self, path: str, value: Any) -> None:
         """Stage a value; visible from the next beat on."""
         self._put(writable(path), to_text(value))
+
+    def add(self, path: str, amount: int) -> None:
+        """Stage an addition to the whole number at a path, 0 where there is none; visible from the next beat on.
+
+        Several calls of one beat read the same number, so of sums they `write` only the last would stay. What they
+        `add` all counts, in any order, and is no conflict.
+        """
+        place = writable(path)
+        base = self.read(place)
+        if not _is_whole(amount) or not (base is None or _is_whole(base)):
+            what = f"{amount!r} cannot be added" if not _is_whole(amount) else f"{place} holds no whole number"
+            raise InvalidValue(what, remedy="add whole numbers; write what is something else")
+        self._open()
+        self._writes.append((place, Addition(amount, base or 0)))
 
     def delete(self, path: str) -> None:
         """Stage a deletion; the path holds nothing from the next beat on."""
@@ -124,6 +149,10 @@ class Stage:
 
 # The stage of the enzyme that is running here, so that a heartbeat knows calls that come from inside its beat.
 current: Final[ContextVar[Stage | None]] = ContextVar("mainspring_beats_stage", default=None)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def writable(path: object) -> str:

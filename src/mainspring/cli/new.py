@@ -82,8 +82,7 @@ app.beats_from("orders")
 @app.enzyme("/topics/orders", match="prefix")
 def count(signal: str, target: str | None, stage: Any) -> None:
     order = stage.read(signal)["payload"]
-    spent = stage.read(f"/customers/{order['customer']}") or 0
-    stage.write(f"/customers/{order['customer']}", spent + order["cents"])
+    stage.add(f"/customers/{order['customer']}", order["cents"])
 
 
 # A schedule: its next time is in the log, so that a restart neither loses nor doubles a call.
