@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from mainspring import tracing
 from mainspring.app.declared import DeclaredConsumer
 from mainspring.app.event import Event
 from mainspring.app.lineage import note, note_event
@@ -134,6 +135,8 @@ class Consuming:
 
     async def _work(self, position: Position, ready: ReadyEvent, attempt: int) -> None:
         work = _Work(self)
+        doing = None if tracing.recorder is None else self._begin(tracing.recorder, position, ready, attempt)
+        entered = None if doing is None else doing.enter()
         try:
             event = self._event(work, position, ready, attempt)
             result = self.declared.function(event) if self.declared.takes_event else self.declared.function()
@@ -146,7 +149,31 @@ class Consuming:
             else:
                 self._settlement.ack(position, ready.offset)
         except Exception as error:
+            if doing is not None:
+                doing.end(error)
             self._failed(position, ready.offset, attempt, error)
+        finally:
+            if doing is not None:
+                doing.leave(entered)
+                doing.end()
+
+    def _begin(self, recorder: tracing.Recorder, position: Position, ready: ReadyEvent, attempt: int) -> tracing.Doing:
+        """The span of one delivery: it continues the publisher's trace, and is linked to it."""
+        envelope, declared = _decode_envelope(ready.envelope), self.declared
+        headers = envelope.headers or {}
+        attributes = tracing.messaging(
+            "process",
+            "process",
+            declared.topic,
+            message_id=envelope.id,
+            conversation=headers.get(CORRELATION),
+            group=declared.group,
+            partition=str(position.partition),
+            offset=ready.offset,
+            attempt=attempt,
+        )
+        links = [headers[tracing.TRACEPARENT]] if tracing.TRACEPARENT in headers else []
+        return recorder.begin(f"process {declared.topic}", "CONSUMER", attributes, parent=headers, links=links)
 
     def _event(self, work: _Work, position: Position, ready: ReadyEvent, attempt: int) -> Event[Any]:
         envelope = _decode_envelope(ready.envelope)

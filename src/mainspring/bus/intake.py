@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from mainspring import tracing
 from mainspring.bus.access import Access, Caller, Who
 from mainspring.bus.audit import Audit
 from mainspring.bus.errors import (
@@ -30,6 +31,7 @@ from mainspring.bus.schemas import Schemas
 from mainspring.bus.seal import Seal, sealed
 from mainspring.bus.topic_state import TopicState
 from mainspring.bus.topic_table import TopicTable
+from mainspring.bus.traced import TracedTicket, ending, traced
 from mainspring.errors import MainspringError
 from mainspring.log import Append, Batch, Operation, Receipt, Refused
 from mainspring.loop import Clock
@@ -112,6 +114,25 @@ class Intake:
 
         Raises BusError when the request is refused; then nothing was submitted.
         """
+        if tracing.recorder is None:
+            self._publish(name, events, ticket, agent, bucket, expect)
+            return
+        doing, carrying = traced(tracing.recorder, name, events)
+        try:
+            self._publish(name, carrying, lambda taken: TracedTicket(doing, ticket(taken)), agent, bucket, expect)
+        except MainspringError as error:
+            doing.end(error)
+            raise
+
+    def _publish(
+        self,
+        name: str,
+        events: Sequence[Offered],
+        ticket: Callable[[Accepted], Ticket],
+        agent: Who,
+        bucket: TokenBucket | None,
+        expect: int | None,
+    ) -> None:
         if self.closed:
             raise Unavailable("the node is stopping", remedy="publish again in a moment")
         topic = self._topics.open(name)
@@ -138,9 +159,13 @@ class Intake:
             raise Unavailable("the node is stopping", remedy="publish again in a moment")
         topic = self._topics.open(name)
         self._access.check_now(topic.config, "publish", None)
+        doing = None
+        if tracing.recorder is not None:
+            doing, (event,) = traced(tracing.recorder, name, (event,))
         (append,) = self._appends(topic, (event,), self._clock.wall_ms(), None, b"")
         self._audit.note("publish", topic, append.partition, 0, 1)
-        return self._publisher.prepare(topic, [append])
+        operations, stored = self._publisher.prepare(topic, [append])
+        return operations, stored if doing is None else ending(doing, stored)
 
     def scheduled(self, schedule: Schedule, who: Who) -> Schedule:
         """The schedule as it is kept: its payload fits the topic, its headers say who made it."""
