@@ -29,7 +29,6 @@ from mainspring.runs.by_hand import beginning
 logger: logging.Logger = logging.getLogger("mainspring.app")
 
 _TRIES = 5  # a settlement is refused when a run exists already, or when the runs' lease was just renewed
-_HELD_S = 0.001  # how long to wait when a dead letter of the same partition is being written
 
 
 class LeaseLost(MainspringError):
@@ -126,8 +125,7 @@ class Settlement:
 
     async def _settle(self, position: Position, queue: list[_Waiting]) -> Exception | None:
         """One commit for all of them. Everybody is told, unless an expectation did not hold: then it is given back."""
-        while position.burying:  # noqa: ASYNC110 - by a dead letter or another member: rare, and soon over
-            await asyncio.sleep(_HELD_S)
+        await self._bus.delivery.hold(position)
         held = self._member.held.get(position.partition, {})
         for each in queue:
             if each.offset not in held:
@@ -135,6 +133,7 @@ class Settlement:
                 each.settle(LeaseLost(f"{where} is no longer leased to this consumer"))
         queue = [each for each in queue if not each.decided.done()]
         if not queue:
+            self._bus.delivery.release(self._group, position)
             return None
         result = await self._commit(position, queue, [held[each.offset] for each in queue])
         if isinstance(result, Refused):
@@ -162,19 +161,16 @@ class Settlement:
         delivery, epoch = self._bus.delivery, position.epoch
         offsets = frozenset(event.offset for event in events)
         settled = delivery.put_position(batch, self._group, position, offsets)
-        position.burying = True
         decided: asyncio.Future[Receipt | Exception] = asyncio.get_running_loop().create_future()
 
         def done(result: Receipt | Exception) -> None:
-            position.burying = False
             if isinstance(result, Receipt):
                 position.durable = max(position.durable, settled)
                 position.stored = True
                 _show(published, result)
                 for event in events:
                     self._settled(position, event, epoch)
-            if any(other.dying for other in position.open.values()):
-                delivery.bury(self._group, position)
+            delivery.release(self._group, position)
             delivery.wake(self._group)
             if not decided.done():
                 decided.set_result(result)

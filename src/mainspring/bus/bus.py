@@ -41,6 +41,7 @@ from mainspring.bus.schemas import Compatibility, SchemaCheck, Schemas, SchemaVe
 from mainspring.bus.session import Session
 from mainspring.bus.settle import FutureTicket
 from mainspring.bus.start import Start
+from mainspring.bus.storing import StoringDelivery
 from mainspring.bus.topic_state import DEAD_LETTERS, TopicState
 from mainspring.bus.topic_table import TopicTable
 from mainspring.bus.topics import TopicChange, TopicConfig
@@ -85,7 +86,7 @@ class Bus:
         self._log = log
         self._new_id = new_id
         self._audit = Audit(loop, self._write_audit, enabled=settings.audit)
-        self.delivery: Delivery = Delivery(log, clock, loop, self.counters, self._audit)
+        self.delivery: Delivery = StoringDelivery(log, clock, loop, self.counters, self._audit)
         self._publisher = Publisher(log, self.counters, self.delivery.appended)
         self.group_table: GroupTable = GroupTable(log, clock, self.topic_table, self.delivery, self._audit)
         self._undertaker = Undertaker(

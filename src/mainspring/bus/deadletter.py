@@ -83,12 +83,12 @@ class Undertaker:
         try:
             found = [(event, await self._read(group.topic, position.partition, event.offset)) for event in events]
         except MainspringError as error:
-            position.burying = False
             logger.error("cannot write dead letters of %r: %s", group.topic, error)
             group.not_buried(position, events, epoch, self._clock.now_ms())
+            self._delivery.release(group, position)
             return
         if position.epoch != epoch:  # a seek took the events away meanwhile
-            position.burying = False
+            self._delivery.release(group, position)
             return
         self._submit(group, position, events, [(event, stored) for event, stored in found if stored is not None])
 
@@ -154,7 +154,6 @@ class Undertaker:
 
     def decided(self, burial: _Burial, error: MainspringError | None) -> None:
         group, position, now = burial.group, burial.position, self._clock.now_ms()
-        position.burying = False
         if error is None:
             self._counters.dlq += burial.count
             for event in burial.events:
@@ -164,8 +163,7 @@ class Undertaker:
         else:
             logger.error("cannot write dead letters of %r: %s", group.topic, error)
             group.not_buried(position, burial.events, burial.epoch, now)
-        if any(event.dying for event in position.open.values()):
-            self.bury(group, position)
+        self._delivery.release(group, position)
         self._delivery.wake(group)
 
 

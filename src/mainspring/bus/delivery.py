@@ -1,37 +1,36 @@
-"""Drives the groups: wakes them, reads for them, watches their leases, stores their positions.
+"""Drives the groups: wakes them, reads for them, watches their leases.
 
-Work is collected per slice. However many acknowledgements arrive in one slice, a group delivers once; however many
-positions change within a few milliseconds, each is stored once, and all of them share the log's next commit with
-whatever is published at the time.
+Work is collected per slice: however many acknowledgements arrive in one slice, a group delivers once. How positions are
+kept is the difference between a node that owns its log (`storing.py`) and one that shares it (`claims.py`); which of
+the two it is, is decided once, when the bus is made.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Final
 
 from mainspring.bus.audit import Audit
-from mainspring.bus.group import RETRY_MS, Group
+from mainspring.bus.group import Group
 from mainspring.bus.metrics import Counters
-from mainspring.bus.position import SPACE, Position, encode_position, record_key
+from mainspring.bus.position import Position
 from mainspring.bus.tails import ReadyEvent
 from mainspring.bus.topic_state import TopicState
 from mainspring.errors import MainspringError
-from mainspring.log import Batch, DamagedEvent, Log, Receipt, Result
+from mainspring.log import Batch, DamagedEvent, Log
 from mainspring.loop import Clock, Loop
 
 logger: logging.Logger = logging.getLogger("mainspring.bus")
 
-STORE_MS: Final = 10  # positions may be this old when the node dies; what was acknowledged then comes once more
-BYTES_PER_MS: Final = 2_000  # of one position's records: thousands of delayed events must not occupy the disk
-STORE_AT_MOST_MS: Final = 300
 READ_BYTES: Final = 1 << 20
 
 
-class Delivery:
-    """The groups' host. `bury` is given by the owner, because dead letters are published."""
+class Delivery(ABC):
+    """The groups' host. `on_bury` is given by the owner, because dead letters are published."""
 
     def __init__(self, log: Log, clock: Clock, loop: Loop, counters: Counters, audit: Audit) -> None:
         self._log = log
@@ -41,12 +40,9 @@ class Delivery:
         self._audit = audit
         self._topics: dict[str, TopicState] = {}
         self._due: dict[Group, None] = {}
-        self._dirty: dict[Position, Group] = {}
-        self._store_planned = False
-        self._storing = 0
-        self._stored = asyncio.Event()
         self._timers: dict[Group, tuple[int, Hashable]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._turns: dict[Position, deque[asyncio.Future[None]]] = {}
         self._closed = False
         self.on_bury: Callable[[Group, Position], None] = lambda _group, _position: None
 
@@ -93,9 +89,6 @@ class Delivery:
         planned = self._timers.pop(group, None)
         if planned is not None:
             self._loop.cancel(planned[1])
-        for position in group.positions.values():
-            self._dirty.pop(position, None)
-            position.dirty = False
 
     # -- reading
 
@@ -137,57 +130,18 @@ class Delivery:
 
     # -- positions
 
+    @abstractmethod
     def changed(self, group: Group, position: Position) -> None:
-        if position.dirty:
-            return
-        position.dirty = True
-        self._dirty[position] = group
-        if not self._store_planned and not self._closed:
-            self._store_planned = True
-            self._loop.schedule(STORE_MS, self._store_all, False, ref=False)
+        """The position must be stored soon."""
 
-    def _store_all(self, at_once: bool) -> None:
-        self._store_planned = False
-        now = self._clock.now_ms()
-        dirty, self._dirty = self._dirty, {}
-        batch = Batch()
-        stored: list[tuple[Group, Position, int]] = []
-        for position, group in dirty.items():
-            position.dirty = False
-            if position.burying or (now < position.store_after and not at_once):
-                self.changed(group, position)  # a burial's batch holds the record; a second one could overtake it
-            else:
-                stored.append((group, position, self.put_position(batch, group, position)))
-        if stored:
-            self._submit(batch, stored)
-
+    @abstractmethod
     def put_position(
         self, batch: Batch, group: Group, position: Position, without: frozenset[int] = frozenset()
     ) -> int:
-        """Write the position's record with this batch; up to where it says that everything is settled."""
-        wall, now = self._clock.wall_ms(), self._clock.now_ms()
-        record = position.record(group.topic, group.name, wall, wall - now, without)
-        text = encode_position(record)
-        position.store_after = now + min(len(text) // BYTES_PER_MS, STORE_AT_MOST_MS)
-        batch.put(SPACE, record_key(group.topic, group.name, position.partition), text)
-        return position.settled(without)
+        """Write the position's record with this batch; up to where it says that everything is settled.
 
-    def _submit(self, batch: Batch, stored: list[tuple[Group, Position, int]]) -> None:
-        def decided(result: Result) -> None:
-            self._storing -= 1
-            for group, position, settled in stored:
-                if isinstance(result, Receipt):
-                    position.durable = max(position.durable, settled)
-                    position.stored = True
-                else:
-                    self._loop.schedule(RETRY_MS, lambda pair: self.changed(*pair), (group, position), ref=False)
-            self._stored.set()
-
-        self._storing += 1
-        try:
-            self._log.submit(batch, decided)
-        except MainspringError as error:
-            decided(error)
+        `without` are open events that the batch settles. The position is held until the batch is decided.
+        """
 
     # -- counting
 
@@ -210,21 +164,39 @@ class Delivery:
     def bury(self, group: Group, position: Position) -> None:
         self.on_bury(group, position)
 
+    # -- one writer of a position at a time
+
+    async def hold(self, position: Position) -> None:
+        """Wait until nobody writes the position's record with a batch of their own, and keep everybody else out."""
+        if position.burying:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._turns.setdefault(position, deque()).append(turn)
+            await turn
+        position.burying = True
+
+    def release(self, group: Group, position: Position) -> None:
+        """The batch is decided. Who waited longest is next; then dead letters that came up meanwhile."""
+        turns = self._turns.get(position)
+        while turns:
+            turn = turns.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._turns.pop(position, None)
+        position.burying = False
+        if any(event.dying for event in position.open.values()):
+            self.bury(group, position)
+
     # -- the end
 
+    @abstractmethod
     async def flush(self) -> None:
-        """Store every changed position now, and wait until it is."""
-        while self._dirty or self._storing:
-            if self._dirty:
-                self._store_all(True)
-            if self._storing:
-                self._stored.clear()
-                await self._stored.wait()
-            elif self._dirty:  # only positions with a burial under way are left
-                await asyncio.sleep(0.001)
+        """Store everything that is known of the positions now, and wait until it is."""
 
     async def close(self) -> None:
         self._closed = True
+        for turn in [turn for turns in self._turns.values() for turn in turns]:
+            turn.cancel()
         for _, timer in self._timers.values():
             self._loop.cancel(timer)
         self._timers.clear()
