@@ -12,6 +12,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
+from importlib.metadata import version
 from typing import Any
 
 import uuid_utils
@@ -27,6 +28,7 @@ from mainspring.capabilities import kernel_capabilities
 from mainspring.capabilities.beat import beat
 from mainspring.capabilities.bus import bus
 from mainspring.capabilities.run import KernelPort, run
+from mainspring.cluster import About, Alone, Cluster, Home, Membership, check_durability, node_name, with_patience
 from mainspring.errors import BootError, MainspringError
 from mainspring.kernel import Kernel, RestartPolicy
 from mainspring.kernel.durable import Prepared
@@ -85,6 +87,9 @@ class Core:
         self._program_name = program
         self._undo = AsyncExitStack()
         self._on_shutdown: Callable[[], None] = lambda: None
+        self._about = About()
+        self._built_in: set[str] = set()
+        self.failure: MainspringError | None = None  # why the node stops although nobody told it to
 
     async def boot(self) -> Message:
         """Start everything; gives the Sys.BootComplete message. Raises BootFailure, with everything undone."""
@@ -104,7 +109,9 @@ class Core:
             await self._start_beats()
             await self._start_consumers()
             self.kernel.enter_phase("ADAPT")
-            return self.kernel.ready(await self._adapt())
+            adapters = await self._adapt()
+            self._introduce(adapters)
+            return self.kernel.ready(adapters)
         except Exception as error:
             await self._undo.aclose()
             raise BootFailure(phases[-1], error) from error
@@ -147,8 +154,7 @@ class Core:
         settings, app = self.settings, self.app
         self.loop.attach()
         self._undo.callback(self.loop.detach)
-        self.log: Log = Log(self._engine or open_engine(settings.engine, settings.data, self.clock))
-        await self._undo_later(self.log.open, self.log.close)
+        await self._open_log()
         self.bus: Bus = Bus(
             self.log,
             self.clock,
@@ -158,6 +164,7 @@ class Core:
             random=self._source.random if self._source else random.random,
             checker=self._checker or (app.checker if app else None),
         )
+        self.bus.obstacle = self._obstacle
         self.kernel: Kernel = Kernel(
             loop=self.loop,
             ids=self._message_ids,
@@ -196,8 +203,59 @@ class Core:
             run(self.kernel, self.runtime),
             beat(self.heartbeat, self.kernel),
         )
+        self._built_in = self.kernel.ids_taken
         if app is not None:
             self._install(app)
+
+    async def _open_log(self) -> None:
+        """The log, and this node's place among the others on it."""
+        settings = self.settings
+        engine = self._engine or open_engine(settings.engine, settings.data, self.clock, database=settings.mongo_db)
+        self.log: Log = Log(engine)
+        await with_patience(self.log.open, self.loop, settings.wait_for_engine)
+        self._undo.push_async_callback(self.log.close)
+        await check_durability(self.log, required=settings.require_durable)
+        self.cluster: Cluster = Alone(node_name(settings.node, "0")) if not self.log.shared else await self._join()
+
+    async def _join(self) -> Membership:
+        settings, home = self.settings, ""
+        if self._engine is None:
+            owned = Home(settings.data, self._new_id)
+            self._undo.callback(owned.leave)
+            home = owned.id
+        membership = Membership(
+            self.log,
+            self.loop,
+            node=node_name(settings.node, home),
+            new_id=self._new_id,
+            lease_ms=settings.node_lease_ms,
+            about=lambda: self._about,
+            home=home,
+        )
+        membership.on_ousted(self._ousted)
+        self._undo.push_async_callback(membership.leave)
+        await with_patience(membership.join, self.loop, settings.wait_for_engine)
+        return membership
+
+    def _ousted(self, error: MainspringError) -> None:
+        self.failure = error
+        self._on_shutdown()
+
+    def _introduce(self, adapters: list[str]) -> None:
+        """Tell the other nodes what this one serves, now that it does."""
+        if isinstance(self.cluster, Membership):
+            own = [
+                handled for slot in self.kernel.slots if slot.id not in self._built_in for handled in slot.plan.handles
+            ]
+            address = self.settings.advertise or next((each for each in adapters if each.startswith("http")), "")
+            self._about = About(address, version("mainspring"), tuple(sorted(own)))
+            self.cluster.announce()
+
+    def _obstacle(self) -> str:
+        """Why the node takes no requests although it runs: its log is out of reach. Empty: it does take them."""
+        if self.log.shared and self.log.fault is not None:
+            return f"the log cannot be reached ({self.log.fault.message})"
+        return "" if self.cluster.in_touch else "its lease in the log is not certain"
 
     def _install(self, app: App) -> None:
         app.install_runs(self.runtime)

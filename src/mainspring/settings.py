@@ -39,12 +39,25 @@ class Settings:
     host: str = setting("127.0.0.1", "Address to listen on. Anything but loopback needs tokens.")
     port: int = setting(7070, "Port of WebSocket, HTTP and dashboard.", env="BUS_PORT", least=0, most=65535)
     data: str = setting("data", "Directory of everything that must survive.")
-    engine: str = setting("sqlite", "Where the log rests: sqlite or memory.")
+    engine: str = setting(
+        "sqlite", "Where the log rests: sqlite, memory, or the address of a server: nats://... or mongodb://..."
+    )
     kernel_socket: str = setting("", "Path of the NDJSON socket. Empty: under the runtime directory.")
     loop_socket: str = setting("", "Path of the ZCL1 socket of sys/loop. Empty: under the runtime directory.")
     bus_url: str = setting("ws://127.0.0.1:7070", "Where clients find the node.", env="BUS_URL")
-    mongo_url: str = setting("", "Address of MongoDB.", env="MONGO_URL")
-    mongo_db: str = setting("mainspring", "Name of the MongoDB database.", env="MONGO_DB")
+    mongo_url: str = setting("", "Address of MongoDB; it is the engine when no engine is named.", env="MONGO_URL")
+    mongo_db: str = setting("mainspring", "MongoDB's database, unless the address names one.", env="MONGO_DB")
+
+    # Several nodes on one log
+    node: str = setting("", "Name of this node among those on one log. Empty: host and data directory decide.")
+    node_lease_ms: int = setting(
+        10_000, "After so long without a sign of life others take over from a node.", unit="ms", least=1_000
+    )
+    advertise: str = setting("", "Address under which others are told to find this node. Empty: where it listens.")
+    wait_for_engine: int = setting(
+        0, "How long boot waits for the engine's server. 0: it has to be there.", unit="s", least=0
+    )
+    require_durable: bool = setting(False, "Refuse to start when what the engine acknowledged could still be lost.")
 
     # The loop
     max_turns_per_slice: int = setting(1024, "Turns before the loop yields to its host.", unit="turns", least=1)
@@ -204,6 +217,9 @@ def load(
         item = _known(known, name, "the flags")
         values[name] = _fit(item, value, f"--{name.replace('_', '-')}")
         sources[name] = "flag"
+
+    if sources["engine"] == "default" and values.get("mongo_url"):
+        values["engine"], sources["engine"] = values["mongo_url"], sources["mongo_url"]
 
     return Loaded(Settings(**values), sources)  # type: ignore[arg-type]
 

@@ -106,3 +106,14 @@ def test_an_empty_variable_means_not_set_for_numbers() -> None:
 @pytest.mark.parametrize(("text", "value"), [("1", True), ("off", False), ("TRUE", True), ("no", False)])
 def test_the_words_for_true_and_false(text: str, value: bool) -> None:
     assert load(environ={"MAINSPRING_UVLOOP": text}).settings.uvloop is value
+
+
+def test_the_address_of_mongodb_is_the_engine_when_no_engine_is_named(tmp_path: Path) -> None:
+    environ = {"MONGO_URL": "mongodb://db:27017"}
+    found = load(environ=environ)
+    assert (found.settings.engine, found.sources["engine"]) == ("mongodb://db:27017", "environment")
+    assert load({"engine": "memory"}, environ).settings.engine == "memory"
+    assert load(environ={**environ, "MAINSPRING_ENGINE": "sqlite"}).settings.engine == "sqlite"
+    file = tmp_path / "mainspring.toml"
+    file.write_text('engine = "sqlite"\n')
+    assert load(environ=environ, file=file).settings.engine == "sqlite"

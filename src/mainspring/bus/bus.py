@@ -136,6 +136,7 @@ class Bus:
         )
         self._sessions: set[Session] = set()
         self._state: Literal["new", "ready", "draining", "stopped"] = "new"
+        self.obstacle: Callable[[], str] = lambda: ""  # why nothing can be taken now, as the node knows it
 
     # -- life
 
@@ -174,9 +175,10 @@ class Bus:
         await self.delivery.close()
 
     def readiness(self) -> Readiness:
-        """Ready between `start` and `drain`."""
+        """Ready between `start` and `drain`, unless the node sees an obstacle."""
         if self._state == "ready":
-            return Readiness(True)
+            reason = self.obstacle()
+            return Readiness(not reason, reason)
         return Readiness(False, {"new": "starting", "draining": "stopping", "stopped": "stopped"}[self._state])
 
     # -- connections

@@ -79,4 +79,6 @@ async def _serve(settings: Settings, program: str | None) -> int:
     node.on_shutdown(stopping.set)
     await stopping.wait()
     await node.drain()
-    return 0
+    if node.failure is not None:
+        sys.stderr.write(f"mainspring: {node.failure}\n")
+    return 0 if node.failure is None else 1

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-TEXTS: Final = ("host", "engine", "log_level", "log_format")
+TEXTS: Final = ("host", "engine", "node", "log_level", "log_format")
 PATHS: Final = ("data", "kernel_socket", "loop_socket")
-NUMBERS: Final = ("port",)
+NUMBERS: Final = ("port", "wait_for_engine")
 CONFIG: Final = "config"
 
 _NAMES: Final = {f"--{name.replace('_', '-')}": name for name in (*TEXTS, *PATHS, *NUMBERS, CONFIG)}

@@ -20,7 +20,17 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on.  [default: 127.0.0.1]")] = None,
     port: Annotated[int | None, typer.Option(help="Port of WebSocket and HTTP.  [default: 7070]")] = None,
     data: Annotated[Path | None, typer.Option(help="Directory of what must survive.  [default: ./data]")] = None,
-    engine: Annotated[str | None, typer.Option(help="sqlite or memory.  [default: sqlite]")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="sqlite, memory, nats://... or mongodb://...  [default: sqlite]")
+    ] = None,
+    node: Annotated[str | None, typer.Option(help="Name of this node among those on one engine.")] = None,
+    wait_for_engine: Annotated[
+        int | None, typer.Option(metavar="SECONDS", help="How long to wait for the engine's server.  [default: 0]")
+    ] = None,
+    require_durable: Annotated[
+        bool | None,
+        typer.Option("--require-durable", help="Refuse an engine whose acknowledgements could still be lost."),
+    ] = None,
     kernel_socket: Annotated[Path | None, typer.Option(help="Path of the NDJSON socket.")] = None,
     loop_socket: Annotated[Path | None, typer.Option(help="Path of the sys/loop socket.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.  [default: info]")] = None,
@@ -42,6 +52,9 @@ def serve(
         "port": port,
         "data": None if data is None else str(data),
         "engine": engine,
+        "node": node,
+        "wait_for_engine": wait_for_engine,
+        "require_durable": require_durable or None,
         "kernel_socket": None if kernel_socket is None else str(kernel_socket),
         "loop_socket": None if loop_socket is None else str(loop_socket),
         "log_level": log_level,

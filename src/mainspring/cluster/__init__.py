@@ -3,8 +3,24 @@
 from __future__ import annotations
 
 from mainspring.cluster.alone import Alone
+from mainspring.cluster.arrival import check_durability, node_name, with_patience
 from mainspring.cluster.contract import Cluster, NodeView, Role
-from mainspring.cluster.errors import NameTaken
+from mainspring.cluster.errors import NameTaken, NotDurable
+from mainspring.cluster.home import Home
 from mainspring.cluster.membership import LEASE_MS, About, Membership
 
-__all__ = ["LEASE_MS", "About", "Alone", "Cluster", "Membership", "NameTaken", "NodeView", "Role"]
+__all__ = [
+    "LEASE_MS",
+    "About",
+    "Alone",
+    "Cluster",
+    "Home",
+    "Membership",
+    "NameTaken",
+    "NodeView",
+    "NotDurable",
+    "Role",
+    "check_durability",
+    "node_name",
+    "with_patience",
+]

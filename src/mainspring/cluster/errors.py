@@ -16,3 +16,15 @@ class NameTaken(BootError):
             f"another node named {node!r} is alive{where}",
             remedy="give each node its own name with --node, and its own data directory",
         )
+
+
+class NotDurable(BootError):
+    """An acknowledgement of the engine, as it is configured, does not mean that nothing can be lost."""
+
+    code = "not_durable"
+
+    def __init__(self, statement: str) -> None:
+        super().__init__(
+            f"what the engine acknowledges could still be lost: {statement}",
+            remedy="configure the server for it (docs/how-to/run-several-nodes.md), or start without --require-durable",
+        )

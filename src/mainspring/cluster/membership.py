@@ -25,6 +25,7 @@ import msgspec
 
 from mainspring.cluster.contract import NodeView
 from mainspring.cluster.errors import NameTaken
+from mainspring.cluster.pausing import pause
 from mainspring.cluster.peers import Peer, Peers
 from mainspring.cluster.records import (
     LEASES,
@@ -103,6 +104,7 @@ class Membership:
         self._confirmed_ms = 0  # when the last pulse that was stored was sent
         self._looked_ms = 0
         self._leaving = False
+        self._listening = False
 
     # -- what the parts ask
 
@@ -156,9 +158,11 @@ class Membership:
     # -- joining and leaving
 
     async def join(self) -> None:
-        """Take the lease of this node's name. Raises `NameTaken`, or `LogUnavailable`."""
+        """Take the lease of this node's name. Raises `NameTaken`, or `LogUnavailable`: then it may be tried again."""
+        if not self._listening:
+            self._listening = True
+            self.log.watch(self._heard)
         self._early = []
-        self.log.watch(self._heard)
         await self._read_table()
         await self._take_lease(self._new_id(), first_time=True)
         self._member_again()
@@ -217,7 +221,7 @@ class Membership:
             elif (other.epoch, other.pulse_version) != first_seen:
                 raise NameTaken(self.node, other.pulse.address if other.pulse is not None else "")
             else:
-                await self._pause(self.lease_ms / _LOOKS)
+                await pause(self._loop, self.lease_ms / _LOOKS)
 
     def _is_gone(self, other: Peer, first_time: bool) -> bool:
         # A former life of this node is over. But a node that lost its lease to one with its own home lives itself:
@@ -236,15 +240,7 @@ class Membership:
         try:
             await self.log.commit(batch)
         except (Refused, InDoubt):
-            await self._pause(self.lease_ms / _LOOKS)  # the news will say what became of it
-
-    async def _pause(self, ms: float) -> None:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        timer = self._loop.schedule(ms, _wake, waiter, ref=False)
-        try:
-            await waiter
-        finally:
-            self._loop.cancel(timer)
+            await pause(self._loop, self.lease_ms / _LOOKS)  # the news will say what became of it
 
     def _member_again(self) -> None:
         now = self._clock.now_ms()
@@ -374,7 +370,7 @@ class Membership:
                 return
             except MainspringError as error:
                 logger.debug("node %s could not join again yet: %s", self.node, error.message)
-                await self._pause(self.lease_ms / _LOOKS)
+                await pause(self._loop, self.lease_ms / _LOOKS)
         self._tell(self._on_fenced, former)
         self._tell(self._on_death, former)
         self._member_again()
@@ -385,8 +381,3 @@ class Membership:
                 callback(epoch)
             except Exception:
                 logger.exception("a part failed to hear about epoch %d", epoch)
-
-
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)

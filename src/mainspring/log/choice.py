@@ -12,6 +12,7 @@ from mainspring.log.sqlite import SqliteEngine
 from mainspring.loop import Clock
 
 LOG_FILE: Final = "log.sqlite3"
+DATABASE: Final = "mainspring"  # of MongoDB
 
 
 def log_file(data_dir: str | Path) -> Path:
@@ -19,19 +20,19 @@ def log_file(data_dir: str | Path) -> Path:
     return Path(data_dir) / LOG_FILE
 
 
-def open_engine(name: str, data_dir: str | Path, clock: Clock | None = None) -> Engine:
+def open_engine(name: str, data_dir: str | Path, clock: Clock | None = None, *, database: str = DATABASE) -> Engine:
     """The engine of that name, ready for its `open`. Raises `SettingError` for a name nobody knows.
 
-    `clock` is for engines that wait for servers; the embedded ones never ask what time it is.
+    `clock` is for engines that wait for servers; the embedded ones never ask what time it is. `database` is MongoDB's,
+    unless the address names one.
     """
-    del clock
     if name == "memory":
         return MemoryEngine()
     if name == "sqlite":
         return SqliteEngine(log_file(data_dir))
     raise SettingError(
         f"there is no engine {_without_password(name)!r}",
-        remedy="use sqlite (durable, in the data directory) or memory",
+        remedy="use sqlite (durable, in the data directory), memory, nats://HOST or mongodb://HOST",
     )
 
 

@@ -1,0 +1,22 @@
+"""Waiting on a loop's clock."""
+
+from __future__ import annotations
+
+import asyncio
+
+from mainspring.loop import Loop
+
+
+async def pause(loop: Loop, ms: float) -> None:
+    """Wait; the timer goes when the wait is given up."""
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    timer = loop.schedule(ms, _wake, waiter, ref=False)
+    try:
+        await waiter
+    finally:
+        loop.cancel(timer)
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
