@@ -32,10 +32,11 @@ _BRINGS: Final = {"resume": RESUME, "end": VALUE, "error": FAILURE}
 class Handled:
     """One registration: the handler of one effect class."""
 
-    __slots__ = ("bare", "call", "expected", "kind", "name", "strict", "timeout_ms")
+    __slots__ = ("asked", "bare", "call", "expected", "kind", "name", "strict", "timeout_ms")
 
     def __init__(self, effect: type[Effect[Any]], handler: Handler, strict: bool, timeout_ms: float | None) -> None:
         self.name: str = effect.__name__
+        self.asked: int = 0  # how often its handler was asked by runs that have a lineage
         self.kind = effect.__kind__
         self.call: Handler = _with_two_arguments(handler)
         self.strict: bool = strict
@@ -113,24 +114,29 @@ def ask_handler(scheduler: Scheduler, run: Run[Any], request: Any, handled: Hand
     if context is None:
         context = run._context = Context(run, scheduler)
     run._asked = handled
+    lineage = run._lineage
+    entered = None if lineage is None else lineage.ask(handled, context.key)
     try:
         result = handled.call(request, context)
+        if run._asked is not handled:
+            _not_needed(scheduler, result)
+            return
+        answer = result
+        if result.__class__ is handled.expected:
+            answer = result.value
+        elif result.__class__ not in handled.bare:
+            if handled.timeout_ms is not None:
+                _limit(scheduler, run, handled)
+            apply(scheduler, run, handled, result)
+            return
     except BaseException as error:
         scheduler.answered(run, run._steps, handled, None, raised_by(handled, error))
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise
         return
-    if run._asked is not handled:
-        _not_needed(scheduler, result)
-        return
-    answer = result
-    if result.__class__ is handled.expected:
-        answer = result.value
-    elif result.__class__ not in handled.bare:
-        if handled.timeout_ms is not None:
-            _limit(scheduler, run, handled)
-        apply(scheduler, run, handled, result)
-        return
+    finally:
+        if lineage is not None:
+            lineage.leave(entered)
     scheduler.bring(run, RESUME, answer)
 
 

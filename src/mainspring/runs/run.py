@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mainspring.runs.context import Context
     from mainspring.runs.durable import DurableState
     from mainspring.runs.family import Family
+    from mainspring.runs.lineage import Lineage
     from mainspring.runs.scheduler import Scheduler
 
 T = TypeVar("T")
@@ -42,6 +43,7 @@ class Run(Generic[T]):
         "_done",
         "_durable",
         "_family",
+        "_lineage",
         "_outcome",
         "_queued",
         "_releases",
@@ -74,6 +76,7 @@ class Run(Generic[T]):
         self._context: Context | None = None
         self._family: Family | None = None
         self._durable: DurableState | None = None
+        self._lineage: Lineage | None = None
 
     def __repr__(self) -> str:
         return f"<Run {self.id} of {self.program}: {self.state}>"

@@ -43,6 +43,7 @@ from mainspring.runs.errors import NotIdle, RunError
 from mainspring.runs.family import adopt, root_of
 from mainspring.runs.group import Perform
 from mainspring.runs.hosting import AsyncioHost, LoopHost
+from mainspring.runs.lineage import of_here
 from mainspring.runs.outcome import Outcome
 from mainspring.runs.ports import AskPort, EventPort, PublishPort, ask_handler, publish_handler, wait_event_handler
 from mainspring.runs.programs import bind, name_of
@@ -202,6 +203,7 @@ class Runtime:
             program = self.programs.get(program)
         run: Run[Any] = Run(f"run_{self._started + 1}", name_of(program), self._scheduler)
         self._bind(run, program, args)
+        run._lineage = of_here(run.id, run.program)
         self._started += 1
         self._runs[run.id] = run
         self._scheduler.live += 1

@@ -68,6 +68,7 @@ class Scheduler:
         self.steps: int = 0
         self.late_completions: int = 0
         self.live: int = 0
+        self.outcomes: dict[tuple[bool, str], int] = {}  # of runs that ended here: whether durable, and how
         self.handlers: dict[type, Handled] = {}
         self.current: Run[Any] | None = None
         self.host: Host | None = None
@@ -210,6 +211,8 @@ class Scheduler:
             self.trace.append(f"step {run.id} {run._steps}")
         run._steps += 1
         self.current = run
+        lineage = run._lineage
+        entered = None if lineage is None else lineage.enter()
         try:
             request = run._send(answer)  # type: ignore[misc]
         except StopIteration as stop:
@@ -226,6 +229,8 @@ class Scheduler:
                 self._dispatch(run, request)
         finally:
             self.current = None
+            if lineage is not None:
+                lineage.leave(entered)
 
     def _dispatch(self, run: Run[Any], request: Any) -> None:
         handled = self.handlers.get(request.__class__)
@@ -257,6 +262,8 @@ class Scheduler:
                 close_program(run)
             return
         run._asked = None
+        if run._lineage is not None:
+            run._lineage.answered(value if brings == FAILURE else None)
         if run._releases is not None:
             self.release(run)
         if run._durable is not None:
@@ -333,6 +340,15 @@ class Scheduler:
         run._done = True
         run._asked = None
         run._outcome = outcome
+        lineage = run._lineage
+        entered = None if lineage is None else lineage.enter()
+        try:
+            self._end(run, outcome)
+        finally:
+            if lineage is not None:
+                lineage.leave(entered)
+
+    def _end(self, run: Run[Any], outcome: Outcome[Any]) -> None:
         self.live -= 1
         if run._queued:
             self._drop_queued(run)
@@ -350,6 +366,10 @@ class Scheduler:
         """The world may know the outcome."""
         assert run._outcome is not None
         run._settled = True
+        ended = (run._durable is not None, kind_of(run._outcome))
+        self.outcomes[ended] = self.outcomes.get(ended, 0) + 1
+        if run._lineage is not None:
+            run._lineage.ended(run._outcome)
         if self._tracing:
             self.trace.append(f"outcome {run.id} {kind_of(run._outcome)}")
         tell_everyone(run, self.on_failure, self.on_outcome)
@@ -364,6 +384,8 @@ class Scheduler:
         for run in stopped:
             run._done = True
             run._asked = None
+            if run._lineage is not None:
+                run._lineage.ended(None)
             self.live -= 1
             if run._queued:
                 self._drop_queued(run)

@@ -1,0 +1,89 @@
+"""In whose name a run works: what its log lines carry, and the spans of the run and of its effects.
+
+A run that was started while a message was handled belongs to that message's conversation, also when it goes on after a
+crash: cause, correlation and trace are in its record. A run that nobody's message started and that keeps no journal has
+no lineage at all, and costs nothing for it.
+
+The run's span lasts as long as this process executes it. An effect has a span from the moment its handler is asked
+until the answer is there; an answer from the journal has none, because nothing was done.
+"""
+
+from __future__ import annotations
+
+from contextvars import Token
+from typing import TYPE_CHECKING, Any
+
+from mainspring import tracing
+from mainspring.logs import handling
+from mainspring.runs.outcome import Failed, Outcome, kind_of
+
+if TYPE_CHECKING:
+    from mainspring.runs.answering import Handled
+
+Handling = tuple[str, str | None]
+Entered = tuple[Token[Handling | None], Any]
+
+
+class Lineage:
+    """Of one run. Entered while its program or one of its handlers is called."""
+
+    __slots__ = ("_doing", "_effect", "correlation", "run_id")
+
+    def __init__(self, run_id: str, program: str, *, durable: bool, correlation: str | None, trace: str | None) -> None:
+        self.run_id = run_id
+        self.correlation = correlation
+        self._doing: tracing.Doing | None = None
+        self._effect: tracing.Doing | None = None
+        if tracing.recorder is not None:
+            attributes = {
+                "mainspring.run.id": run_id,
+                "mainspring.run.program": program,
+                "mainspring.run.durable": durable,
+            }
+            self._doing = tracing.recorder.begin(f"run {program}", "INTERNAL", attributes, parent=trace)
+
+    def enter(self) -> Entered:
+        """The program is called."""
+        token = handling.set((self.run_id, self.correlation))
+        return token, None if self._doing is None else self._doing.enter()
+
+    def ask(self, handled: Handled, key: str) -> Entered:
+        """The handler of an effect is called; `key` names the effect in logs and in the causation tree."""
+        handled.asked += 1
+        token = handling.set((key, self.correlation))
+        if self._doing is None or tracing.recorder is None:
+            return token, None
+        attributes = {"mainspring.run.id": self.run_id, "mainspring.effect.key": key}
+        self._effect = tracing.recorder.begin(
+            f"effect {handled.name}", "INTERNAL", attributes, parent=self._doing.traceparent
+        )
+        return token, self._effect.enter()
+
+    def leave(self, entered: Entered | None) -> None:
+        """The call is over; what it began may go on."""
+        assert entered is not None
+        token, span = entered
+        if span is not None and self._doing is not None:
+            self._doing.leave(span)
+        handling.reset(token)
+
+    def answered(self, error: BaseException | None) -> None:
+        """The effect has its answer, or is given up."""
+        effect, self._effect = self._effect, None
+        if effect is not None:
+            effect.end(error)
+
+    def ended(self, outcome: Outcome[Any] | None) -> None:
+        """The run is over; without an outcome: for this process."""
+        self.answered(None)
+        if self._doing is not None:
+            self._doing.note(**{"run.outcome": "let go" if outcome is None else kind_of(outcome)})
+            self._doing.end(outcome.error if isinstance(outcome, Failed) else None)
+
+
+def of_here(run_id: str, program: str) -> Lineage | None:
+    """The lineage of a run without a journal that is started here; None when no message is being handled."""
+    known = handling.get()
+    if known is None and tracing.recorder is None:
+        return None
+    return Lineage(run_id, program, durable=False, correlation=None if known is None else known[1], trace=None)
