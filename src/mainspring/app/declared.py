@@ -75,6 +75,7 @@ class DeclaredConsumer:
 
     @property
     def name(self) -> str:
+        """For people: the topic and the group."""
         return f"{self.topic} as {self.group}"
 
 

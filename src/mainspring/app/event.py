@@ -122,6 +122,7 @@ class Event(Generic[T]):
 
     @property
     def correlation(self) -> str | None:
+        """The correlation of what caused this event; the same through a whole causation tree."""
         return self.headers.get(CORRELATION)
 
     def __repr__(self) -> str:

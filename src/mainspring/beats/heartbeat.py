@@ -339,6 +339,7 @@ class Heartbeat(Timeline):
 
     @property
     def paused(self) -> bool:
+        """Whether signals wait instead of being taken by beats."""
         return self.state.paused
 
     def pause(self) -> None:

@@ -50,6 +50,7 @@ class Replay(msgspec.Struct, frozen=True):
 
     @property
     def identical(self) -> bool:
+        """Whether every record came out as it was stored."""
         return self.divergence is None
 
 

@@ -131,9 +131,11 @@ class Stage:
 
     @property
     def changes(self) -> tuple[Any, ...]:
+        """What was asked of the registry and the bindings so far, in order."""
         return tuple(self._changes)
 
     def close(self, result: str, error: str = "", detail: str = "") -> Outcome:
+        """For the heartbeat: what the call did, as its outcome. Nothing can be staged afterwards."""
         self._closed = True
         return Outcome(result, self._writes, self._signals, self._contents, self._changes, error=error, detail=detail)
 

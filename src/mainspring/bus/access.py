@@ -72,6 +72,7 @@ class Caller:
 
     @property
     def is_admin(self) -> bool:
+        """Whether the caller's token may do everything."""
         return self.scopes is not None and self.scopes.admin
 
 

@@ -40,6 +40,8 @@ class GroupOffsets(msgspec.Struct, frozen=True, gc=False):
 
 
 class PartitionOffsets(msgspec.Struct, frozen=True, gc=False):
+    """Of one partition: the first and the last offset, and where each group stands."""
+
     partition: int
     head: int
     tail: int

@@ -123,6 +123,7 @@ class Session:
         self._gate.paused = True
 
     def resume(self) -> None:
+        """The peer reads again: deliveries to it go on."""
         self._gate.paused = False
         self._wake_members()
 

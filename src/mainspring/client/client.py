@@ -324,6 +324,7 @@ class Client(TopicVerbs):
         await asyncio.gather(*(one.close() for one in list(self._subscriptions)))
 
     def forget(self, subscription: Subscription[Any]) -> None:
+        """For subscriptions that have ended: they are no longer watched."""
         self._subscriptions.discard(subscription)
 
     async def _watch(self) -> None:

@@ -70,6 +70,7 @@ class Event(Generic[T]):
 
     @property
     def id(self) -> str:
+        """The id it was published with; the same in every delivery."""
         return self.delivered.envelope.id
 
     @property
@@ -79,30 +80,37 @@ class Event(Generic[T]):
 
     @property
     def topic(self) -> str:
+        """The topic it was delivered from."""
         return self._leases.topic
 
     @property
     def group(self) -> str:
+        """The group it was delivered to."""
         return self._leases.group
 
     @property
     def key(self) -> str | None:
+        """What keeps events of one kind in one partition and in order; None without one."""
         return self.delivered.envelope.key
 
     @property
     def headers(self) -> Mapping[str, str]:
+        """Its headers; empty without any. Not to be changed."""
         return self.delivered.envelope.headers or NO_HEADERS
 
     @property
     def partition(self) -> int:
+        """The partition of its topic."""
         return self.delivered.partition
 
     @property
     def offset(self) -> int:
+        """Its place in the partition, from 1 on; never given twice."""
         return self.delivered.offset
 
     @property
     def attempt(self) -> int:
+        """1 the first time this group is given it; counted in the log, so a crash does not begin again."""
         return self.delivered.attempt
 
     async def ack(self) -> bool:

@@ -44,10 +44,14 @@ class Seen(Protocol):
     """What of an event is looked at."""
 
     @property
-    def id(self) -> str: ...
+    def id(self) -> str:
+        """The event's id."""
+        ...
 
     @property
-    def headers(self) -> Any: ...
+    def headers(self) -> Any:
+        """The event's headers."""
+        ...
 
 
 class Inbox:

@@ -27,6 +27,7 @@ class Place(int):
 
     @property
     def offset(self) -> int:
+        """The offset as a plain number; 0 while the event is delayed."""
         return int(self)
 
     def __repr__(self) -> str:

@@ -221,6 +221,7 @@ class Subscription(Generic[T]):
     # -- what events ask for
 
     def ack(self, event: Event[Any]) -> bool:
+        """`Event.ack` without waiting for room on the connection. False: the lease was gone already."""
         if event.settled:
             return False
         event.settled = True
@@ -230,6 +231,7 @@ class Subscription(Generic[T]):
         return self._conversation.ack(self.held, event.partition, event.offset, event.epoch)
 
     def nack(self, event: Event[Any], delay_ms: int, reason: str) -> bool:
+        """`Event.nack` without waiting for room on the connection. False: the lease was gone already."""
         if event.settled:
             return False
         event.settled = True
@@ -239,15 +241,18 @@ class Subscription(Generic[T]):
         return self._conversation.nack(self.held, event.partition, event.offset, event.epoch, delay_ms, reason)
 
     def extend(self, event: Event[Any], ms: int) -> bool:
+        """`Event.extend` without waiting for room on the connection. False: the lease was gone already."""
         if event.settled:
             return False
         return self._conversation.extend(self.held, event.partition, event.offset, event.epoch, ms)
 
     @property
     def congested(self) -> bool:
+        """Whether so much waits to be sent that whoever sends more should wait for `relieved`."""
         return self._client.congested
 
     async def relieved(self) -> None:
+        """Wait until the connection takes more."""
         await self._client.relieved()
 
 

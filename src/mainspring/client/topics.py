@@ -162,4 +162,5 @@ class TopicVerbs(Link):
                     raise
 
     def wall_ms(self) -> int:
+        """The time of day by the client's clock: epoch ms."""
         return self.clock.wall_ms()

@@ -66,9 +66,13 @@ class Actor(Protocol):
     def terminate(self) -> None:
         """End now: drop the mail, say nothing more."""
 
-    def add_event_listener(self, type: str, callback: Listener) -> None: ...
+    def add_event_listener(self, type: str, callback: Listener) -> None:
+        """Call this for every `message` or `error` event, beside `onmessage` and `onerror`."""
+        ...
 
-    def remove_event_listener(self, type: str, callback: Listener) -> None: ...
+    def remove_event_listener(self, type: str, callback: Listener) -> None:
+        """Do not call this any more; one that was never added is ignored."""
+        ...
 
 
 class Mailbox:
@@ -86,6 +90,7 @@ class Mailbox:
         return len(self._mail)
 
     def put(self, item: Any) -> None:
+        """Queue an item; returns before it is handled."""
         self._mail.append(item)
         wake = self._wake
         if wake is not None:
@@ -105,6 +110,7 @@ class Mailbox:
         return left
 
     def end(self) -> None:
+        """End now: drop what waits, interrupt what is being handled. Idempotent."""
         self.alive = False
         self._mail.clear()
         if self._task is not None:

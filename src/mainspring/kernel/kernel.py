@@ -358,9 +358,11 @@ class Kernel:
         return tuple(self._slots)
 
     def contract(self, type: str) -> Contract | None:
+        """Who handles messages of this type, with its schemas; None when nobody does."""
         return self.exchange.router.find(type)
 
     def contracts(self) -> list[Contract]:
+        """Everything that can be asked, in the order it was registered."""
         return self.exchange.router.contracts()
 
     def trace(self, id: str) -> list[Node]:

@@ -27,7 +27,9 @@ class Origin(Protocol):
     open: dict[str, Mail]
 
     @property
-    def external(self) -> bool: ...  # a client: turned away while the kernel shuts down
+    def external(self) -> bool:
+        """Whether it is a client: those are turned away while the kernel shuts down."""
+        ...
 
     def deliver(self, message: Message) -> bool:
         """Take an answer. False when it does not fit what the other side can read; nothing was sent then."""

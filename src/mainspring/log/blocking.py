@@ -39,6 +39,7 @@ class BlockingLog:
 
     @property
     def engine(self) -> Engine:
+        """The engine underneath."""
         return self._log.engine
 
     def __enter__(self) -> BlockingLog:
@@ -69,6 +70,7 @@ class BlockingLog:
         return self._await(lambda: self._log.commit(batch))
 
     def trim(self, topic: str, partition: int, below: int) -> None:
+        """Remove the events of a partition below an offset."""
         self._await(lambda: self._log.trim(topic, partition, below))
 
     def read(self, topic: str, partition: int, start: int, limit: int, max_bytes: int = 4 << 20) -> list[StoredEvent]:

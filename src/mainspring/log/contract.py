@@ -73,6 +73,8 @@ class Put(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="p"):
 
 
 class Delete(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="d"):
+    """Delete a record. With `expect` the batch is refused unless the record has that version."""
+
     space: str
     key: str
     expect: int = ANY_VERSION
@@ -108,18 +110,23 @@ class Batch(msgspec.Struct):
     operations: list[Operation] = msgspec.field(default_factory=list)
 
     def append(self, event: Append) -> None:
+        """Append an event to its partition."""
         self.operations.append(event)
 
     def put(self, space: str, key: str, value: bytes, *, expect: int = ANY_VERSION) -> None:
+        """Write a record; with `expect`, only over that version (ABSENT: only where there is none)."""
         self.operations.append(Put(space, key, value, expect))
 
     def delete(self, space: str, key: str, *, expect: int = ANY_VERSION) -> None:
+        """Delete a record; with `expect`, only that version of it."""
         self.operations.append(Delete(space, key, expect))
 
     def guard(self, space: str, key: str, version: int) -> None:
+        """Refuse the whole batch unless the record has this version now."""
         self.operations.append(Guard(space, key, version))
 
     def remove(self, topic: str, partition: int, *, below: int = 0, offsets: tuple[int, ...] = ()) -> None:
+        """Remove the events of a partition below an offset, and those at `offsets`."""
         self.operations.append(Remove(topic, partition, below, offsets))
 
 
@@ -136,6 +143,8 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
 
 
 class StoredEvent(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="e"):
+    """An event as the log has it. `ts` is epoch ms; payload and headers are the bytes of JSON texts."""
+
     topic: str
     partition: int
     offset: int
@@ -147,6 +156,8 @@ class StoredEvent(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="e
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
+    """A value under a key of a space. Versions grow with every write, over all records, and never repeat."""
+
     key: str
     value: bytes
     version: int
@@ -322,7 +333,9 @@ class Engine(Protocol):
     async def offset_at(self, topic: str, partition: int, ts: int) -> int:
         """The lowest offset whose event has `ts` or later; tail + 1 when there is none."""
 
-    async def get(self, space: str, key: str) -> Record | None: ...
+    async def get(self, space: str, key: str) -> Record | None:
+        """The record, or None. Raises DamagedRecord when its bytes are not what was written."""
+        ...
 
     def scan(self, space: str, prefix: str = "", after: str = "") -> AsyncIterator[Record]:
         """Records whose key starts with `prefix` and is greater than `after`, ascending by code point.
@@ -353,7 +366,9 @@ class DirectEngine(Protocol):
     `done` is called once, in any thread, with what `commit` would have returned. It must be quick and must not raise.
     """
 
-    def submit(self, batches: Sequence[Batch], done: Callable[[list[Result]], None]) -> None: ...
+    def submit(self, batches: Sequence[Batch], done: Callable[[list[Result]], None]) -> None:
+        """Commit, and call `done` with the results; see the class."""
+        ...
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):

@@ -37,6 +37,7 @@ class SharedMemory:
         self.engines: list[SharedMemoryEngine] = []
 
     def engine(self) -> SharedMemoryEngine:
+        """Another engine on the same state, as another node would have it."""
         engine = SharedMemoryEngine(self)
         self.engines.append(engine)
         return engine

@@ -133,6 +133,7 @@ class VirtualClock:
         self._pins += 1
 
     def unpin(self) -> None:
+        """Undo one `pin`."""
         self._pins -= 1
 
 

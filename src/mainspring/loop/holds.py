@@ -23,6 +23,7 @@ class Hold:
         self._release: Callable[[Hold], None] | None = release
 
     def release(self) -> None:
+        """The reason is gone. Doing it again does nothing."""
         release, self._release = self._release, None
         if release is not None:
             release(self)

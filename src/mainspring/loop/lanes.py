@@ -57,9 +57,11 @@ class Lanes:
         self.user: Lane = Lane()
 
     def push_system(self, turn: Turn) -> None:
+        """Queue a turn that goes before every user turn."""
         self.system.append(turn)
 
     def push_user(self, turn: Turn) -> None:
+        """Queue a user turn."""
         self.user.append(turn)
 
     def take(self) -> Turn | None:

@@ -49,6 +49,7 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., _T], *args: Any
     ) -> asyncio.Future[_T]:
+        """As asyncio's; virtual time stands still until the function has returned."""
         future = super().run_in_executor(executor, func, *args)
         self.clock.pin()
         future.add_done_callback(lambda _: self.clock.unpin())

@@ -35,6 +35,7 @@ class Sleep(Effect[None]):
 
     @property
     def total_ms(self) -> int:
+        """All units together, in whole milliseconds; 0 for what is negative or not a number."""
         total = self.ms + 1000 * (self.seconds + 60 * (self.minutes + 60 * (self.hours + 24 * self.days)))
         return int(total) if math.isfinite(total) and total > 0 else 0
 

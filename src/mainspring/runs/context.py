@@ -36,6 +36,7 @@ class Context:
 
     @property
     def run_id(self) -> str:
+        """The id of the run that performs the effect."""
         return self._run.id
 
     @property

@@ -49,6 +49,7 @@ class Perform:
 
     @property
     def run(self) -> Run[Any]:
+        """The run this belongs to."""
         return self._run
 
     def group(self) -> Group:

@@ -44,6 +44,7 @@ class Programs:
         return self._names.get(program) or self.register(program)
 
     def get(self, name: str) -> Program:
+        """The program of that name. Raises UnknownProgram."""
         try:
             return self._by_name[name]
         except KeyError:
@@ -55,4 +56,5 @@ class Programs:
         return name in self._by_name
 
     def names(self) -> list[str]:
+        """The names of all registered programs, sorted, without the built-in ones."""
         return sorted(name for name in self._by_name if name not in PROGRAMS)

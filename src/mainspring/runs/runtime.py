@@ -264,6 +264,7 @@ class Runtime:
 
     @property
     def ticks(self) -> int:
+        """Ticks made so far."""
         return self._scheduler.ticks
 
     @property

@@ -84,6 +84,7 @@ class World:
 
     @property
     def seed(self) -> int:
+        """Where ids, random numbers and ties come from; the same seed gives the same story."""
         return self._simulation.seed
 
     @property

@@ -135,12 +135,14 @@ class TaskQueue:
 
     @property
     def bus(self) -> Client:
+        """The client it works with. Raises NotBound before `use`."""
         if self._bus is None:
             raise NotBound(f"queue {self.name!r} has no connection", remedy="call use(bus) first")
         return self._bus
 
     @property
     def records(self) -> Records:
+        """What is known of tasks by their ids: states, results, cancellations. Raises NotBound before `use`."""
         if self._records is None:
             raise NotBound(f"queue {self.name!r} has no connection", remedy="call use(bus) first")
         return self._records
