@@ -128,6 +128,8 @@ def run_now(work: Coroutine[Any, Any, T]) -> T:
 async def call(function: Enzyme, signal: str | None, target: str | None, stage: Stage, host: Host) -> Outcome:
     """Call an enzyme and wait for it."""
     token = current.set(stage)
+    acting = stage.acting
+    entered = None if acting is None else acting.enter()
     try:
         answer = function(signal, target, stage)
         if inspect.isawaitable(answer):
@@ -142,6 +144,8 @@ async def call(function: Enzyme, signal: str | None, target: str | None, stage: 
     except Exception as error:
         return failed(stage, error)
     finally:
+        if acting is not None:
+            acting.leave(entered)
         current.reset(token)
 
 
@@ -150,6 +154,8 @@ def call_now(function: Enzyme, signal: str | None, target: str | None, stage: St
     if is_async(function):
         return None
     token = current.set(stage)
+    acting = stage.acting
+    entered = None if acting is None else acting.enter()
     try:
         answer = function(signal, target, stage)
         if inspect.isawaitable(answer):
@@ -158,6 +164,8 @@ def call_now(function: Enzyme, signal: str | None, target: str | None, stage: St
     except (Exception, asyncio.CancelledError) as error:  # nobody cancels a worker's call
         return failed(stage, error)
     finally:
+        if acting is not None:
+            acting.leave(entered)
         current.reset(token)
 
 
@@ -171,6 +179,8 @@ def closed(stage: Stage, answer: object) -> Outcome:
 
 
 def failed(stage: Stage, error: BaseException) -> Outcome:
+    if stage.acting is not None:
+        stage.acting.failed(error)
     detail = "".join(traceback.format_exception(error)).strip()
     return stage.close("failed", type(error).__qualname__, detail)
 

@@ -147,8 +147,10 @@ class Driver:
 
     async def _beat_on_loop(self) -> None:
         report: Report | None = None
+        began_ns = self._loop.clock.now_ns()
         try:
             report = await self._heartbeat.abeat()
+            self._heartbeat.tally.ns.observe(self._loop.clock.now_ns() - began_ns)
         except Exception as error:
             self._failed(error)
         finally:
@@ -179,6 +181,7 @@ class Driver:
             self._pace()
 
     def _failed(self, error: Exception) -> None:
+        self._heartbeat.tally.failed += 1
         unforeseen = None if isinstance(error, MainspringError) else error
         _log.error("beat %d did not happen: %s", self._heartbeat.next_beat, error, exc_info=unforeseen)
         if isinstance(error, LineBusy):

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
+from mainspring import tracing
+from mainspring.beats.acting import Acting, Origin
 from mainspring.beats.bindings import CUT, LOCAL, SPREAD
 from mainspring.beats.calls import Host, OnItsOwnLoop, OnThisLoop, Watch, call, run_now
 from mainspring.beats.changes import Bind, Register, Unregister, refuse_conflict
@@ -21,6 +23,7 @@ from mainspring.beats.errors import BeatRunning, RegistrationConflict
 from mainspring.beats.facts import Impulse
 from mainspring.beats.inlet import Inlet, Taken
 from mainspring.beats.line import AsyncLog
+from mainspring.beats.lineage import NO_ORIGINS, Origins, beat_span
 from mainspring.beats.parallel import Workers
 from mainspring.beats.path import canonical
 from mainspring.beats.registry import Enzyme, checked_name
@@ -28,6 +31,7 @@ from mainspring.beats.report import Report
 from mainspring.beats.rules import Rules
 from mainspring.beats.stage import Outcome, Stage, checked_pair, landing
 from mainspring.beats.state import Decided
+from mainspring.beats.tally import BeatTally
 from mainspring.beats.timeline import Timeline
 from mainspring.errors import MainspringError
 from mainspring.log import BlockingLog
@@ -61,6 +65,9 @@ class Heartbeat(Timeline):
             rules["backoff_beats"] = tuple(rules["backoff_beats"])
         super().__init__(Rules(**rules), log, line, program)
         self._lock = threading.RLock()
+        self.line: str = line
+        self.tally: BeatTally = BeatTally()
+        self._origins = Origins()
         self._arrivals: list[tuple[int, Impulse]] = []  # from outside while a beat runs
         self._deferred: list[object] = []  # changes from outside while a beat runs
         self._inlets: list[Inlet] = []
@@ -162,6 +169,7 @@ class Heartbeat(Timeline):
         with self._lock:
             self._need_open()
             lands = landing(beat, self.state.beat + self._running)
+            self._origins.note(impulse)
             if self._running:
                 self._arrivals.append((lands, impulse))
             else:
@@ -247,13 +255,36 @@ class Heartbeat(Timeline):
             paused = self.state.paused
             taken = [] if paused else await self._take()
             draft = self._draft(taken, paused=paused)
-            await self.call_all(draft, host)
-            decided = self.state.decide(draft, draft.events)
-            if not draft.aborted:
-                await host.finish(self._adopt(decided, taken))
-            return decided.report
+            origins = self._origins.of_inbox(draft, {p: o for _, each in taken for p, o in each.origins.items()})
+            if tracing.recorder is None:
+                return await self._work(draft, taken, host, origins, None)
+            doing = beat_span(tracing.recorder, self.line, draft, origins)
+            entered = doing.enter()
+            try:
+                return await self._work(draft, taken, host, origins, doing)
+            except BaseException as error:
+                doing.end(error)
+                raise
+            finally:
+                doing.leave(entered)
+                doing.end()
         finally:
             self._end()
+
+    async def _work(
+        self,
+        draft: Draft,
+        taken: list[tuple[Inlet, Taken]],
+        host: Host,
+        origins: Mapping[int, Origin],
+        doing: tracing.Doing | None,
+    ) -> Report:
+        await self.call_all(draft, host, origins, doing)
+        decided = self.state.decide(draft, draft.events)
+        if not draft.aborted:
+            await host.finish(self._adopt(decided, taken))
+            self.tally.count(decided.report)
+        return decided.report
 
     async def _take(self) -> list[tuple[Inlet, Taken]]:
         """What the inlets give, as far as the budget of this beat goes."""
@@ -277,11 +308,21 @@ class Heartbeat(Timeline):
         state.inbox = draft.inbox
         return draft
 
-    async def call_all(self, draft: Draft, host: Host) -> None:
-        """Call the enzymes of the agenda and settle each in its turn."""
+    async def call_all(
+        self,
+        draft: Draft,
+        host: Host,
+        origins: Mapping[int, Origin] = NO_ORIGINS,
+        doing: tracing.Doing | None = None,
+    ) -> None:
+        """Call the enzymes of the agenda and settle each in its turn, in the names of those who sent the signals."""
 
         def stage_for(entry: Entry) -> Stage:
-            return Stage(draft.beat, draft.inbox[entry.item].attempt, read, self)
+            impulse = draft.inbox[entry.item]
+            stage = Stage(draft.beat, impulse.attempt, read, self)
+            if doing is not None or entry.item in origins:
+                stage.acting = Acting(entry.registration.name, origins.get(entry.item), impulse, doing)
+            return stage
 
         def read(path: str) -> str | None:
             text = draft.events.get(path)
@@ -296,6 +337,8 @@ class Heartbeat(Timeline):
                 outcome = done.get(entry.run)
                 if outcome is None:
                     outcome = await self._call(draft, entry, stage_for(entry), host)
+                if entry.item in origins and (outcome.signals or outcome.result == "retry"):
+                    self._origins.emitted(draft.beat, entry, origins[entry.item], outcome.traceparent)
             draft.settle(entry, outcome)
             if draft.aborted:
                 return

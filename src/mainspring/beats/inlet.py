@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from mainspring.beats.acting import Origin, of_event
 from mainspring.beats.errors import InvalidImpulse, InvalidPath, InvalidValue
 from mainspring.beats.facts import Cause, Impulse
 from mainspring.beats.path import canonical
@@ -23,12 +24,13 @@ class Taken(msgspec.Struct, frozen=True):
     """What an inlet gives to one beat.
 
     `events` are values that can be read, while their signal is worked on, at the signal's own path: path and canonical
-    JSON. `operations` go into the beat's batch.
+    JSON. `operations` go into the beat's batch. `origins` say in whose name a signal comes, by its path.
     """
 
     impulses: Sequence[Impulse]
     events: dict[str, str] = {}
     operations: Sequence[Operation] = ()
+    origins: dict[str, Origin] = {}
 
 
 class Inlet(Protocol):
@@ -81,6 +83,7 @@ class TopicInlet:
         impulses: list[Impulse] = []
         events: dict[str, str] = {}
         operations: list[Operation] = []
+        origins: dict[str, Origin] = {}
         for bounds in await self._log.bounds(self.topic):
             start = max(await self._position(bounds.partition), bounds.head)
             if start > bounds.tail or limit <= len(impulses):
@@ -92,9 +95,10 @@ class TopicInlet:
                 target = self._target_of(event, source)
                 impulses.append(Impulse(path, target, Cause("topic", source=source), event=True))
                 events[path] = event_text(event)
+                origins[path] = of_event(event)
             if read:
                 operations.append(self._move_to(bounds.partition, read[-1].offset + 1))
-        return Taken(impulses, events, operations)
+        return Taken(impulses, events, operations, origins)
 
     def _target_of(self, event: StoredEvent, source: str) -> str | None:
         if self._target is None:

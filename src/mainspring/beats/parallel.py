@@ -25,6 +25,7 @@ from mainspring.beats.draft import Draft, Entry
 from mainspring.beats.registry import Enzyme
 from mainspring.beats.stage import Outcome, Stage
 from mainspring.errors import SettingError
+from mainspring.logs import handling, lines_written, write_lines
 
 MakeStage = Callable[[Entry], Stage]
 
@@ -67,10 +68,13 @@ class Workers:
     def _call(self, function: Enzyme, signal: str | None, target: str | None, stage: Stage) -> Outcome | None:
         if self._children is None:
             return call_now(function, signal, target, stage)
-        child = self._children.get()
+        child, acting = self._children.get(), stage.acting
+        entered = None if acting is None else acting.enter()
         try:
             return child.call(function, signal, target, stage)
         finally:
+            if acting is not None:
+                acting.leave(entered)
             self._children.put(child)
 
     def close(self) -> None:
@@ -88,7 +92,8 @@ class _Child:
 
     def call(self, function: Enzyme, signal: str | None, target: str | None, stage: Stage) -> Outcome:
         try:
-            work = pickle.dumps((function, signal, target, stage.beat, stage.attempt))
+            name = None if stage.acting is None else stage.acting.handling
+            work = pickle.dumps((function, signal, target, stage.beat, stage.attempt, name, lines_written()))
             pipe = self._connected()
             pipe.send_bytes(work)
             while True:
@@ -136,7 +141,10 @@ def _serve(pipe: Connection[Any, Any]) -> None:
             return
         stage = Stage(0, 1, ask)
         try:
-            function, signal, target, stage.beat, stage.attempt = pickle.loads(work)
+            function, signal, target, stage.beat, stage.attempt, name, lines = pickle.loads(work)
+            handling.set(name)
+            if lines != lines_written():
+                write_lines(*lines)
             outcome = call_now(function, signal, target, stage)
         except Exception as error:
             outcome = failed(stage, error)

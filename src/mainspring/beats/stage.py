@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from mainspring.beats.acting import Acting
 from mainspring.beats.errors import InvalidImpulse, InvalidPath, InvalidValue, PastBeat, StageClosed
 from mainspring.beats.path import canonical
 from mainspring.beats.value import content_hash, content_path, from_text, to_text
@@ -50,17 +51,31 @@ class Outcome(msgspec.Struct, frozen=True):
     changes: list[Any] = msgspec.field(default_factory=list)  # of registry and bindings
     error: str = ""
     detail: str = ""
+    traceparent: str | None = None  # of its span, where one was recorded
 
 
 class Stage:
     """Handed to an enzyme for one call. `beat` is the beat under way, `attempt` counts from 1."""
 
-    __slots__ = ("_changes", "_closed", "_contents", "_own", "_read", "_signals", "_writes", "attempt", "beat", "owner")
+    __slots__ = (
+        "_changes",
+        "_closed",
+        "_contents",
+        "_own",
+        "_read",
+        "_signals",
+        "_writes",
+        "acting",
+        "attempt",
+        "beat",
+        "owner",
+    )
 
     def __init__(self, beat: int, attempt: int, read: Callable[[str], str | None], owner: object = None) -> None:
         self.beat: int = beat
         self.attempt: int = attempt
         self.owner: object = owner  # whose beat this is
+        self.acting: Acting | None = None  # in whose name it is called, where that is known
         self._read = read
         self._own: dict[str, str | None] = {}
         self._writes: list[tuple[str, Staging]] = []
@@ -137,7 +152,8 @@ class Stage:
     def close(self, result: str, error: str = "", detail: str = "") -> Outcome:
         """For the heartbeat: what the call did, as its outcome. Nothing can be staged afterwards."""
         self._closed = True
-        return Outcome(result, self._writes, self._signals, self._contents, self._changes, error=error, detail=detail)
+        trace = None if self.acting is None else self.acting.traceparent
+        return Outcome(result, self._writes, self._signals, self._contents, self._changes, error, detail, trace)
 
     def _put(self, path: str, text: str | None) -> None:
         self._open()
