@@ -17,9 +17,10 @@ from typing import Any
 
 import uuid_utils
 
+from mainspring import tracing
 from mainspring.app import App
 from mainspring.app.consuming import Consuming
-from mainspring.app.lineage import RunTraces, TracedInlet, TracedPort, note_event
+from mainspring.app.lineage import RunTraces, TracedInlet, TracedPort, note_event, with_lineage
 from mainspring.app.planning import plan_schedules, schedule_consumers
 from mainspring.app.topics import configure_topics
 from mainspring.beats import Driver, Heartbeat
@@ -96,6 +97,7 @@ class Core:
         phases = ["LOAD"]
         try:
             await self._prepare()
+            tracing.switch_on()
             await self._load()
             phases = self.kernel.phases
             await self._undo_later(self.bus.start, self.bus.stop)
@@ -104,6 +106,7 @@ class Core:
                 await self.app.payloads.install(self.bus, self.app.consumers)
                 self._serve_tasks(self.app)
                 await self.app.hooks.enter(self.app, self._undo)
+                tracing.switch_on()  # once more: a program may configure its traces when it starts
             await self._undo_later(self.kernel.start, self.kernel.stop)
             await self._undo_later(self.runtime.start_service, self.runtime.stop_service)
             await self._start_beats()
@@ -305,6 +308,7 @@ class Core:
         self._undo.push_async_callback(end)
 
     async def _publish(self, topic: str, payload: Any, **options: Any) -> Any:
+        options["headers"] = with_lineage(options.get("headers"))
         published = await self.bus.publish(topic, bytes(encode_data(payload)), **options)
         note_event(self.kernel, topic, published.id, published.ts, options.get("headers"))
         return published

@@ -30,13 +30,14 @@ recorder: Recorder | None = None
 def switch_on(provider: Any = None) -> bool:
     """Record with the given tracer provider, or with the process's if one is configured. Whether spans are recorded.
 
-    Without a provider the API package is only looked at when something else has loaded it, or when its own environment
+    A provider that was given stays until `switch_off`. Without a provider the API package is only looked at when something else has loaded it, or when its own environment
     variable names a provider: who traces nothing does not pay for an import.
     """
     global recorder
-    if provider is None:
+    if provider is None and recorder is None:
         provider = _configured_provider()
-    recorder = None if provider is None else Recorder(provider)
+    if provider is not None:
+        recorder = Recorder(provider)
     return recorder is not None
 
 
@@ -55,6 +56,14 @@ def sent_in(headers: Mapping[str, str]) -> str | None:
     """The `traceparent` a request is sent in: the current span's, else what its headers say, if that is one."""
     given = headers.get(TRACEPARENT)
     return here() or (given if given is not None and _SHAPE.fullmatch(given) else None)
+
+
+def passed_on(request: Mapping[str, str], headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
+    """The headers of an event that a request publishes, with the request's trace where this node records none itself."""
+    if recorder is not None or TRACEPARENT not in request or (headers is not None and TRACEPARENT in headers):
+        return headers
+    trace = sent_in(request)
+    return headers if trace is None else {**(headers or {}), TRACEPARENT: trace}
 
 
 def _configured_provider() -> Any:

@@ -18,6 +18,7 @@ from mainspring.bus import Bus
 from mainspring.capabilities.run import BusPort
 from mainspring.kernel import Kernel, Node
 from mainspring.kernel.lineage import CAUSATION, CORRELATION, lineage_headers
+from mainspring.logs import handling
 from mainspring.message import Metadata
 from mainspring.runs import Prepared, Runtime, UnknownRun
 from mainspring.runs.journal import entry_key
@@ -34,6 +35,14 @@ def note_event(kernel: Kernel, topic: str, id: str, ts: int, headers: Mapping[st
     """Add a stored event, below what its headers name as its cause."""
     known = headers or {}
     note(kernel, "event", topic, id, ts, known.get(CAUSATION), known.get(CORRELATION))
+
+
+def with_lineage(headers: Mapping[str, str] | None) -> dict[str, str] | None:
+    """The headers of an event that is published here: below the message being handled, unless they say otherwise."""
+    message = handling.get()
+    if message is None or (headers is not None and CAUSATION in headers):
+        return None if headers is None else dict(headers)
+    return {**lineage_headers(*message), **(headers or {})}
 
 
 class RunTraces:
@@ -58,7 +67,8 @@ class RunTraces:
             record = await self._store.record(run_id)
         except UnknownRun:
             return []
-        return [Node(run_id, "run", record.program, record.created, 0, record.parent)]
+        cause = record.parent or record.causation
+        return [Node(run_id, "run", record.program, record.created, 0, cause, record.correlation)]
 
     async def _effects(self, run: Node) -> list[Node]:
         journal = await self._store.journal(run.id)
@@ -78,10 +88,17 @@ class TracedPort(BusPort):
     def prepare(
         self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None, id: str
     ) -> Prepared:
-        headers = {**lineage_headers(id.rpartition("#")[0], None), **(headers or {})}
+        _, correlation = handling.get() or (None, None)
+        headers = {**lineage_headers(id.rpartition("#")[0], correlation), **(headers or {})}
         prepared = super().prepare(topic, payload, key=key, headers=headers, id=id)
         note_event(self._kernel, topic, id, self._kernel.clock.wall_ms(), headers)
         return prepared
+
+    async def publish(self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None) -> str:
+        headers = with_lineage(headers)
+        id = await super().publish(topic, payload, key=key, headers=headers)
+        note_event(self._kernel, topic, id, self._kernel.clock.wall_ms(), headers)
+        return id
 
 
 class TracedInlet(TopicInlet):

@@ -16,6 +16,7 @@ import msgspec
 from mainspring.errors import MainspringError
 from mainspring.kernel import Capability, Context, Fail, Kernel, handler_from
 from mainspring.log import StoredEvent
+from mainspring.logs import handling
 from mainspring.message import Metadata, encode_data
 from mainspring.runs import Outcome, Run, RunRecord, Runtime, UnknownProgram, UnknownRun, Value
 from mainspring.runs.journal import error_fields, reason_json
@@ -227,9 +228,11 @@ class KernelPort:
         self._kernel = kernel
 
     async def ask(self, type: str, data: Any, *, kind: str, timeout_ms: int | None, key: str) -> Any:
-        effect = Metadata(key, self._kernel.clock.wall_ms(), None, key.rpartition("#")[0])
+        _, correlation = handling.get() or (None, None)
+        effect = Metadata(key, self._kernel.clock.wall_ms(), correlation, key.rpartition("#")[0])
         self._kernel.exchange.lineage.append(("effect", "Ask", effect))
-        return await self._kernel.ask(kind, type, data, timeout_ms=timeout_ms, correlation=key, causation=key)
+        correlation = correlation or key  # a run that nobody's message started is a conversation of its own
+        return await self._kernel.ask(kind, type, data, timeout_ms=timeout_ms, correlation=correlation, causation=key)
 
 
 class PreparingBus(Protocol):

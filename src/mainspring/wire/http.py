@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import hdrs, web
 
+from mainspring import tracing
 from mainspring.bus import Bus
 from mainspring.kernel import Kernel
 from mainspring.wire import (
@@ -151,6 +152,12 @@ def _handler(face: Face, operation: Operation) -> Any:
     known = [parameter.name for parameter in operation.parameters if parameter.place == "query"]
 
     async def handle(request: web.Request) -> web.StreamResponse:
+        if tracing.recorder is None:
+            return await answer(request)
+        with tracing.recorder.incoming(request.headers):
+            return await answer(request)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
         if known:
             check_names(request, known)
         if not operation.needs_token:

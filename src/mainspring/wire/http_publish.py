@@ -16,6 +16,7 @@ from urllib.parse import quote
 import msgspec
 from aiohttp import hdrs, web
 
+from mainspring import tracing
 from mainspring.bus import NewEvent, Published
 from mainspring.bus.frames import EventId
 from mainspring.errors import MainspringError
@@ -111,7 +112,7 @@ async def _publish_one(face: Face, request: web.Request, topic: str, event: Even
         topic,
         bytes(event.payload),
         key=event.key,
-        headers=event.headers,
+        headers=tracing.passed_on(request.headers, event.headers),
         id=event.id,
         delay_ms=event.delay_ms or 0,
         not_before=event.not_before or 0,
@@ -126,7 +127,7 @@ async def _publish_cloudevent(face: Face, request: web.Request, topic: str, even
         topic,
         event.payload,
         key=event.key,
-        headers=event.headers,
+        headers=tracing.passed_on(request.headers, event.headers),
         id=event.publish_id,
         agent=await face.identify(request),
     )
