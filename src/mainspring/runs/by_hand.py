@@ -63,14 +63,15 @@ async def retry(durable: DurableRuns, run_id: str) -> Run[Any]:
     record, version = await durable.store.found(run_id)
     if record.state not in ("failed", "cancelled"):
         raise NotFinished(f"run {run_id} is {record.state}", remedy="only failed and cancelled runs are retried")
-    durable.programs.get(record.program)
+    durable.need_program(record.program)
     operations: list[Operation] = []
+    agains = []
     for each, known in await _with_its_children(durable, record, version):
-        again = _once_more(durable, each)
-        operations += [Delete(RUNS, each.id, known), Put(LIVE, each.id, encode_record(again), ABSENT)]
+        agains.append(_once_more(durable, each))
+        operations += [Put(LIVE, each.id, encode_record(agains[-1]), ABSENT), Delete(RUNS, each.id, known)]
     if not await durable.commit(operations):
         raise NotFinished(f"run {run_id} changed meanwhile", remedy="look at it again")
-    return (await durable.revive([_once_more(durable, record)]))[0]
+    return await durable.go_on_with(agains[0])
 
 
 def _once_more(durable: DurableRuns, record: RunRecord) -> RunRecord:
@@ -114,7 +115,7 @@ async def fork(durable: DurableRuns, run_id: str, at: int, new_id: str | None) -
     new_id = check_id(new_id) if new_id is not None else durable.fresh_id()
     record = durable.new_record(new_id, history.run.program, history.run.args)
     record.forked_from, record.forked_at = run_id, at
-    durable.programs.get(record.program)
+    durable.need_program(record.program)
     copies: list[Operation] = []
     for index, entry in enumerate(known[:at]):
         copies.append(Put(JOURNAL, entry_key(new_id, index), encode_record(_renamed(entry, run_id, new_id))))
@@ -126,7 +127,7 @@ async def fork(durable: DurableRuns, run_id: str, at: int, new_id: str | None) -
                 copies += _copied(child, new_id)
     if not await durable.commit([*beginning(record), *copies]):
         raise RunConflict(f"the id {new_id!r} is taken", remedy="choose another id")
-    return (await durable.revive([record]))[0]
+    return await durable.go_on_with(record)
 
 
 def _renamed(entry: Entry, old_id: str, new_id: str) -> Entry:

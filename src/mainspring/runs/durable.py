@@ -9,6 +9,10 @@ The answers of all runs that came in one turn of the host go into one batch with
 (`writer.py`). An effect whose handler writes to the log itself (`ctx.batch`) gets a batch of its own, with its answer
 in it: both are stored or neither, which makes such effects exactly-once. All others are at-least-once: after a crash
 between the handler's work and the write, the handler is asked again, with the same `ctx.key`.
+
+On a log that several nodes share, a batch of its own says what it expects: that the answer is not there yet, or that
+the run's record is the one this node wrote. A refusal then means that an earlier try was stored after all, or that
+somebody else has the run now; the log is asked which (`refusals.py`).
 """
 
 from __future__ import annotations
@@ -16,15 +20,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mainspring.log import Batch, Delete, Operation, Put, Receipt, Refused
+from mainspring.log import ABSENT, ANY_VERSION, Batch, Delete, Operation, Put, Receipt, Refused
 from mainspring.runs.answering import ask_handler
 from mainspring.runs.builtin import Version
 from mainspring.runs.effect import answer_type
+from mainspring.runs.errors import TakenOver
 from mainspring.runs.journal import (
     DONE,
     JOURNAL,
     LIVE,
     NULL,
+    RECEIVED,
     RUNS,
     SIGNALS,
     Entry,
@@ -35,6 +41,7 @@ from mainspring.runs.journal import (
     entry_key,
     finish,
     mismatch,
+    note_key,
 )
 from mainspring.runs.outcome import Failed, Outcome, Value
 from mainspring.runs.run import FAILURE, RESUME, VALUE, Run
@@ -42,6 +49,7 @@ from mainspring.runs.serial import Raw, Unserialisable, decode, encode, usable
 
 if TYPE_CHECKING:
     from mainspring.runs.answering import Handled
+    from mainspring.runs.refusals import Refusals
     from mainspring.runs.scheduler import Scheduler
     from mainspring.runs.store import Loaded
     from mainspring.runs.writer import Writer
@@ -67,29 +75,45 @@ class DurableState:
         "_batch",
         "_consumed",
         "_effect",
+        "_noted",
+        "_refusals",
         "_scheduler",
         "_value",
         "_versions",
         "_writer",
         "after_commit",
+        "cancelled_by",
         "children",
         "entries",
         "note",
         "opened",
         "position",
         "record",
+        "version",
     )
 
-    def __init__(self, record: RunRecord, entries: list[Entry] | None, scheduler: Scheduler, writer: Writer) -> None:
+    def __init__(
+        self,
+        record: RunRecord,
+        entries: list[Entry] | None,
+        scheduler: Scheduler,
+        writer: Writer,
+        refusals: Refusals | None = None,
+    ) -> None:
+        """`refusals` is given where several nodes share the log."""
         self.record: RunRecord = record
+        self.version: int = ANY_VERSION  # of its record, where others could change it
         self.entries = entries or None  # what is left to replay
         self.opened: bool = False  # its record is in the log
         self.position: int = 0  # the index of the next effect
         self.children: dict[str, Loaded] = {}  # what the log knew of its children when it was loaded
         self.note: Raw = NULL
+        self.cancelled_by: str = ""  # the record of a wish from elsewhere
         self.after_commit: list[Callable[[Receipt], object]] = []
         self._scheduler = scheduler
         self._writer = writer
+        self._refusals = refusals
+        self._noted = False  # the effect has a note in a row of its own
         self._batch: Batch | None = None
         self._consumed: list[Operation] = []
         self._effect: type = object
@@ -110,13 +134,16 @@ class DurableState:
 
     def consume(self, signal: str) -> None:
         """The answer to come uses up a signal: its record goes in the same batch."""
-        self._consumed.append(Delete(SIGNALS, signal))
+        gone = Delete(SIGNALS, signal) if self._refusals is None else Put(SIGNALS, signal, RECEIVED)
+        self._consumed.append(gone)
 
     def remember(self, run: Run[Any], note: Any) -> None:
         """Write a note under the effect's index; the answer will overwrite it."""
         self.note = Raw(encode(note, "note"))
         entry = Entry(effect=self._effect.__name__, args=Raw(self._args), note=self.note, at=self._at)
-        self._writer.note(Put(JOURNAL, entry_key(run.id, self.position), encode_record(entry)))
+        self._noted = self._refusals is not None
+        key = note_key(run.id, self.position) if self._noted else entry_key(run.id, self.position)
+        self._writer.note(Put(JOURNAL, key, encode_record(entry)))
 
     # -- performing
 
@@ -130,6 +157,7 @@ class DurableState:
         self._effect = type(effect)
         self._at = -1
         self.note = NULL
+        self._noted = False
         if self.entries is not None and self._replay(run, effect, handled.name):
             return
         if self._versions is not None and isinstance(effect, Version) and effect.name in self._versions:
@@ -158,6 +186,7 @@ class DurableState:
         if not entry.answered:
             self.entries = None
             self.note, self._at = entry.note, entry.at
+            self._noted = self._refusals is not None
             return False
         self.position += 1
         answer = self._decoded(entry.value)
@@ -228,12 +257,18 @@ class DurableState:
             at=self._at,
             ms=max(0, self._scheduler.clock.wall_ms() - self._at),
         )
-        put = Put(JOURNAL, entry_key(run.id, self.position), encode_record(entry))
-        self.position += 1
-        if self._batch is None and not self._consumed:
+        alone = self._batch is not None or bool(self._consumed)
+        expected = ABSENT if alone and self._refusals is not None else ANY_VERSION
+        put = Put(JOURNAL, entry_key(run.id, self.position), encode_record(entry), expected)
+        if not alone:
             self._writer.answer(put, run, value)
         else:
-            self._writer.alone([put, *self._own_writes()], self._after(lambda error: self._stored(run, value, error)))
+            stored = self._after(lambda error: self._stored(run, value, put, error))
+            self._writer.alone([put, *self._own_writes()], stored)
+        if self._noted:
+            self._noted = False
+            self._writer.note(Delete(JOURNAL, note_key(run.id, self.position)))
+        self.position += 1
 
     def _own_writes(self) -> list[Operation]:
         operations = [*(self._batch.operations if self._batch is not None else ()), *self._consumed]
@@ -253,9 +288,11 @@ class DurableState:
 
         return stored
 
-    def _stored(self, run: Run[Any], value: Any, error: Exception | None) -> None:
+    def _stored(self, run: Run[Any], value: Any, put: Put, error: Exception | None) -> None:
         if run._done:
             self._scheduler.late_completions += 1
+        elif self._refusals is not None and isinstance(error, Refused):
+            self._refusals.of_answer(run, value, put, error)
         elif error is not None:
             self._scheduler.enqueue(run, FAILURE, error)
         else:
@@ -268,10 +305,12 @@ class DurableState:
         wall = self._scheduler.clock.wall_ms()
         finish(self.record, outcome, self._value, wall)
         operations: list[Operation] = [
-            Delete(LIVE, run.id),
+            Delete(LIVE, run.id, self.version),
             Put(RUNS, run.id, encode_record(self.record)),
             Put(DONE, done_key(wall, run.id), b"null"),
         ]
+        if self.cancelled_by:
+            operations.append(Delete(SIGNALS, self.cancelled_by))
         own = self._own_writes()
         if own and isinstance(outcome, Value):
             self._writer.alone([*operations, *own], self._after(lambda error: self._ended(run, error, True)))
@@ -281,6 +320,10 @@ class DurableState:
     def _ended(self, run: Run[Any], error: Exception | None, had_own_writes: bool) -> None:
         if error is None:
             self._scheduler.announce(run)
+        elif isinstance(error, TakenOver):
+            return  # its handle hears from the log how the run ended
+        elif self._refusals is not None and isinstance(error, Refused):
+            self._refusals.of_ending(run, self, had_own_writes, error)
         elif isinstance(run._outcome, Value) and (had_own_writes or not isinstance(error, Refused)):
             run._outcome = Failed(error)  # the value, or what the handler wanted to write with it, cannot be stored
             self.settle(run, run._outcome)

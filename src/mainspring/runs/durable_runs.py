@@ -1,51 +1,51 @@
-"""Starting, finding and going on with durable runs.
+"""The durable runs of one runtime: finding them, going on with them, letting go of them.
 
-A run is started by writing its record with the expectation that none is there; its first step waits for that write.
-When the record is there already, the same id was started before, here or elsewhere, in this life or an earlier one, and
-the handle becomes a handle of that run: its outcome if it is over, the run itself if this node owns it, and otherwise a
-watcher that hears of the outcome from the log.
+How they begin is in `beginnings.py`, what people do to them in `by_hand.py`, those of other nodes in `elsewhere.py`.
 
 Children of a durable run are durable, with ids counted by their parent, so that a parent that is executed again finds
 the same children. They are brought back by their parent's own execution, never behind its back.
+
+What entitles the node to all this is its tenure (`tenure.py`). Where several nodes share the log, a run's record names
+the epoch of its owner, and whoever claims a run claims its children in the same batch.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-from mainspring.errors import MainspringError
-from mainspring.log import Log, Put, Receipt, Refused
-from mainspring.runs.arguments import decode_arguments, encode_arguments
-from mainspring.runs.by_hand import RunConflict, beginning, fork, retry
+from mainspring.cluster import Cluster
+from mainspring.log import Log, Put, Refused
+from mainspring.loop import Clock
+from mainspring.runs.arguments import decode_arguments
+from mainspring.runs.beginnings import Beginnings
+from mainspring.runs.by_hand import fork, retry
 from mainspring.runs.durable import DurableState
 from mainspring.runs.elsewhere import Elsewhere
-from mainspring.runs.endings import close_program
-from mainspring.runs.errors import NoHostLoop
 from mainspring.runs.family import family_of
 from mainspring.runs.journal import (
     LIVE,
     ReplayMismatch,
     RunRecord,
-    check_id,
     child_id,
+    decode_record,
     encode_record,
 )
 from mainspring.runs.lease import Lease
+from mainspring.runs.others import Others
 from mainspring.runs.outcome import Failed, Outcome
 from mainspring.runs.programs import Program
+from mainspring.runs.refusals import Refusals
 from mainspring.runs.registry import Programs
 from mainspring.runs.run import Run
 from mainspring.runs.scheduler import Scheduler
 from mainspring.runs.serial import Raw, return_type
 from mainspring.runs.signals import Mailboxes
-from mainspring.runs.store import History, Loaded, Store, UnknownRun
+from mainspring.runs.store import CHILD_MARK, History, Loaded, Store
+from mainspring.runs.tenure import OwnLog, SharedLog, Tenure
 from mainspring.runs.writer import Result, Writer
-
-logger: logging.Logger = logging.getLogger("mainspring.runs")
 
 Binder = Callable[[Run[Any], Program, tuple[Any, ...]], None]
 
@@ -65,84 +65,64 @@ class DurableRuns:
         node: str,
         lease_ms: int,
         source: random.Random,
+        cluster: Cluster | None = None,
     ) -> None:
+        """With a `cluster` other nodes use the log too, and `node` and `lease_ms` mean nothing."""
+        self.log = log
+        self.clock: Clock = scheduler.clock
         self.store: Store = Store(log)
         self.lease: Lease = Lease(log, node, lease_ms)
-        self.writer: Writer = Writer(log, scheduler, self.lease.key)
-        self.writer.on_need = self._need_lease
-        self.writer.on_fenced = self.fenced
-        self.log = log
+        self.writer: Writer = Writer(log, scheduler)
+        self.tenure: Tenure = OwnLog(self.lease, self) if cluster is None else SharedLog(cluster, self)
+        self.refusals: Refusals | None = None if cluster is None else Refusals(self)
+        self.others: Others | None = None if cluster is None else Others(log, cluster, programs)
+        self.writer.on_need = lambda: self.tenure.need()
+        self.writer.on_fenced = lambda: self.tenure.lost()
         self._scheduler = scheduler
         self.programs = programs
         self._runs = runs
-        self._bind = bind
+        self.bind = bind
         self._source = source
-        self._beginning: dict[str, list[asyncio.Future[None]]] = {}
-        self.elsewhere: Elsewhere = Elsewhere(log, scheduler, mailboxes, runs, self.outcome_of, node)
+        self.beginnings: Beginnings = Beginnings(self, scheduler, runs)
+        self.elsewhere: Elsewhere = Elsewhere(
+            log, scheduler, mailboxes, runs, self.outcome_of, self._sender, self.refusals
+        )
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._opening = False
         self.on_new_lease: Callable[[], None] = lambda: None
 
-    # -- the lease
+    def _sender(self) -> str:
+        """This node as the sender of signals; never the same for two lives of a node."""
+        return f"{self.tenure.node}.{self.tenure.epoch}" if self.tenure.shared else self.tenure.node
 
-    def _need_lease(self) -> None:
-        if not self._opening:
-            self._opening = True
-            self._task(self.open())
+    def after(self, ms: float, call: Callable[[], object]) -> None:
+        """Have `call` made in a later tick."""
+        self._scheduler.timer(ms, call)
 
-    async def open(self) -> None:
-        """Take this node's lease; writes flow from then on."""
-        self._opening = True
-        try:
-            self.writer.hold()
-            version = await self.lease.take(self._scheduler.clock.wall_ms())
-            self.on_new_lease()
-            self.writer.use(version)
-        except MainspringError as error:
-            logger.warning("cannot take the lease of %s, durable runs wait: %s", self.lease.node, error)
-            self._scheduler.timer(1000, self._need_lease)
-        finally:
-            self._opening = False
-
-    async def renew(self) -> None:
-        """Extend the lease; when it was taken away, let go of everything and take it anew."""
-        if self._opening:
-            return
-        self._opening = True  # a write that waits for the new version must not take the lease a second time meanwhile
-        self.writer.hold()
-        version, lost = self.lease.version, False
-        try:
-            version = await self.lease.renew(self._scheduler.clock.wall_ms())
-        except Refused:
-            lost = True
-        except MainspringError as error:
-            logger.warning("cannot renew the lease of %s now: %s", self.lease.node, error)
-        finally:
-            self._opening = False
-        if lost:
-            self.fenced()
-        else:
-            self.writer.use(version)
-
-    def fenced(self) -> None:
-        """Another node took the lease: stop executing, watch the runs instead, and begin again as a newcomer."""
-        logger.warning("node %s lost its lease; its durable runs go on elsewhere", self.lease.node)
-        self.writer.hold()
-        self.let_go()
-        self._need_lease()
+    # -- letting go
 
     def let_go(self, *, of_everything: bool = False) -> None:
         """Stop executing every run that is written down; their handles hear the outcome from the log.
 
-        Runs whose beginning is not stored yet are kept, unless the runtime is closed for good.
+        Runs whose beginning is not stored yet are kept, unless the runtime is closed for good. Children go with their
+        parents: whoever executes a parent begins them.
         """
         durable = [(run, run._durable) for run in self._runs.values() if run._durable is not None]
-        runs = [run for run, state in durable if state.opened or of_everything]
+        runs = [run for run, state in durable if state.opened or of_everything or state.record.parent is not None]
         self._scheduler.abandon(*runs)
         for run in runs:
             self._runs.pop(run.id, None)
+            self.elsewhere.watch(run, look=not of_everything)
+        self.writer.give_back()
+
+    def lose(self, run: Run[Any], outcome: Outcome[Any] | None = None) -> None:
+        """One run is others' business; it may have ended there."""
+        self._runs.pop(run.id, None)
+        self._scheduler.abandon(run)
+        if outcome is None:
             self.elsewhere.watch(run)
-        self.writer.drop_abandoned()
+        else:
+            self._scheduler.conclude(run, outcome)
+        self.beginnings.has_begun(run.id)
 
     # -- starting
 
@@ -150,161 +130,134 @@ class DurableRuns:
         self, program: Any, args: tuple[Any, ...], run_id: str | None, parent: Run[Any] | None = None
     ) -> Run[Any]:
         """A new run, or the one that has this id. Raises before anything is written when the arguments do not fit."""
-        _need_loop()
-        name = self.programs.name_for(program)
-        program = self.programs.get(name)
-        encoded = encode_arguments(program, args)
-        if run_id is None:
-            run_id = self.fresh_id()
-        elif parent is None:
-            check_id(run_id)
-        known = self._runs.get(run_id)
-        if known is not None:
-            return _same_program(known, name)
-        record = self.new_record(run_id, name, encoded)
-        record.parent = None if parent is None else parent.id
-        run = self._new(record, program, opened=False)
-        self._write_start(run, parent)
-        return run
+        return self.beginnings.start(program, args, run_id, parent)
+
+    async def written(self, run: Run[Any]) -> None:
+        """Wait until the beginning of a run is stored, or it turned out to exist."""
+        await self.beginnings.written(run)
 
     def fresh_id(self) -> str:
         """An id for a run that nobody named."""
         return f"run-{self._source.getrandbits(96):024x}"
 
     def new_record(self, run_id: str, program: str, args: Raw) -> RunRecord:
-        """The record of a run that begins now, on this node."""
-        now = self._scheduler.clock.wall_ms()
-        return RunRecord(id=run_id, program=program, args=args, created=now, updated=now, owner=self.lease.node)
+        """The record of a run that begins now: on this node, if it knows the program."""
+        now = self.clock.wall_ms()
+        record = RunRecord(id=run_id, program=program, args=args, created=now, updated=now)
+        record.has_children = self.tenure.shared  # else noted with the first; here a record is not written again
+        if self.others is None or not self.others.alone_have(program):
+            record.owner, record.epoch = self.tenure.node, self.tenure.epoch
+        return record
 
-    async def written(self, run: Run[Any]) -> None:
-        """Wait until the beginning of a run is stored, or it turned out to exist."""
-        if run.id in self._runs and run._durable is not None and not run._durable.opened:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._beginning.setdefault(run.id, []).append(waiter)
-            await waiter
-
-    def _has_begun(self, run_id: str) -> None:
-        for waiter in self._beginning.pop(run_id, ()):
-            if not waiter.done():
-                waiter.set_result(None)
-
-    def _new(self, record: RunRecord, program: Program, *, opened: bool) -> Run[Any]:
+    def new_run(self, record: RunRecord, program: Program, *, opened: bool) -> Run[Any]:
+        """A run of this process that has not taken a step."""
         run: Run[Any] = Run(record.id, record.program, self._scheduler)
-        run._durable = DurableState(record, None, self._scheduler, self.writer)
+        run._durable = DurableState(record, None, self._scheduler, self.writer, self.refusals)
         run._durable.opened = opened
-        self._bind(run, program, decode_arguments(program, record.args))
+        self.bind(run, program, decode_arguments(program, record.args))
         self._runs[run.id] = run
         self._scheduler.live += 1
         return run
-
-    def _write_start(self, run: Run[Any], parent: Run[Any] | None = None) -> None:
-        assert run._durable is not None
-        operations = beginning(run._durable.record)
-        if parent is not None and parent._durable is not None and not parent._durable.record.has_children:
-            parent._durable.record.has_children = True
-            operations.append(Put(LIVE, parent.id, encode_record(parent._durable.record)))
-        self.writer.together(operations, lambda result: self._begun(run, result), run)
 
     def executes(self, run_id: str) -> bool:
         """Whether this process has the run."""
         return run_id in self._runs
 
-    def _begun(self, run: Run[Any], result: Result) -> None:
-        if isinstance(result, Receipt):
-            self._opened(run)
-        elif isinstance(result, Refused):
-            self._task(self._join_existing(run))
-        else:
-            self._conclude(run, Failed(result))
-
-    def _opened(self, run: Run[Any]) -> None:
-        """The record stands: the first step, or the outcome of a run that was cancelled before it."""
-        assert run._durable is not None
-        run._durable.opened = True
-        self._has_begun(run.id)
-        if run._done:
-            assert run._outcome is not None
-            run._durable.settle(run, run._outcome)
-        else:
-            self._scheduler.launch(run)
-
-    async def _join_existing(self, run: Run[Any]) -> None:
-        try:
-            record, version = await self.store.found(run.id)
-        except UnknownRun:  # it was not the record that refused, but the lease
-            self._write_start(run)
-            return
-        if record.program != run.program:
-            self._conclude(run, Failed(_conflict(run.id, record.program)))
-            return
-        outcome = self.outcome_of(record)
-        if outcome is not None:
-            self._conclude(run, outcome)
-        elif record.owner == self.lease.node or (
-            not await self.lease.is_alive(record.owner, self._scheduler.clock.wall_ms())
-            and await self.claim(record, version)
-        ):
-            await self._take_over(run, record)
-        else:
-            self._runs.pop(run.id, None)
-            self._scheduler.abandon(run)
-            self.elsewhere.watch(run)
-            self._has_begun(run.id)
-
-    async def _take_over(self, run: Run[Any], record: RunRecord) -> None:
-        """Turn a fresh handle into the run that the log already knows."""
-        (loaded,) = await self.store.load([record])
-        self._prepare(run, loaded)
-        if not run._done:
-            program = self.programs.get(record.program)
-            close_program(run)
-            self._bind(run, program, decode_arguments(program, record.args))
-        self._opened(run)
-
-    def _conclude(self, run: Run[Any], outcome: Outcome[Any]) -> None:
-        self._runs.pop(run.id, None)
-        self._scheduler.conclude(run, outcome)
-        self._has_begun(run.id)
+    def handle(self, record: RunRecord) -> Run[Any]:
+        """A run that is not executed by this object."""
+        handle: Run[Any] = Run(record.id, record.program, self._scheduler)
+        handle._done = True
+        return handle
 
     # -- going on
 
     async def claim(self, record: RunRecord, version: int) -> bool:
-        """Make this node the owner of an unfinished run; False when somebody was faster."""
-        record.owner = self.lease.node
-        return await self.commit([Put(LIVE, record.id, encode_record(record), version)])
+        """Make this node the owner of an unfinished run; False when somebody was faster. Its children come with it."""
+        operations = [self._owned(record, version)]
+        if self.tenure.shared:
+            async for stored in self.log.scan(LIVE, record.id + CHILD_MARK):
+                child = decode_record(stored.value)
+                if await self.tenure.is_orphan(child):
+                    operations.append(self._owned(child, stored.version))
+        return await self.commit(operations)
+
+    def _owned(self, record: RunRecord, version: int) -> Put:
+        record.owner, record.epoch = self.tenure.node, self.tenure.epoch
+        return Put(LIVE, record.id, encode_record(record), version)
 
     async def revive(self, records: list[RunRecord]) -> list[Run[Any]]:
         """Go on with unfinished runs of this node whose programs are known here."""
         missing = [each for each in records if each.id not in self._runs and each.program in self.programs]
-        return [
-            self.bring_back(loaded) for loaded in await self.store.load(missing) if loaded.record.id not in self._runs
-        ]
+        loaded = await self.load(missing)
+        runs = [self.bring_back(each) for each in loaded if each.record.id not in self._runs and self.has(each)]
+        self.elsewhere.give_news_of(record.id for record in missing)
+        return runs
+
+    def has(self, loaded: Loaded) -> bool:
+        """Whether a run that was loaded a moment ago is still this node's."""
+        return not self.tenure.shared or self.tenure.owns(loaded.record)
+
+    async def go_on_with(self, record: RunRecord) -> Run[Any]:
+        """A run that was just written down: executed here, or by whoever takes it."""
+        for run in await self.revive([record]):
+            return run
+        return await self.find(record.id)
+
+    def need_program(self, name: str) -> None:
+        """UnknownProgram unless somebody could execute it."""
+        if self.others is None or not self.others.have(name):
+            self.programs.get(name)
+
+    def waits_for(self, record: RunRecord) -> str:
+        """What keeps an unfinished run from being executed; empty when nothing does."""
+        unowned = record.state == "running" and self.others is not None and not self.others.is_alive(record.epoch)
+        if not unowned or self.others is None:
+            return ""
+        return "" if self.others.have(record.program) else f"a living node that has the program {record.program}"
+
+    async def load(self, records: Iterable[RunRecord]) -> list[Loaded]:
+        """Read what belongs to runs. Where others write too, only those that are this node's right now."""
+        if not self.tenure.shared:
+            return await self.store.load(records)
+        ours: list[RunRecord] = []
+        versions: dict[str, int] = {}
+        for record in records:
+            self.elsewhere.keep_news_of([record.id])
+            stored = await self.log.get(LIVE, record.id)
+            found = None if stored is None else decode_record(stored.value)
+            if stored is not None and found is not None and self.tenure.owns(found):
+                ours.append(found)
+                versions[record.id] = stored.version
+        return await self.store.load(ours, versions)
 
     def bring_back(self, loaded: Loaded) -> Run[Any]:
         """Execute a loaded run again: its journal answers what it knows, then handlers do."""
         record = loaded.record
         program = self.programs.get(record.program)
         try:
-            run = self._new(record, program, opened=True)
+            run = self.new_run(record, program, opened=True)
         except Exception as error:
             return self._cannot_begin(record, error)
-        self._prepare(run, loaded)
+        self.prepare(run, loaded)
         self._scheduler.launch(run)
         return run
 
-    def _prepare(self, run: Run[Any], loaded: Loaded) -> None:
+    def prepare(self, run: Run[Any], loaded: Loaded) -> None:
+        """Give a run what the log knows of it."""
         state = run._durable
         assert state is not None
         state.record = loaded.record
         state.entries = loaded.entries or None
         state.children = loaded.children
+        state.version = loaded.version
+        self.elsewhere.begin(run)
         for key, name, value in loaded.signals:
             self.elsewhere.deliver(run, key, name, value)
 
     def _cannot_begin(self, record: RunRecord, error: Exception) -> Run[Any]:
         """The stored arguments no longer fit the program: the run fails, its journal stays for a repaired one."""
         run: Run[Any] = Run(record.id, record.program, self._scheduler)
-        run._durable = DurableState(record, None, self._scheduler, self.writer)
+        run._durable = DurableState(record, None, self._scheduler, self.writer, self.refusals)
         run._durable.opened = True
         self._runs[run.id] = run
         self._scheduler.live += 1
@@ -328,11 +281,21 @@ class DurableRuns:
             )
         outcome = self.outcome_of(loaded.record)
         if outcome is None:
-            loaded.children = owner._durable.children
-            return self._runs.get(run_id) or self.bring_back(loaded)
-        run: Run[Any] = Run(run_id, name, self._scheduler)
-        run._outcome, run._done, run._settled = outcome, True, True
+            return self._child_again(owner, loaded)
+        run = self.handle(loaded.record)
+        run._outcome, run._settled = outcome, True
         return run
+
+    def _child_again(self, owner: Run[Any], loaded: Loaded) -> Run[Any]:
+        assert owner._durable is not None
+        loaded.children = owner._durable.children
+        known = self._runs.get(loaded.record.id)
+        if known is not None or not self.tenure.shared or self.tenure.owns(loaded.record):
+            return known or self.bring_back(loaded)
+        handle: Run[Any] = Run(loaded.record.id, loaded.record.program, self._scheduler)
+        self._scheduler.live += 1
+        self.elsewhere.watch(handle)
+        return handle
 
     def outcome_of(self, record: RunRecord) -> Outcome[Any] | None:
         """How a run ended, its value as its program declares it; None while it is unfinished."""
@@ -365,8 +328,7 @@ class DurableRuns:
         if run is not None:
             return run
         record = await self.store.record(run_id)
-        handle: Run[Any] = Run(run_id, record.program, self._scheduler)
-        handle._done = True
+        handle = self.handle(record)
         outcome = self.outcome_of(record)
         if outcome is None:
             self.elsewhere.watch(handle)
@@ -390,44 +352,38 @@ class DurableRuns:
         self.writer.alone(operations, lambda result: None if decided.done() else decided.set_result(result))
         result = await decided
         if isinstance(result, Refused):
-            return False
+            return self.tenure.shared and await self._stands(operations)
         if isinstance(result, Exception):
             raise result
         return True
 
-    def _task(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+    async def _stands(self, operations: list[Any]) -> bool:
+        """Whether a refused batch had been stored before, by a try whose answer was lost."""
+        for put in operations:
+            if isinstance(put, Put) and put.space == LIVE:
+                found = await self.log.get(LIVE, put.key)
+                return found is not None and found.value == put.value
+        return False
+
+    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something whose end nobody waits for. Without a running loop there is no log to do it with."""
+        try:
+            task = asyncio.get_running_loop().create_task(work)
+        except RuntimeError:
+            work.close()
+            return
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     @property
     def busy(self) -> bool:
         """Whether something is being written or looked up."""
-        return self.writer.busy or bool(self._tasks)
+        return self.writer.busy or len(self._tasks) > (0 if self.refusals is None else self.refusals.pausing)
 
     async def quiet(self) -> None:
         """Wait until nothing is being written or looked up."""
         while self.busy:
-            if self._tasks:
+            if self._tasks and self.refusals is None:
                 await asyncio.wait(set(self._tasks))
             await asyncio.sleep(0)
             await self.writer.quiet()
-
-
-def _need_loop() -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        raise NoHostLoop(
-            "durable runs write to the log and need a running asyncio loop", remedy="start them inside one"
-        ) from None
-
-
-def _same_program(run: Run[Any], name: str) -> Run[Any]:
-    if run.program != name:
-        raise _conflict(run.id, run.program)
-    return run
-
-
-def _conflict(run_id: str, program: str) -> RunConflict:
-    return RunConflict(f"run {run_id} is a run of {program}", remedy="use another id for another program")

@@ -1,23 +1,36 @@
 """Runs that are executed by other nodes: hearing how they end, and talking to them.
 
 Everything goes through the log. A handle of a run elsewhere is told when the run's record says how it ended; a signal,
-or the wish to cancel, is a record that the owner finds in its next pass. Nodes need no connection to each other.
+or the wish to cancel, is a record that the owner finds. Nodes need no connection to each other. Where the log brings
+news of what others write, they are heard at once; on a log of its own a node looks now and then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.log import Batch, Guard, Log, Put, Refused
+from mainspring.log import ABSENT, ANY_VERSION, Batch, Guard, InDoubt, KeptRecord, Log, Put, Refused
 from mainspring.runs.context import Context
 from mainspring.runs.errors import RunError
-from mainspring.runs.journal import LIVE, RUNS, SIGNALS, RunRecord, decode_record, reason_json, signal_key
+from mainspring.runs.journal import (
+    LIVE,
+    RECEIVED,
+    RUNS,
+    SIGNALS,
+    RunRecord,
+    decode_record,
+    reason_json,
+    signal_key,
+)
 from mainspring.runs.outcome import Outcome
 from mainspring.runs.run import Run
 from mainspring.runs.scheduler import Scheduler
 from mainspring.runs.serial import decode, encode
 from mainspring.runs.signals import Mailboxes
+
+if TYPE_CHECKING:
+    from mainspring.runs.refusals import Refusals
 
 CANCEL: Final = "~cancel"  # no signal of a user is called so: ~ is not allowed in their names
 
@@ -32,37 +45,85 @@ class Elsewhere:
         mailboxes: Mailboxes,
         runs: dict[str, Run[Any]],
         outcome: Callable[[RunRecord], Outcome[Any] | None],
-        node: str,
+        sender: Callable[[], str],
+        refusals: Refusals | None,
     ) -> None:
+        """`sender` tells this node's signals from others'; `refusals` is given where several nodes share the log."""
         self._log = log
-        self._node = node
+        self._sender = sender
+        self._refusals = refusals
         self._scheduler = scheduler
         self._mailboxes = mailboxes
         self._runs = runs
         self._outcome = outcome
         self._watched: dict[str, list[Run[Any]]] = {}
-        self._delivered: set[str] = set()
+        self._delivered: dict[str, set[str]] = {}  # what each run got, by the keys of its records
+        self._early: dict[str, list[KeptRecord]] = {}  # news about runs that are being loaded
+        self._looking: set[str] = set()
         self._sent = 0
         scheduler.on_outcome.append(self._tell)
 
     # -- watching
 
-    def watch(self, handle: Run[Any]) -> None:
-        """Tell this handle when the run has ended."""
+    def watch(self, handle: Run[Any], *, look: bool = True) -> None:
+        """Tell this handle when the run has ended; `look` whether it has already."""
+        self._delivered.pop(handle.id, None)
         self._watched.setdefault(handle.id, []).append(handle)
+        if look and self._refusals is not None and handle.id not in self._looking:
+            self._looking.add(handle.id)
+            self._refusals.in_background(self._look_at(handle.id))
 
     def _tell(self, run: Run[Any], outcome: Outcome[Any]) -> None:
+        self._delivered.pop(run.id, None)
         for handle in self._watched.pop(run.id, ()):
             self._scheduler.conclude(handle, outcome)
+
+    async def _look_at(self, run_id: str) -> None:
+        assert self._refusals is not None
+        found = await self._refusals.insist(lambda: self._log.get(RUNS, run_id))
+        self._looking.discard(run_id)
+        if found is not None:
+            self._ended(run_id, found.value)
+
+    def _ended(self, run_id: str, record: bytes) -> None:
+        outcome = self._outcome(decode_record(record))
+        if outcome is not None:
+            for handle in self._watched.pop(run_id, ()):
+                self._scheduler.conclude(handle, outcome)
 
     async def look_at_watched(self) -> None:
         """Tell the handles of runs that ended elsewhere."""
         for run_id in list(self._watched):
             found = await self._log.get(RUNS, run_id)
-            outcome = None if found is None else self._outcome(decode_record(found.value))
-            if outcome is not None:
-                for handle in self._watched.pop(run_id, ()):
-                    self._scheduler.conclude(handle, outcome)
+            if found is not None:
+                self._ended(run_id, found.value)
+
+    def hear(self, record: KeptRecord) -> None:
+        """News from a log that several nodes share: of a run that ended, or of a signal."""
+        if record.space == RUNS:
+            if record.key in self._watched and record.version != ABSENT:
+                self._ended(record.key, record.value)
+            return
+        run_id, name, _ = record.key.split("#", 2)
+        if record.value == RECEIVED:
+            self._delivered.get(run_id, set()).discard(record.key)
+        else:
+            run = self._runs.get(run_id)
+            if run_id in self._early:
+                self._early[run_id].append(record)
+            elif run is not None and run._durable is not None and run._durable.opened:
+                self.deliver(run, record.key, name, decode(record.value))
+
+    def keep_news_of(self, run_ids: Iterable[str]) -> None:
+        """These runs are being loaded: what is heard about them meanwhile is for later."""
+        for run_id in run_ids:
+            self._early.setdefault(run_id, [])
+
+    def give_news_of(self, run_ids: Iterable[str]) -> None:
+        """They are loaded, or will not be."""
+        for run_id in run_ids:
+            for record in self._early.pop(run_id, ()):
+                self.hear(record)
 
     # -- signals
 
@@ -77,7 +138,7 @@ class Elsewhere:
         key, text = self._new_signal(run_id, name, value)
         if await self._log.get(LIVE, run_id) is None:
             return False
-        ctx.batch.put(SIGNALS, key, text)
+        ctx.batch.put(SIGNALS, key, text, expect=self._unsent)
         ctx.after_commit(lambda receipt: self._stored(run_id, key, name, text))
         return True
 
@@ -92,17 +153,31 @@ class Elsewhere:
 
     def _key(self, run_id: str, name: str) -> str:
         self._sent += 1
-        return signal_key(run_id, name, self._scheduler.clock.wall_ms(), self._sent, self._node)
+        return signal_key(run_id, name, self._scheduler.clock.wall_ms(), self._sent, self._sender())
+
+    @property
+    def _unsent(self) -> int:
+        """The version of a signal's record before it is sent. Received ones leave an empty row on a shared log."""
+        return ANY_VERSION if self._refusals is None else ABSENT
 
     async def _send(self, run_id: str, key: str, text: bytes, name: str) -> bool:
+        put, in_doubt = Put(SIGNALS, key, text, self._unsent), False
         while (live := await self._log.get(LIVE, run_id)) is not None:
             try:
-                await self._log.commit(Batch([Guard(LIVE, run_id, live.version), Put(SIGNALS, key, text)]))
+                await self._log.commit(Batch([Guard(LIVE, run_id, live.version), put]))
             except Refused:
+                if in_doubt and await self._log.get(SIGNALS, key) is not None:
+                    return True
                 continue  # the run changed between the look and the write: perhaps it is over now
+            except InDoubt:
+                if self._refusals is None:
+                    raise
+                in_doubt = True
+                await self._refusals.pause()
+                continue
             self._stored(run_id, key, name, text)
             return True
-        return False
+        return in_doubt and await self._log.get(SIGNALS, key) is not None
 
     def _stored(self, run_id: str, key: str, name: str, text: bytes) -> None:
         run = self._runs.get(run_id)
@@ -111,21 +186,35 @@ class Elsewhere:
 
     def deliver(self, run: Run[Any], key: str, name: str, value: Any) -> None:
         """Give a stored signal to a run of this process, once."""
-        if key in self._delivered or run._done:
+        if run._done:
             return
         if name == CANCEL:
-            self._scheduler.timer(0, lambda: run.cancel(value))
+            self._scheduler.timer(0, lambda: _cancel(run, key, value))
             return
-        self._delivered.add(key)
-        self._mailboxes.deliver(run, name, value, key)
+        delivered = self._delivered.setdefault(run.id, set())
+        if key not in delivered:
+            delivered.add(key)
+            self._mailboxes.deliver(run, name, value, key)
+
+    def begin(self, run: Run[Any]) -> None:
+        """A run is executed anew: what was given to an earlier execution of it here does not count."""
+        self._delivered.pop(run.id, None)
 
     async def look_at_signals(self) -> None:
         """Deliver the signals that other nodes sent to runs of this one; forget those that were received."""
-        waiting = set()
+        waiting: dict[str, set[str]] = {}
         async for record in self._log.scan(SIGNALS):
-            waiting.add(record.key)
             run_id, name, _ = record.key.split("#", 2)
+            waiting.setdefault(run_id, set()).add(record.key)
             run = self._runs.get(run_id)
             if run is not None and run._durable is not None and run._durable.opened:
                 self.deliver(run, record.key, name, decode(record.value))
-        self._delivered &= waiting
+        for run_id, keys in tuple(self._delivered.items()):
+            keys &= waiting.get(run_id, set())
+
+
+def _cancel(run: Run[Any], key: str, reason: Any) -> None:
+    """The wish goes with the outcome: a run that is retried later must not find it."""
+    if run._durable is not None:
+        run._durable.cancelled_by = key
+    run.cancel(reason)

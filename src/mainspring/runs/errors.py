@@ -79,6 +79,12 @@ class GroupClosed(RunError):
     code = "group_closed"
 
 
+class TakenOver(RunError):
+    """Another node has taken this one's place; what it was about to write was not stored."""
+
+    code = "taken_over"
+
+
 class RunCancelled(RunError):
     """Raised to one who awaits a cancelled run. An ordinary error: it does not cancel the one who waits."""
 

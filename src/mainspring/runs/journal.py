@@ -8,6 +8,10 @@ Five spaces of records, all JSON:
     journal/runs    id#index -> Entry: one effect and its answer
     runs/signals    id#name#order -> a signal nobody received yet
 
+On a log that several nodes share there are two more rows, both so that a write whose answer got lost can be tried
+again without harm. A received signal stays as an empty row until its run is forgotten, and a handler's note stands in a
+row of its own, so that an answer can always expect that none is there.
+
 An index counts the effects of one run from 0. An entry without an answer is a note that a handler made for itself
 (`ctx.remember`), for example when a sleep is over; the answer overwrites it, so that a sleep of months costs one row.
 """
@@ -29,6 +33,9 @@ DONE: Final = "runs/done"
 JOURNAL: Final = "journal/runs"
 SIGNALS: Final = "runs/signals"
 LEASES: Final = "leases"
+
+NOTE: Final = ".note"
+RECEIVED: Final = b""  # what is left of a signal on a shared log
 
 _INDEX_DIGITS: Final = 8
 _TIME_DIGITS: Final = 15
@@ -72,11 +79,15 @@ class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     error: dict[str, str] | None = None  # type, message and code of one that failed
     reason: Raw = NULL  # of one that was cancelled
     owner: str | None = None  # the node that executes it, while it is unfinished
+    epoch: int = 0  # of the owner's lease, where several nodes share the log; 0: nobody's
     parent: str | None = None
     has_children: bool = False
     forked_from: str | None = None
     forked_at: int | None = None
     retries: int = 0
+    causation: str | None = None  # the message that was being handled when it was started
+    correlation: str | None = None  # and its conversation
+    traceparent: str | None = None  # and its span
 
     def outcome(self, value_type: Any = Any) -> Outcome[Any] | None:
         """The outcome, as far as JSON keeps it; None while the run is unfinished."""
@@ -131,6 +142,11 @@ def check_id(run_id: Any) -> str:
 
 def entry_key(run_id: str, index: int) -> str:
     return f"{run_id}#{index:0{_INDEX_DIGITS}d}"
+
+
+def note_key(run_id: str, index: int) -> str:
+    """Where a note stands on a shared log: right behind the place of the answer."""
+    return entry_key(run_id, index) + NOTE
 
 
 def done_key(ended_ms: int, run_id: str) -> str:
@@ -188,7 +204,7 @@ def reason_json(reason: Any) -> Raw:
 
 def finish(record: RunRecord, outcome: Outcome[Any], value: bytes, wall_ms: int) -> None:
     """Write the outcome into the record; `value` is the encoded value of a Value."""
-    record.updated, record.owner = wall_ms, None
+    record.updated, record.owner, record.epoch = wall_ms, None, 0
     if isinstance(outcome, Value):
         record.state, record.value = "value", Raw(value)
     elif isinstance(outcome, Failed):

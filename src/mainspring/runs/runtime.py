@@ -30,6 +30,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mainspring.cluster import Alone, Cluster
 from mainspring.log import Log
 from mainspring.loop import Clock, Loop, MonotonicClock, VirtualClock
 from mainspring.runs import builtin
@@ -51,6 +52,7 @@ from mainspring.runs.registry import Programs
 from mainspring.runs.run import Run
 from mainspring.runs.scheduler import Scheduler
 from mainspring.runs.service import Service
+from mainspring.runs.sharing import Sharing
 from mainspring.runs.signals import Mailboxes
 from mainspring.runs.watchdog import SlowStep, Watchdog, warn
 
@@ -75,6 +77,7 @@ class Runtime:
         random: random_module.Random | None = None,
         log: Log | None = None,
         node: str = "local",
+        cluster: Cluster | None = None,
         lease_ms: int = 15_000,
         recovery_ms: int = 5_000,
         retention_ms: int | None = None,
@@ -83,7 +86,8 @@ class Runtime:
     ) -> None:
         """`lease_ms`: after so long without renewal another node goes on with this node's durable runs; `recovery_ms`
         is how often it is renewed and others are looked after, `retention_ms` how long finished runs are kept (None:
-        for ever). With `slow_step_ms` a thread reports runs that do not suspend for so long.
+        for ever). With a `cluster` several nodes share the log: it has the node's name and the leases, and `node` and
+        `lease_ms` mean nothing. With `slow_step_ms` a thread reports runs that do not suspend for so long.
         """
         self.clock: Clock = clock or MonotonicClock()
         self.programs: Programs = Programs()
@@ -102,6 +106,7 @@ class Runtime:
         source = random or random_module.SystemRandom()
         self._durable: DurableRuns | None = None
         if log is not None:
+            shared = None if isinstance(cluster, Alone) else cluster
             self._durable = DurableRuns(
                 log,
                 self._scheduler,
@@ -112,8 +117,13 @@ class Runtime:
                 node=node,
                 lease_ms=lease_ms,
                 source=source,
+                cluster=shared,
             )
-            self._service = Service(self._durable, self._scheduler, recovery_ms=recovery_ms, retention_ms=retention_ms)
+            self._service: Service | Sharing = (
+                Service(self._durable, self._scheduler, recovery_ms=recovery_ms, retention_ms=retention_ms)
+                if shared is None
+                else Sharing(self._durable, self._scheduler, shared, recovery_ms=recovery_ms, retention_ms=retention_ms)
+            )
             self.programs.on_new.append(lambda name: self._service.look_again())
         for effect, handler in builtin.handlers(source).items():
             self.handle(effect, handler)

@@ -14,6 +14,7 @@ from typing import Final
 from mainspring.runs.durable_runs import DurableRuns
 from mainspring.runs.journal import LIVE, RunRecord, decode_record
 from mainspring.runs.scheduler import Scheduler
+from mainspring.runs.tenure import OwnLog
 
 CHUNK: Final = 500  # runs whose journals are read together: bounds the memory, not the number of runs
 
@@ -26,7 +27,9 @@ class Service:
     def __init__(
         self, durable: DurableRuns, scheduler: Scheduler, *, recovery_ms: int, retention_ms: int | None
     ) -> None:
+        assert isinstance(durable.tenure, OwnLog)
         self._durable = durable
+        self._tenure: OwnLog = durable.tenure
         self._scheduler = scheduler
         self._recovery_ms = recovery_ms
         self._retention_ms = retention_ms
@@ -39,7 +42,7 @@ class Service:
 
     async def start(self) -> None:
         """Take the lease and go on with every unfinished run of this node and of nodes that are gone."""
-        await self._durable.open()
+        await self._durable.tenure.open()
         await self._recover()
         self._plan()
 
@@ -51,9 +54,9 @@ class Service:
             self._task.cancel()
             await asyncio.wait([self._task])
         await self._durable.writer.quiet()
+        self._tenure.close()
         self._durable.let_go()
         await self._durable.lease.give_back()
-        self._durable.writer.hold()
 
     def look_again(self) -> None:
         """Something changed: there may be runs of this node that it does not execute."""
@@ -67,7 +70,7 @@ class Service:
 
     async def _pass(self) -> None:
         try:
-            await self._durable.renew()
+            await self._tenure.renew()
             await self._recover()
             await self._durable.elsewhere.look_at_signals()
             await self._durable.elsewhere.look_at_watched()

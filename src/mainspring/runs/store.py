@@ -8,17 +8,19 @@ recovery costs a few reads for neighbours and one read for a run that stands alo
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
 
-from mainspring.log import Batch, Delete, Log, Record
+from mainspring.log import ANY_VERSION, Batch, Delete, Log, Record
 from mainspring.runs.errors import RunError
 from mainspring.runs.journal import (
     DONE,
     JOURNAL,
     LIVE,
+    NOTE,
+    RECEIVED,
     RUNS,
     SIGNALS,
     Entry,
@@ -29,7 +31,7 @@ from mainspring.runs.journal import (
     done_key,
 )
 
-_CHILD_MARK: Final = child_id("", 0)[:-1]
+CHILD_MARK: Final = child_id("", 0)[:-1]
 _PATIENCE: Final = 64  # rows of others that are read before jumping to the next wanted run
 
 
@@ -46,6 +48,7 @@ class Loaded(msgspec.Struct):
     entries: list[Entry]
     signals: list[tuple[str, str, Any]]  # key of the record, name, value
     children: dict[str, Loaded]
+    version: int = ANY_VERSION  # of its record, where others could change it
 
 
 class History(msgspec.Struct):
@@ -75,7 +78,11 @@ class Store:
 
     async def journal(self, run_id: str) -> list[Entry]:
         """The entries of a run in order."""
-        return [decode_entry(record.value) async for record in self._log.scan(JOURNAL, f"{run_id}#")]
+        entries: list[Entry] = []
+        before = ""
+        async for record in self._log.scan(JOURNAL, f"{run_id}#"):
+            before = _add(entries, record, before)
+        return entries
 
     async def history(self, run_id: str) -> History:
         return History(await self.record(run_id), await self.journal(run_id))
@@ -100,30 +107,39 @@ class Store:
         async for stored in self._log.scan(space, prefix, after):
             yield decode_record(stored.value)
 
-    async def load(self, records: Iterable[RunRecord]) -> list[Loaded]:
-        """Unfinished runs with everything that belongs to them, their children included."""
-        roots = list(records)
-        families = [[child async for child in self._children(root)] if root.has_children else [] for root in roots]
-        everyone = {record.id: record for family in (roots, *families) for record in family}
-        loaded = {run_id: Loaded(record, [], [], {}) for run_id, record in everyone.items()}
-        unfinished = [run_id for run_id, record in everyone.items() if record.state == "running"]
+    async def load(self, records: Iterable[RunRecord], versions: Mapping[str, int] | None = None) -> list[Loaded]:
+        """Unfinished runs with everything that belongs to them, their children included.
+
+        On a log that others write too, `versions` has those of the runs' records.
+        """
+        known = versions or {}
+        roots = [Loaded(record, [], [], {}, known.get(record.id, ANY_VERSION)) for record in records]
+        loaded = {root.record.id: root for root in roots}
+        for root in roots:
+            if root.record.has_children:
+                async for child in self._children(root.record, versions is not None):
+                    loaded[child.record.id] = root.children[child.record.id] = child
+        unfinished = [run_id for run_id, each in loaded.items() if each.record.state == "running"]
+        before = ""
         async for run_id, stored in self._of_runs(JOURNAL, unfinished):
-            loaded[run_id].entries.append(decode_entry(stored.value))
+            before = _add(loaded[run_id].entries, stored, before)
+        signals: list[tuple[int, str, Record]] = []
         async for run_id, stored in self._of_runs(SIGNALS, unfinished):
+            if stored.value != RECEIVED:
+                signals.append((0 if versions is None else stored.version, run_id, stored))
+        for _, run_id, stored in sorted(signals, key=lambda each: each[0]):  # as they came, whatever clocks said
             name = stored.key.split("#", 2)[1]
             loaded[run_id].signals.append((stored.key, name, msgspec.json.decode(stored.value)))
-        for root, family in zip(roots, families, strict=True):
-            loaded[root.id].children = {child.id: loaded[child.id] for child in family}
-        return [loaded[root.id] for root in roots]
+        return roots
 
-    async def _children(self, root: RunRecord) -> AsyncIterator[RunRecord]:
+    async def _children(self, root: RunRecord, shared: bool) -> AsyncIterator[Loaded]:
         for space in (LIVE, RUNS):
-            async for record in self._records(space, root.id + _CHILD_MARK):
-                yield record
+            async for stored in self._log.scan(space, root.id + CHILD_MARK):
+                yield Loaded(decode_record(stored.value), [], [], {}, stored.version if shared else ANY_VERSION)
 
     async def ended_children(self, run_id: str) -> AsyncIterator[tuple[RunRecord, int]]:
         """The finished children of a run, without theirs; each with the version of its record."""
-        async for stored in self._log.scan(RUNS, run_id + _CHILD_MARK):
+        async for stored in self._log.scan(RUNS, run_id + CHILD_MARK):
             record = decode_record(stored.value)
             if record.parent == run_id:
                 yield record, stored.version
@@ -157,13 +173,15 @@ class Store:
                 return
             yield mark.key, run_id
 
-    async def forget(self, mark: str, run_id: str) -> None:
+    async def forget(self, mark: str, run_id: str, guard: Callable[[Batch], None] = lambda _: None) -> None:
         """Remove a finished run and all it left; a mark of a run that went on meanwhile is only removed itself.
 
         A child stays as long as its parent is unfinished: a parent that is executed again must find it, or it would do
         its work a second time.
         """
-        batch = Batch([Delete(DONE, mark)])
+        batch = Batch()
+        guard(batch)
+        batch.operations.append(Delete(DONE, mark))
         found = await self._log.get(RUNS, run_id)
         record = None if found is None else decode_record(found.value)
         if record is not None and record.parent is not None and await self._log.get(LIVE, record.parent) is not None:
@@ -174,6 +192,13 @@ class Store:
                 async for entry in self._log.scan(space, f"{run_id}#"):
                     batch.delete(space, entry.key)
         await self._log.commit(batch)
+
+
+def _add(entries: list[Entry], stored: Record, before: str) -> str:
+    """Add a row of a journal to its entries, unless it is the note of an effect whose answer came right before."""
+    if stored.key != before + NOTE:
+        entries.append(decode_entry(stored.value))
+    return stored.key
 
 
 async def _limited(records: AsyncIterator[RunRecord], limit: int | None) -> AsyncIterator[RunRecord]:

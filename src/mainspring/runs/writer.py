@@ -1,12 +1,16 @@
-"""The one way durable runs write: gathered per host turn, guarded by the node's lease.
+"""The one way durable runs write: gathered per host turn, guarded by what entitles the node.
 
 Answers of many runs share one batch and one guard, because a batch costs the engine nearly the same whether it holds
 one row or a thousand. Writes that may be refused on their own (a new run's record, a handler's own writes) get a batch
-each, so that a refusal hits only its run. Every batch carries a guard on this node's lease: after another node took the
-lease away, nothing of this one is stored any more, however late it wakes up.
+each, so that a refusal hits only its run. Every batch carries the guard of the node's tenure (`tenure.py`): after
+another node took its place, nothing of this one is stored any more, however late it wakes up.
 
-While the lease is taken or renewed its version is unknown, so writes wait for it; that is one commit every few seconds.
-When the log cannot write, what was decided is kept and tried again: an answer is never lost, only late.
+While there is no guard (a lease is being taken or renewed) writes wait. When the log cannot write, what was decided is
+kept and tried again: an answer is never lost, only late. That is right also when a write may have been stored without
+our hearing of it: gathered answers may be stored twice, they are the same bytes in the same place; whatever gets a
+batch of its own names what it expects to find, so that the second try is refused, and whoever waits looks into the log.
+
+What was not stored when the tenure ended is given back with `TakenOver`. It must not be tried again under the next one.
 """
 
 from __future__ import annotations
@@ -16,8 +20,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.log import Batch, Guard, Log, LogUnavailable, Operation, Put, Receipt, Refused
-from mainspring.runs.journal import LEASES
+from mainspring.log import Batch, Log, LogUnavailable, Operation, Put, Receipt, Refused
+from mainspring.runs.errors import TakenOver
 from mainspring.runs.run import FAILURE, Run
 
 if TYPE_CHECKING:
@@ -28,21 +32,20 @@ logger: logging.Logger = logging.getLogger("mainspring.runs")
 RETRY_MS: Final = (50, 200, 1000, 5000)  # a full disk is not freed faster than that
 
 Result = Receipt | Exception
-_STORED: Final = Receipt()
 
 
 class Writer:
     """Gathers and submits the writes of one runtime's durable runs."""
 
-    def __init__(self, log: Log, scheduler: Scheduler, lease_key: str) -> None:
+    def __init__(self, log: Log, scheduler: Scheduler) -> None:
         self._log = log
         self._scheduler = scheduler
-        self._lease_key = lease_key
-        self._lease_version: int | None = None
+        self._guard: list[Operation] | None = None
+        self._tenure = 0  # counts how often everything was taken over
         self._puts: list[Operation] = []
         self._answers: list[tuple[Run[Any] | None, Any]] = []  # one for each put: who waits for it, with what
-        self._alone: list[tuple[list[Operation], Callable[[Result], None], Run[Any] | None]] = []
-        self._together: list[tuple[list[Operation], Callable[[Result], None], Run[Any] | None]] = []
+        self._alone: list[tuple[list[Operation], Callable[[Result], None]]] = []
+        self._together: list[tuple[list[Operation], Callable[[Result], None]]] = []
         self._planned = False
         self._attempt = 0
         self._stalled = False
@@ -50,8 +53,8 @@ class Writer:
         self._quiet = asyncio.Event()
         self._quiet.set()
         scheduler.after_pump = self._planned_flush
-        self.on_need: Callable[[], None] = lambda: None  # called when writes wait and there is no lease
-        self.on_fenced: Callable[[], None] = lambda: None  # called when the lease turns out to be lost
+        self.on_need: Callable[[], None] = lambda: None  # called when writes wait and there is no guard
+        self.on_fenced: Callable[[], None] = lambda: None  # called when the tenure turns out to be over
 
     @property
     def busy(self) -> bool:
@@ -72,48 +75,46 @@ class Writer:
         if not self._planned:
             self._plan()
 
-    def note(self, put: Put) -> None:
-        """Store something nobody waits for."""
-        self._puts.append(put)
+    def note(self, operation: Operation) -> None:
+        """Store something nobody waits for, not before what was to be stored until now."""
+        self._puts.append(operation)
         self._answers.append((None, None))
         if not self._planned:
             self._plan()
 
-    def alone(
-        self, operations: list[Operation], done: Callable[[Result], None], starting: Run[Any] | None = None
-    ) -> None:
-        """Store this batch by itself; `done` gets the receipt or the refusal. `starting` is a run it brings to life."""
-        self._alone.append((operations, done, starting))
+    def alone(self, operations: list[Operation], done: Callable[[Result], None]) -> None:
+        """Store this batch by itself; `done` gets the receipt or the refusal, or `TakenOver`."""
+        self._alone.append((operations, done))
         if not self._planned:
             self._plan()
 
-    def together(
-        self, operations: list[Operation], done: Callable[[Result], None], starting: Run[Any] | None = None
-    ) -> None:
+    def together(self, operations: list[Operation], done: Callable[[Result], None]) -> None:
         """`alone` for writes that are hardly ever refused: many share a batch, and are told apart only when it fails.
 
-        `done` gets a receipt without offsets and versions.
+        `done` gets a receipt without offsets, and with the versions of its own puts.
         """
-        self._together.append((operations, done, starting))
+        self._together.append((operations, done))
         if not self._planned:
             self._plan()
 
-    # -- the lease
+    # -- the tenure
 
     def hold(self) -> None:
-        """Submit nothing until `use` says which version the lease has."""
-        self._lease_version = None
+        """Submit nothing until `use` says what to guard it with."""
+        self._guard = None
 
-    def use(self, version: int) -> None:
-        """The lease has this version now."""
-        self._lease_version = version
+    def use(self, guard: list[Operation]) -> None:
+        """Writes carry these guards from now on."""
+        self._guard = guard
         self._flush()
 
-    def drop_abandoned(self) -> None:
-        """The lease is lost: nothing waiting may be stored any more, except the beginnings of new runs."""
-        self._puts, self._answers = [], []
-        self._alone = [item for item in self._alone if item[2] is not None]
-        self._together = [item for item in self._together if item[2] is not None]
+    def give_back(self) -> None:
+        """The tenure is over: what waits, and what is under way and not stored, is given back."""
+        self._tenure += 1
+        items = [*self._alone, *self._together]
+        self._puts, self._answers, self._alone, self._together = [], [], [], []
+        for _, done in items:
+            done(_taken_over())
         self._rest()
 
     # -- submitting
@@ -132,36 +133,37 @@ class Writer:
         if not self._planned:
             return
         self._planned = False
-        if self._lease_version is None:
+        if self._guard is None:
             self.on_need()
         self._flush()
 
     def _flush(self) -> None:
-        if self._lease_version is None or self._stalled:
+        if self._guard is None or self._stalled:
             return
-        guard = Guard(LEASES, self._lease_key, self._lease_version)
+        guard = self._guard
         alone, self._alone = self._alone, []
         together, self._together = self._together, []
         if len(together) > 1:
             operations = [operation for item in together for operation in item[0]]
-            self._submit(Batch([guard, *operations]), lambda result: self._together_result(together, result))
+            self._submit(Batch([*guard, *operations]), lambda result: self._together_result(together, result))
         else:
             alone += together
         if self._puts:
             puts, answers = self._puts, self._answers
             self._puts, self._answers = [], []
-            self._submit(Batch([guard, *puts]), lambda result: self._shared_result(puts, answers, result))
-        for operations, done, starting in alone:
-            self._submit(Batch([guard, *operations]), self._alone_result(operations, done, starting))
+            self._submit(Batch([*guard, *puts]), lambda result: self._shared_result(puts, answers, result))
+        for operations, done in alone:
+            self._submit(Batch([*guard, *operations]), self._alone_result(operations, done))
         self._rest()
 
     def _submit(self, batch: Batch, done: Callable[[Result], None]) -> None:
         self._under_way += 1
         self._quiet.clear()
+        tenure = self._tenure
 
         def decided(result: Result) -> None:
             self._under_way -= 1
-            done(result)
+            done(result if tenure == self._tenure or isinstance(result, Receipt) else _taken_over())
             self._rest()
 
         try:
@@ -177,6 +179,8 @@ class Writer:
         if isinstance(result, Receipt):
             self._attempt = 0
             self._scheduler.resume_all(answers)
+        elif isinstance(result, TakenOver):
+            return
         elif isinstance(result, Refused):
             self.on_fenced()
         elif isinstance(result, LogUnavailable):
@@ -186,15 +190,19 @@ class Writer:
             for put, (run, answer) in zip(puts, answers, strict=True):
                 self.alone([put], self._single_result(run, answer))
 
-    def _together_result(
-        self, items: list[tuple[list[Operation], Callable[[Result], None], Run[Any] | None]], result: Result
-    ) -> None:
+    def _together_result(self, items: list[tuple[list[Operation], Callable[[Result], None]]], result: Result) -> None:
         if isinstance(result, Receipt):
-            for _, done, _ in items:
-                done(_STORED)
+            first = 0
+            for operations, done in items:
+                last = first + sum(isinstance(operation, Put) for operation in operations)
+                done(Receipt(versions=result.versions[first:last]))
+                first = last
+        elif isinstance(result, TakenOver):
+            for _, done in items:
+                done(result)
         else:  # whoever was refused, and whether only for now, each finds out alone
-            for operations, done, starting in items:
-                self.alone(operations, done, starting)
+            for operations, done in items:
+                self.alone(operations, done)
 
     def _single_result(self, run: Run[Any] | None, answer: Any) -> Callable[[Result], None]:
         def decided(result: Result) -> None:
@@ -205,12 +213,10 @@ class Writer:
 
         return decided
 
-    def _alone_result(
-        self, operations: list[Operation], done: Callable[[Result], None], starting: Run[Any] | None
-    ) -> Callable[[Result], None]:
+    def _alone_result(self, operations: list[Operation], done: Callable[[Result], None]) -> Callable[[Result], None]:
         def decided(result: Result) -> None:
             if isinstance(result, LogUnavailable):
-                self._alone.insert(0, (operations, done, starting))
+                self._alone.insert(0, (operations, done))
                 self._try_again(result)
             else:
                 done(result)
@@ -229,3 +235,9 @@ class Writer:
     def _unstall(self) -> None:
         self._stalled = False
         self._flush()
+
+
+def _taken_over() -> TakenOver:
+    return TakenOver(
+        "this node lost its lease before the write was stored", remedy="the run goes on elsewhere; ask again"
+    )
