@@ -7,11 +7,13 @@ not yet open; engines of one maker share what they stored, so that a test can cl
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
-from mainspring.log import Engine, Log, MemoryEngine, SqliteEngine
+from mainspring.log import Engine, Log, MemoryEngine, SqliteEngine, open_engine
+from servers.nats_server import shared_server
 
 MakeEngine = Callable[[], Engine]
 
@@ -25,7 +27,13 @@ def _sqlite(place: Path) -> MakeEngine:
     return lambda: SqliteEngine(place / "log.sqlite3")
 
 
+def _jetstream(place: Path) -> MakeEngine:
+    log = sha256(str(place).encode()).hexdigest()[:24]
+    return lambda: open_engine(shared_server().url(log), place)
+
+
 ENGINES: dict[str, Callable[[Path], MakeEngine]] = {
+    "jetstream": _jetstream,
     "memory": _memory,
     "sqlite": _sqlite,
 }

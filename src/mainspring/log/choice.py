@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from mainspring.errors import SettingError
+from mainspring.errors import MissingExtra, SettingError
 from mainspring.log.contract import Engine
 from mainspring.log.memory import MemoryEngine
 from mainspring.log.sqlite import SqliteEngine
@@ -30,10 +30,27 @@ def open_engine(name: str, data_dir: str | Path, clock: Clock | None = None, *, 
         return MemoryEngine()
     if name == "sqlite":
         return SqliteEngine(log_file(data_dir))
+    if name.startswith(("nats://", "tls://")):
+        return _jetstream(name, data_dir)
     raise SettingError(
         f"there is no engine {_without_password(name)!r}",
         remedy="use sqlite (durable, in the data directory), memory, nats://HOST or mongodb://HOST",
     )
+
+
+def _jetstream(address: str, data_dir: str | Path) -> Engine:
+    """Imported only when asked for: the package for NATS is an extra."""
+    try:
+        from mainspring.log.jetstream import JetStreamEngine
+        from mainspring.log.jetstream.address import parse
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "nats":
+            raise
+        raise MissingExtra(
+            "the NATS engine needs the package nats-py", remedy="pip install 'mainspring[nats]'"
+        ) from error
+    where = parse(address)
+    return JetStreamEngine(where, Path(data_dir) / f"nats-{where.name}.sqlite3")
 
 
 def _without_password(name: str) -> str:

@@ -16,13 +16,16 @@ CHECKPOINT_PAGES = 2_000  # 8 MB of WAL: some milliseconds of copying, and rare 
 WAL_BYTES = CHECKPOINT_PAGES * (4_096 + 24) + (1 << 20)
 
 
-def connect_writer(path: Path) -> sqlite3.Connection:
-    """For the one writer. WAL: readers go on while it writes. FULL: a commit that returned is on stable storage."""
+def connect_writer(path: Path, synchronous: str = "FULL") -> sqlite3.Connection:
+    """For the one writer. WAL: readers go on while it writes. FULL: a commit that returned is on stable storage.
+
+    NORMAL: after a loss of power the file is sound, but the newest commits may be missing.
+    """
     connection = _connect(path, "rwc")
     try:
         format_of(connection)  # before anything is set: a file that is not ours stays as it is
         connection.execute("PRAGMA journal_mode = WAL").fetchone()
-        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA synchronous = {synchronous}")
         connection.execute("PRAGMA fullfsync = ON")  # macOS: fsync alone does not reach the platters there
         connection.execute("PRAGMA secure_delete = FAST")  # some builds overwrite every removed row otherwise
         connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")

@@ -72,7 +72,7 @@ class SqliteEngine:
             else:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._ownership = Ownership(self.path.with_name(self.path.name + ".lock"))
-                self._writer = Writer(self.path)
+                self._writer = self._make_writer()
         except (sqlite3.Error, OSError) as error:
             self._release()
             raise unavailable(error) from error
@@ -80,6 +80,9 @@ class SqliteEngine:
             self._release()
             raise
         self._pool = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="mainspring-log-reader")
+
+    def _make_writer(self) -> Writer:
+        return Writer(self.path)
 
     async def close(self) -> None:
         if self._pool is not None:

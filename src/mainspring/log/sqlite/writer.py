@@ -33,14 +33,18 @@ _logger = logging.getLogger(__name__)
 
 Done = Callable[[list[Result]], None]
 Job = Callable[[], None]
+Statement = tuple[str, Sequence[object]]
 
 
 class Writer:
     """Owns the writing connection and the ledger. `submit` and `call` may be used from any thread."""
 
+    synchronous = "FULL"
+    reserves_versions = True  # by the block; without, whoever calls `_store` keeps the counter of versions
+
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._connection = connect_writer(path)
+        self._connection = connect_writer(path, self.synchronous)
         try:
             migrate(self._connection)
             self.ledger: Ledger = Ledger(self._connection)
@@ -104,10 +108,11 @@ class Writer:
                 marks[places[n]] = (pos, until)
         return Plan(self.ledger, versions, marks)
 
-    def _store(self, plan: Plan) -> None:
-        work = self._statements(plan)
+    def _store(self, plan: Plan, also: Sequence[Statement] = ()) -> None:
+        """Put the plan into the file, and `also` with it."""
+        work = [*self._statements(plan), *also]
         removed: dict[Slot, tuple[int, int]] = {}
-        reserve = bool(plan.records) and self.ledger.version > self.ledger.reserved_version
+        reserve = self.reserves_versions and bool(plan.records) and self.ledger.version > self.ledger.reserved_version
         if len(work) == 1 and not plan.removals and not reserve:
             self._connection.execute(*work[0])
         elif work or plan.removals:
@@ -126,8 +131,8 @@ class Writer:
             slot.removed_bytes += size
         plan.settle()
 
-    def _statements(self, plan: Plan) -> list[tuple[str, Sequence[object]]]:
-        work: list[tuple[str, Sequence[object]]] = []
+    def _statements(self, plan: Plan) -> list[Statement]:
+        work: list[Statement] = []
         fresh = plan.new_slots()
         if fresh:
             rows = [value for slot in fresh for value in (slot.id, slot.topic, slot.partition, 0, 0, None, 0, 0)]
@@ -195,6 +200,6 @@ class Writer:
         if not self._suspect:
             return
         self._connection.close()
-        self._connection = connect_writer(self._path)
+        self._connection = connect_writer(self._path, self.synchronous)
         self.ledger.reload(self._connection)
         self._suspect = False

@@ -1,0 +1,289 @@
+"""`JetStreamEngine`: the log in one JetStream stream, and a replica of it on every node.
+
+A commit is one message in the stream. The server gives all messages of all nodes one order and keeps them safe; every
+node applies them in that order to its own replica, from which it reads. So reads never wait for the network, a commit
+costs one round trip whatever it holds, and batches are atomic over everything the log has.
+
+A commit is acknowledged when the server has stored its message and this node has applied it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from nats.nuid import NUID
+
+from mainspring.errors import MainspringError
+from mainspring.log.contract import (
+    Batch,
+    Bounds,
+    Change,
+    Durability,
+    InDoubt,
+    LogUnavailable,
+    Mark,
+    Outline,
+    Record,
+    Refused,
+    Restorable,
+    Result,
+    StoredEvent,
+)
+from mainspring.log.jetstream import encoding, stream
+from mainspring.log.jetstream.address import Address, parse
+from mainspring.log.jetstream.connection import ApiError, Connection, LinkLost
+from mainspring.log.jetstream.following import Follower
+from mainspring.log.jetstream.replica import Entry, Outcome, Replica
+from mainspring.log.jetstream.sending import Sender
+
+MOST_AT_ONCE = 256  # messages handed to the replica together
+STORAGE_PAUSE = 0.5  # seconds, when the replica's disk takes nothing
+
+_logger = logging.getLogger(__name__)
+
+
+class JetStreamEngine:
+    """A log that several nodes share. `replica` is the file of this node's copy; it can be removed at any time."""
+
+    name = "nats"
+
+    def __init__(self, address: str | Address, replica: str | Path) -> None:
+        self.address = parse(address) if isinstance(address, str) else address
+        self._replica = Replica(replica)
+        self._connection: Connection | None = None
+        self._sender: Sender | None = None
+        self._follower: Follower | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._waiting: deque[Entry] = deque()
+        self._applying = False
+        self._watchers: list[Callable[[Change], None]] = []
+        self._fault: MainspringError | None = None
+        self._caught_up: asyncio.Future[None] | None = None
+        self._goal = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    # -- opening and closing
+
+    async def open(self) -> None:
+        if self._connection is not None:
+            return
+        self._loop = asyncio.get_running_loop()
+        self._fault = None
+        writer = NUID().next().decode()
+        self._connection = Connection(self.address, f"mainspring {writer}")
+        try:
+            await self._connection.open(self.address.patience)
+            found = await self._find_stream(self._connection)
+            await self._open_replica(found)
+            self._replica.writer.me = writer
+            self._sender = Sender(self._connection, self.address, writer)
+            await self._catch_up(self._connection, found)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _find_stream(self, connection: Connection) -> stream.Found:
+        assert self._loop is not None
+        deadline = self._loop.time() + self.address.patience
+        while True:
+            try:
+                link = await connection.linked()
+                found = await stream.find(link, self.address) or await stream.make(link, self.address)
+                if self.address.replicas not in (0, found.replicas):
+                    found = await stream.set_replicas(link, self.address)
+                return found
+            except (LinkLost, TimeoutError, ApiError, LogUnavailable) as error:
+                if self._loop.time() > deadline:
+                    if isinstance(error, LogUnavailable):
+                        raise
+                    raise LogUnavailable(
+                        f"JetStream does not answer: {error or type(error).__name__}",
+                        remedy="wait until the cluster has a leader; see the servers' logs",
+                    ) from error
+            await asyncio.sleep(0.2)
+
+    async def _open_replica(self, found: stream.Found) -> None:
+        await self._replica.open()
+        self._replica.writer.belong_to(found.identity)
+
+    async def _catch_up(self, connection: Connection, found: stream.Found) -> None:
+        """What the stream held when we came is applied before anybody reads."""
+        assert self._loop is not None
+        self._goal = found.last
+        self._caught_up = self._loop.create_future()
+        start = self._replica.state.applied + 1
+        self._follower = Follower(
+            connection, self.address, found.identity, start, self._heard, lambda: len(self._waiting), self._failed
+        )
+        self._following = self._loop.create_task(self._follower.run())
+        if start <= self._goal:
+            await self._caught_up
+        self._caught_up = None
+
+    async def close(self) -> None:
+        """Idempotent."""
+        if self._following is not None:
+            self._following.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._following
+            self._following = None
+        if self._sender is not None:
+            self._sender.give_up(InDoubt("the log was closed before the batch was applied here"))
+            self._sender = None
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            await connection.close()
+        self._waiting.clear()
+        self._watchers.clear()
+        await self._replica.close()
+        self._applying = False
+
+    def watch(self, seen: Callable[[Change], None]) -> None:
+        self._watchers.append(seen)
+
+    async def durability(self) -> Durability:
+        return Durability(durable=False, statement="not known")
+
+    # -- writing
+
+    async def commit(self, batches: Sequence[Batch]) -> list[Result]:
+        sender = self._ready()
+        encoded = [encoding.encode_batch(batch) for batch in batches]
+        results: list[Result] = [one if isinstance(one, Refused) else LogUnavailable("not sent") for one in encoded]
+        sound = [index for index, one in enumerate(encoded) if not isinstance(one, Refused)]
+        bodies = [one for one in encoded if not isinstance(one, Refused)]
+        under_way: list[tuple[range, asyncio.Future[Outcome]]] = []
+        for group in encoding.groups(bodies, sender.limit):
+            try:
+                body = encoding.join_batches([bodies[index] for index in group])
+                under_way.append((group, await sender.send(encoding.COMMIT, body)))
+            except LogUnavailable as error:
+                for index in group:
+                    results[sound[index]] = error
+                for index in sound[group.stop :]:
+                    results[index] = LogUnavailable(f"not sent, after: {error.message}", remedy="try again")
+                break
+        for group, applied in under_way:
+            try:
+                outcome = await sender.outcome(applied)
+                for index, result in zip(group, outcome.results, strict=True):
+                    results[sound[index]] = result
+            except LogUnavailable as error:
+                for index in group:
+                    results[sound[index]] = error
+        return results
+
+    async def forget_dedupe(self, now: int) -> int:
+        count = await self._do(encoding.FORGET, encoding.encode_time(now))
+        assert isinstance(count, int)
+        return count
+
+    async def restore(self, items: Sequence[Restorable]) -> None:
+        await self._do(encoding.RESTORE, encoding.encode_restorables(items))
+
+    async def _do(self, kind: str, body: bytes) -> object:
+        sender = self._ready()
+        outcome = await sender.outcome(await sender.send(kind, body))
+        if isinstance(outcome.value, MainspringError):
+            raise outcome.value
+        return outcome.value
+
+    def _ready(self) -> Sender:
+        if self._fault is not None:
+            raise LogUnavailable(self._fault.message, remedy=self._fault.remedy) from self._fault
+        if self._sender is None:
+            raise LogUnavailable("the log is not open", remedy="open it first")
+        return self._sender
+
+    # -- applying what comes
+
+    def _heard(self, entry: Entry) -> None:
+        self._waiting.append(entry)
+        if not self._applying:
+            self._apply()
+
+    def _apply(self) -> None:
+        if not self._waiting or self._connection is None:
+            self._applying = False
+            return
+        self._applying = True
+        count = min(len(self._waiting), MOST_AT_ONCE)
+        entries = [self._waiting[index] for index in range(count)]
+        self._replica.writer.apply(entries, tell=bool(self._watchers), done=self._applied_in_thread)
+
+    def _applied_in_thread(self, outcomes: list[Outcome], error: MainspringError | None) -> None:
+        assert self._loop is not None
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._applied, outcomes, error)
+
+    def _applied(self, outcomes: list[Outcome], error: MainspringError | None) -> None:
+        if self._connection is None or self._sender is None or self._follower is None:
+            return
+        for _ in outcomes:
+            self._waiting.popleft()
+        if error is None:
+            self._apply()  # the disk works while the news are told
+        else:
+            _logger.error("the replica cannot be written; trying again: %s", error)
+            assert self._loop is not None
+            self._loop.call_later(STORAGE_PAUSE, self._apply)
+        for outcome in outcomes:
+            for change in outcome.changes:
+                self._tell(change)
+            self._sender.settle(outcome)
+        self._follower.applied()
+        if self._caught_up is not None and not self._caught_up.done() and self._replica.state.applied >= self._goal:
+            self._caught_up.set_result(None)
+
+    def _tell(self, change: Change) -> None:
+        for seen in self._watchers:
+            try:
+                seen(change)
+            except Exception as error:
+                assert self._loop is not None
+                self._loop.call_exception_handler({"message": f"a watcher failed: {seen!r}", "exception": error})
+
+    def _failed(self, error: MainspringError) -> None:
+        """This node cannot go on. Reads are still answered; nothing is written any more."""
+        self._fault = error
+        _logger.error("the log cannot be followed any further: %s", error)
+        if self._sender is not None:
+            self._sender.give_up(InDoubt(error.message, remedy=error.remedy))
+        if self._caught_up is not None and not self._caught_up.done():
+            self._caught_up.set_exception(error)
+
+    # -- reading: the replica's own methods
+
+    async def read(
+        self, topic: str, partition: int, start: int, limit: int, max_bytes: int = 4 << 20
+    ) -> list[StoredEvent]:
+        return await self._replica.read(topic, partition, start, limit, max_bytes)
+
+    async def outline(self, topic: str, partition: int, start: int, limit: int) -> list[Outline]:
+        return await self._replica.outline(topic, partition, start, limit)
+
+    async def topics(self) -> list[str]:
+        return await self._replica.topics()
+
+    async def bounds(self, topic: str) -> list[Bounds]:
+        return await self._replica.bounds(topic)
+
+    async def offset_at(self, topic: str, partition: int, ts: int) -> int:
+        return await self._replica.offset_at(topic, partition, ts)
+
+    async def get(self, space: str, key: str) -> Record | None:
+        return await self._replica.get(space, key)
+
+    def scan(self, space: str, prefix: str = "", after: str = "") -> AsyncIterator[Record]:
+        return self._replica.scan(space, prefix, after)
+
+    async def spaces(self) -> list[str]:
+        return await self._replica.spaces()
+
+    def marks(self) -> AsyncIterator[Mark]:
+        return self._replica.marks()

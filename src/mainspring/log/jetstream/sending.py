@@ -1,0 +1,135 @@
+"""Storing one message for certain, or saying exactly what is known.
+
+A message is sent until the server says that it has it, under one `Nats-Msg-Id`, so that however many of the tries
+arrive, it is stored once. When patience ends there are two cases. If every try was answered with a refusal, or none
+was ever sent, nothing was stored and `LogUnavailable` says so. If a try was left without an answer, it may have been
+stored: `InDoubt`.
+
+One message is under way at a time, so that messages of one writer are stored in the order of their numbers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import nats.errors
+
+from mainspring.log.contract import InDoubt, LogUnavailable
+from mainspring.log.jetstream import encoding
+from mainspring.log.jetstream.address import Address
+from mainspring.log.jetstream.connection import ApiError, Connection, LinkLost
+from mainspring.log.jetstream.encoding import Envelope
+from mainspring.log.jetstream.replica import Outcome
+
+TRY_SECONDS: Final = 3.0  # without an answer for that long, ask again: the leader may have changed
+PAUSE_SECONDS: Final = 0.1
+
+
+class Sender:
+    """Writes to the stream under one name, and knows who waits for which message to be applied here."""
+
+    def __init__(self, connection: Connection, address: Address, writer: str) -> None:
+        self._connection = connection
+        self._address = address
+        self.writer = writer
+        self._number = 0
+        self._one_at_a_time = asyncio.Lock()
+        self._applied: dict[int, asyncio.Future[Outcome]] = {}
+        self._max_payload = 0
+
+    @property
+    def limit(self) -> int:
+        """The most bytes a body may have in one message."""
+        link = self._connection.link
+        if link is not None:
+            self._max_payload = link.client.max_payload
+        return max(1, self._max_payload - encoding.ENVELOPE_BYTES)
+
+    async def send(self, kind: str, body: bytes) -> asyncio.Future[Outcome]:
+        """Returns when the server has it, with what will hold the outcome once it is applied here."""
+        async with self._one_at_a_time:
+            self._number += 1
+            number = self._number
+            applied: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+            self._applied[number] = applied
+            try:
+                parts = list(encoding.pieces(body, self.limit))
+                for part, piece in enumerate(parts):
+                    envelope = Envelope(self.writer, number, kind, piece, part, len(parts))
+                    await self._store(f"{self.writer}.{number}.{part}", encoding.seal(envelope))
+            except BaseException:
+                self.forget(number)
+                raise
+            return applied
+
+    async def outcome(self, applied: asyncio.Future[Outcome]) -> Outcome:
+        """Wait until the message is applied here. Raises `InDoubt` when that takes too long."""
+        try:
+            async with asyncio.timeout(self._address.patience):
+                outcome = await asyncio.shield(applied)
+        except TimeoutError:
+            raise InDoubt(
+                "the server has stored the batch, but this node could not yet apply it",
+                remedy="what came of it will be known when the node has caught up with the log",
+            ) from None
+        if outcome.passed_over:
+            raise LogUnavailable("the batch came too late and was not stored", remedy="try again")
+        return outcome
+
+    def settle(self, outcome: Outcome) -> None:
+        """A message was applied; if it was ours, whoever waits for it is told."""
+        envelope = outcome.entry.envelope
+        if envelope is None or envelope.writer != self.writer or envelope.part < envelope.parts - 1:
+            return
+        applied = self._applied.pop(envelope.number, None)
+        if applied is not None and not applied.done():
+            applied.set_result(outcome)
+
+    def forget(self, number: int) -> None:
+        applied = self._applied.pop(number, None)
+        if applied is not None:
+            applied.cancel()
+
+    def give_up(self, error: LogUnavailable) -> None:
+        """Nothing more will be applied: whoever waits is told."""
+        waiting, self._applied = self._applied, {}
+        for applied in waiting.values():
+            if not applied.done():
+                applied.set_exception(error)
+                applied.exception()  # it may be that nobody asks any more
+
+    async def _store(self, message_id: str, payload: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._address.patience
+        headers = {"Nats-Msg-Id": message_id, "Nats-Expected-Stream": self._address.stream}
+        in_doubt = False
+        trouble = self._connection.trouble
+        while (left := deadline - loop.time()) > 0:
+            try:
+                async with asyncio.timeout(left):
+                    link = await self._connection.linked()
+            except TimeoutError:
+                trouble = self._connection.trouble
+                break
+            try:
+                await link.ask(self._address.subject, payload, headers=headers, seconds=min(left, TRY_SECONDS))
+                return
+            except ApiError as error:
+                trouble = str(error)
+            except nats.errors.MaxPayloadError:
+                trouble = f"the message is bigger than the server's max_payload of {link.client.max_payload} bytes"
+            except LinkLost:
+                in_doubt, trouble = True, "the connection broke before the answer came"
+            except TimeoutError:
+                in_doubt, trouble = True, "the server did not answer in time"
+            await asyncio.sleep(min(PAUSE_SECONDS, max(0.0, deadline - loop.time())))
+        if in_doubt:
+            raise InDoubt(
+                f"the NATS server may have stored the batch, but did not say so: {trouble}",
+                remedy="try again so that a second storing is harmless: with a dedupe, or an expected version",
+            )
+        raise LogUnavailable(
+            f"the NATS server took nothing for {self._address.patience:g} s: {trouble}",
+            remedy="try again; the node connects again by itself",
+        )
