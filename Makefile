@@ -4,6 +4,7 @@
 #   make test    run the tests
 #   make check   linters, types, import direction
 #   make bench   measure, one JSON object per part
+#   make chaos   break servers and nodes for an hour, and check what they promised
 #   make clean   remove what these commands made (./data stays)
 
 PYTHON ?= python3
@@ -14,10 +15,10 @@ DEV := $(VENV)/.installed-dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 PYTEST_ARGS ?= -n 2 --dist loadgroup
 
-.PHONY: serve test check format bench bench-long crash clean help
+.PHONY: serve test check format bench bench-long crash chaos clean help
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -8
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -9
 
 serve: $(RUNTIME)
 	@exec $(BIN)/mainspring serve $(ARGS)
@@ -44,6 +45,10 @@ bench-long: $(DEV)
 # A thousand rounds of kill -9 under load; the tests run fifty.
 crash: $(DEV)
 	MAINSPRING_TEST_CRASH_ROUNDS=1000 $(BIN)/python -m pytest tests -k "kill" --timeout 3600 $(ARGS)
+
+# Rounds of faults on real servers: an hour on each engine unless CHAOS_SECONDS and CHAOS_ROUNDS say otherwise.
+chaos: $(DEV)
+	CHAOS_SECONDS=$${CHAOS_SECONDS:-300} CHAOS_ROUNDS=$${CHAOS_ROUNDS:-12} $(BIN)/python -m pytest tests/chaos -s $(ARGS)
 
 clean:
 	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist

@@ -1,0 +1,48 @@
+"""Three nodes on one server that speaks MongoDB's protocol, while nodes, their networks and the server fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from chaos.arena import Arena
+from chaos.rounds import SECONDS, SEEDS, judge
+from servers.mongo_server import MongoServer, own_server
+
+
+class MongoServers:
+    """One server: it can be killed and paused, and every node has its own network to it."""
+
+    def __init__(self, server: MongoServer) -> None:
+        self._server = server
+        self.places = [("127.0.0.1", server.port)]
+
+    def url(self, places: Sequence[tuple[str, int]]) -> str:
+        ((host, port),) = places
+        return f"mongodb://{host}:{port}/chaos?directConnection=true"
+
+    def kill(self, number: int) -> None:
+        self._server.kill()
+
+    def restart(self, number: int) -> None:
+        self._server.start()
+
+    def pause(self, number: int) -> None:
+        self._server.pause()
+
+    def resume(self, number: int) -> None:
+        self._server.resume()
+
+
+@pytest.fixture
+def servers() -> Iterator[MongoServers]:
+    with own_server() as server:
+        yield MongoServers(server)
+
+
+@pytest.mark.timeout(SECONDS + 300)
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_faults_break_no_promise(servers: MongoServers, tmp_path: Path, seed: int) -> None:
+    await judge(Arena(tmp_path, servers, seed=seed), SECONDS)

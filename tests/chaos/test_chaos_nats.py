@@ -1,0 +1,54 @@
+"""Three NATS servers, three nodes, and whatever can go wrong with them (`make chaos`: for longer)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from chaos.arena import Arena
+from chaos.rounds import SECONDS, SEEDS, judge
+from servers.nats_server import NatsCluster
+
+
+class NatsServers:
+    """The cluster as an arena sees it. Servers do not tell nodes of each other: every way leads over a proxy."""
+
+    def __init__(self, folder: Path) -> None:
+        self._cluster = NatsCluster(folder)
+        for server in self._cluster.servers:
+            server.cluster = server.cluster.replace("{", "{ no_advertise: true,", 1)
+        self._cluster.start()
+        self.places = [("127.0.0.1", server.port) for server in self._cluster.servers]
+
+    def url(self, places: Sequence[tuple[str, int]]) -> str:
+        return f"nats://{','.join(f'{host}:{port}' for host, port in places)}/chaos?replicas=3"
+
+    def kill(self, number: int) -> None:
+        self._cluster.servers[number].kill()
+
+    def restart(self, number: int) -> None:
+        self._cluster.servers[number].launch()
+
+    def pause(self, number: int) -> None:
+        self._cluster.servers[number].freeze()
+
+    def resume(self, number: int) -> None:
+        self._cluster.servers[number].thaw()
+
+    def end(self) -> None:
+        self._cluster.kill()
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[NatsServers]:
+    servers = NatsServers(tmp_path / "nats")
+    yield servers
+    servers.end()
+
+
+@pytest.mark.timeout(SECONDS + 300)
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_faults_break_no_promise(servers: NatsServers, tmp_path: Path, seed: int) -> None:
+    await judge(Arena(tmp_path, servers, seed=seed), SECONDS)
