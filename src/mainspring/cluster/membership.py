@@ -28,6 +28,7 @@ from mainspring.cluster.errors import NameTaken
 from mainspring.cluster.pausing import pause
 from mainspring.cluster.peers import Peer, Peers
 from mainspring.cluster.records import (
+    EVERYTHING,
     LEASES,
     NO_VERSION,
     NODES,
@@ -36,6 +37,7 @@ from mainspring.cluster.records import (
     decode_lease,
     decode_pulse,
     encode,
+    inbox,
     lease_key,
 )
 from mainspring.cluster.roles import Roles, SharedRole
@@ -120,6 +122,10 @@ class Membership:
     def guard(self, batch: Batch) -> None:
         batch.guard(LEASES, lease_key(self.node), self._epoch)
 
+    def guard_of(self, batch: Batch, node: str, epoch: int) -> None:
+        """The batch is refused unless that node still has that epoch."""
+        batch.guard(LEASES, lease_key(node), epoch)
+
     def alive(self, epoch: int) -> bool:
         return self._peers.alive(epoch)
 
@@ -183,6 +189,7 @@ class Membership:
         if peer is not None and peer.pulse_version != ABSENT:
             batch.delete(NODES, self.node)
         batch.delete(LEASES, lease_key(self.node), expect=self._epoch)
+        batch.remove(inbox(self.node), 0, below=EVERYTHING)
         try:
             await self.log.commit(batch)
         except Refused:
@@ -235,6 +242,7 @@ class Membership:
         if former is not None:
             batch.guard(NODES, self.node, former.pulse_version)
             batch.delete(LEASES, lease_key(self.node), expect=former.epoch)
+            batch.remove(inbox(self.node), 0, below=EVERYTHING)
         lease = Lease(self.node, instance, self.lease_ms, self._home)
         batch.put(LEASES, lease_key(self.node), encode(lease), expect=ABSENT)
         try:
@@ -303,6 +311,8 @@ class Membership:
                 logger.info("node %s is in touch with the log again", self.node)
                 self._peers.count_again(self._clock.now_ms())
             self._confirmed_ms = self._sent_ms
+            if self._next_beat_ms == 0 and self.joined and not self._leaving:
+                self._beat()  # something changed while this one was on its way
         else:
             self._next_beat_ms = 0  # with the next look; a refusal means that news of a lost lease are on their way
 
@@ -314,6 +324,7 @@ class Membership:
         else:
             batch.delete(NODES, peer.name, expect=peer.pulse_version)
         batch.delete(LEASES, lease_key(peer.name), expect=peer.epoch)
+        batch.remove(inbox(peer.name), 0, below=EVERYTHING)
         try:
             self.log.submit(batch, lambda _: None)  # refused: it lives, or somebody was faster; the news will say
         except MainspringError as error:

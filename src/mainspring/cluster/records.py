@@ -19,6 +19,7 @@ import msgspec
 LEASES: Final = "leases"
 NODES: Final = "nodes"
 FORMAT: Final = 1  # of the records that nodes share; a pulse tells it to the others
+EVERYTHING: Final = (1 << 53) - 1  # an offset above all others
 NO_VERSION: Final = (1 << 53) - 1  # that no record ever has: a guard on it never holds
 
 
@@ -28,6 +29,11 @@ def lease_key(node: str) -> str:
 
 def role_key(role: str) -> str:
     return f"role/{role}"
+
+
+def inbox(node: str) -> str:
+    """The topic of what other nodes ask of this one. The bus knows no name with `|`, so no client gets at it."""
+    return f"system.node|{node}"
 
 
 class Lease(msgspec.Struct, frozen=True):

@@ -1,12 +1,17 @@
 """The durable lane: commands that survive the node.
 
 A command of a durable capability is written to the log before its actor can see it, and its outcome before anybody is
-told. Whatever a crash leaves without an outcome is dispatched again at the next start, once, in the order of
-acceptance and with its own id. Here an id is global and lasting: the same command sent again, on whatever connection,
-is not run again; it gets the outcome of the first.
+told. Whatever a crash leaves without an outcome is dispatched again, once, in the order of acceptance and with its own
+id: at the node's next start, or, where several nodes share the log, by a living one as soon as the lease of the node
+that had it is gone. Here an id is global and lasting: the same command sent again, on whatever connection of whatever
+node, is not run again; it gets the outcome of the first.
 
 What its handler publishes is part of the outcome: the events and the outcome are one batch, so that after a crash both
 are there or neither, and the command runs again. A handler that fails or refuses has published nothing.
+
+On a shared log the record of a command says which epoch has it. Whoever takes it over writes the record first, and an
+outcome is only stored over the record that its node wrote: a node that was stopped for too long may finish its handler,
+but what comes of it is not stored, and whoever waits there gets the outcome that was.
 
 A timeout or a shutdown tells the one who asked that the wait is over. It is not an outcome: the command goes on, or
 goes on after the restart, and `Syscall.Outcome` has the answer then.
@@ -22,11 +27,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from mainspring.cluster import Alone, Cluster
 from mainspring.errors import MainspringError
 from mainspring.kernel import faults
+from mainspring.kernel.durable_record import SPACE, StoredCommand, decode_command, encode_command
+from mainspring.kernel.durable_recovery import Recovery
 from mainspring.kernel.faults import ErrorData
 from mainspring.kernel.pending import Mail, same_content
-from mainspring.log import ABSENT, Append, Batch, Log, Operation, Receipt, Refused
+from mainspring.log import ABSENT, ANY_VERSION, Append, Batch, Change, InDoubt, Log, Operation, Receipt, Refused
 from mainspring.message import Message, validation_text
 
 if TYPE_CHECKING:
@@ -34,9 +42,7 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("mainspring.kernel")
 
-SPACE: Final = "commands"
 OUTCOME_TTL_MS: Final = 7 * 86_400_000  # a week: a client that comes back after a long weekend still finds its answer
-_SWEEP_MS: Final = 3_600_000
 _RETRY_MS: Final = 1_000
 _TAKEN: Final = "this id belongs to another durable command"
 _OWN_ID: Final = "give every command its own id"
@@ -46,39 +52,31 @@ Prepared = tuple[list[Operation], Callable[[Receipt], None]]
 """An event to be stored with an outcome: its operations, and whom to tell with what its appends got."""
 
 
-class StoredCommand(msgspec.Struct):
-    """One accepted command as the log keeps it."""
-
-    sequence: int
-    capability: str
-    message: Message
-    outcome: Message | None = None
-    until_ms: int = 0  # epoch; when the outcome may be forgotten
-
-
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(StoredCommand).decode
-
-
 class _Entry:
-    __slots__ = ("accepted", "mails", "prepared", "published", "stored", "told")
+    __slots__ = ("accepted", "mails", "prepared", "published", "stored", "told", "version")
 
     def __init__(self, mail: Mail, stored: StoredCommand) -> None:
         self.accepted = False  # until the log has it
         self.told = False
         self.mails = [mail]  # the first one is dispatched; later ones only wait for its outcome
         self.stored = stored
+        self.version = ABSENT  # of its record as this node wrote it
         self.prepared: list[Prepared] = []
         self.published = 0
 
 
 class DurableLane:
-    def __init__(self, log: Log, exchange: Exchange, outcome_ttl_ms: int = OUTCOME_TTL_MS) -> None:
+    def __init__(
+        self, log: Log, exchange: Exchange, outcome_ttl_ms: int = OUTCOME_TTL_MS, cluster: Cluster | None = None
+    ) -> None:
         self._log = log
         self._exchange = exchange
         self._ttl_ms = outcome_ttl_ms
+        self._cluster: Cluster = cluster or Alone()
         self._open: dict[str, _Entry] = {}
-        self._sequence = 0
+        self._elsewhere: dict[str, list[Mail]] = {}  # who waits here for the outcome of a command another node has
+        self.sequence = 0
+        self._recovery = Recovery(self, log, exchange, self._cluster)
         self._tasks: set[asyncio.Task[None]] = set()
 
     # --- accepting -----------------------------------------------------------------------------------------------
@@ -95,31 +93,41 @@ class DurableLane:
             else:
                 exchange.refuse(message, mail.origin, faults.DUPLICATE_ID, 409, _TAKEN, _OWN_ID)
             return
-        self._sequence += 1
-        entry = _Entry(mail, StoredCommand(self._sequence, mail.slot.id, message))
+        self.sequence += 1
+        entry = _Entry(mail, StoredCommand(self.sequence, mail.slot.id, message, epoch=self._cluster.epoch))
         self._open[message.metadata.id] = entry
         mail.stored, mail.unrecorded = False, True
         exchange.open_request(mail)
         mail.slot.accept(mail)
+        self._store(entry)
+
+    def _store(self, entry: _Entry) -> None:
         batch = Batch()
-        batch.put(SPACE, message.metadata.id, _encode(entry.stored), expect=ABSENT)
+        self._cluster.guard(batch)
+        batch.put(SPACE, entry.stored.message.metadata.id, encode_command(entry.stored), expect=ABSENT)
         self._submit(batch, self._turn_stored, entry)
 
     def _turn_stored(self, item: tuple[_Entry, Any]) -> None:
         entry, result = item
-        mail = entry.mails[0]
         if isinstance(result, Receipt):
-            entry.accepted = True
-            mail.stored = True
-            mail.slot.release()
-            return
+            self._accept(entry, result.versions[0])
+        elif isinstance(result, Refused | InDoubt):
+            self._spawn(self._repeat(entry, result))
+        else:
+            self._drop(entry)
+            self._not_stored(entry)
+
+    def _accept(self, entry: _Entry, version: int) -> None:
+        mail = entry.mails[0]
+        entry.accepted, entry.version = True, version
+        mail.stored = True
+        mail.slot.release()
+
+    def _drop(self, entry: _Entry) -> None:
+        mail = entry.mails[0]
         mail.slot.drop(mail)
         mail.unrecorded = False
         del self._open[mail.message.metadata.id]
-        if isinstance(result, Refused):
-            self._spawn(self._repeat(entry))
-            return
-        self._not_stored(entry)
 
     def _not_stored(self, entry: _Entry) -> None:
         data = ErrorData(
@@ -131,20 +139,38 @@ class DurableLane:
         for mail in entry.mails:
             self._exchange.conclude(mail, self._exchange.error(mail.message, faults.NOT_STORED, data))
 
-    async def _repeat(self, entry: _Entry) -> None:
-        """The log knows this id: give its outcome again, or say that the id is taken."""
-        message = entry.stored.message
+    async def _repeat(self, entry: _Entry, result: Refused | InDoubt) -> None:
+        """The log knows this id, or may: go on, give its outcome again, wait for it, or say that the id is taken."""
+        id = entry.stored.message.metadata.id
         try:
-            record = await self._log.get(SPACE, message.metadata.id)
+            record = await self._log.get(SPACE, id)
         except MainspringError:
+            record = None
+        stored = None if record is None else decode_command(record.value)
+        if record is not None and stored is not None and self._wrote(entry, stored):
+            self._accept(entry, record.version)
+            return
+        if isinstance(result, InDoubt):
+            self._exchange.loop.schedule(_RETRY_MS, self._store, entry, ref=False)
+            return
+        self._drop(entry)
+        if stored is None:  # the lease was refused, or nothing can be read: the command is not there
             self._not_stored(entry)
             return
-        stored = _decode(record.value) if record is not None else None
         for mail in entry.mails:
-            if stored is not None and stored.outcome is not None and same_content(stored.message, mail.message):
+            if not same_content(stored.message, mail.message):
+                self._exchange.conclude(mail, self._taken(mail))
+            elif stored.outcome is not None:
                 self._answer(mail, stored.outcome)
+            elif self._log.shared:
+                self._wait_elsewhere(id, [mail])
             else:
                 self._exchange.conclude(mail, self._taken(mail))
+
+    def _wrote(self, entry: _Entry, stored: StoredCommand) -> bool:
+        """Whether the record is this entry's own, whose answer got lost."""
+        own = entry.stored
+        return self._log.shared and (stored.epoch, stored.sequence) == (own.epoch, own.sequence)
 
     def _taken(self, mail: Mail) -> Message:
         data = ErrorData(409, _TAKEN, remedy=_OWN_ID, requestType=mail.message.type)
@@ -187,19 +213,53 @@ class DurableLane:
 
     def _write_outcome(self, entry: _Entry) -> None:
         batch = Batch()
-        batch.put(SPACE, entry.stored.message.metadata.id, _encode(entry.stored))
+        self._cluster.guard(batch)
+        expect = entry.version if self._log.shared else ANY_VERSION
+        batch.put(SPACE, entry.stored.message.metadata.id, encode_command(entry.stored), expect=expect)
         for operations, _ in entry.prepared:
             batch.operations.extend(operations)
         self._submit(batch, self._turn_recorded, entry)
 
     def _turn_recorded(self, item: tuple[_Entry, Any]) -> None:
         entry, result = item
+        if isinstance(result, Receipt):
+            self._tell(entry)
+            del self._open[entry.stored.message.metadata.id]
+        elif self._log.shared:
+            self._spawn(self._look_after(entry))
+        else:
+            # The work is done; without its outcome in the log it would be done again after a crash. Keep trying. What
+            # it published is told only once it is stored.
+            if not entry.prepared:
+                self._tell(entry)
+            self._write_later(entry)
+
+    def _write_later(self, entry: _Entry) -> None:
+        logger.warning("the outcome of a durable command could not be stored; trying again")
+        self._exchange.loop.schedule(_RETRY_MS, self._write_outcome, entry, ref=False)
+
+    async def _look_after(self, entry: _Entry) -> None:
+        """An outcome was refused, or is in doubt: see what the log has."""
+        id, own = entry.stored.message.metadata.id, entry.stored.outcome
+        assert own is not None
+        try:
+            record = await self._log.get(SPACE, id)
+        except MainspringError:
+            record = None
+        stored = None if record is None else decode_command(record.value)
+        if record is None or stored is None or record.version == entry.version:
+            self._write_later(entry)  # the log was away, or the lease was: the command is still this node's
+        elif stored.outcome is not None and stored.outcome.metadata.id == own.metadata.id:
+            self._tell(entry)
+            del self._open[id]
+        else:
+            logger.warning("a durable command was taken over; what came of it here is not stored")
+            del self._open[id]
+            self._wait_elsewhere(id, entry.mails)
+
+    def _tell(self, entry: _Entry) -> None:
         outcome = entry.stored.outcome
         assert outcome is not None
-        if entry.prepared and not isinstance(result, Receipt):
-            logger.warning("the outcome of a durable command and its events could not be stored; trying again")
-            self._exchange.loop.schedule(_RETRY_MS, self._write_outcome, entry, ref=False)
-            return
         waiting, entry.mails = entry.mails, []
         for mail in waiting:
             if entry.told:
@@ -207,12 +267,23 @@ class DurableLane:
             else:
                 entry.told = True
                 self._exchange.conclude(mail, outcome)
-        if isinstance(result, Receipt):
-            del self._open[entry.stored.message.metadata.id]
+
+    def _wait_elsewhere(self, id: str, mails: list[Mail]) -> None:
+        self._elsewhere.setdefault(id, []).extend(mails)
+        self._spawn(self._look_elsewhere(id))
+
+    async def _look_elsewhere(self, id: str) -> None:
+        """The outcome may have come before anybody waited for it; from now on the news tell."""
+        try:
+            outcome = await self.outcome(id)
+        except (KeyError, MainspringError):
             return
-        # The work is done and told; without its outcome in the log it would be done again after a crash. Keep trying.
-        logger.warning("the outcome of a durable command could not be stored; trying again")
-        self._exchange.loop.schedule(_RETRY_MS, self._write_outcome, entry, ref=False)
+        if outcome is not None:
+            self._outcome_elsewhere(id, outcome)
+
+    def _outcome_elsewhere(self, id: str, outcome: Message) -> None:
+        for mail in self._elsewhere.pop(id, ()):
+            self._answer(mail, outcome)
 
     def _answer(self, mail: Mail, outcome: Message) -> None:
         exchange, cause = self._exchange, mail.message
@@ -220,33 +291,32 @@ class DurableLane:
 
     # --- recovering ----------------------------------------------------------------------------------------------
 
-    async def recover(self) -> int:
-        """Dispatch again what has no outcome; how many. Called once, before anybody can send."""
-        waiting: list[StoredCommand] = []
-        now = self._exchange.clock.wall_ms()
-        expired = Batch()
-        async for record in self._log.scan(SPACE):
-            stored = _decode(record.value)
-            self._sequence = max(self._sequence, stored.sequence)
-            if stored.outcome is None:
-                waiting.append(stored)
-            elif stored.until_ms <= now:
-                expired.delete(SPACE, record.key)
-        if expired.operations:
-            await self._log.commit(expired)
-        waiting.sort(key=lambda stored: stored.sequence)
-        for stored in waiting:
-            self._dispatch_again(stored)
-        self._exchange.loop.schedule(_SWEEP_MS, self._turn_sweep, None, ref=False)
-        return len(waiting)
+    async def recover(self) -> None:
+        """Dispatch again what has no outcome and no living node. Called once, before anybody can send."""
+        self._log.watch(self._heard)
+        await self._recovery.start()
 
-    def _dispatch_again(self, stored: StoredCommand) -> None:
-        exchange, message = self._exchange, stored.message
-        route = exchange.router.commands.get(message.type)
-        if route is None or not route[1].durable:
-            logger.warning("a stored command of type %s has no durable handler now; it stays in the log", message.type)
+    def keep(self, id: str, epoch: int, version: int) -> bool:
+        """A command is this node's under that epoch and version. False: it is not being handled here."""
+        entry = self._open.get(id)
+        if entry is None:
+            return False
+        entry.stored.epoch, entry.version = epoch, version
+        return True
+
+    def _heard(self, change: Change) -> None:
+        if not self._elsewhere:
             return
-        contract, slot = route
+        for record in change.records:
+            if record.space == SPACE and record.key in self._elsewhere and record.version != ABSENT:
+                outcome = decode_command(record.value).outcome
+                if outcome is not None:
+                    self._outcome_elsewhere(record.key, outcome)
+
+    def dispatch_again(self, stored: StoredCommand, version: int) -> None:
+        """Run a stored command that has no outcome and is this node's own."""
+        exchange, message = self._exchange, stored.message
+        contract, slot = exchange.router.commands[message.type]
         value: Any = None
         wrong = ""
         try:
@@ -256,7 +326,8 @@ class DurableLane:
         mail = Mail(message, contract, slot, value, exchange.nobody)
         mail.unrecorded = True
         self._open[message.metadata.id] = entry = _Entry(mail, stored)
-        entry.accepted = True
+        entry.accepted, entry.version = True, version
+        entry.mails += self._elsewhere.pop(message.metadata.id, [])
         exchange.witness(message)
         exchange.open_request(mail)
         if wrong:
@@ -273,23 +344,7 @@ class DurableLane:
         record = await self._log.get(SPACE, id)
         if record is None:
             raise KeyError(id)
-        return _decode(record.value).outcome
-
-    def _turn_sweep(self, _: Any) -> None:
-        self._spawn(self._sweep())
-
-    async def _sweep(self) -> None:
-        now = self._exchange.clock.wall_ms()
-        batch = Batch()
-        async for record in self._log.scan(SPACE):
-            stored = _decode(record.value)
-            if stored.outcome is not None and stored.until_ms <= now:
-                batch.delete(SPACE, record.key)
-        try:
-            await self._log.commit(batch)
-        except MainspringError as error:
-            logger.warning("old outcomes could not be removed: %s", error)
-        self._exchange.loop.schedule(_SWEEP_MS, self._turn_sweep, None, ref=False)
+        return decode_command(record.value).outcome
 
     # --- the log -------------------------------------------------------------------------------------------------
 
@@ -313,6 +368,7 @@ class DurableLane:
 
     async def close(self) -> None:
         """End the lane's own reading; what was submitted to the log is the log's to finish."""
+        await self._recovery.stop()
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -27,6 +27,7 @@ from mainspring.message import Ids, Message, Metadata, encode_data, validation_t
 
 if TYPE_CHECKING:
     from mainspring.kernel.durable import DurableLane
+    from mainspring.kernel.remote import Remote
     from mainspring.kernel.supervisor import Slot
     from mainspring.loop import Clock, Loop
 
@@ -55,6 +56,7 @@ class Exchange:
         self.lineage: deque[tuple[str, str, Metadata]] = deque(maxlen=WITNESSED)
         self.faults_lately: deque[Message] = deque(maxlen=FAULTS)
         self.durable: DurableLane | None = None
+        self.remote: Remote | None = None  # where there are other nodes
         self.pending: set[Mail] = set()
         self.open_events: int = 0
         self.closing = False
@@ -126,6 +128,8 @@ class Exchange:
             return
         route = (self.router.commands if message.kind == "command" else self.router.queries).get(message.type)
         if route is None:
+            if self.remote is not None and not self.closing and self.remote.forward(message, origin):
+                return
             remedy = "Syscall.Describe lists what this node handles"
             text = f"no handler for this {message.kind}"
             self.refuse(message, origin, faults.ROUTING_ERROR, 404, text, remedy)

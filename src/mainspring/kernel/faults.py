@@ -23,6 +23,7 @@ TOO_LARGE: Final = "Sys.TooLarge"
 UNHEALTHY: Final = "Sys.Unhealthy"
 SHUTTING_DOWN: Final = "Sys.ShuttingDown"
 NOT_STORED: Final = "Sys.NotStored"
+UNREACHABLE: Final = "Sys.Unreachable"  # the node that handles it is gone, or could not be asked
 
 
 class ErrorData(msgspec.Struct, frozen=True, omit_defaults=True):

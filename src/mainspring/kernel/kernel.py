@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mainspring import tracing
+from mainspring.cluster import Alone, Cluster, Membership
 from mainspring.errors import BootError
 from mainspring.kernel import faults
 from mainspring.kernel.blob import BlobKeeper
@@ -31,6 +32,7 @@ from mainspring.kernel.exchange import Exchange, Observer
 from mainspring.kernel.faults import CapabilityError, ErrorData, NotConfigured, said
 from mainspring.kernel.lineage import Node, causation_tree
 from mainspring.kernel.pending import Asker, Caller, Mail, Origin
+from mainspring.kernel.remote import Remote
 from mainspring.kernel.slots import slot_for
 from mainspring.kernel.supervisor import Slot
 from mainspring.kernel.timers import Timers
@@ -70,12 +72,14 @@ class Kernel:
         preparer: Preparer | None = None,
         on_shutdown: Callable[[], Any] | None = None,
         outcome_ttl_ms: int = OUTCOME_TTL_MS,
+        cluster: Cluster | None = None,
     ) -> None:
         self._own_loop = loop is None
         self.loop: Loop = loop if loop is not None else Loop(clock or MonotonicClock())
         self.clock: Clock = clock if clock is not None else self.loop.clock
         self.ids: Ids = ids if ids is not None else counted_ids()
         self.log = log
+        self.cluster: Cluster = cluster or Alone()
         self.publisher = publisher
         self.preparer = preparer
         self.trace_more: Callable[[str, list[Node]], Awaitable[list[Node]]] | None = None
@@ -152,8 +156,8 @@ class Kernel:
             slot = slot_for(plan, self, self.restart)
             self._slots.append(slot)
             self.exchange.router.add(slot)
-        if self.log is not None and any(plan.capability.durable for plan in self._plans):
-            self.exchange.durable = DurableLane(self.log, self.exchange, self._outcome_ttl_ms)
+        if self.log is not None and (self.log.shared or any(plan.capability.durable for plan in self._plans)):
+            self.exchange.durable = DurableLane(self.log, self.exchange, self._outcome_ttl_ms, self.cluster)
 
     def spawn(self) -> None:
         """Phase SPAWN: make the actors. One that cannot be made ends those already there."""
@@ -182,6 +186,9 @@ class Kernel:
         self.blobs.start()
         if self.exchange.durable is not None:
             await self.exchange.durable.recover()
+        if self.log is not None and isinstance(self.cluster, Membership):
+            self.exchange.remote = Remote(self.log, self.exchange, self.cluster)
+            self.exchange.remote.start()
 
     def enter_phase(self, name: str) -> None:
         """Note that a boot phase has begun; phases only come in their order."""
@@ -273,6 +280,8 @@ class Kernel:
         self.exchange.streams.clear()
         self._terminate_all()
         self.blobs.stop()
+        if self.exchange.remote is not None:
+            await self.exchange.remote.stop()
         if self.exchange.durable is not None:
             await self.exchange.durable.close()
         for slot in self._slots:

@@ -1,0 +1,29 @@
+"""A durable command as the log keeps it, from its acceptance until its outcome may be forgotten.
+
+Nodes of different versions read each other's: members are only added, with defaults, and unknown ones are passed over.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from mainspring.message import Message
+
+SPACE: Final = "commands"
+
+
+class StoredCommand(msgspec.Struct):
+    """One accepted command. Its key is its id."""
+
+    sequence: int  # in the order of acceptance, of one node
+    capability: str
+    message: Message
+    outcome: Message | None = None
+    until_ms: int = 0  # epoch; when the outcome may be forgotten
+    epoch: int = 0  # of the node that has it; 0 where there is only one
+
+
+encode_command = msgspec.json.Encoder().encode
+decode_command = msgspec.json.Decoder(StoredCommand).decode

@@ -1,0 +1,325 @@
+"""Requests to other nodes: the rest of the cluster as one more place that answers.
+
+A command or a query that nobody handles here, but somebody does elsewhere, is appended to the other node's **inbox**: a
+topic of the log that no client can name. Its answer comes to this node's inbox, and concludes the request as if an
+actor of this node had given it. What was read is removed, so an inbox is as long as what is on its way.
+
+The request carries a guard on the lease of the node that it is meant for, and the answer one on the lease of the node
+that asked: nothing is left in the inbox of a node that is gone. If the other node loses its lease before it answers,
+whoever asked is told; whether a command was carried out nobody knows then, unless it was a durable one, which another
+node takes over and whose outcome can be asked for. The time for an answer is counted here, as for any request. A wait
+that was given up does not take the request back; that, too, is as it is on one node.
+
+A request is passed on once: the node that got it answers it or says that it cannot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+
+from mainspring.cluster import Membership, NodeView
+from mainspring.cluster.pausing import pause
+from mainspring.cluster.records import FORMAT, inbox
+from mainspring.errors import MainspringError
+from mainspring.kernel import faults
+from mainspring.kernel.capability import Contract
+from mainspring.kernel.faults import ErrorData
+from mainspring.kernel.pending import Asker, Mail, Origin
+from mainspring.kernel.schema import Shape
+from mainspring.log import Append, Batch, Change, DamagedEvent, InDoubt, Log, Receipt, Refused, Remove
+from mainspring.message import Message, Metadata, encode_data
+
+if TYPE_CHECKING:
+    from mainspring.kernel.exchange import Exchange
+    from mainspring.kernel.supervisor import Slot
+
+logger = logging.getLogger("mainspring.kernel")
+
+PAGE: Final = 256
+_RETRY_MS: Final = 500
+_TRIES: Final = 3  # nodes that turn out to be gone before a request gives up
+_WORTH_SWEEPING: Final = 1_024
+
+
+class Letter(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What lies in an inbox: a request (with who asks), or the answer to one. `call` connects the two."""
+
+    call: str
+    message: Message
+    node: str = ""  # who asks; empty: this is an answer
+    epoch: int = 0
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Letter).decode
+
+
+class Elsewhere:
+    """The place of an actor that is on another node."""
+
+    durable = False
+    unhealthy = False
+
+    def __init__(self, node: str) -> None:
+        self.id = f"node {node}"
+
+
+class AskingNode:
+    """The origin of a request that came from another node: its answer goes to that node's inbox."""
+
+    external = True
+
+    def __init__(self, remote: Remote, letter: Letter) -> None:
+        self.open: dict[str, Mail] = {}
+        self._remote = remote
+        self._letter = letter
+
+    def deliver(self, message: Message) -> bool:
+        self._remote.answer(self._letter, message)
+        return True
+
+    def settled(self) -> None:
+        return
+
+
+class _Call(msgspec.Struct, eq=False):
+    mail: Mail
+    node: NodeView
+    tries: int = 1
+
+
+class Remote:
+    """Sends requests to other nodes and takes theirs. Use it between the kernel's start and its stop."""
+
+    def __init__(self, log: Log, exchange: Exchange, cluster: Membership) -> None:
+        self._log = log
+        self._exchange = exchange
+        self._cluster = cluster
+        self._calls: dict[str, _Call] = {}
+        self._sweep_at = _WORTH_SWEEPING
+        self._contracts: dict[tuple[str, str], Contract] = {}
+        self._turn = 0
+        self._next = 1
+        self._arrived = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Take requests of other nodes from now on, and those that came earlier."""
+        self._cluster.on_death(self._node_gone)
+        self._cluster.on_fenced(self._fenced)
+        self._log.watch(self._heard)
+        self._arrived.set()
+        self._task = asyncio.get_running_loop().create_task(self._read_inbox())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    # --- who serves what -----------------------------------------------------------------------------------------
+
+    def others(self) -> list[NodeView]:
+        """The other nodes that understand what this one says."""
+        return [node for node in self._cluster.nodes() if not node.here and node.format <= FORMAT]
+
+    def served(self) -> dict[str, list[str]]:
+        """`kind:Type` of everything other nodes handle, with the names of those nodes."""
+        found: dict[str, list[str]] = {}
+        for node in self.others():
+            for handled in node.serves:
+                found.setdefault(handled, []).append(node.name)
+        return found
+
+    def _choose(self, kind: str, type: str, but: int = 0) -> NodeView | None:
+        """Those that were heard lately take turns; the silent ones are asked when there is no other."""
+        wanted = f"{kind}:{type}"
+        able = [node for node in self.others() if wanted in node.serves and node.epoch != but]
+        lively = [node for node in able if node.silent_ms < self._cluster.lease_ms // 2] or able
+        if not lively:
+            return None
+        self._turn += 1
+        return lively[self._turn % len(lively)]
+
+    # --- asking --------------------------------------------------------------------------------------------------
+
+    def forward(self, message: Message, origin: Origin) -> bool:
+        """Pass a request on, in its turn. False: nobody handles it, or it was passed on already."""
+        if isinstance(origin, AskingNode):
+            return False
+        node = self._choose(message.kind, message.type)
+        if node is not None:
+            self._open(message, origin, node)
+        return node is not None
+
+    def ask(self, node: NodeView, kind: str, type: str, data: Any, timeout_ms: float) -> asyncio.Future[Any]:
+        """Ask one node in particular; its reply's data, or `Fail`."""
+        exchange = self._exchange
+        metadata = Metadata(exchange.ids(), exchange.wall_ms(), timeout=timeout_ms)
+        message = Message(kind, type, encode_data(data), metadata)  # type: ignore[arg-type]
+        waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        exchange.witness(message)
+        self._open(message, Asker(waiter, {}), node)
+        return waiter
+
+    def _open(self, message: Message, origin: Origin, node: NodeView) -> None:
+        # Nothing of a slot is used for a mail that no actor gets, except its id.
+        mail = Mail(message, self._contract(message), cast("Slot", Elsewhere(node.name)), None, origin)
+        self._exchange.open_request(mail)
+        self._send(_Call(mail, node))
+
+    def _contract(self, message: Message) -> Contract:
+        place = (message.kind, message.type)
+        if place not in self._contracts:
+            anything = Shape(Any, where=f"{message.kind} {message.type}")
+            self._contracts[place] = Contract(message.kind, message.type, "", anything, anything)
+        return self._contracts[place]
+
+    def _send(self, call: _Call) -> None:
+        name, message = self._exchange.ids(), call.mail.message
+        timeout = message.metadata.timeout or self._exchange.deadlines.default_ms
+        metadata = msgspec.structs.replace(message.metadata, timeout=timeout)
+        letter = Letter(
+            name, msgspec.structs.replace(message, metadata=metadata), self._cluster.node, self._cluster.epoch
+        )
+        self._calls[name] = call
+        if len(self._calls) > self._sweep_at:
+            self._calls = {name: call for name, call in self._calls.items() if not call.mail.closed}
+            self._sweep_at = max(_WORTH_SWEEPING, 2 * len(self._calls))
+        batch = Batch()
+        self._cluster.guard(batch)
+        self._post(batch, call.node.name, call.node.epoch, letter)
+
+        def sent(result: Any) -> None:
+            self._exchange.loop.post(self._turn_sent, (name, result))
+
+        self._submit(batch, sent)
+
+    def _post(self, batch: Batch, node: str, epoch: int, letter: Letter) -> None:
+        self._cluster.guard_of(batch, node, epoch)
+        ts = self._exchange.clock.wall_ms()
+        batch.append(Append(inbox(node), 0, self._exchange.ids(), ts, _encode(letter)))
+
+    def _submit(self, batch: Batch, answered: Any) -> None:
+        try:
+            self._log.submit(batch, answered)
+        except MainspringError as error:
+            answered(error)
+
+    def _turn_sent(self, item: tuple[str, Any]) -> None:
+        name, result = item
+        if isinstance(result, Receipt | InDoubt):
+            return  # it is there, or may be: the answer, the other node's end or the time will tell
+        call = self._calls.pop(name, None)
+        if call is None or call.mail.closed:
+            return
+        if isinstance(result, Refused) and self._elsewhere(call):
+            return
+        text = "the request could not be handed to another node"
+        self._fail(call.mail, f"{text}: {result.message}", "nothing was done: try again")
+
+    def _fail(self, mail: Mail, text: str, remedy: str) -> None:
+        if not mail.closed:
+            data = ErrorData(503, text, remedy=remedy, requestType=mail.message.type, originalId=mail.message.id)
+            self._exchange.conclude(mail, self._exchange.error(mail.message, faults.UNREACHABLE, data))
+
+    def _node_gone(self, epoch: int) -> None:
+        for name, call in tuple(self._calls.items()):
+            if call.node.epoch == epoch:
+                del self._calls[name]
+                text = f"node {call.node.name}, which handles this, is gone"
+                self._fail(call.mail, text, _try_again(call.mail.message))
+
+    def _fenced(self, _: int) -> None:
+        """Answers to the former epoch are not sent any more."""
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            text = "this node was cut off from the others while it waited"
+            self._fail(call.mail, text, _try_again(call.mail.message))
+
+    # --- answering -----------------------------------------------------------------------------------------------
+
+    def answer(self, asked: Letter, message: Message) -> None:
+        """Send an outcome to the node that asked, again and again while the log is away and somebody may wait."""
+        timeout = asked.message.metadata.timeout or self._exchange.deadlines.default_ms
+        self._answer((asked, message, self._exchange.clock.now_ms() + timeout))
+
+    def _answer(self, item: tuple[Letter, Message, float]) -> None:
+        asked, message, deadline = item
+        loop = self._exchange.loop
+        batch = Batch()
+        self._post(batch, asked.node, asked.epoch, Letter(asked.call, message))
+
+        def sent(result: Any) -> None:
+            if isinstance(result, Receipt | Refused) or loop.clock.now_ms() > deadline:
+                return  # there, or nobody there to read it
+            loop.schedule(_RETRY_MS, self._answer, item, ref=False)
+
+        self._submit(batch, sent)
+
+    def _turn_answer(self, letter: Letter) -> None:
+        call = self._calls.pop(letter.call, None)
+        if call is None:
+            self._exchange.counters["late"] += 1
+        elif letter.message.type != faults.SHUTTING_DOWN or not self._elsewhere(call):
+            self._exchange.conclude(call.mail, letter.message)
+
+    def _elsewhere(self, call: _Call) -> bool:
+        """A node that is stopping has not begun: give the request to another one, if there is one."""
+        message = call.mail.message
+        other = self._choose(message.kind, message.type, but=call.node.epoch)
+        if other is None or call.mail.closed or call.tries >= _TRIES:
+            return False
+        self._send(_Call(call.mail, other, call.tries + 1))
+        return True
+
+    # --- the inbox -----------------------------------------------------------------------------------------------
+
+    def _heard(self, change: Change) -> None:
+        if any(appended.topic == inbox(self._cluster.node) for appended in change.appended):
+            self._arrived.set()
+
+    async def _read_inbox(self) -> None:
+        topic = inbox(self._cluster.node)
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            try:
+                while events := await self._log.read(topic, 0, self._next, PAGE):
+                    for event in events:
+                        self._open_letter(event.payload)
+                    self._next = events[-1].offset + 1
+                    self._submit(Batch([Remove(topic, 0, below=self._next)]), _ignored)
+            except DamagedEvent as damage:
+                self._next = damage.offset + 1
+                self._arrived.set()
+            except MainspringError as error:
+                logger.debug("the inbox cannot be read: %s", error.message)
+                self._arrived.set()
+                await pause(self._exchange.loop, _RETRY_MS)
+
+    def _open_letter(self, payload: bytes) -> None:
+        try:
+            letter = _decode(payload)
+        except msgspec.DecodeError as error:
+            logger.warning("a letter of another node cannot be read: %s", error)
+            return
+        if letter.node:
+            self._exchange.ingest(letter.message, AskingNode(self, letter))
+        else:
+            self._exchange.loop.post(self._turn_answer, letter)
+
+
+def _try_again(message: Message) -> str:
+    if message.kind == "query":
+        return "try again"
+    return "it may have been carried out: ask Syscall.Outcome if it is durable; else try again if twice is harmless"
+
+
+def _ignored(_: object) -> None:
+    """What stays in the inbox is removed with what comes next."""
