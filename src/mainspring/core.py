@@ -87,6 +87,7 @@ class Core:
         self._checker = checker
         self._program_name = program
         self._undo = AsyncExitStack()
+        self.draining: bool = False
         self._on_shutdown: Callable[[], None] = lambda: None
         self._about = About()
         self._built_in: set[str] = set()
@@ -125,6 +126,7 @@ class Core:
 
     async def drain(self) -> None:
         """Stop intake; finish what was accepted; give back leases, sockets and files. Each step within `drain_ms`."""
+        self.draining = True
         for each in self.consuming:
             each.quiesce()
         await self._bounded("stop intake", self._stop_intake())

@@ -26,6 +26,7 @@ from aiohttp import web
 from mainspring.app import App
 from mainspring.bus import Checker
 from mainspring.bus.tokens import TokenSource
+from mainspring.cluster import Alone
 from mainspring.core import BootFailure, Core
 from mainspring.errors import BootError
 from mainspring.loop import SlowTurn
@@ -38,6 +39,7 @@ from mainspring.wire.http_face import SLOW_TURNS, SlowTurnSeen
 from mainspring.wire.http_tokens import TokenDoor
 from mainspring.wire.loop_socket import LoopSocketServer
 from mainspring.wire.ndjson import NdjsonServer
+from mainspring.wire.observed import Observed
 from mainspring.wire.pages import add_pages
 from mainspring.wire.websocket import add_websocket
 
@@ -71,10 +73,10 @@ class Node(Core):
         settings = self.settings
         self.ndjson: NdjsonServer = NdjsonServer(self.kernel, self._socket_path(settings.kernel_socket, "kernel.sock"))
         await self._undo_later(self.ndjson.start, self.ndjson.stop)
-        guests = LoopSocketServer(self._socket_path(settings.loop_socket, "loop.sock"), clock=self.clock)
-        await self._undo_later(guests.start, guests.stop)
+        self.guests = LoopSocketServer(self._socket_path(settings.loop_socket, "loop.sock"), clock=self.clock)
+        await self._undo_later(self.guests.start, self.guests.stop)
         address = await self._listen()
-        return [self.ndjson.address, f"unix:{guests.path}", address]
+        return [self.ndjson.address, f"unix:{self.guests.path}", address]
 
     async def _listen(self) -> str:
         """WebSocket and HTTP on one port."""
@@ -89,6 +91,7 @@ class Node(Core):
             identify=identify,
             kernel=self.kernel,
             slow_turns=self._slow_turns,
+            observed=self._observed(),
         )
         dashboard = Dashboard()
         dashboard.add_to(web_app)
@@ -111,6 +114,21 @@ class Node(Core):
             ) from error
         host, port = runner.addresses[0][:2]
         return f"{'http' if tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def _observed(self) -> Observed:
+        """What the metrics and the health checks read."""
+        return Observed(
+            self.bus,
+            log=self.log,
+            loop=self.loop,
+            kernel=self.kernel,
+            runtime=self.runtime,
+            heartbeat=self.heartbeat,
+            cluster=Alone(),
+            ndjson=self.ndjson,
+            guests=self.guests,
+            draining=lambda: self.draining,
+        )
 
     def _identify(self) -> Identify:
         """Who asks is what the token says, where there are tokens; a file of them is watched."""

@@ -30,8 +30,8 @@ recorder: Recorder | None = None
 def switch_on(provider: Any = None) -> bool:
     """Record with the given tracer provider, or with the process's if one is configured. Whether spans are recorded.
 
-    A provider that was given stays until `switch_off`. Without a provider the API package is only looked at when something else has loaded it, or when its own environment
-    variable names a provider: who traces nothing does not pay for an import.
+    A provider that was given stays until `switch_off`. Without one the API package is only looked at when something else
+    has loaded it, or when its own environment variable names a provider: who traces nothing pays for no import.
     """
     global recorder
     if provider is None and recorder is None:
@@ -59,7 +59,7 @@ def sent_in(headers: Mapping[str, str]) -> str | None:
 
 
 def passed_on(request: Mapping[str, str], headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
-    """The headers of an event that a request publishes, with the request's trace where this node records none itself."""
+    """The headers of an event that a request publishes, with the request's trace where this node records none."""
     if recorder is not None or TRACEPARENT not in request or (headers is not None and TRACEPARENT in headers):
         return headers
     trace = sent_in(request)

@@ -258,14 +258,3 @@ async def test_metrics_come_as_openmetrics_when_asked(site: Site) -> None:
     answer = await site.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
     assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
     assert answer.body.endswith(b"# EOF\n")
-
-
-def test_the_reference_page_names_every_metric() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
-    source = (Path(http.__file__).parent / "metrics.py").read_text(encoding="utf-8")
-    names = set(re.findall(r'PREFIX\}(\w+)"', source)) | set(
-        re.findall(r'^    \("(\w+)", "\w+", "', source, re.MULTILINE)
-    )
-    assert len(names) > 8
-    for name in names:
-        assert f"`mainspring_{name}" in page

@@ -68,7 +68,8 @@ class Scheduler:
         self.steps: int = 0
         self.late_completions: int = 0
         self.live: int = 0
-        self.outcomes: dict[tuple[bool, str], int] = {}  # of runs that ended here: whether durable, and how
+        self.begun: dict[bool, int] = {True: 0, False: 0}  # runs that were executed here: whether durable
+        self.outcomes: dict[tuple[bool, str], int] = {}  # of those that ended here: whether durable, and how
         self.handlers: dict[type, Handled] = {}
         self.current: Run[Any] | None = None
         self.host: Host | None = None
@@ -90,6 +91,7 @@ class Scheduler:
 
     def launch(self, run: Run[Any]) -> None:
         """Queue the first step of a run whose program is ready."""
+        self.begun[run._durable is not None] += 1
         self.enqueue(run, START, None)
 
     def enqueue(self, run: Run[Any], brings: int, answer: Any) -> None:

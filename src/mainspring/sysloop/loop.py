@@ -44,6 +44,7 @@ class LoopCapability:
         self._timers = Timers()
         self._pending: _Pending | None = None
         self._interrupted = False
+        self.polls: int = 0  # requests to wait, so far
         self._timers_first = False  # whose turn it is to get the odd place
 
     # --- requests ---
@@ -106,6 +107,7 @@ class LoopCapability:
             raise RequestRefused("max_events must be >= 1")
         now = self._clock.now_ns()
         deadline = None if timeout_ms == ops.FOREVER else now + timeout_ms * _MS
+        self.polls += 1
         self._pending = _Pending(max_events, deadline)
         self._interrupted = False
         return self._collect(now, room)

@@ -2,8 +2,8 @@
 
 The application is the node's; the WebSocket and the dashboard live on it too. `add_routes` adds what is in the table
 and nothing else. HEAD is given for every GET, OPTIONS for every path, both made here so that no handler has to think
-of them. Two middlewares are for the whole application: errors as problem documents, and the check of origins, which a
-WebSocket handshake needs as much as a POST.
+of them. Three middlewares are for the whole application: counting, errors as problem documents, and the check of
+origins, which a WebSocket handshake needs as much as a POST.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ from mainspring.wire import (
     http_topics,
 )
 from mainspring.wire.http_access import Identify, OriginCheck, claimed_agent
+from mainspring.wire.http_count import counting
 from mainspring.wire.http_face import Face, SlowTurnSeen
 from mainspring.wire.http_openapi import build_document
 from mainspring.wire.http_problem import problems
 from mainspring.wire.http_query import check_names
 from mainspring.wire.http_table import JSON, PATH_PARAMETERS, Answer, Content, Operation
 from mainspring.wire.http_tokens import while_valid
+from mainspring.wire.observed import Observed
 
 
 async def _show_openapi(_face: Face, _: web.Request) -> web.StreamResponse:
@@ -87,6 +89,7 @@ def add_routes(
     allowed_origins: Iterable[str] = (),
     kernel: Kernel | None = None,
     slow_turns: deque[SlowTurnSeen] | None = None,
+    observed: Observed | None = None,
     check_host: bool = True,
     identify: Identify = claimed_agent,
     max_body_bytes: int = 16 << 20,
@@ -96,12 +99,15 @@ def add_routes(
 ) -> Face:
     """Put every operation on the application, with the middlewares that all of its routes need.
 
-    `kernel` is asked by POST /messages and shown by GET /node, with `slow_turns`, which somebody else fills.
+    `kernel` is asked by POST /messages and shown by GET /node, with `slow_turns`, which somebody else fills. `observed`
+    is what the metrics and the health checks read; without it that is the bus and the kernel.
     `identify` says who sent a request; a node with tokens passes its own, and `check_host=False`. Streams end when the
     application shuts down, so that it does not wait for readers that never leave.
     """
+    observed = observed or Observed(bus, kernel=kernel)
     face = Face(
         bus,
+        observed,
         identify,
         max_body_bytes=max_body_bytes,
         max_batch_events=max_batch_events,
@@ -122,8 +128,9 @@ def add_routes(
         face.closing.set()
 
     origins = OriginCheck(allowed_origins, check_host=check_host)
-    app.middlewares.insert(0, problems)
-    app.middlewares.insert(1, origins.middleware())
+    app.middlewares.insert(0, counting(observed.requests))
+    app.middlewares.insert(1, problems)
+    app.middlewares.insert(2, origins.middleware())
     app.on_shutdown.append(end_streams)
     app.on_response_prepare.append(origins.tell)
     return face

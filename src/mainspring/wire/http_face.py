@@ -14,6 +14,7 @@ from aiohttp import web
 from mainspring.bus import Bus, Caller, Forbidden, TopicConfig, Who
 from mainspring.kernel import Kernel
 from mainspring.wire.http_access import Identify, claimed_agent
+from mainspring.wire.observed import Observed
 
 SLOW_TURNS: Final = 50  # the latest ones; a node with more of them has told enough
 
@@ -32,6 +33,7 @@ class Face:
     """The HTTP side of one node. `max_body_bytes` bounds a request, `heartbeat_ms` the silence of a stream."""
 
     bus: Bus
+    observed: Observed
     identify: Identify = claimed_agent
     max_body_bytes: int = 16 << 20  # a batch of some thousand ordinary events; held in memory until it is durable
     max_batch_events: int = 10_000  # one commit; more would make everybody else wait for it

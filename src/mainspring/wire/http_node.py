@@ -8,13 +8,14 @@ import msgspec
 from aiohttp import hdrs, web
 
 from mainspring.bus import Stats
+from mainspring.wire.health import readiness, stuck_ms
 from mainspring.wire.http_face import Face, json_response
 from mainspring.wire.http_problem import problem_response
 from mainspring.wire.http_table import JSON, Answer, Content, Operation
 
 
 class Health(msgspec.Struct, frozen=True):
-    """The process answers."""
+    """The process answers and its loop turns."""
 
     status: Literal["ok"] = "ok"
 
@@ -30,24 +31,27 @@ async def show_stats(face: Face, _: web.Request) -> web.StreamResponse:
     return json_response(face.bus.stats())
 
 
-async def show_health(_face: Face, _: web.Request) -> web.StreamResponse:
-    """Always ok while the process answers: a node that only cannot write now should not be restarted."""
-    return json_response(Health())
+async def show_health(face: Face, _: web.Request) -> web.StreamResponse:
+    """Ok while the loop turns: a node that only cannot write now should not be restarted. 503 when it is stuck."""
+    waited_ms = stuck_ms(face.observed)
+    if not waited_ms:
+        return json_response(Health())
+    return problem_response(503, "stuck", f"The loop has not turned for {waited_ms} ms.", "Restart the node.")
 
 
 async def show_readiness(face: Face, _: web.Request) -> web.StreamResponse:
     """200 while requests are taken, else 503 with the reason."""
-    readiness = face.bus.readiness()
-    if readiness.ready:
+    found = readiness(face.observed)
+    if found.ready:
         return json_response(Ready())
-    return problem_response(503, "unavailable", f"The node takes no requests: {readiness.reason}.", "Try again later.")
+    return problem_response(503, "unavailable", f"The node takes no requests: {found.reason}.", "Try again later.")
 
 
 async def show_metrics(face: Face, request: web.Request) -> web.StreamResponse:
     """The numbers for Prometheus."""
     from mainspring.wire.metrics import exposition
 
-    text, content_type = exposition(face.bus, request.headers.get(hdrs.ACCEPT, ""))
+    text, content_type = exposition(face.observed, request.headers.get(hdrs.ACCEPT, ""))
     return web.Response(body=text, headers={hdrs.CONTENT_TYPE: content_type})
 
 
@@ -65,10 +69,11 @@ OPERATIONS: Final = (
         "GET",
         "/healthz",
         "showHealth",
-        "Whether the process answers",
+        "Whether the process answers and its loop turns",
         show_health,
         (Answer(200, "It does.", (Content(JSON, Health),)),),
         "node",
+        errors=(503,),
         needs_token=False,
     ),
     Operation(

@@ -73,11 +73,18 @@ class LoopSocketServer:
         self._hangups: select.epoll | None = None
         self._wakeups: Wakeups | None = None
         self._starved = False  # of descriptors; said once until it is over
+        self.accepted: int = 0  # guests since the start
+        self._ended_polls = 0
 
     @property
     def guests(self) -> int:
         """How many guests are connected."""
         return len(self._connections)
+
+    @property
+    def polls(self) -> int:
+        """How often guests asked to wait since the start."""
+        return self._ended_polls + sum(connection.polls for connection in self._connections.values())
 
     async def start(self) -> None:
         """Listens. A socket file nobody answers at is replaced; a live one raises SocketTaken."""
@@ -133,6 +140,7 @@ class LoopSocketServer:
             self._pause_accepting(error)
             return
         self._starved = False
+        self.accepted += 1
         self._connections[sock.fileno()] = connection
         self._hangups.register(sock.fileno(), select.EPOLLET)  # hangup and error are reported unasked
         connection.start()
@@ -162,7 +170,7 @@ class LoopSocketServer:
         """A connection is about to close its socket."""
         assert self._hangups is not None
         self._hangups.unregister(descriptor)
-        del self._connections[descriptor]
+        self._ended_polls += self._connections.pop(descriptor).polls
 
 
 class _Connection:
@@ -181,6 +189,10 @@ class _Connection:
         self._closed = False
         self._reading = self._writing = False
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def polls(self) -> int:
+        return self._session.loop.polls
 
     def start(self) -> None:
         self._settle()

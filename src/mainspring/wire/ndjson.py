@@ -295,6 +295,12 @@ class NdjsonServer:
         self._connections: set[Connection] = set()
         self._inode: int | None = None
         self._emptied: asyncio.Future[None] | None = None
+        self.accepted: int = 0  # connections since the start
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._connections)
 
     @property
     def address(self) -> str:
@@ -314,6 +320,7 @@ class NdjsonServer:
             raise
 
     def _connect(self) -> Connection:
+        self.accepted += 1
         return Connection(self._kernel, self._connections, self._left)
 
     def _left(self) -> None:
