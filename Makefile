@@ -18,7 +18,7 @@ PYTEST_ARGS ?= -n 2 --dist loadgroup
 .PHONY: serve test check format bench bench-long crash chaos clean help
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -9
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -8
 
 serve: $(RUNTIME)
 	@exec $(BIN)/mainspring serve $(ARGS)
