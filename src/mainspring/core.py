@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack
 from importlib.metadata import version
 from typing import Any
 
+import msgspec
 import uuid_utils
 
 from mainspring import tracing
@@ -127,6 +128,7 @@ class Core:
     async def drain(self) -> None:
         """Stop intake; finish what was accepted; give back leases, sockets and files. Each step within `drain_ms`."""
         self.draining = True
+        self._retire()
         for each in self.consuming:
             each.quiesce()
         await self._bounded("stop intake", self._stop_intake())
@@ -168,6 +170,7 @@ class Core:
             new_id=self._new_id,
             random=self._source.random if self._source else random.random,
             checker=self._checker or (app.checker if app else None),
+            cluster=self.cluster,
         )
         self.bus.obstacle = self._obstacle
         self.kernel: Kernel = Kernel(
@@ -180,6 +183,7 @@ class Core:
             publisher=self._publish,
             preparer=self._prepare_event,
             on_shutdown=lambda: self._on_shutdown(),
+            cluster=self.cluster,
         )
         self.kernel.enter_phase("LOAD")
         self.runtime: Runtime = Runtime(
@@ -187,6 +191,7 @@ class Core:
             loop=self.loop,
             log=self.log,
             random=self._source,
+            cluster=self.cluster,
             lease_ms=settings.runs_lease_ms,
             recovery_ms=settings.runs_recovery_ms,
             retention_ms=settings.runs_retention_ms or None,
@@ -220,7 +225,11 @@ class Core:
         await with_patience(self.log.open, self.loop, settings.wait_for_engine)
         self._undo.push_async_callback(self.log.close)
         await check_durability(self.log, required=settings.require_durable)
-        self.cluster: Cluster = Alone(node_name(settings.node, "0")) if not self.log.shared else await self._join()
+        self.cluster: Cluster = await self._join() if self.log.shared else self._alone()
+
+    def _alone(self) -> Alone:
+        name = node_name(self.settings.node, "")
+        return Alone(name, about=lambda: self._about, started=self.clock.wall_ms())
 
     async def _join(self) -> Membership:
         settings, home = self.settings, ""
@@ -248,13 +257,16 @@ class Core:
 
     def _introduce(self, adapters: list[str]) -> None:
         """Tell the other nodes what this one serves, now that it does."""
-        if isinstance(self.cluster, Membership):
-            own = [
-                handled for slot in self.kernel.slots if slot.id not in self._built_in for handled in slot.plan.handles
-            ]
-            address = self.settings.advertise or next((each for each in adapters if each.startswith("http")), "")
-            self._about = About(address, version("mainspring"), tuple(sorted(own)))
-            self.cluster.announce()
+        slots = [slot for slot in self.kernel.slots if slot.id not in self._built_in]
+        own = (handled for slot in slots for handled in slot.plan.handles)
+        address = self.settings.advertise or next((each for each in adapters if each.startswith("http")), "")
+        self._about = About(address, version("mainspring"), tuple(sorted(own)))
+        self.cluster.announce()
+
+    def _retire(self) -> None:
+        """Other nodes shall ask this one for nothing any more."""
+        self._about = msgspec.structs.replace(self._about, serves=())
+        self.cluster.announce()
 
     def _obstacle(self) -> str:
         """Why the node takes no requests although it runs: its log is out of reach. Empty: it does take them."""

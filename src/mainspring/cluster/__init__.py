@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from mainspring.cluster.alone import Alone
 from mainspring.cluster.arrival import check_durability, node_name, with_patience
-from mainspring.cluster.contract import Cluster, NodeView, Role
+from mainspring.cluster.contract import About, Cluster, NodeView, Role
 from mainspring.cluster.errors import NameTaken, NotDurable
 from mainspring.cluster.home import Home
-from mainspring.cluster.membership import LEASE_MS, About, Membership
+from mainspring.cluster.membership import LEASE_MS, Membership
 
 __all__ = [
     "LEASE_MS",

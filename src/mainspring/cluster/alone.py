@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mainspring.cluster.contract import NodeView
+from mainspring.cluster.contract import About, NodeView
 from mainspring.log import Batch
 
 
@@ -29,8 +29,10 @@ class Alone:
     epoch = 0
     in_touch = True
 
-    def __init__(self, node: str = "node") -> None:
+    def __init__(self, node: str = "node", *, about: Callable[[], About] = About, started: int = 0) -> None:
         self.node = node
+        self._about = about
+        self._started = started
 
     def guard(self, batch: Batch) -> None:
         """Nothing to guard against."""
@@ -39,7 +41,21 @@ class Alone:
         return epoch == 0
 
     def nodes(self) -> list[NodeView]:
-        return [NodeView(name=self.node, epoch=0, here=True)]
+        about = self._about()
+        return [
+            NodeView(
+                name=self.node,
+                epoch=0,
+                address=about.address,
+                since=self._started,
+                version=about.version,
+                serves=list(about.serves),
+                here=True,
+            )
+        ]
+
+    def announce(self) -> None:
+        """Nobody to tell."""
 
     def on_death(self, callback: Callable[[int], None]) -> None:
         """Nobody else can die."""

@@ -22,6 +22,14 @@ import msgspec
 from mainspring.log import Batch
 
 
+class About(msgspec.Struct, frozen=True):
+    """What a node tells the others about itself."""
+
+    address: str = ""
+    version: str = ""
+    serves: tuple[str, ...] = ()
+
+
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """One node as the others see it. Its own clock gave `since` (epoch ms, 0 before its first heartbeat)."""
 
@@ -74,6 +82,9 @@ class Cluster(Protocol):
 
     def nodes(self) -> list[NodeView]:
         """Everybody who holds a lease, this node too, by name."""
+
+    def announce(self) -> None:
+        """What this node says about itself has changed: tell the others now."""
 
     def on_death(self, callback: Callable[[int], None]) -> None:
         """Call with the epoch of each node whose lease is gone: it stopped, or somebody took the lease away.

@@ -21,9 +21,7 @@ import logging
 from collections.abc import Callable, Hashable
 from typing import Final
 
-import msgspec
-
-from mainspring.cluster.contract import NodeView
+from mainspring.cluster.contract import About, NodeView
 from mainspring.cluster.errors import NameTaken
 from mainspring.cluster.pausing import pause
 from mainspring.cluster.peers import Peer, Peers
@@ -51,14 +49,6 @@ LEASE_MS: Final = 10_000  # longer than a busy Python process ever pauses by its
 _PULSES: Final = 3  # per lease: two may get lost
 _LOOKS: Final = 10  # per lease: how finely silence is measured
 _NODE, _ROLE = "node/", "role/"
-
-
-class About(msgspec.Struct, frozen=True):
-    """What a node tells the others about itself."""
-
-    address: str = ""
-    version: str = ""
-    serves: tuple[str, ...] = ()
 
 
 class Membership:

@@ -1,8 +1,8 @@
 """Durable commands that nobody has any more: found, taken over, run again; and outcomes whose time is up, removed.
 
 On a log of its own a node looks once, at its start: everything without an outcome is from its last life. On a shared
-log it takes over what belongs to an epoch that is gone, at its start and whenever a node goes, if its program handles the
-type. The record is written with the new epoch before anything runs, so each command has one owner at a time.
+log it takes over what belongs to an epoch that is gone, at its start and whenever a node goes, if its program handles
+the type. The record is written with the new epoch before anything runs, so each command has one owner at a time.
 """
 
 from __future__ import annotations
