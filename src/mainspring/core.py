@@ -172,7 +172,6 @@ class Core:
             checker=self._checker or (app.checker if app else None),
             cluster=self.cluster,
         )
-        self.bus.obstacle = self._obstacle
         self.kernel: Kernel = Kernel(
             loop=self.loop,
             ids=self._message_ids,
@@ -267,12 +266,6 @@ class Core:
         """Other nodes shall ask this one for nothing any more."""
         self._about = msgspec.structs.replace(self._about, serves=())
         self.cluster.announce()
-
-    def _obstacle(self) -> str:
-        """Why the node takes no requests although it runs: its log is out of reach. Empty: it does take them."""
-        if self.log.shared and self.log.fault is not None:
-            return f"the log cannot be reached ({self.log.fault.message})"
-        return "" if self.cluster.in_touch else "its lease in the log is not certain"
 
     def _install(self, app: App) -> None:
         app.install_runs(self.runtime)

@@ -26,7 +26,6 @@ from aiohttp import web
 from mainspring.app import App
 from mainspring.bus import Checker
 from mainspring.bus.tokens import TokenSource
-from mainspring.cluster import Alone
 from mainspring.core import BootFailure, Core
 from mainspring.errors import BootError
 from mainspring.loop import SlowTurn
@@ -124,7 +123,7 @@ class Node(Core):
             kernel=self.kernel,
             runtime=self.runtime,
             heartbeat=self.heartbeat,
-            cluster=Alone(),
+            cluster=self.cluster,
             ndjson=self.ndjson,
             guests=self.guests,
             draining=lambda: self.draining,
