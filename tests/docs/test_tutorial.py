@@ -29,7 +29,9 @@ class Reader:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         kept = {
-            name: value for name, value in os.environ.items() if not name.startswith(("MAINSPRING", "BUS_", "XDG_"))
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("MAINSPRING", "BUS_", "XDG_", "PYTEST_"))
         }
         self.folder = folder
         self.env = {
@@ -101,7 +103,7 @@ def test_the_tutorial_word_for_word(tmp_path: Path) -> None:
         for fence in FENCE.finditer(PAGE.read_text(encoding="utf-8")):
             kind, text = fence["info"].strip(), fence["text"]
             match kind.split():
-                case ["python", target]:
+                case ["python" | "ini", target]:
                     verb, _, name = target.partition("=")
                     assert verb in ("file", "append")
                     with open(tmp_path / name, "w" if verb == "file" else "a", encoding="utf-8") as file:
@@ -121,4 +123,4 @@ def test_the_tutorial_word_for_word(tmp_path: Path) -> None:
                     pytest.fail(f"the test does not know what to do with {kind!r}")
     finally:
         reader.end(signal.SIGKILL)
-    assert done >= 12
+    assert done >= 25
