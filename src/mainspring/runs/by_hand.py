@@ -80,6 +80,7 @@ def _once_more(durable: DurableRuns, record: RunRecord) -> RunRecord:
     again.created, again.retries = record.created, record.retries + 1
     again.parent, again.has_children = record.parent, record.has_children
     again.forked_from, again.forked_at = record.forked_from, record.forked_at
+    again.causation, again.correlation, again.traceparent = record.causation, record.correlation, record.traceparent
     return again
 
 

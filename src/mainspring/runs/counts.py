@@ -40,9 +40,9 @@ def counts_of(runtime: Runtime) -> RunCounts:
         outcomes,
         effects,
         recovered=service.recovered,
-        journal_writes=getattr(durable.writer, "written", 0),
-        lease_renewals=getattr(durable.lease, "renewals", 0),
-        leases_lost=getattr(durable, "times_lost", 0),
+        journal_writes=durable.writer.written,
+        lease_renewals=durable.lease.renewals,
+        leases_lost=durable.times_lost,
         leases_taken=getattr(service, "taken", 0),
     )
 

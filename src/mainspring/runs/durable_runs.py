@@ -16,8 +16,10 @@ import random
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
+from mainspring import tracing
 from mainspring.cluster import Cluster
 from mainspring.log import Log, Put, Refused
+from mainspring.logs import handling
 from mainspring.loop import Clock
 from mainspring.runs.arguments import decode_arguments
 from mainspring.runs.beginnings import Beginnings
@@ -34,6 +36,7 @@ from mainspring.runs.journal import (
     encode_record,
 )
 from mainspring.runs.lease import Lease
+from mainspring.runs.lineage import of_record
 from mainspring.runs.others import Others
 from mainspring.runs.outcome import Failed, Outcome
 from mainspring.runs.programs import Program
@@ -77,7 +80,7 @@ class DurableRuns:
         self.refusals: Refusals | None = None if cluster is None else Refusals(self)
         self.others: Others | None = None if cluster is None else Others(log, cluster, programs)
         self.writer.on_need = lambda: self.tenure.need()
-        self.writer.on_fenced = lambda: self.tenure.lost()
+        self.writer.on_fenced = lambda: self.tenure.lost(self.tenure.epoch)
         self._scheduler = scheduler
         self.programs = programs
         self._runs = runs
@@ -89,6 +92,7 @@ class DurableRuns:
         )
         self._tasks: set[asyncio.Task[Any]] = set()
         self.on_new_lease: Callable[[], None] = lambda: None
+        self.times_lost: int = 0  # how often the right to execute was taken away
 
     def _sender(self) -> str:
         """This node as the sender of signals; never the same for two lives of a node."""
@@ -144,6 +148,8 @@ class DurableRuns:
         """The record of a run that begins now: on this node, if it knows the program."""
         now = self.clock.wall_ms()
         record = RunRecord(id=run_id, program=program, args=args, created=now, updated=now)
+        record.causation, record.correlation = handling.get() or (None, None)
+        record.traceparent = tracing.here()
         record.has_children = self.tenure.shared  # else noted with the first; here a record is not written again
         if self.others is None or not self.others.alone_have(program):
             record.owner, record.epoch = self.tenure.node, self.tenure.epoch
@@ -155,6 +161,7 @@ class DurableRuns:
         run._durable = DurableState(record, None, self._scheduler, self.writer, self.refusals)
         run._durable.opened = opened
         self.bind(run, program, decode_arguments(program, record.args))
+        run._lineage = of_record(record)
         self._runs[run.id] = run
         self._scheduler.live += 1
         return run

@@ -40,6 +40,7 @@ class Lease:
         self.key: str = lease_key(node)
         self.ttl_ms = ttl_ms
         self.version: int = ABSENT
+        self.renewals: int = 0  # how often it was taken or extended
         self.contested: bool = False  # it had been taken away: somebody may be claiming this node's runs right now
 
     async def take(self, wall_ms: int) -> int:
@@ -61,6 +62,7 @@ class Lease:
         batch.put(LEASES, self.key, value, expect=self.version)
         receipt = await self._log.commit(batch)
         self.version = receipt.versions[0]
+        self.renewals += 1
         return self.version
 
     async def give_back(self) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring import tracing
 from mainspring.logs import handling
+from mainspring.runs.journal import RunRecord
 from mainspring.runs.outcome import Failed, Outcome, kind_of
 
 if TYPE_CHECKING:
@@ -87,3 +88,8 @@ def of_here(run_id: str, program: str) -> Lineage | None:
     if known is None and tracing.recorder is None:
         return None
     return Lineage(run_id, program, durable=False, correlation=None if known is None else known[1], trace=None)
+
+
+def of_record(record: RunRecord) -> Lineage:
+    """The lineage of a durable run, which its record remembers."""
+    return Lineage(record.id, record.program, durable=True, correlation=record.correlation, trace=record.traceparent)

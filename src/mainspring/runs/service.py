@@ -38,6 +38,7 @@ class Service:
         self._look_again = True  # whether a run may be ours that is not executed
         self._gone: set[str] = set()  # nodes whose lease was taken away
         self.recovered: int = 0
+        self.taken: int = 0  # leases of nodes that are gone
         durable.on_new_lease = self.look_again
 
     async def start(self) -> None:
@@ -115,6 +116,7 @@ class Service:
         async for lease, version in self._durable.lease.others():
             known.add(lease.node)
             if lease.until < now and (lease.fenced_by or await self._durable.lease.fence(lease, version)):
+                self.taken += 1
                 logger.warning("node %s is gone; its durable runs go on here", lease.node)
                 self._gone.add(lease.node)
         if self._look_again:

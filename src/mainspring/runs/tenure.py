@@ -47,8 +47,8 @@ class Tenure(Protocol):
     def need(self) -> None:
         """Writes wait: get entitled if that is possible."""
 
-    def lost(self) -> None:
-        """A guarded write was refused: stop executing."""
+    def lost(self, epoch: int) -> None:
+        """A write that was guarded in this epoch was refused: stop executing."""
 
     def close(self) -> None:
         """Want no entitlement any more, until `open`."""
@@ -108,7 +108,7 @@ class OwnLog:
         finally:
             self._opening = False
         if lost:
-            self.lost()
+            self.lost(self.epoch)
         else:
             self._use()
 
@@ -119,7 +119,8 @@ class OwnLog:
         self.closed = True
         self._runs.writer.hold()
 
-    def lost(self) -> None:
+    def lost(self, epoch: int) -> None:
+        self._runs.times_lost += 1
         logger.warning("node %s lost its lease; its durable runs go on elsewhere", self.node)
         self._runs.writer.hold()
         self._runs.let_go()
@@ -160,10 +161,11 @@ class SharedLog:
         self._runs.writer.use(guard.operations)
         self._runs.beginnings.write_unwritten()
 
-    def lost(self) -> None:
+    def lost(self, epoch: int) -> None:
         """Others execute this node's runs from now on. Which epoch comes next is the cluster's news to tell."""
-        if self.epoch == 0:
+        if self.epoch == 0 or epoch != self.epoch:
             return
+        self._runs.times_lost += 1
         logger.warning("node %s lost its lease (epoch %d); its durable runs go on elsewhere", self.node, self.epoch)
         self._refused, self.epoch = self.epoch, 0
         self._runs.writer.hold()
@@ -175,5 +177,6 @@ class SharedLog:
 
     def begin_again(self) -> None:
         """The cluster has a new epoch: what was held under the one before is others' business."""
-        self.lost()
+        if self.epoch != self.cluster.epoch:
+            self.lost(self.epoch)
         self.need()

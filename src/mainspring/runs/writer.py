@@ -48,6 +48,7 @@ class Writer:
         self._together: list[tuple[list[Operation], Callable[[Result], None]]] = []
         self._planned = False
         self._attempt = 0
+        self.written: int = 0  # entries of journals, and batches that stand alone
         self._stalled = False
         self._under_way = 0
         self._quiet = asyncio.Event()
@@ -151,8 +152,10 @@ class Writer:
         if self._puts:
             puts, answers = self._puts, self._answers
             self._puts, self._answers = [], []
+            self.written += len(puts)
             self._submit(Batch([*guard, *puts]), lambda result: self._shared_result(puts, answers, result))
         for operations, done in alone:
+            self.written += 1
             self._submit(Batch([*guard, *operations]), self._alone_result(operations, done))
         self._rest()
 
