@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.bus.world import BEGINNING, World, in_virtual_time, settle
 
 from mainspring.bus.compaction import Compaction
+from mainspring.cluster import Alone
 
 
 async def offsets(world: World, topic: str = "t") -> list[int]:
@@ -125,9 +126,9 @@ def test_compaction_is_right_wherever_a_crash_interrupts_it(rounds: list[Any], c
 
             world.log.commit = dying  # type: ignore[method-assign]
             try:
-                await Compaction(world.log, world.clock).round(topic)
+                await Compaction(world.log, world.clock, Alone().role("housekeeping")).round(topic)
             except ConnectionAbortedError:
-                await Compaction(world.log, world.clock).round(topic)
+                await Compaction(world.log, world.clock, Alone().role("housekeeping")).round(topic)
             world.log.commit = commit  # type: ignore[method-assign]
         newest = {key: offset for offset, key, _ in written}
         kept = [offset for offset, key, _ in written if key is None or newest[key] == offset]

@@ -40,11 +40,13 @@ from mainspring.bus.schema_difference import Schema
 from mainspring.bus.schemas import Compatibility, SchemaCheck, Schemas, SchemaVersion
 from mainspring.bus.session import Session
 from mainspring.bus.settle import FutureTicket
+from mainspring.bus.sharing import Sharing
 from mainspring.bus.start import Start
 from mainspring.bus.storing import StoringDelivery
 from mainspring.bus.topic_state import DEAD_LETTERS, TopicState
 from mainspring.bus.topic_table import TopicTable
 from mainspring.bus.topics import TopicChange, TopicConfig
+from mainspring.cluster import Alone, Cluster
 from mainspring.errors import MainspringError
 from mainspring.log import Append, Log, Operation, Receipt, StoredEvent
 from mainspring.loop import Clock, Loop
@@ -75,20 +77,34 @@ class Bus:
         new_id: Callable[[], str],
         random: Callable[[], float],
         checker: Checker | None = None,
+        cluster: Cluster | None = None,
     ) -> None:
-        """`log` is open before `start` and closed after `stop`. `new_id` gives UUIDv7 text; `random` is in [0, 1)."""
+        """`log` is open before `start` and closed after `stop`. `new_id` gives UUIDv7 text; `random` is in [0, 1).
+
+        `cluster`: the other nodes on this log, joined before `start` and left after `stop`; None: there are none.
+        """
         self.settings = settings
         self.clock = clock
         self.counters: Counters = Counters()
-        self.topic_table: TopicTable = TopicTable(log, clock, settings)
+        others = None if isinstance(cluster, Alone) else cluster
+        roles = cluster or Alone()
+        self.topic_table: TopicTable = TopicTable(log, clock, settings, shared=others is not None)
         self.access: Access = Access(clock, self._settings_of, checker=checker, ttl_ms=settings.checker_ttl_ms)
         self.schemas: Schemas = Schemas(log, clock)
         self._log = log
         self._new_id = new_id
         self._audit = Audit(loop, self._write_audit, enabled=settings.audit)
-        self.delivery: Delivery = StoringDelivery(log, clock, loop, self.counters, self._audit)
-        self._publisher = Publisher(log, self.counters, self.delivery.appended)
-        self.group_table: GroupTable = GroupTable(log, clock, self.topic_table, self.delivery, self._audit)
+        self._sharing: Sharing | None = None
+        self.delivery: Delivery
+        self.group_table: GroupTable
+        if others is None:
+            self.delivery = StoringDelivery(log, clock, loop, self.counters, self._audit)
+            self.group_table = GroupTable(log, clock, self.topic_table, self.delivery, self._audit)
+        else:
+            self._sharing = Sharing(log, clock, loop, self.counters, self._audit, self.topic_table, others)
+            self.delivery = self._sharing.delivery
+            self.group_table = self._sharing.groups
+        self._publisher = Publisher(log, self.counters, self.delivery.appended, self.topic_table.announce)
         self._undertaker = Undertaker(
             log,
             clock,
@@ -107,6 +123,7 @@ class Bus:
             self.topic_table,
             self._publisher,
             self.delivery,
+            role=roles.role("schedules"),
             new_id=new_id,
             partition=lambda key, partitions: self.intake.partition(key, partitions),
         )
@@ -122,6 +139,7 @@ class Bus:
             new_id=new_id,
             random=random,
         )
+        keeping = roles.role("housekeeping")
         self._housekeeping = Housekeeping(
             log,
             clock,
@@ -129,23 +147,27 @@ class Bus:
             self.delivery,
             self.topic_table,
             Retention(log, clock),
-            Compaction(log, clock),
+            Compaction(log, clock, keeping),
+            role=keeping,
             interval_ms=settings.retention_interval_ms,
             metrics_interval_ms=settings.metrics_interval_ms,
             tick=self._write_metrics,
         )
         self._sessions: set[Session] = set()
         self._state: Literal["new", "ready", "draining", "stopped"] = "new"
-        self.obstacle: Callable[[], str] = lambda: ""  # why nothing can be taken now, as the node knows it
 
     # -- life
 
     async def start(self) -> None:
         """Load topics, groups and schedules; start background work. Call once, on the running asyncio loop."""
+        if self._sharing is not None:
+            self._sharing.listen(self.schemas, self.schedule_table, self._recheck)
         await self.topic_table.start()
         await self.schemas.start()
         await self.group_table.start()
         await self.schedule_table.start()
+        if self._sharing is not None:
+            await self._sharing.catch_up()
         self._housekeeping.start()
         self._state = "ready"
 
@@ -172,13 +194,14 @@ class Bus:
         self._audit.flush()
         await self._publisher.idle()
         await self.delivery.flush()
+        if self._sharing is not None:
+            await self._sharing.leave()
         await self.delivery.close()
 
     def readiness(self) -> Readiness:
-        """Ready between `start` and `drain`, unless the node sees an obstacle."""
+        """Ready between `start` and `drain`."""
         if self._state == "ready":
-            reason = self.obstacle()
-            return Readiness(not reason, reason)
+            return Readiness(True)
         return Readiness(False, {"new": "starting", "draining": "stopping", "stopped": "stopped"}[self._state])
 
     # -- connections
@@ -212,9 +235,12 @@ class Bus:
         await self.check_access(agent, "publish", config.topic)
         change = await self.topic_table.put(config)
         self.delivery.adopt(self.topic_table.open(config.topic))
-        for session in list(self._sessions):
-            session.recheck(config.topic)
+        self._recheck(config.topic)
         return change
+
+    def _recheck(self, topic: str) -> None:
+        for session in list(self._sessions):
+            session.recheck(topic)
 
     async def ensure_topic(self, name: str) -> None:
         """Make a topic with default settings unless it exists; durable when it returns."""

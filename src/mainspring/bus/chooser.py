@@ -58,6 +58,10 @@ class Chooser:
             member.in_rotation = True
             self._rotation.append(member)
 
+    def rotation(self) -> tuple[Member, ...]:
+        """Those that may have room."""
+        return tuple(self._rotation)
+
     def anyone_accepts(self, ready: ReadyEvent) -> bool:
         return not self.choosy or any(member.accepts(ready) for member in self.members)
 

@@ -19,6 +19,7 @@ import msgspec
 
 from mainspring.bus.names import SEPARATOR
 from mainspring.bus.topic_state import TopicState
+from mainspring.cluster import Role
 from mainspring.log import Batch, Bounds, Log
 from mainspring.loop import Clock
 
@@ -42,7 +43,9 @@ _decode = msgspec.json.Decoder(_Progress).decode
 class Compaction:
     """One round over one topic at a time; `round` is called by the bus's housekeeping."""
 
-    def __init__(self, log: Log, clock: Clock) -> None:
+    def __init__(self, log: Log, clock: Clock, role: Role) -> None:
+        """`role`: who has it may write."""
+        self._role = role
         self._log = log
         self._clock = clock
 
@@ -56,6 +59,7 @@ class Compaction:
             while (following := await self._pass(topic, bounds, progress)) != progress:
                 progress = following
                 batch = Batch()
+                self._role.guard(batch)
                 batch.put(SPACE, key, _encode(progress))
                 await self._log.commit(batch)
 
@@ -84,6 +88,7 @@ class Compaction:
                     tombstone_ts = min(tombstone_ts or outline.ts, outline.ts)
             if removed:
                 batch = Batch()
+                self._role.guard(batch)
                 batch.remove(topic.name, bounds.partition, offsets=tuple(removed))
                 await self._log.commit(batch)
         return _Progress(end, tombstone_ts)

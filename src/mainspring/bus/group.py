@@ -74,6 +74,7 @@ class Group:
         self._parked: list[tuple[Position, ReadyEvent, OpenEvent]] = []
         self._check_planned = 0
         self._leases_end = 0  # no lease ends before; 0: there is none
+        self._ascending = True  # a member's first deliveries of a partition ascend
 
     @property
     def members(self) -> list[Member]:
@@ -94,14 +95,18 @@ class Group:
 
     def seek(self, position: Position, cursor: int, skip_before: int = 0) -> None:
         """Move the whole group in this partition; what members held there is no longer theirs."""
+        self._take_back(position)
+        position.move(cursor, skip_before)
+        self._host.changed(self, position)
+
+    def _take_back(self, position: Position) -> None:
+        """Nobody holds anything of this partition any more."""
         for member in self.members:
             for event in list(member.held.get(position.partition, {}).values()):
                 self._let_go(position, member, event)
             self._chooser.woken(member)
         self._parked = [parked for parked in self._parked if parked[0] is not position]
         self._chooser.owners.release(position.open.values())
-        position.move(cursor, skip_before)
-        self._host.changed(self, position)
 
     # -- members
 
@@ -148,7 +153,7 @@ class Group:
         if member.ack_each:
             settled = [held[offset]] if offset in held else []
         else:
-            settled = _up_to(offset, held, in_order=not member.retries)
+            settled = _up_to(offset, held, in_order=self._ascending and not member.retries)
         for event in settled:
             if event.deliveries == 1 and event.key is None:  # `_let_go` and `_close`, for most
                 del held[event.offset], position.open[event.offset]
@@ -204,7 +209,8 @@ class Group:
 
     def _close(self, position: Position, event: OpenEvent) -> None:
         """The event is settled."""
-        position.open.pop(event.offset, None)
+        if position.open.pop(event.offset, None) is None:
+            return
         if event.deliveries != 1:
             position.bodies.pop(event.offset, None)
         if event.key is not None:
@@ -300,13 +306,7 @@ class Group:
         """Give out what there is and what there is room for."""
         if not self._chooser.someone_has_room:
             return
-        if self._parked:
-            self._deliver_parked(now)
-        for position in self._turns:
-            if position.delayed:
-                position.promote(now)
-            if position.waiting:
-                self._deliver_waiting(position, now)
+        self._deliver_again(now)
         idle = 0
         while self._chooser.someone_has_room and idle < len(self._turns):
             position = self._turns[0]
@@ -314,6 +314,19 @@ class Group:
             # What waits in a partition and could not go yet goes before anything new of it.
             ready = position.cursor <= position.tail.offset and not position.waiting
             idle = 0 if ready and self._deliver_new(position, now) else idle + 1
+        self._flush()
+
+    def _deliver_again(self, now: int) -> None:
+        """What was kept for a member without room, and what waits."""
+        if self._parked:
+            self._deliver_parked(now)
+        for position in self._turns:
+            if position.delayed:
+                position.promote(now)
+            if position.waiting:
+                self._deliver_waiting(position, now)
+
+    def _flush(self) -> None:
         for member in self.members:
             if member.unsent:
                 member.flush()

@@ -58,8 +58,11 @@ class GroupTable:
                 for group in topic.groups.values():
                     group.restored(self._clock.now_ms())
 
+    def _new(self, topic: TopicState, name: str) -> Group:
+        return Group(topic.name, name, self._delivery, ack_timeout_ms=1, max_attempts=0)
+
     def _make(self, topic: TopicState, name: str, starts: dict[int, tuple[int, int]]) -> Group:
-        group = Group(topic.name, name, self._delivery, ack_timeout_ms=1, max_attempts=0)
+        group = self._new(topic, name)
         self._topics.apply(topic, group)
         self._delivery.adopt(topic)
         for tail in topic.tails:
@@ -77,9 +80,9 @@ class GroupTable:
         if group is None:
             return self._make(topic, name, found or self._by_place(topic, start)), True
         if found:
-            self._move(topic, group, found)
+            await self._move(topic, group, found)
         elif start is not None and start.kind == "offset" and start.value:
-            self._move(topic, group, self._by_place(topic, start))
+            await self._move(topic, group, self._by_place(topic, start))
         else:
             return group, not all(position.stored for position in group.positions.values())
         return group, True
@@ -102,7 +105,7 @@ class GroupTable:
             return {tail.partition: (tail.offset + 1, 0) for tail in topic.tails}
         return {tail.partition: (max(1, start.value or 0), 0) for tail in topic.tails}
 
-    def _move(self, topic: TopicState, group: Group, starts: dict[int, tuple[int, int]]) -> None:
+    async def _move(self, topic: TopicState, group: Group, starts: dict[int, tuple[int, int]]) -> None:
         for partition, (cursor, skip_before) in starts.items():
             group.seek(group.positions[partition], cursor, skip_before)
             self._audit.note("seek", topic, partition, cursor, 1, group.name)
@@ -134,7 +137,7 @@ class GroupTable:
         starts = await self._by_time(topic, start) or self._by_place(topic, start)
         if partition is not None:
             starts = {partition: starts[partition]}
-        self._move(topic, group, starts)
+        await self._move(topic, group, starts)
         await self.store(group)
         return group
 
@@ -176,7 +179,7 @@ class GroupTable:
             topic=group.topic,
             group=group.name,
             members=len(group.members),
-            partitions={position.partition: _offsets(position) for position in group.positions.values()},
+            partitions={position.partition: self._offsets(position) for position in group.positions.values()},
         )
 
     async def offsets(self, topic: TopicState) -> list[PartitionOffsets]:
@@ -187,16 +190,15 @@ class GroupTable:
                 partition=tail.partition,
                 head=heads.get(tail.partition, tail.offset + 1),
                 tail=tail.offset,
-                groups={name: _offsets(group.positions[tail.partition]) for name, group in topic.groups.items()},
+                groups={name: self._offsets(group.positions[tail.partition]) for name, group in topic.groups.items()},
             )
             for tail in topic.tails
         ]
 
-
-def _offsets(position: Position) -> GroupOffsets:
-    committed = position.committed()
-    return GroupOffsets(
-        last_committed=committed,
-        lag=max(0, position.tail.offset - committed),
-        inflight=sum(1 for event in position.open.values() if event.member is not None),
-    )
+    def _offsets(self, position: Position) -> GroupOffsets:
+        committed = position.committed()
+        return GroupOffsets(
+            last_committed=committed,
+            lag=max(0, position.tail.offset - committed),
+            inflight=position.inflight(),
+        )

@@ -1,4 +1,7 @@
-"""What the bus does on its own from time to time: retention, compaction, forgetting dedupe marks, metrics ticks."""
+"""What the bus does on its own from time to time: retention, compaction, forgetting dedupe marks, metrics ticks.
+
+Of several nodes on one log, one at a time goes through the topics. Each writes its own metrics.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from mainspring.bus.compaction import Compaction
 from mainspring.bus.delivery import Delivery
 from mainspring.bus.retention import Retention
 from mainspring.bus.topic_table import TopicTable
+from mainspring.cluster import Role
 from mainspring.errors import MainspringError
 from mainspring.log import Log
 from mainspring.loop import Clock, Loop
@@ -29,6 +33,7 @@ class Housekeeping:
         retention: Retention,
         compaction: Compaction,
         *,
+        role: Role,
         interval_ms: int,
         metrics_interval_ms: int,
         tick: Callable[[], None],
@@ -40,6 +45,7 @@ class Housekeeping:
         self._topics = topics
         self._retention = retention
         self._compaction = compaction
+        self._role = role
         self._interval_ms = interval_ms
         self._metrics_interval_ms = metrics_interval_ms
         self._tick = tick
@@ -65,7 +71,10 @@ class Housekeeping:
         self._plan("metrics", self._metrics_interval_ms, self._write_metrics)
 
     def _begin_round(self, _: None) -> None:
-        self._delivery.run(self._round())
+        if self._role.held:
+            self._delivery.run(self._round())
+        else:
+            self._plan("round", self._interval_ms, self._begin_round)
 
     async def _round(self) -> None:
         try:

@@ -70,12 +70,7 @@ class Member:
         return self.inflight < self.window and not gate.paused and (gate.credits is None or gate.credits > 0)
 
     def accepts(self, event: ReadyEvent) -> bool:
-        wanted = self.filter
-        if wanted is None:
-            return True
-        if wanted.key is not None and wanted.key != event.key:
-            return False
-        return wanted.header is None or event.header(wanted.header[0]) == wanted.header[1]
+        return self.filter is None or accepts(self.filter, event)
 
     def deliver(self, position: Position, event: ReadyEvent, attempt: int) -> None:
         """Send the event, or keep it for the MESSAGES frame that `flush` sends."""
@@ -96,3 +91,12 @@ class Member:
         if self.unsent:
             self.send(b"%b%b]}" % (self.group_head, b",".join(self.unsent)))
             self.unsent.clear()
+
+
+def accepts(wanted: Filter | None, event: ReadyEvent) -> bool:
+    """Whether the filter lets the event pass; without one, everything does."""
+    if wanted is None:
+        return True
+    if wanted.key is not None and wanted.key != event.key:
+        return False
+    return wanted.header is None or event.header(wanted.header[0]) == wanted.header[1]

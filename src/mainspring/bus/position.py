@@ -46,7 +46,11 @@ class OpenEvent(msgspec.Struct, eq=False):
 
 
 class PositionRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The stored form. `open`: ranges delivered once. `retried`: offset, deliveries, refused, due (epoch ms), why."""
+    """The stored form. `open`: ranges delivered once. `retried`: offset, deliveries, refused, due (epoch ms), why.
+
+    Where several nodes share the group, `cursor` is the next offset that no node has taken, the unsettled events are
+    those that any node may take, `fresh` among them were never delivered, and every move raises `generation`.
+    """
 
     topic: str
     group: str
@@ -57,6 +61,8 @@ class PositionRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     open: tuple[tuple[int, int], ...] = ()
     retried: tuple[tuple[int, int, bool, int, str], ...] = ()
     skip_before: int = 0
+    generation: int = 0
+    fresh: tuple[tuple[int, int], ...] = ()
 
 
 class Position:
@@ -120,6 +126,10 @@ class Position:
         """What is durably settled and exists: the group's `lastCommitted`."""
         return min(self.durable, max(self.tail.offset, 0))
 
+    def inflight(self) -> int:
+        """How many events are leased to someone."""
+        return sum(1 for event in self.open.values() if event.member is not None)
+
     def upcoming(self, most: int) -> list[ReadyEvent]:
         """Up to so many new events from the cursor on, as far as they are in memory."""
         ahead = self.ahead
@@ -163,6 +173,12 @@ class Position:
     def move(self, cursor: int, skip_before: int = 0) -> None:
         """Start again at `cursor`. Forward settles what is skipped; backward never lowers the commit."""
         self.floor = min(self.settled(), max(self.tail.offset, 0))
+        self.clear()
+        self.cursor = cursor
+        self.skip_before = skip_before
+
+    def clear(self) -> None:
+        """Forget every event that is under way."""
         self.epoch += 1
         self.open.clear()
         self.waiting.clear()
@@ -171,8 +187,6 @@ class Position:
         self.ahead.clear()
         self.ahead_at = 0
         self.fetching = False
-        self.cursor = cursor
-        self.skip_before = skip_before
 
     # -- stored form
 
@@ -218,6 +232,7 @@ class Position:
         found = [OpenEvent(offset) for first, last in record.open for offset in range(first, last + 1)]
         for event in found:
             event.deliveries = 1
+        found += [OpenEvent(offset) for first, last in record.fresh for offset in range(first, last + 1)]
         for offset, deliveries, nacked, due, reason in record.retried:
             event = OpenEvent(offset)
             event.deliveries, event.nacked, event.reason = deliveries, nacked, reason

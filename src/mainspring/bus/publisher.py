@@ -18,11 +18,11 @@ from typing import Protocol
 from mainspring.bus.metrics import Counters
 from mainspring.bus.tails import Tail
 from mainspring.bus.topic_state import TopicState
-from mainspring.bus.topics import encode_topic
 from mainspring.errors import MainspringError
 from mainspring.log import Append, Batch, Log, Operation, Receipt, Result
 
 Placed = tuple[int, int, bool]  # partition, offset, duplicate
+Announce = Callable[[Batch, TopicState], None]
 
 
 class Ticket(Protocol):
@@ -36,9 +36,10 @@ class Ticket(Protocol):
 class _Pending:
     """A batch being collected or under way, and who waits for which part of it."""
 
-    __slots__ = ("appends", "batch", "bytes", "tickets", "topics")
+    __slots__ = ("announce", "appends", "batch", "bytes", "tickets", "topics")
 
-    def __init__(self) -> None:
+    def __init__(self, announce: Announce) -> None:
+        self.announce: Announce = announce
         self.batch = Batch()
         self.appends: list[Append] = []
         self.tickets: list[tuple[Ticket, int, int]] = []
@@ -49,7 +50,7 @@ class _Pending:
         if topic.name not in self.topics:
             self.topics[topic.name] = topic
             if not topic.stored:
-                self.batch.put("topics", topic.name, encode_topic(topic.config))
+                self.announce(self.batch, topic)
         if ticket is not None:
             self.tickets.append((ticket, len(self.appends), len(appends)))
         self.appends.extend(appends)
@@ -58,12 +59,18 @@ class _Pending:
 
 
 class Publisher:
-    """Collects, submits, answers. `appended` is called with every topic that has new events."""
+    """Collects, submits, answers. `appended` is called with every topic that has new events.
 
-    def __init__(self, log: Log, counters: Counters, appended: Callable[[TopicState], None]) -> None:
+    `announce` stores a topic that is new, before its first event.
+    """
+
+    def __init__(
+        self, log: Log, counters: Counters, appended: Callable[[TopicState], None], announce: Announce
+    ) -> None:
         self._log = log
         self._counters = counters
         self._appended = appended
+        self._announce = announce
         self._open: _Pending | None = None
         self._under_way = 0
         self._idle = asyncio.Event()
@@ -74,21 +81,21 @@ class Publisher:
         """Events without an expectation; they share a batch with others of this slice."""
         pending = self._open
         if pending is None:
-            pending = self._open = _Pending()
+            pending = self._open = _Pending(self._announce)
             asyncio.get_running_loop().call_soon(self._flush)
         pending.add(topic, appends, ticket)
 
     def publish_alone(self, topic: TopicState, appends: Sequence[Append], ticket: Ticket | None) -> None:
         """Events that may be refused."""
         self._flush()
-        pending = _Pending()
+        pending = _Pending(self._announce)
         pending.add(topic, appends, ticket)
         self._submit(pending)
 
     def submit(self, batch: Batch, topics: Sequence[TopicState], ticket: Ticket) -> None:
         """A batch that belongs together, with events of these topics in it."""
         self._flush()
-        pending = _Pending()
+        pending = _Pending(self._announce)
         for topic in topics:
             pending.add(topic, (), None)
         pending.appends = [operation for operation in batch.operations if isinstance(operation, Append)]
@@ -103,7 +110,7 @@ class Publisher:
 
         The receipt's offsets must be those of these events alone, told in the log's own callback.
         """
-        pending = _Pending()
+        pending = _Pending(self._announce)
         pending.add(topic, appends, None)
         return pending.batch.operations, lambda receipt: self._show(pending, receipt.offsets)
 

@@ -3,7 +3,8 @@
 A delayed event is kept under its due time; when it is due, one batch appends it to its topic and deletes the row. A
 schedule (`every`, cron) is kept under its name with the time it fires next; when it fires, one batch appends the event
 and moves that time on. So a node that dies in between has done both or neither: nothing is lost and nothing doubled.
-Both carry the version of the row they replace, so that two nodes on one log cannot fire the same row.
+Of several nodes on one log, the one that has the role fires. Both batches carry its guard and the version of the row
+they replace, so that nothing fires twice for one due time, also not while the role changes hands.
 
 A delayed event gets its offset when it is due, not when it is accepted. Giving it one at once would leave it below
 every group's cursor as an open event for as long as it waits, hold back every commit, and make an hour of delayed
@@ -28,8 +29,9 @@ from mainspring.bus.names import check_name
 from mainspring.bus.publisher import Publisher
 from mainspring.bus.settle import Settling
 from mainspring.bus.topic_table import TopicTable
+from mainspring.cluster import Role
 from mainspring.errors import MainspringError
-from mainspring.log import Append, Batch, Log, Record, Refused
+from mainspring.log import ABSENT, Append, Batch, KeptRecord, Log, Record, Refused
 from mainspring.loop import Clock, Loop
 
 logger: logging.Logger = logging.getLogger("mainspring.bus")
@@ -97,9 +99,11 @@ class Schedules:
         publisher: Publisher,
         delivery: Delivery,
         *,
+        role: Role,
         new_id: Callable[[], str],
         partition: Callable[[str | None, int], int],
     ) -> None:
+        self._role = role
         self._log = log
         self._clock = clock
         self._loop = loop
@@ -122,7 +126,27 @@ class Schedules:
                 logger.error("schedule %r cannot be read and does not fire: %s", record.key, error)
                 continue
             self._named[schedule.name] = (schedule, record.version)
-        self._fire(None)
+        self._role.on_change(self._role_changed)
+
+    def _role_changed(self, held: bool) -> None:
+        if held:
+            self._fire(None)
+
+    def heard(self, record: KeptRecord) -> None:
+        """A row was written or deleted, here or on another node."""
+        if record.key.startswith(DELAYED):
+            if record.version != ABSENT and self._role.held:
+                self.plan(_due_of(record.key))
+            return
+        name = record.key.removeprefix(NAMED)
+        known = self._named.get(name)
+        if record.version == ABSENT:
+            self._named.pop(name, None)
+        elif known is None or known[1] < record.version:
+            schedule = _decode_schedule(record.value)
+            self._named[name] = (schedule, record.version)
+            if self._role.held:
+                self.plan(schedule.next_ms)
 
     def stop(self) -> None:
         self._stopped = True
@@ -199,6 +223,8 @@ class Schedules:
 
     def _fire(self, _: None) -> None:
         self._timer = None
+        if not self._role.held:
+            return
         if self._firing:
             self._again = True
             return
@@ -209,7 +235,7 @@ class Schedules:
         """Everything that is due, in order, until nothing is; then plan the next."""
         try:
             self._again = True
-            while self._again and not self._stopped:
+            while self._again and not self._stopped and self._role.held:
                 self._again = False
                 await self._fire_named()
                 await self._fire_delayed()
@@ -224,7 +250,7 @@ class Schedules:
         due: list[Record] = []
         following = None
         async for record in self._log.scan(SPACE, DELAYED):
-            at = int(record.key[len(DELAYED) : len(DELAYED) + 16])
+            at = _due_of(record.key)
             if at > now or len(due) >= PAGE:
                 following = at
                 break
@@ -239,6 +265,7 @@ class Schedules:
 
     def _submit(self, record: Record, row: _Delayed, now: int, settling: Settling) -> None:
         batch = Batch()
+        self._role.guard(batch)
         batch.delete(SPACE, record.key, expect=record.version)
         batch.append(
             Append(
@@ -267,6 +294,7 @@ class Schedules:
         topic = self._topics.open(schedule.topic)
         moved = msgspec.structs.replace(schedule, next_ms=schedule.following(now))
         batch = Batch()
+        self._role.guard(batch)
         batch.put(SPACE, NAMED + name, _encode(moved), expect=version)
         batch.append(
             Append(
@@ -287,3 +315,7 @@ class Schedules:
             self._named.pop(name, None)
         else:
             self._named[name] = (_decode_schedule(record.value), record.version)
+
+
+def _due_of(key: str) -> int:
+    return int(key[len(DELAYED) : len(DELAYED) + 16])

@@ -29,7 +29,7 @@ from mainspring.bus.names import SEPARATOR, check_name
 from mainspring.bus.schema_difference import Schema, differences
 from mainspring.bus.schema_validator import SchemaValidator, TypeValidator, Validator, schema_of
 from mainspring.errors import MainspringError
-from mainspring.log import ABSENT, Batch, Log, Refused
+from mainspring.log import ABSENT, Batch, KeptRecord, Log, Refused
 from mainspring.loop import Clock
 
 SPACE: Final = "schemas"
@@ -234,6 +234,15 @@ class Schemas:
         self._add(told, validator)
         return told, True
 
+    def heard(self, record: KeptRecord) -> None:
+        """A version was registered or changed, here or on another node."""
+        told = msgspec.json.decode(record.value, type=SchemaVersion)
+        known = self._topics.get(told.topic)
+        if known is not None and told.version <= len(known.versions):
+            known.versions[told.version - 1].told = told
+        else:
+            self._add(told)
+
     async def _again(
         self, version: _Version, validator: Validator, compatibility: Compatibility | None
     ) -> SchemaVersion:
@@ -261,7 +270,10 @@ class Schemas:
 
     def _add(self, told: SchemaVersion, validator: Validator | None = None) -> None:
         known = self._topics.setdefault(told.topic, TopicSchemas(told.topic))
-        known.versions.append(_Version(told, validator))
+        if told.version > len(known.versions):
+            known.versions.append(_Version(told, validator))
+        elif validator is not None:  # the log's news were faster
+            known.versions[told.version - 1].bind(validator)
 
 
 def _understood(given: Any) -> tuple[Schema, Validator]:

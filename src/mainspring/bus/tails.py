@@ -105,6 +105,28 @@ class Tail:
         self.budget.shrank(self, size)
 
 
+class SharedTail(Tail):
+    """The end of a partition that other nodes append to as well.
+
+    The newest offset comes with the log's news, sometimes before this node hears that its own events below it are
+    stored. So `offset` only grows, and the events kept here may end before it.
+    """
+
+    __slots__ = ()
+
+    def advance(self, offset: int) -> None:
+        self.offset = max(self.offset, offset)
+
+    def append(self, offset: int, event: Append) -> None:
+        if self.first + len(self.events) != offset:
+            self.forget()
+            self.first = offset
+        newest = self.offset
+        self.offset = offset - 1
+        super().append(offset, event)
+        self.offset = max(newest, offset)
+
+
 def _stored(offset: int, event: Append) -> StoredEvent:
     return StoredEvent(
         event.topic, event.partition, offset, event.id, event.ts, event.payload, event.key, event.headers

@@ -15,7 +15,7 @@ from mainspring.bus.limits import TokenBucket, bucket
 from mainspring.bus.tails import UNKNOWN, Tail, TailBudget
 from mainspring.bus.topics import TopicConfig
 from mainspring.bus.upcasting import Upcaster
-from mainspring.log import Bounds
+from mainspring.log import ABSENT, Bounds
 
 SYSTEM: Final = "system."
 DEAD_LETTERS: Final = ".DLQ"
@@ -34,18 +34,24 @@ class TopicState:
         "groups",
         "json",
         "loaded",
+        "make_tail",
         "name",
         "published",
         "stored",
         "tails",
         "upcaster",
+        "version",
     )
 
-    def __init__(self, config: TopicConfig, budget: TailBudget, now_ms: int, *, stored: bool) -> None:
+    def __init__(
+        self, config: TopicConfig, budget: TailBudget, now_ms: int, *, stored: bool, make_tail: type[Tail] = Tail
+    ) -> None:
         self.name: str = config.topic
         self.json: bytes = json_text(config.topic)
         self.budget: TailBudget = budget
         self.stored: bool = stored
+        self.version: int = ABSENT  # of its record; only kept where other nodes write it too
+        self.make_tail: type[Tail] = make_tail
         self.loaded: bool = False
         self.tails: list[Tail] = []
         self.groups: dict[str, Group] = {}
@@ -62,7 +68,7 @@ class TopicState:
         self.config: TopicConfig = config
         self.bucket = bucket(config.rate_per_second, config.rate_burst, now_ms)
         for partition in range(len(self.tails), config.partitions):
-            tail = Tail(self.name, partition, self.budget)
+            tail = self.make_tail(self.name, partition, self.budget)
             tail.upcast = self.upcaster
             self.tails.append(tail)
             if self.loaded:
