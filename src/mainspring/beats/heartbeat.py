@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mainspring import tracing
 from mainspring.beats.acting import Acting, Origin
@@ -24,7 +24,6 @@ from mainspring.beats.facts import Impulse
 from mainspring.beats.inlet import Inlet, Taken
 from mainspring.beats.line import AsyncLog
 from mainspring.beats.lineage import NO_ORIGINS, Origins, beat_span
-from mainspring.beats.parallel import Workers
 from mainspring.beats.path import canonical
 from mainspring.beats.registry import Enzyme, checked_name
 from mainspring.beats.report import Report
@@ -35,6 +34,9 @@ from mainspring.beats.tally import BeatTally
 from mainspring.beats.timeline import Timeline
 from mainspring.errors import MainspringError
 from mainspring.log import BlockingLog
+
+if TYPE_CHECKING:
+    from mainspring.beats.parallel import Workers
 
 _log: Final = logging.getLogger("mainspring.beats")
 _BREATH: Final = 256  # calls after which a loop that has other work gets to it: some milliseconds of small enzymes
@@ -73,7 +75,7 @@ class Heartbeat(Timeline):
         self._inlets: list[Inlet] = []
         self._more_waits = False
         self._listeners: list[Callable[[], object]] = []
-        self._workers = Workers(parallel, workers) if parallel is not None else None
+        self._workers = None if parallel is None else _workers(parallel, workers)
         self._watch = Watch(self.rules.slow_enzyme_ms) if self.rules.slow_enzyme_ms else None
         self._turns = asyncio.Lock()
         if log is not None and self._blocking:
@@ -415,3 +417,10 @@ class Heartbeat(Timeline):
             await self._keeper.save_rest()
         finally:
             self._end()
+
+
+def _workers(kind: str, count: int) -> Workers:
+    """Imported where they are asked for: most lines call one enzyme after the other, and a node shall start quickly."""
+    from mainspring.beats.parallel import Workers
+
+    return Workers(kind, count)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.kernel.capability import Plan, RestartPolicy
-from mainspring.kernel.process import ProcessSlot, ProcessWorkerSlot
 from mainspring.kernel.supervisor import HandlerSlot, Slot
 from mainspring.kernel.workers import WorkerSlot
 
@@ -15,7 +14,8 @@ if TYPE_CHECKING:
 
 def slot_for(plan: Plan, kernel: Kernel, policy: RestartPolicy) -> Slot:
     """The place of this capability's actor."""
-    alone = plan.capability.isolation == "process"
-    if plan.capability.handlers:
-        return ProcessSlot(plan, kernel, policy) if alone else HandlerSlot(plan, kernel, policy)
-    return ProcessWorkerSlot(plan, kernel, policy) if alone else WorkerSlot(plan, kernel, policy)
+    if plan.capability.isolation == "process":
+        from mainspring.kernel.process import ProcessSlot, ProcessWorkerSlot  # most nodes need none, and it costs
+
+        return (ProcessSlot if plan.capability.handlers else ProcessWorkerSlot)(plan, kernel, policy)
+    return (HandlerSlot if plan.capability.handlers else WorkerSlot)(plan, kernel, policy)
