@@ -181,7 +181,7 @@ class Elsewhere:
 
     def _stored(self, run_id: str, key: str, name: str, text: bytes) -> None:
         run = self._runs.get(run_id)
-        if run is not None:
+        if run is not None and self._refusals is None:  # else the news have brought it, and perhaps it is received
             self.deliver(run, key, name, decode(text))
 
     def deliver(self, run: Run[Any], key: str, name: str, value: Any) -> None:

@@ -75,12 +75,13 @@ class Refusals:
 
     async def still_entitled(self) -> bool:
         """Whether this node's guard holds. When it does not, its runs are let go."""
+        epoch = self._runs.tenure.epoch
         try:
             if await self._runs.commit([]):
                 return True
         except TakenOver:
             return False
-        self._runs.tenure.lost()
+        self._runs.tenure.lost(epoch)
         return False
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:

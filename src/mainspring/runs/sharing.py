@@ -146,13 +146,13 @@ class Sharing:
         return self._task is not None and not self._task.done()
 
     async def _pass(self) -> bool:
-        """Do what is to do; False when it did not succeed and must be tried again after a pause."""
+        """Do what is to do; False when it could not be done and must be tried again after a pause."""
         try:
             if not self._tenure.epoch:
                 self._tenure.need()
-            if self._tenure.epoch:
-                await self._others.tell(self._tenure.epoch, self._cluster.guard)
-                await self._recover()
+                return False
+            await self._others.tell(self._tenure.epoch, self._cluster.guard)
+            await self._recover()
             if self._role is not None and self._role.held:
                 await self._others.forget_the_dead(self._role.guard)
                 await self._forget_old(self._role)

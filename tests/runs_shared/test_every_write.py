@@ -1,0 +1,122 @@
+"""Trouble at every single write of a run on a shared log: one outcome, nothing lost, nothing exactly-once doubled.
+
+The node that executes the run is killed before or after each of its commits, loses the answer of each, is stopped
+longer than its lease around each, or has its lease taken away right before each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from mainspring.log import Batch, Delete, LogUnavailable
+from mainspring.loop import VirtualClock, run_virtual
+from mainspring.runs import Value, WaitSignal
+
+from .kit import LEASE_MS, Hop, Node, Note, World, node, outcomes_of, wait
+
+FAULTS = ("killed before", "killed after", "answer lost", "stopped before", "stopped after", "lease taken before")
+
+
+async def work(count: int, perform: Any) -> list[Any]:
+    heard = []
+    for n in range(count):
+        await perform(Note(n))
+        heard.append(await perform(WaitSignal("news", timeout_ms=10**9)))
+        await perform(Hop(n))
+    return heard
+
+
+class Trouble:
+    """Lets commits of a node through, except that something happens around one of them."""
+
+    def __init__(self, victim: Node, fault: str, at: int) -> None:
+        self.victim, self.fault, self.at = victim, fault, at
+        self.commits = 0
+        self._commit = victim.engine.commit
+        victim.engine.commit = self.commit  # type: ignore[method-assign]
+
+    async def commit(self, batches: Sequence[Batch]) -> Any:
+        writes = [operation for batch in batches for operation in batch.operations if hasattr(operation, "space")]
+        if not any(operation.space.startswith(("runs", "journal")) for operation in writes):
+            return await self._commit(batches)
+        self.commits += 1
+        if self.commits != self.at:
+            return await self._commit(batches)
+        return await self._trouble(batches)
+
+    async def _trouble(self, batches: Sequence[Batch]) -> Any:
+        victim, fault = self.victim, self.fault
+        if fault == "answer lost":
+            victim.engine.lose_answers = True
+            try:
+                return await self._commit(batches)
+            finally:
+                victim.engine.lose_answers = False
+        if fault == "lease taken before":
+            other = victim.member.world.members[1].log
+            await other.commit(Batch([Delete("leases", "node/a")]))
+            return await self._commit(batches)
+        results = await self._commit(batches) if fault.endswith("after") else None
+        (victim.kill if fault.startswith("killed") else victim.freeze)()
+        if fault.startswith("killed"):
+            await asyncio.get_running_loop().create_future()
+        await wait(3 * LEASE_MS)
+        victim.thaw()
+        await wait(5)
+        if results is None:
+            try:
+                return await self._commit(batches)
+            except LogUnavailable:
+                return await self._commit(batches)
+        return results
+
+
+async def story(world: World, fault: str, at: int) -> int:
+    a, b, c = [await node(world, name, programs=(work,), recovery_ms=1_000) for name in "abc"]
+    trouble = Trouble(a, fault, at)
+    run = a.start(work, 2, id="run")
+    await wait(100)
+    sent = [b.start(work, 2, id="run")]
+    for n in range(2):
+        while not await b.durable.signal("run", "news", n):
+            await wait(LEASE_MS)  # the first write of all may have been in trouble
+            sent.append(c.start(work, 2, id="run"))
+            await wait(10)
+        await wait(50)
+    await wait(6 * LEASE_MS)
+    where = f"{fault} commit {at}"
+    outcomes = await outcomes_of(world)
+    assert list(outcomes) == ["run"], where
+    for each in (b, c):
+        assert (await each.durable.find("run")).outcome_now() == Value([0, 1]), where
+    assert all(handle.outcome_now() == Value([0, 1]) for handle in sent), where
+    if not fault.startswith("killed"):
+        assert run.outcome_now() == Value([0, 1]), where
+    journal = (await b.durable.history("run")).journal
+    assert [entry.effect for entry in journal] == ["Note", "WaitSignal", "Hop"] * 2, where
+    assert all(entry.answered for entry in journal), where
+    notes = [event.payload for event in await b.log.read("notes", 0, 1, 100)]
+    assert notes == [b"0", b"1"], where
+    hops = Counter(key for each in (a, b, c) for key, _ in each.hops)
+    assert set(hops) == {"run#00000002", "run#00000005"}, where
+    assert sum(hops.values()) <= 3, f"{where}: at most the interrupted effect is repeated"
+    for each in (a, b, c):
+        each.runtime.close()
+    return trouble.commits
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_trouble_at_any_write_leaves_one_outcome_and_nothing_doubled(fault: str) -> None:
+    def attempt(at: int) -> int:
+        clock = VirtualClock(1_000, wall_ms=1_700_000_000_000)
+        return run_virtual(story(World(clock), fault, at), clock=clock)
+
+    writes = attempt(0)
+    assert writes >= 8, "the start, six answers and the outcome"
+    for at in range(1, writes + 1):
+        attempt(at)
