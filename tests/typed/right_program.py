@@ -1,8 +1,13 @@
-"""A program as its author's type checkers see it: everything here is right. Checked by mypy and pyright, never run."""
+"""A program as its author's type checkers see it: everything here is right. Checked by mypy and pyright, never run.
+
+Both check strictly: the line below is for pyright.
+"""
+
+# pyright: strict
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -51,7 +56,7 @@ class Receipt(msgspec.Struct):
 
 
 @asynccontextmanager
-async def life(app: App) -> AsyncIterator[None]:
+async def life(app: App) -> AsyncGenerator[None, None]:
     app.state.database = object()
     yield
 
