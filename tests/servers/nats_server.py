@@ -51,7 +51,7 @@ class NatsServer:
         self.monitor_port = free_port()
         self.more = more
         self.cluster = cluster
-        self.jetstream = ""  # more for the block about JetStream
+        self.jetstream: str | None = ""  # more for the block about JetStream; None: a server without it
         self.scheme = "nats"
         self.login = ""
         self._process: subprocess.Popen[bytes] | None = None
@@ -80,11 +80,14 @@ class NatsServer:
         config = self.place / "server.conf"
         config.write_text(
             f'server_name: "{self.name}"\nlisten: "127.0.0.1:{self.port}"\nhttp: "127.0.0.1:{self.monitor_port}"\n'
-            f'jetstream {{ store_dir: "{self.place}/store"\n{self.jetstream}\n}}\n{self.cluster}\n{self.more}\n'
+            f"{self._jetstream()}\n{self.cluster}\n{self.more}\n"
         )
         with (self.place / "server.log").open("ab") as log:
             self._process = subprocess.Popen([executable(), "-c", str(config)], stdout=log, stderr=log)
         atexit.register(self.kill)
+
+    def _jetstream(self) -> str:
+        return "" if self.jetstream is None else f'jetstream {{ store_dir: "{self.place}/store"\n{self.jetstream}\n}}'
 
     def wait(self, path: str = "healthz?js-server-only=true") -> None:
         wait_until(lambda: self._answers(path), f"the NATS server {self.name} to start")

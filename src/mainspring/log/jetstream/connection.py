@@ -178,6 +178,11 @@ class Connection:
         """The link, if there is one now."""
         return self._link if self._link is not None and not self._link.lost.is_set() else None
 
+    @property
+    def servers(self) -> list[str]:
+        """All that are known, host:port."""
+        return list(self._servers)
+
     async def linked(self) -> Link:
         """The link, as soon as there is one."""
         while (link := self.link) is None:

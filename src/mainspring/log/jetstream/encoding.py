@@ -43,9 +43,8 @@ class Envelope(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Made(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A snapshot that holds everything up to `seq`, a message of the time `ts`. `object` is its name in the bucket."""
+    """A snapshot that holds everything up to the message `seq`, which has the time `ts`."""
 
-    object: str
     seq: int
     ts: int
     bytes: int

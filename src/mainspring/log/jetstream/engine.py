@@ -36,10 +36,14 @@ from mainspring.log.contract import (
 )
 from mainspring.log.jetstream import encoding, stream
 from mainspring.log.jetstream.address import Address, parse
-from mainspring.log.jetstream.connection import ApiError, Connection, LinkLost
+from mainspring.log.jetstream.connection import ApiError, Connection, Link, LinkLost
+from mainspring.log.jetstream.durability import durability_of
 from mainspring.log.jetstream.following import Follower
+from mainspring.log.jetstream.keeping import Keeper
+from mainspring.log.jetstream.opening import open_replica, refuse_if_known
 from mainspring.log.jetstream.replica import Entry, Outcome, Replica
 from mainspring.log.jetstream.sending import Sender
+from mainspring.log.jetstream.snapshots import USUAL, Housekeeping
 
 MOST_AT_ONCE = 256  # messages handed to the replica together
 STORAGE_PAUSE = 0.5  # seconds, when the replica's disk takes nothing
@@ -52,12 +56,14 @@ class JetStreamEngine:
 
     name = "nats"
 
-    def __init__(self, address: str | Address, replica: str | Path) -> None:
+    def __init__(self, address: str | Address, replica: str | Path, *, housekeeping: Housekeeping = USUAL) -> None:
         self.address = parse(address) if isinstance(address, str) else address
         self._replica = Replica(replica)
+        self._housekeeping = housekeeping
         self._connection: Connection | None = None
         self._sender: Sender | None = None
         self._follower: Follower | None = None
+        self._keeper: Keeper | None = None
         self._following: asyncio.Task[None] | None = None
         self._waiting: deque[Entry] = deque()
         self._applying = False
@@ -65,6 +71,7 @@ class JetStreamEngine:
         self._fault: MainspringError | None = None
         self._caught_up: asyncio.Future[None] | None = None
         self._goal = 0
+        self._told = 0  # the last message whose effects were told to watchers and writers
         self._loop: asyncio.AbstractEventLoop | None = None
 
     # -- opening and closing
@@ -79,9 +86,12 @@ class JetStreamEngine:
         try:
             await self._connection.open(self.address.patience)
             found = await self._find_stream(self._connection)
-            await self._open_replica(found)
+            await open_replica(self._replica, self._connection, self.address, found)
             self._replica.writer.me = writer
             self._sender = Sender(self._connection, self.address, writer)
+            self._keeper = Keeper(
+                self._connection, self.address, self._replica, found.replicas, self._sender, self._housekeeping
+            )
             await self._catch_up(self._connection, found)
         except BaseException:
             await self.close()
@@ -93,7 +103,10 @@ class JetStreamEngine:
         while True:
             try:
                 link = await connection.linked()
-                found = await stream.find(link, self.address) or await stream.make(link, self.address)
+                found = await stream.find(link, self.address)
+                if found is None:
+                    refuse_if_known(self._replica.path, self.address)
+                    found = await stream.make(link, self.address)
                 if self.address.replicas not in (0, found.replicas):
                     found = await stream.set_replicas(link, self.address)
                 return found
@@ -107,16 +120,13 @@ class JetStreamEngine:
                     ) from error
             await asyncio.sleep(0.2)
 
-    async def _open_replica(self, found: stream.Found) -> None:
-        await self._replica.open()
-        self._replica.writer.belong_to(found.identity)
-
     async def _catch_up(self, connection: Connection, found: stream.Found) -> None:
         """What the stream held when we came is applied before anybody reads."""
         assert self._loop is not None
         self._goal = found.last
         self._caught_up = self._loop.create_future()
-        start = self._replica.state.applied + 1
+        self._told = self._replica.state.applied
+        start = self._told + 1
         self._follower = Follower(
             connection, self.address, found.identity, start, self._heard, lambda: len(self._waiting), self._failed
         )
@@ -127,6 +137,9 @@ class JetStreamEngine:
 
     async def close(self) -> None:
         """Idempotent."""
+        if self._keeper is not None:
+            await self._keeper.close()
+            self._keeper = None
         if self._following is not None:
             self._following.cancel()
             with suppress(asyncio.CancelledError):
@@ -143,11 +156,36 @@ class JetStreamEngine:
         await self._replica.close()
         self._applying = False
 
+    @property
+    def applied(self) -> int:
+        """The number of the stream's last message that can be read here."""
+        return self._told
+
+    @property
+    def connected(self) -> bool:
+        return self._connection is not None and self._connection.link is not None
+
+    @property
+    def link(self) -> Link:
+        """The connection as it is now, for asking the server other things. Raises `LogUnavailable` without one."""
+        link = self._connection.link if self._connection is not None else None
+        if link is None:
+            raise LogUnavailable("there is no connection to a NATS server now", remedy="try again")
+        return link
+
     def watch(self, seen: Callable[[Change], None]) -> None:
         self._watchers.append(seen)
 
     async def durability(self) -> Durability:
-        return Durability(durable=False, statement="not known")
+        if self._connection is None:
+            raise LogUnavailable("the log is not open", remedy="open it first")
+        try:
+            found = await stream.find(await self._connection.linked(), self.address)
+        except (ApiError, LinkLost, TimeoutError) as error:
+            raise LogUnavailable("JetStream does not answer", remedy="try again") from error
+        if found is None:
+            raise LogUnavailable("the log's stream is gone from the server", remedy="restore it from a backup")
+        return await durability_of(self.address, found, self._connection.servers)
 
     # -- writing
 
@@ -235,9 +273,12 @@ class JetStreamEngine:
         for outcome in outcomes:
             for change in outcome.changes:
                 self._tell(change)
+            self._told = outcome.entry.seq
             self._sender.settle(outcome)
         self._follower.applied()
-        if self._caught_up is not None and not self._caught_up.done() and self._replica.state.applied >= self._goal:
+        if self._keeper is not None and self._caught_up is None:
+            self._keeper.look()
+        if self._caught_up is not None and not self._caught_up.done() and self._told >= self._goal:
             self._caught_up.set_result(None)
 
     def _tell(self, change: Change) -> None:

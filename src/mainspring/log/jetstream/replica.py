@@ -17,19 +17,32 @@ remembered for an hour of the stream's own time; deleting them later changes not
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from mainspring.errors import MainspringError
 from mainspring.log.changes import change_of
-from mainspring.log.contract import Batch, Change, LogUnavailable, Receipt, Refused, Result
+from mainspring.log.contract import (
+    Batch,
+    Change,
+    DamagedEvent,
+    DamagedRecord,
+    LogUnavailable,
+    Receipt,
+    Refused,
+    Result,
+)
 from mainspring.log.jetstream import encoding
 from mainspring.log.jetstream.encoding import Envelope, Made
 from mainspring.log.sqlite.engine import SqliteEngine
+from mainspring.log.sqlite.reader import Reader
 from mainspring.log.sqlite.restore import restore
 from mainspring.log.sqlite.writer import Statement, Writer
+
+T = TypeVar("T")
 
 REMEMBERED_MS: Final = 3_600_000
 MOST_OPERATIONS: Final = 8_192  # in one transaction while catching up
@@ -303,6 +316,19 @@ class Replica(SqliteEngine):
 
     def _make_writer(self) -> ReplicaWriter:
         return ReplicaWriter(self.path)
+
+    @property
+    def suspect(self) -> Path:
+        """A file that exists once damage was seen: the next opening then makes the replica again."""
+        return self.path.with_name(self.path.name + ".suspect")
+
+    def _with_reader(self, work: Callable[[Reader], T]) -> T:
+        try:
+            return super()._with_reader(work)
+        except (DamagedEvent, DamagedRecord):
+            with suppress(OSError):
+                self.suspect.touch()
+            raise
 
     @property
     def writer(self) -> ReplicaWriter:
