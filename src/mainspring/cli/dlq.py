@@ -147,7 +147,8 @@ def redrive(
     if as_json:
         say_json(moved)
     else:
-        say(f"sent {moved['count']:,} dead letters to {safe(topic)} again")
+        letters = "dead letter" if moved["count"] == 1 else "dead letters"
+        say(f"sent {moved['count']:,} {letters} to {safe(topic)} again")
 
 
 def _list_topics(connection: NodeConnection, as_json: bool) -> None:
