@@ -72,7 +72,9 @@ class Node(Core):
         settings = self.settings
         self.ndjson: NdjsonServer = NdjsonServer(self.kernel, self._socket_path(settings.kernel_socket, "kernel.sock"))
         await self._undo_later(self.ndjson.start, self.ndjson.stop)
-        self.guests = LoopSocketServer(self._socket_path(settings.loop_socket, "loop.sock"), clock=self.clock)
+        self.guests: LoopSocketServer = LoopSocketServer(
+            self._socket_path(settings.loop_socket, "loop.sock"), clock=self.clock
+        )
         await self._undo_later(self.guests.start, self.guests.stop)
         address = await self._listen()
         return [self.ndjson.address, f"unix:{self.guests.path}", address]

@@ -28,7 +28,7 @@ from mainspring.errors import MainspringError
 from mainspring.log import ABSENT, Batch, InDoubt, KeptRecord, Log, Record, Refused
 from mainspring.loop import Clock, Loop
 
-logger = logging.getLogger("mainspring.bus")
+logger: logging.Logger = logging.getLogger("mainspring.bus")
 
 TRIES = 50  # of a move, while other nodes take events of the same partition
 STAGGER_MS = 100  # between the nodes that could take over from a dead one: one of them is enough

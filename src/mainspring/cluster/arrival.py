@@ -14,7 +14,7 @@ from mainspring.errors import SettingError
 from mainspring.log import Durability, Log, LogUnavailable, SharedEngine
 from mainspring.loop import Clock, Loop
 
-logger = logging.getLogger("mainspring.cluster")
+logger: logging.Logger = logging.getLogger("mainspring.cluster")
 
 _STEP_MS: Final = 1_000
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -42,7 +42,7 @@ class Home:
                 remedy="give each node its own data directory with --data",
                 code="log_locked",
             ) from None
-        self.id = os.pread(self._descriptor, _LONGEST, 0).decode(errors="replace").strip()
+        self.id: str = os.pread(self._descriptor, _LONGEST, 0).decode(errors="replace").strip()
         if not self.id:
             self.id = new_id()
             os.pwrite(self._descriptor, self.id.encode(), 0)

@@ -43,7 +43,7 @@ from mainspring.errors import MainspringError
 from mainspring.log import ABSENT, Batch, Change, InDoubt, KeptRecord, Log, Receipt, Refused
 from mainspring.loop import Loop
 
-logger = logging.getLogger("mainspring.cluster")
+logger: logging.Logger = logging.getLogger("mainspring.cluster")
 
 LEASE_MS: Final = 10_000  # longer than a busy Python process ever pauses by itself, short enough to wait for
 _PULSES: Final = 3  # per lease: two may get lost
@@ -72,7 +72,7 @@ class Membership:
         self.log = log
         self.node = node
         self.lease_ms = lease_ms
-        self.joined = False
+        self.joined: bool = False
         self.ousted: NameTaken | None = None  # why this node can never join again
         self._loop = loop
         self._clock = loop.clock

@@ -75,7 +75,7 @@ class DurableLane:
         self._cluster: Cluster = cluster or Alone()
         self._open: dict[str, _Entry] = {}
         self._elsewhere: dict[str, list[Mail]] = {}  # who waits here for the outcome of a command another node has
-        self.sequence = 0
+        self.sequence: int = 0
         self._recovery = Recovery(self, log, exchange, self._cluster)
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -5,6 +5,7 @@ Nodes of different versions read each other's: members are only added, with defa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -25,5 +26,5 @@ class StoredCommand(msgspec.Struct):
     epoch: int = 0  # of the node that has it; 0 where there is only one
 
 
-encode_command = msgspec.json.Encoder().encode
-decode_command = msgspec.json.Decoder(StoredCommand).decode
+encode_command: Callable[[StoredCommand], bytes] = msgspec.json.Encoder().encode
+decode_command: Callable[[bytes], StoredCommand] = msgspec.json.Decoder(StoredCommand).decode

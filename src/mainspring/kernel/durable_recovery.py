@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mainspring.kernel.durable import DurableLane
     from mainspring.kernel.exchange import Exchange
 
-logger = logging.getLogger("mainspring.kernel")
+logger: logging.Logger = logging.getLogger("mainspring.kernel")
 
 _SWEEP_MS: Final = 3_600_000
 _RETRY_MS: Final = 1_000

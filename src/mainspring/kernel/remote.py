@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mainspring.kernel.exchange import Exchange
     from mainspring.kernel.supervisor import Slot
 
-logger = logging.getLogger("mainspring.kernel")
+logger: logging.Logger = logging.getLogger("mainspring.kernel")
 
 PAGE: Final = 256
 _RETRY_MS: Final = 500
@@ -65,7 +65,7 @@ class Elsewhere:
     unhealthy = False
 
     def __init__(self, node: str) -> None:
-        self.id = f"node {node}"
+        self.id: str = f"node {node}"
 
 
 class AskingNode:

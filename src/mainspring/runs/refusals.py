@@ -32,7 +32,7 @@ class Refusals:
 
     def __init__(self, runs: DurableRuns) -> None:
         self._runs = runs
-        self.pausing = 0
+        self.pausing: int = 0
 
     def of_answer(self, run: Run[Any], value: Any, put: Put, error: Exception) -> None:
         """An answer that was to be stored with a handler's own writes."""

@@ -28,7 +28,7 @@ from mainspring.runs.tenure import SharedLog
 CHUNK: Final = 500  # families that are claimed and loaded together
 ROLE: Final = "runs"
 
-logger = logging.getLogger("mainspring.runs")
+logger: logging.Logger = logging.getLogger("mainspring.runs")
 
 Orphan = tuple[RunRecord, int]  # and the version of its record
 
@@ -63,7 +63,7 @@ class Sharing:
         self._written: set[str] = set()  # runs of this node that it did not execute when they were written down
         self._left: set[str] = set()  # such runs, left to others in the last pass
         self._reported: set[str] = set()  # programs that nobody has
-        self.recovered = 0
+        self.recovered: int = 0
 
     async def start(self) -> None:
         """Listen, tell what this node can execute, and go on with runs that nobody executes."""

@@ -22,7 +22,7 @@ from mainspring.runs.lease import Lease
 if TYPE_CHECKING:
     from mainspring.runs.durable_runs import DurableRuns
 
-logger = logging.getLogger("mainspring.runs")
+logger: logging.Logger = logging.getLogger("mainspring.runs")
 
 
 class Tenure(Protocol):
@@ -61,11 +61,11 @@ class OwnLog:
     epoch = 0
 
     def __init__(self, lease: Lease, runs: DurableRuns) -> None:
-        self.node = lease.node
+        self.node: str = lease.node
         self._lease = lease
         self._runs = runs
         self._opening = False
-        self.closed = False
+        self.closed: bool = False
 
     def owns(self, record: RunRecord) -> bool:
         return record.owner == self.node
@@ -133,12 +133,12 @@ class SharedLog:
     shared = True
 
     def __init__(self, cluster: Cluster, runs: DurableRuns) -> None:
-        self.node = cluster.node
+        self.node: str = cluster.node
         self.cluster = cluster
-        self.epoch = 0
+        self.epoch: int = 0
         self._runs = runs
         self._refused = 0  # the epoch that turned out to be over
-        self.closed = False
+        self.closed: bool = False
 
     def owns(self, record: RunRecord) -> bool:
         return self.epoch != 0 and record.epoch == self.epoch

@@ -128,7 +128,7 @@ class Connection:
         self._keeper: asyncio.Task[None] | None = None
         self._goodbyes: set[asyncio.Task[None]] = set()
         self._turn = 0
-        self.trouble = "not tried yet"  # why there is no link, in a few words
+        self.trouble: str = "not tried yet"  # why there is no link, in a few words
 
     async def open(self, seconds: float) -> None:
         """Returns with a link. Raises `SettingError` when the servers refuse us, `LogUnavailable` when none answers."""

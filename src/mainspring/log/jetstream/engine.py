@@ -57,7 +57,7 @@ class JetStreamEngine:
     name = "nats"
 
     def __init__(self, address: str | Address, replica: str | Path, *, housekeeping: Housekeeping = USUAL) -> None:
-        self.address = parse(address) if isinstance(address, str) else address
+        self.address: Address = parse(address) if isinstance(address, str) else address
         self._replica = Replica(replica)
         self._housekeeping = housekeeping
         self._connection: Connection | None = None

@@ -106,7 +106,7 @@ class ReplicaWriter(Writer):
         super().__init__(path)
         self.me = ""  # the name under which this node writes
         self._connection.executescript(_TABLES)
-        self.state = State()
+        self.state: State = State()
         self._writers: dict[str, tuple[int, int]] = {}
         self._believe_file()
 
