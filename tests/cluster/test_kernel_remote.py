@@ -240,3 +240,53 @@ async def test_events_of_the_kernel_stay_on_their_node(world: World) -> None:
     a.kernel.emit("Stock.Changed", "now")
     await wait(LEASE_MS)
     assert heard == ["a now"]
+
+
+@in_virtual_time
+async def test_any_node_describes_what_the_others_handle(world: World) -> None:
+    def count(data: int, ctx: Context) -> int:
+        """How many there are."""
+        return data
+
+    a = await kernel_node(world, "a", named("command", "Shop.Order", "a"))
+    await kernel_node(world, "b", handler_from("query", "Stock.Count", count))
+    await wait(1)
+    one = await a.ask("query", "Syscall.Describe", {"name": "Stock.Count"})
+    assert (one["name"], one["kind"], one["node"], one["description"]) == (
+        "Stock.Count",
+        "query",
+        "b",
+        "How many there are.",
+    )
+    assert one["input"]["type"] == "integer"
+    everything = (await a.ask("query", "Syscall.Describe", {"capabilities": ["*"]}))["schemas"]
+    assert everything["Stock.Count"]["node"] == "b"
+    assert "node" not in everything["Shop.Order"]
+    some = (await a.ask("query", "Syscall.Describe", {"capabilities": ["Stock.Count", "No.Such"]}))["schemas"]
+    assert list(some) == ["Stock.Count"]
+    listed = (await a.ask("query", "Syscall.List", {}))["types"]
+    assert {"type": "Stock.Count", "kind": "query", "description": "", "node": "b"} in listed
+    with pytest.raises(Fail, match="no such message type"):
+        await a.ask("query", "Syscall.Describe", {"name": "No.Such"})
+
+
+@in_virtual_time
+async def test_what_a_silent_node_handles_is_still_named(world: World) -> None:
+    a = await kernel_node(world, "a")
+    b = await kernel_node(world, "b", named("query", "Stock.Count", "b"))
+    await wait(1)
+    await b.kill()
+    found = await a.ask("query", "Syscall.Describe", {"name": "Stock.Count"})
+    assert found == {"name": "Stock.Count", "kind": "query", "node": "b"}
+
+
+@in_virtual_time
+async def test_any_node_tells_who_is_there(world: World) -> None:
+    a = await kernel_node(world, "a")
+    await kernel_node(world, "b", named("query", "Stock.Count", "b"))
+    await wait(1)
+    found = (await a.ask("query", "Syscall.Nodes", {}))["nodes"]
+    assert [(node["name"], node["here"], node["serves"]) for node in found] == [
+        ("a", True, []),
+        ("b", False, ["query:Stock.Count"]),
+    ]

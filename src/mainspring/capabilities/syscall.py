@@ -1,7 +1,8 @@
 """Syscall: the node about itself.
 
 Ping proves that the whole way works, because its payload takes it; Describe shows contracts from their schemas without
-waking any actor; Outcome finds the answer of a durable command; Trace shows what caused what.
+waking any actor; Outcome finds the answer of a durable command; Trace shows what caused what; Nodes shows who else is
+there. What only other nodes handle is described and listed too, with the name of one that does: those are asked.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from mainspring.capabilities.elsewhere import Elsewhere
+from mainspring.cluster import NodeView
 from mainspring.kernel import Capability, Context, Fail, Handler, Kernel, handler_from
 from mainspring.kernel.capability import Contract
 
@@ -29,6 +32,10 @@ class Ping(msgspec.Struct):
 class Describe(msgspec.Struct):
     name: Annotated[str | None, _about("One message type, like Memory.Set.")] = None
     capabilities: Annotated[list[str] | None, _about('Several message types; "*" stands for all.')] = None
+
+
+class Nothing(msgspec.Struct):
+    pass
 
 
 class Authenticate(msgspec.Struct):
@@ -63,35 +70,42 @@ class ShuttingDown(msgspec.Struct):
 
 def syscall(kernel: Kernel) -> Capability:
     """The capability `Syscall` of this kernel."""
+    elsewhere = Elsewhere(kernel)
 
     def ping(data: Ping, ctx: Context) -> Ping:
         """Give the payload back unchanged: the whole way works."""
         return data
 
-    def describe(data: Describe, ctx: Context) -> dict[str, Any]:
+    async def describe(data: Describe, ctx: Context) -> dict[str, Any]:
         """Show what a message type takes and gives, as JSON Schema."""
         if data.name is not None:
             contract = kernel.contract(data.name)
-            if contract is None:
+            if contract is not None:
+                return {"name": data.name, **_described(contract)}
+            found = await elsewhere.describe([data.name])
+            if data.name not in found:
                 raise Fail(404, "no such message type", remedy='ask with {"capabilities": ["*"]} for all')
-            return {"name": data.name, **_described(contract)}
+            return {"name": data.name, **found[data.name]}
         if data.capabilities is None:
             raise Fail(422, "Schema validation failed: data: give name or capabilities")
-        if "*" in data.capabilities:
-            found = kernel.contracts()
-        else:
-            named = [kernel.contract(name) for name in data.capabilities]
-            found = [contract for contract in named if contract is not None]
-        return {"schemas": {contract.type: _described(contract) for contract in found}}
+        everything = "*" in data.capabilities
+        contracts = kernel.contracts()
+        here = {each.type: _described(each) for each in contracts if everything or each.type in data.capabilities}
+        others = elsewhere.types() if everything else [name for name in data.capabilities if name not in here]
+        return {"schemas": {**here, **await elsewhere.describe(others)}}
 
     def list_types(data: ListTypes, ctx: Context) -> dict[str, Any]:
-        """Every type this node handles, with kind and description; page by page, because all seldom fit a line."""
-        found = kernel.contracts()
-        shown = [
+        """Every type that can be asked, with kind and description; page by page, because all seldom fit a line."""
+        found = [
             {"type": each.type, "kind": each.kind, "description": each.description.partition("\n")[0][:160]}
-            for each in found[data.page * _PAGE : (data.page + 1) * _PAGE]
+            for each in kernel.contracts()
         ]
-        return {"types": shown, "pages": -(-len(found) // _PAGE)}
+        found += elsewhere.listed()
+        return {"types": found[data.page * _PAGE : (data.page + 1) * _PAGE], "pages": -(-len(found) // _PAGE)}
+
+    def nodes(data: Nothing, ctx: Context) -> dict[str, list[NodeView]]:
+        """Every node on this node's log: name, epoch, address, roles, and what its program handles."""
+        return {"nodes": kernel.cluster.nodes()}
 
     def authenticate(data: Authenticate, ctx: Context) -> Authenticated:
         """Accepted from clients that begin with it; nothing needs it."""
@@ -137,6 +151,7 @@ def syscall(kernel: Kernel) -> Capability:
         handler_from("command", "Syscall.Shutdown", shutdown),
         handler_from("query", "Syscall.Outcome", outcome),
         handler_from("query", "Syscall.Trace", trace),
+        handler_from("query", "Syscall.Nodes", nodes),
     ]
     return Capability(id="Syscall", description="The node about itself.", handlers=handlers)
 

@@ -22,6 +22,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "trace": ("kernel", "trace"),
     "mcp": ("mcp", "mcp"),
     "doctor": ("doctor", "doctor"),
+    "nodes": ("nodes", "nodes"),
+    "engine": ("engine", "app"),
     "runs": ("runs", "app"),
     "beats": ("beats", "app"),
     "log": ("log", "app"),

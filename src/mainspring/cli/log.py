@@ -1,6 +1,7 @@
 """`mainspring log`: look at a log, verify it, copy it, move it.
 
 `check`, `stats`, `export` and `backup` only read and may run beside a node that serves. `import` makes a new log.
+`export` and `import` work on every engine, so that a log can move from any to any other.
 
 Exit codes: 0 done, 1 it could not be done, 2 the command line is wrong, 3 it was done and damage was found.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import tempfile
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,13 +22,15 @@ import typer
 from mainspring.cli.loading import load_all
 from mainspring.cli.settings import ConfigOption
 from mainspring.errors import SettingError
-from mainspring.log import Engine, LogExists, LogMissing, SqliteEngine, log_file
+from mainspring.log import Engine, LogExists, LogMissing, SqliteEngine, log_file, open_engine
 from mainspring.log.moving import Export, Moved, import_lines
 from mainspring.log.progress import Progress
 from mainspring.log.sqlite.backup import backup as copy_log
 from mainspring.log.sqlite.check import Report
 from mainspring.log.sqlite.check import check as check_log
 from mainspring.log.survey import Survey, survey
+from mainspring.loop import MonotonicClock
+from mainspring.settings import Settings
 
 FOUND_DAMAGE = 3
 
@@ -36,6 +40,9 @@ app: typer.Typer = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Look at the log, verify it, copy it, move it elsewhere."
 )
 
+EngineOption = Annotated[
+    str | None, typer.Option("--engine", help="sqlite, nats://HOST or mongodb://HOST.  [default: the engine set]")
+]
 DataOption = Annotated[Path | None, typer.Option("--data", help="The node's data directory.  [default: ./data]")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 
@@ -76,11 +83,12 @@ def export_command(
     target: Annotated[str, typer.Argument(metavar="FILE", help="Where to write; - is standard output.")] = "-",
     skip_damaged: Annotated[bool, typer.Option(help="Leave damaged entries out instead of stopping at them.")] = False,
     data: DataOption = None,
+    engine: EngineOption = None,
     as_json: JsonOption = False,
     config: ConfigOption = None,
 ) -> None:
-    """Write events, records, tails and dedupe marks as lines of JSON. May run while a node serves."""
-    path = _existing(data, config)
+    """Write events, records, tails and dedupe marks as lines of JSON. May run while nodes serve."""
+    settings = _settings(data, config, engine)
     if as_json and target == "-":
         raise typer.BadParameter("--json and the export cannot share standard output; name a file", param_hint="FILE")
 
@@ -91,8 +99,8 @@ def export_command(
         out.flush()
         return export.moved
 
-    with _progress() as progress, _output(target) as out:
-        moved = _with_engine(SqliteEngine(path, read_only=True), lambda engine: work(engine, out, progress))
+    with _source(settings) as found, _progress() as progress, _output(target) as out:
+        moved = _with_engine(found, lambda engine: work(engine, out, progress))
     _print_moved("exported", moved, as_json)
     if moved.damaged:
         raise typer.Exit(FOUND_DAMAGE)
@@ -102,22 +110,37 @@ def export_command(
 def import_command(
     source: Annotated[str, typer.Argument(metavar="FILE", help="What to read; - is standard input.")] = "-",
     data: DataOption = None,
+    engine: EngineOption = None,
     as_json: JsonOption = False,
     config: ConfigOption = None,
 ) -> None:
-    """Make a new log from an export, with the same offsets, versions and tails. The data directory must hold none."""
-    path = _file(data, config)
+    """Make a new log from an export, with the same offsets, versions and tails. There must be no log yet."""
+    settings = _settings(data, config, engine)
+    with _progress() as progress, _input(source) as lines:
+
+        async def work(engine: Engine) -> Moved:
+            return await import_lines(lines, engine, progress)
+
+        moved = _new_file(log_file(settings.data), work) if settings.engine == "sqlite" else _new_log(settings, work)
+    _print_moved("imported", moved, as_json)
+
+
+def _new_file(path: Path, work: Callable[[Engine], Coroutine[Any, Any, Moved]]) -> Moved:
     if path.exists():
         raise LogExists(f"there is a log already: {path}", remedy="import into a new data directory")
     partial = path.with_name(path.name + ".partial")
     _remove_log(partial)
     try:
-        with _progress() as progress, _input(source) as lines:
-            moved = _with_engine(SqliteEngine(partial), lambda engine: import_lines(lines, engine, progress))
+        moved = _with_engine(SqliteEngine(partial), work)
         partial.rename(path)
     finally:
         _remove_log(partial)
-    _print_moved("imported", moved, as_json)
+    return moved
+
+
+def _new_log(settings: Settings, work: Callable[[Engine], Coroutine[Any, Any, Moved]]) -> Moved:
+    with _elsewhere(settings) as engine:
+        return _with_engine(engine, work)
 
 
 @app.command()
@@ -140,21 +163,43 @@ def backup(
 # -- where things are
 
 
-def _file(data: Path | None, config: Path | None) -> Path:
-    settings = load_all(config, data=None if data is None else str(data)).settings
-    if settings.engine != "sqlite":
-        raise SettingError(
-            f"this command works on the log of the sqlite engine; the settings name {settings.engine!r}",
-            remedy="set MAINSPRING_ENGINE=sqlite, or name the data directory of a node that uses it",
-        )
-    return log_file(settings.data)
+def _settings(data: Path | None, config: Path | None, engine: str | None = None) -> Settings:
+    return load_all(config, data=None if data is None else str(data), engine=engine).settings
 
 
 def _existing(data: Path | None, config: Path | None) -> Path:
-    path = _file(data, config)
+    settings = _settings(data, config)
+    if settings.engine != "sqlite":
+        shown = settings.engine.partition(":")[0]
+        raise SettingError(
+            f"this command works on the log of the sqlite engine; the settings name {shown!r}",
+            remedy="set MAINSPRING_ENGINE=sqlite, or use the tools of the server that holds the log",
+        )
+    return _present(settings)
+
+
+def _present(settings: Settings) -> Path:
+    path = log_file(settings.data)
     if not path.exists():
         raise LogMissing(f"there is no log at {path}", remedy="name the node's data directory with --data")
     return path
+
+
+@contextmanager
+def _source(settings: Settings) -> Iterator[Engine]:
+    """An engine to read from; a file is not made where there is none."""
+    if settings.engine == "sqlite":
+        yield SqliteEngine(_present(settings), read_only=True)
+    else:
+        with _elsewhere(settings) as engine:
+            yield engine
+
+
+@contextmanager
+def _elsewhere(settings: Settings) -> Iterator[Engine]:
+    """The engine on a server. A copy that it keeps of the log is this command's own and goes with it."""
+    with tempfile.TemporaryDirectory(prefix="mainspring-") as folder:
+        yield open_engine(settings.engine, folder, MonotonicClock(), database=settings.mongo_db)
 
 
 def _remove_log(path: Path) -> None:

@@ -5,6 +5,9 @@ is noticed. In between come records, dedupe marks, and then topic by topic the e
 Records come first because they point at events (group positions, for instance): when a node writes meanwhile, every
 event a record points at is still to come. For one exact moment in time, export from a backup.
 
+What belongs to running nodes and not to the data stays behind: who holds which lease and role, and what nodes have on
+their way to each other. Whatever a node had claimed is taken over, wherever the log goes, as that of a node that died.
+
 Payloads and values are JSON in nearly every log, so they are written as they are and stay readable; what is not JSON on
 one line is written in base64 under a name of its own. Either way they come back byte for byte.
 """
@@ -36,6 +39,11 @@ from mainspring.log.progress import Progress, silent
 EXPORT_FORMAT: Final = 1
 PAGE: Final = 1_000
 STEP_BYTES: Final = 4 << 20
+
+# Space and beginning of the key. Nothing that stays has a version above all that moves: whoever writes down an epoch
+# does so later, so epochs are not given again.
+_OF_NODES: Final = (("leases", "node/"), ("leases", "role/"), ("nodes", ""))
+_INBOXES: Final = "system.node|"
 
 _NOTHING: Final = msgspec.Raw()
 _encode = msgspec.json.Encoder().encode
@@ -98,7 +106,8 @@ class Export:
         async for mark in self._engine.marks():
             self.moved.marks += 1
             yield _line({"kind": "mark"} | msgspec.structs.asdict(mark))
-        topics = [(topic, await self._engine.bounds(topic)) for topic in await self._engine.topics()]
+        names = [topic for topic in await self._engine.topics() if not topic.startswith(_INBOXES)]
+        topics = [(topic, await self._engine.bounds(topic)) for topic in names]
         total = sum(bounds.events for _, all_bounds in topics for bounds in all_bounds)
         for topic, all_bounds in topics:
             for bounds in all_bounds:
@@ -113,6 +122,8 @@ class Export:
             try:
                 async for record in self._engine.scan(space, after=after):
                     after = record.key
+                    if any(space == each and record.key.startswith(begin) for each, begin in _OF_NODES):
+                        continue
                     self.moved.records += 1
                     self._progress("records", self.moved.records, 0)
                     fields = {"kind": "record", "space": space, "key": record.key, "version": record.version}

@@ -8,6 +8,7 @@ import msgspec
 from aiohttp import hdrs, web
 
 from mainspring.bus import Stats
+from mainspring.cluster import Alone, NodeView
 from mainspring.wire.health import readiness, stuck_ms
 from mainspring.wire.http_face import Face, json_response
 from mainspring.wire.http_problem import problem_response
@@ -47,6 +48,18 @@ async def show_readiness(face: Face, _: web.Request) -> web.StreamResponse:
     return problem_response(503, "unavailable", f"The node takes no requests: {found.reason}.", "Try again later.")
 
 
+class Nodes(msgspec.Struct, frozen=True):
+    """Everybody on this node's log, by name."""
+
+    nodes: list[NodeView]
+
+
+async def show_nodes(face: Face, _: web.Request) -> web.StreamResponse:
+    """Who is on this node's log, as this node sees it."""
+    cluster = face.kernel.cluster if face.kernel is not None else Alone()
+    return json_response(Nodes(cluster.nodes()))
+
+
 async def show_metrics(face: Face, request: web.Request) -> web.StreamResponse:
     """The numbers for Prometheus."""
     from mainspring.wire.metrics import exposition
@@ -63,6 +76,15 @@ OPERATIONS: Final = (
         "Counters since the node started, and gauges of now",
         show_stats,
         (Answer(200, "The numbers.", (Content(JSON, Stats),)),),
+        "node",
+    ),
+    Operation(
+        "GET",
+        "/nodes",
+        "showNodes",
+        "The nodes that share this node's log",
+        show_nodes,
+        (Answer(200, "The nodes, this one too.", (Content(JSON, Nodes),)),),
         "node",
     ),
     Operation(
