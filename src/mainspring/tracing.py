@@ -30,7 +30,7 @@ recorder: Recorder | None = None
 def switch_on(provider: Any = None) -> bool:
     """Record with the given tracer provider, or with the process's if one is configured. Whether spans are recorded.
 
-    A provider that was given stays until `switch_off`. Without one the API package is only looked at when something else
+    A provider that was given stays until `switch_off`. Otherwise the API package is only looked at when something else
     has loaded it, or when its own environment variable names a provider: who traces nothing pays for no import.
     """
     global recorder
@@ -127,10 +127,10 @@ class Recorder:
         kind: str,
         attributes: Mapping[str, Any],
         *,
-        parent: str | Mapping[str, str] | None = None,
+        parent: Parent = None,
         links: Iterable[str] = (),
     ) -> Doing:
-        """Begin a span below `parent`: a traceparent or headers that hold one; without, below the current span."""
+        """Begin a span below `parent`; without one, or when it names none, below the current span."""
         span = self._tracer.start_span(
             name,
             context=self._context_of(parent),
@@ -153,10 +153,12 @@ class Recorder:
         finally:
             self._context.detach(token)
 
-    def _context_of(self, parent: str | Mapping[str, str] | None) -> Any:
-        """The context a traceparent names; None, which means the current one, where it names none."""
+    def _context_of(self, parent: Parent) -> Any:
+        """The context a parent names; None, which means the current one, where it names none."""
         if parent is None:
             return None
+        if isinstance(parent, Doing):
+            return self._trace.set_span_in_context(parent._span)
         if isinstance(parent, str):
             carrier = {TRACEPARENT: parent}
         else:
@@ -229,3 +231,7 @@ def _traceparent(context: Any) -> str | None:
     if not context.is_valid:
         return None
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+
+
+Parent = str | Mapping[str, str] | Doing | None
+"""What a span can be begun below: a traceparent, headers that hold one, or a span of this process."""

@@ -77,6 +77,6 @@ def _enzyme_span(
         "mainspring.target": impulse.target or "",
     }
     apart = origin is not None and origin.traceparent is not None and beat.trace_id not in origin.traceparent
-    parent = origin.traceparent if apart and origin is not None else beat.traceparent
+    parent = origin.traceparent if apart and origin is not None else beat
     links = [beat.traceparent or ""] if apart else []
     return recorder.begin(f"enzyme {name}", "INTERNAL", attributes, parent=parent, links=links)

@@ -55,9 +55,7 @@ class Lineage:
         if self._doing is None or tracing.recorder is None:
             return token, None
         attributes = {"mainspring.run.id": self.run_id, "mainspring.effect.key": key}
-        self._effect = tracing.recorder.begin(
-            f"effect {handled.name}", "INTERNAL", attributes, parent=self._doing.traceparent
-        )
+        self._effect = tracing.recorder.begin(f"effect {handled.name}", "INTERNAL", attributes, parent=self._doing)
         return token, self._effect.enter()
 
     def leave(self, entered: Entered | None) -> None:
