@@ -18,7 +18,7 @@ from mainspring.kernel import Capability, Context, Fail, Kernel, handler_from
 from mainspring.log import StoredEvent
 from mainspring.logs import handling
 from mainspring.message import Metadata, encode_data
-from mainspring.runs import Outcome, Run, RunRecord, Runtime, UnknownProgram, UnknownRun, Value
+from mainspring.runs import DurableRuns, Outcome, Run, RunRecord, Runtime, UnknownProgram, UnknownRun, Value
 from mainspring.runs.journal import error_fields, reason_json
 from mainspring.runs.outcome import Failed
 from mainspring.runs.ports import Prepared
@@ -74,6 +74,10 @@ class RunState(msgspec.Struct, omit_defaults=True):
     parent: str | None = None
     forkedFrom: str | None = None
     retries: int = 0
+    owner: Annotated[str | None, msgspec.Meta(description="The node that executes it, where several share a log.")] = (
+        None
+    )
+    waitsFor: Annotated[str | None, msgspec.Meta(description="Why nobody executes it, where that is so.")] = None
 
 
 class ListRuns(msgspec.Struct):
@@ -129,14 +133,14 @@ def run(kernel: Kernel, runtime: Runtime) -> Capability:
     async def outcome(data: AskOutcome, ctx: Context) -> RunState:
         """How a run stands, and how it ended."""
         try:
-            return _state(await durable.store.record(data.id))
+            return _state(durable, await durable.store.record(data.id))
         except MainspringError as error:
             raise _refusal(error) from None
 
     async def list_runs(data: ListRuns, ctx: Context) -> Runs:
         """Durable runs by id, at most fifty at a time, without their values."""
         found = await durable.store.runs(state=data.state, prefix=data.prefix, after=data.after, limit=data.limit)
-        return Runs([_state(record, brief=True) for record in found])
+        return Runs([_state(durable, record, brief=True) for record in found])
 
     async def retry(data: Retry, ctx: Context) -> Started:
         """Go on with a run that failed or was cancelled, from its journal."""
@@ -194,7 +198,7 @@ def _note(kernel: Kernel, begun: Run[Any], ctx: Context) -> None:
     kernel.exchange.lineage.append(("run", begun.program, metadata))
 
 
-def _state(record: RunRecord, *, brief: bool = False) -> RunState:
+def _state(durable: DurableRuns, record: RunRecord, *, brief: bool = False) -> RunState:
     return RunState(
         id=record.id,
         program=record.program,
@@ -207,6 +211,8 @@ def _state(record: RunRecord, *, brief: bool = False) -> RunState:
         parent=record.parent,
         forkedFrom=record.forked_from,
         retries=record.retries,
+        owner=record.owner if record.epoch else None,
+        waitsFor=durable.waits_for(record) or None,
     )
 
 
