@@ -18,16 +18,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mainspring.bus import Bus
+from mainspring.bus.delivery import Written
 from mainspring.bus.group import Group
 from mainspring.bus.member import Member
 from mainspring.bus.position import OpenEvent, Position
 from mainspring.errors import MainspringError
-from mainspring.log import Append, Batch, Log, Operation, Receipt, Refused
+from mainspring.log import Append, Batch, InDoubt, Log, Operation, Receipt, Refused
 from mainspring.runs import RunConflict, RunRecord, Runtime, UnknownRun
 from mainspring.runs.by_hand import beginning
 
 logger: logging.Logger = logging.getLogger("mainspring.app")
 
+_DOUBT_S = 0.05  # between two looks whether a lost answer is found out
 _TRIES = 5  # a settlement is refused when a run exists already, or when the runs' lease was just renewed
 
 
@@ -135,14 +137,23 @@ class Settlement:
         if not queue:
             self._bus.delivery.release(self._group, position)
             return None
-        result = await self._commit(position, queue, [held[each.offset] for each in queue])
-        if isinstance(result, Refused):
+        result, written = await self._commit(position, queue, [held[each.offset] for each in queue])
+        if isinstance(result, InDoubt):
+            await self._found_out(position, written)
+        stored = isinstance(result, Receipt) or written.happened
+        if isinstance(result, Refused) and not stored:
             return result
-        if isinstance(result, Receipt):
+        if stored:
             await self._runtime.durable.revive([record for each in queue for record in each.together.runs])
         for each in queue:
-            each.settle(None if isinstance(result, Receipt) else result)
+            each.settle(None if stored or isinstance(result, Receipt) else result)
         return None
+
+    async def _found_out(self, position: Position, written: Written) -> None:
+        """The answer was lost. The position is written again; the log takes one of the two, and its news say which."""
+        while written.happened is None:
+            self._bus.delivery.changed(self._group, position)
+            await asyncio.sleep(_DOUBT_S)
 
     async def _exists(self, record: RunRecord) -> bool:
         try:
@@ -153,19 +164,21 @@ class Settlement:
             raise RunConflict(f"run {record.id} is a run of {known.program}", remedy="use another id")
         return True
 
-    async def _commit(self, position: Position, queue: list[_Waiting], events: list[OpenEvent]) -> Receipt | Exception:
+    async def _commit(
+        self, position: Position, queue: list[_Waiting], events: list[OpenEvent]
+    ) -> tuple[Receipt | Exception, Written]:
         batch = Batch([operation for each in queue for record in each.together.runs for operation in beginning(record)])
         published = [prepared for each in queue for prepared in each.together.events]
         for operations, _ in published:
             batch.operations.extend(operations)
         delivery, epoch = self._bus.delivery, position.epoch
         offsets = frozenset(event.offset for event in events)
-        settled = delivery.put_position(batch, self._group, position, offsets)
+        written = delivery.put_position(batch, self._group, position, offsets)
         decided: asyncio.Future[Receipt | Exception] = asyncio.get_running_loop().create_future()
 
         def done(result: Receipt | Exception) -> None:
             if isinstance(result, Receipt):
-                position.durable = max(position.durable, settled)
+                position.durable = max(position.durable, written.settled)
                 position.stored = True
                 _show(published, result)
                 for event in events:
@@ -179,7 +192,7 @@ class Settlement:
             self._submit(batch, done, guarded=any(each.together.runs for each in queue))
         except MainspringError as error:
             done(error)
-        return await decided
+        return await decided, written
 
     def _submit(self, batch: Batch, done: Callable[[Any], None], *, guarded: bool) -> None:
         """Runs are only begun by the node that has the runs' lease."""

@@ -11,12 +11,14 @@ elsewhere accepts what nobody here does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from mainspring.bus.frames import Filter
 from mainspring.bus.names import SEPARATOR
-from mainspring.bus.position import record_key
-from mainspring.bus.unsettled import Range, Retried
+from mainspring.bus.position import PositionRecord, record_key
+from mainspring.bus.unsettled import Range, Retried, pack, unpack
 
 CLAIMS = "claims"
 MEMBERS = "members"
@@ -51,6 +53,18 @@ class PresenceRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     sticky: bool = False
     filters: tuple[Filter | None, ...] = ()
     max_attempts: int = 0  # what the node's own consumer says; 0: nothing
+
+
+def with_claims(position: PositionRecord, claims: Sequence[ClaimRecord]) -> PositionRecord:
+    """The position when everything the nodes held is free again."""
+    if not claims:
+        return position
+    free = unpack(position)
+    for claim in claims:
+        if claim.generation == position.generation:
+            free.update(unpack(claim))
+    packed = pack(free)
+    return msgspec.structs.replace(position, fresh=packed.fresh, open=packed.open, retried=packed.retried)
 
 
 def claim_key(topic: str, group: str, partition: int, epoch: int) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from mainspring.bus.claim_record import CLAIMS, ClaimRecord, claim_key, encode
-from mainspring.bus.delivery import Delivery
+from mainspring.bus.delivery import Delivery, Written
 from mainspring.bus.group import RETRY_MS, Group
 from mainspring.bus.position import SPACE, Position, PositionRecord, encode_position, record_key
 from mainspring.bus.shared_group import Exchange, SharedGroup
@@ -145,7 +145,8 @@ class ClaimingDelivery(Delivery):
         if last:
             key = claim_key(group.topic, group.name, position.partition, self._cluster.epoch)
             batch.delete(CLAIMS, key, expect=position.claim_version(self._cluster.epoch))
-        elif wanted.taken or position.leaving or held != self._last_held(position):
+        elif wanted.taken or position.leaving or position.intents or held != self._last_held(position):
+            # Also when a write is in doubt and nothing is new: this one, or its refusal, makes that certain.
             intent = Intent(dict(wanted.taken), tuple(position.leaving))
             self._put_claim(batch, group, position, held, intent)
         elif not shared:
@@ -217,14 +218,15 @@ class ClaimingDelivery(Delivery):
 
     def put_position(
         self, batch: Batch, group: Group, position: Position, without: frozenset[int] = frozenset()
-    ) -> int:
+    ) -> Written:
         """This node's claim without what the batch settles. Whether it is stored is learnt from the log's news."""
         assert isinstance(position, SharedPosition)
         assert isinstance(group, SharedGroup)
         self._cluster.guard(batch)
         held = position.held(self.to_wall(), without=without, leaving=position.leaving)
-        self._put_claim(batch, group, position, held, Intent({}, (), without))
-        return 0
+        intent = Intent({}, settled=without)
+        self._put_claim(batch, group, position, held, intent)
+        return intent.written
 
     # -- the end
 

@@ -18,7 +18,7 @@ import msgspec
 
 from mainspring.bus.answers import DeadLetter
 from mainspring.bus.audit import Audit
-from mainspring.bus.delivery import Delivery
+from mainspring.bus.delivery import Delivery, Written
 from mainspring.bus.group import Group
 from mainspring.bus.metrics import Counters
 from mainspring.bus.position import OpenEvent, Position
@@ -114,8 +114,8 @@ class Undertaker:
             batch.append(self._letter(letters, group, event, stored))
             batch.append(self._notice(group, position, event))
         without = frozenset(event.offset for event in events)
-        settled = self._delivery.put_position(batch, group, position, without)
-        ticket = _Burial(self, group, position, events, len(found), settled)
+        written = self._delivery.put_position(batch, group, position, without)
+        ticket = _Burial(self, group, position, events, len(found), written)
         self._publisher.submit(batch, (letters, notices) if found else (), ticket)
 
     def _letter(self, letters: TopicState, group: Group, event: OpenEvent, stored: StoredEvent) -> Append:
@@ -154,11 +154,11 @@ class Undertaker:
 
     def decided(self, burial: _Burial, error: MainspringError | None) -> None:
         group, position, now = burial.group, burial.position, self._clock.now_ms()
-        if error is None:
+        if error is None or burial.written.happened:
             self._counters.dlq += burial.count
             for event in burial.events:
                 self._audit.note("dlq", self._topic(group.topic), position.partition, event.offset, 1, group.name)
-            position.durable = max(position.durable, burial.settled)
+            position.durable = max(position.durable, burial.written.settled)
             group.buried(position, burial.events, burial.epoch)
         else:
             logger.error("cannot write dead letters of %r: %s", group.topic, error)
@@ -177,7 +177,7 @@ class _Burial:
         position: Position,
         events: Sequence[OpenEvent],
         count: int,
-        settled: int,
+        written: Written,
     ) -> None:
         self._undertaker = undertaker
         self.group = group
@@ -185,7 +185,7 @@ class _Burial:
         self.events = events
         self.epoch: int = position.epoch
         self.count = count
-        self.settled = settled
+        self.written = written
 
     def stored(self, placed: Sequence[Placed]) -> None:
         self._undertaker.decided(self, None)

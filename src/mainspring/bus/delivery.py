@@ -29,6 +29,19 @@ logger: logging.Logger = logging.getLogger("mainspring.bus")
 READ_BYTES: Final = 1 << 20
 
 
+class Written:
+    """A position's record as part of somebody's batch: up to where everything is settled with it.
+
+    `happened` is what the log's news say about the batch, where they do: they come also when its answer got lost.
+    """
+
+    __slots__ = ("happened", "settled")
+
+    def __init__(self, settled: int = 0) -> None:
+        self.settled: int = settled
+        self.happened: bool | None = None
+
+
 class Delivery(ABC):
     """The groups' host. `on_bury` is given by the owner, because dead letters are published."""
 
@@ -137,8 +150,8 @@ class Delivery(ABC):
     @abstractmethod
     def put_position(
         self, batch: Batch, group: Group, position: Position, without: frozenset[int] = frozenset()
-    ) -> int:
-        """Write the position's record with this batch; up to where it says that everything is settled.
+    ) -> Written:
+        """Write the position's record with this batch.
 
         `without` are open events that the batch settles. The position is held until the batch is decided.
         """

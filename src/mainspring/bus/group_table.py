@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from mainspring.bus.answers import GroupInfo, GroupOffsets, PartitionOffsets
 from mainspring.bus.audit import Audit
+from mainspring.bus.claim_record import CLAIMS, ClaimRecord, claim_key, decode_claim, with_claims
 from mainspring.bus.delivery import Delivery
 from mainspring.bus.errors import BadOffset, Conflict, Unavailable, UnknownGroup
 from mainspring.bus.group import Group
@@ -44,8 +45,9 @@ class GroupTable:
     async def start(self) -> None:
         """Bring back every group as it was stored."""
         to_wall = self._clock.wall_ms() - self._clock.now_ms()
+        left = await self._left_by_nodes()
         async for record in self._log.scan(SPACE):
-            stored = decode_position(record.value)
+            stored = with_claims(decode_position(record.value), left.get(record.key, []))
             topic = self._topics.open(stored.topic)
             group = topic.groups.get(stored.group)
             if group is None:
@@ -57,6 +59,27 @@ class GroupTable:
                 await self._topics.load(topic)
                 for group in topic.groups.values():
                     group.restored(self._clock.now_ms())
+        if left:
+            await self._take_over(left)
+
+    async def _left_by_nodes(self) -> dict[str, list[ClaimRecord]]:
+        """What nodes held when the log was still shared by several; by the key of the position."""
+        left: dict[str, list[ClaimRecord]] = {}
+        async for record in self._log.scan(CLAIMS):
+            claim = decode_claim(record.value)
+            left.setdefault(record_key(claim.topic, claim.group, claim.partition), []).append(claim)
+        return left
+
+    async def _take_over(self, left: dict[str, list[ClaimRecord]]) -> None:
+        batch = Batch()
+        for claim in [claim for claims in left.values() for claim in claims]:
+            batch.delete(CLAIMS, claim_key(claim.topic, claim.group, claim.partition, claim.epoch))
+        for topic in self._topics.all():
+            for group in topic.groups.values():
+                for position in group.positions.values():
+                    if record_key(topic.name, group.name, position.partition) in left:
+                        self._delivery.put_position(batch, group, position)
+        await self._log.commit(batch)
 
     def _new(self, topic: TopicState, name: str) -> Group:
         return Group(topic.name, name, self._delivery, ack_timeout_ms=1, max_attempts=0)
@@ -123,8 +146,8 @@ class GroupTable:
             await self._log.commit(batch)
         except MainspringError as error:
             raise Unavailable(f"the group could not be stored: {error.message}", remedy=error.remedy) from error
-        for position, settled in stored:
-            position.durable = max(position.durable, settled)
+        for position, written in stored:
+            position.durable = max(position.durable, written.settled)
             position.stored = True
 
     # -- from outside

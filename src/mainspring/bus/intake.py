@@ -33,7 +33,7 @@ from mainspring.bus.topic_state import TopicState
 from mainspring.bus.topic_table import TopicTable
 from mainspring.bus.traced import TracedTicket, ending, traced
 from mainspring.errors import MainspringError
-from mainspring.log import Append, Batch, Operation, Receipt, Refused
+from mainspring.log import Append, Batch, InDoubt, Operation, Receipt, Refused
 from mainspring.loop import Clock
 from mainspring.settings import Settings
 
@@ -270,6 +270,11 @@ def refusal(error: MainspringError) -> BusError:
         return ExpectationFailed(
             f"`expect` is not the partition's last offset: {error.message}",
             remedy="read what was published, then retry",
+        )
+    if isinstance(error, InDoubt):
+        return Unavailable(
+            f"it is not known whether the event was stored: {error.message}",
+            remedy="publish it again with the same id; it is then stored once",
         )
     return Unavailable(f"the event could not be stored: {error.message}", remedy=error.remedy or "try again")
 

@@ -103,11 +103,12 @@ class SharedGroup(Group):
 
     def landed(self, position: SharedPosition, number: int, now: int) -> None:
         """The claim that this write made is in the log; earlier ones can never be."""
-        intent = position.intents.get(number)
-        for earlier in [each for each in position.intents if each <= number]:
-            del position.intents[earlier]
+        intent = position.intents.pop(number, None)
+        for earlier in [each for each in position.intents if each < number]:
+            position.intents.pop(earlier).written.happened = False
         if intent is None:
             return
+        intent.written.happened = True
         for offset in intent.returned:
             position.leaving.pop(offset, None)
         self._settle(position, intent)

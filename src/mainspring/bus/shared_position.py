@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from mainspring.bus.claim_record import ClaimRecord
+from mainspring.bus.delivery import Written
 from mainspring.bus.position import OpenEvent, Position, PositionRecord
 from mainspring.bus.tails import ReadyEvent, Tail
 from mainspring.bus.unsettled import Packed, Unsettled, lowest, pack, unpack
@@ -39,6 +40,7 @@ class Intent(msgspec.Struct, frozen=True):
     taken: Mapping[int, Taking]
     returned: tuple[int, ...] = ()
     settled: frozenset[int] = frozenset()
+    written: Written = msgspec.field(default_factory=Written)
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -190,6 +192,8 @@ class SharedPosition(Position):
     def clear(self) -> None:
         super().clear()
         self.leaving.clear()
+        for intent in self.intents.values():
+            intent.written.happened = False
         self.intents.clear()
         self.moved = False
 

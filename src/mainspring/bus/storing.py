@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from mainspring.bus.delivery import Delivery
+from mainspring.bus.delivery import Delivery, Written
 from mainspring.bus.group import RETRY_MS, Group
 from mainspring.bus.position import SPACE, Position, encode_position, record_key
 from mainspring.errors import MainspringError
@@ -51,7 +51,7 @@ class StoringDelivery(Delivery):
         now = self._clock.now_ms()
         dirty, self._dirty = self._dirty, {}
         batch = Batch()
-        stored: list[tuple[Group, Position, int]] = []
+        stored: list[tuple[Group, Position, Written]] = []
         for position, group in dirty.items():
             position.dirty = False
             if position.burying or (now < position.store_after and not at_once):
@@ -63,20 +63,20 @@ class StoringDelivery(Delivery):
 
     def put_position(
         self, batch: Batch, group: Group, position: Position, without: frozenset[int] = frozenset()
-    ) -> int:
+    ) -> Written:
         wall, now = self._clock.wall_ms(), self._clock.now_ms()
         record = position.record(group.topic, group.name, wall, wall - now, without)
         text = encode_position(record)
         position.store_after = now + min(len(text) // BYTES_PER_MS, STORE_AT_MOST_MS)
         batch.put(SPACE, record_key(group.topic, group.name, position.partition), text)
-        return position.settled(without)
+        return Written(position.settled(without))
 
-    def _submit(self, batch: Batch, stored: list[tuple[Group, Position, int]]) -> None:
+    def _submit(self, batch: Batch, stored: list[tuple[Group, Position, Written]]) -> None:
         def decided(result: Result) -> None:
             self._storing -= 1
-            for group, position, settled in stored:
+            for group, position, written in stored:
                 if isinstance(result, Receipt):
-                    position.durable = max(position.durable, settled)
+                    position.durable = max(position.durable, written.settled)
                     position.stored = True
                 else:
                     self._loop.schedule(RETRY_MS, lambda pair: self.changed(*pair), (group, position), ref=False)
