@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.cli.commands import app
-from mainspring.cli.quick import CONFIG, NUMBERS, PATHS, TEXTS, plain_serve
+from mainspring.cli.quick import CONFIG, NUMBERS, PATHS, SWITCHES, TEXTS, plain_serve
 from serving import clean_environment
 
 COMMAND: Any = typer.main.get_command(app).get_command(None, "serve")  # type: ignore[attr-defined]
@@ -45,6 +45,7 @@ PIECES = st.one_of(
     st.tuples(FLAGS, WORDS).map(list),
     st.tuples(FLAGS, WORDS).map(lambda pair: ["=".join(pair)]),
     st.integers(0, 70_000).map(lambda port: ["--port", str(port)]),
+    st.sampled_from([*([f"--{name.replace('_', '-')}"] for name in SWITCHES), ["--require-durable=1"]]),
     st.sampled_from([["shop:app"], ["--"], ["--reload"], ["--port"], ["--port=x"], ["--nothing", "1"], [""]]),
 )
 
@@ -62,6 +63,15 @@ def test_every_flag_that_is_read_quickly_is_one_of_the_command(name: str) -> Non
     assert flag in OPTIONS[name].opts
     for arguments in ([flag, value], [f"{flag}={value}"], ["shop:app", flag, value, flag, value]):
         assert quickly(arguments) == by_the_command(arguments)
+
+
+def test_everything_the_command_takes_is_read_quickly_except_what_starts_another_process() -> None:
+    known = {*TEXTS, *PATHS, *NUMBERS, *SWITCHES, CONFIG, "program"}
+    assert OPTIONS.keys() - known == {"reload"}
+    assert known - OPTIONS.keys() == set()
+    for name in SWITCHES:
+        flag = f"--{name.replace('_', '-')}"
+        assert quickly([flag]) == by_the_command([flag]) == {name: True}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """`mainspring serve`, read without the library that reads command lines.
 
-`mainspring.cli.serve` is the command: its help, its errors, its completion. This module knows the flags that take a
-value and understands only what nobody could misunderstand, such as `serve shop:app --port 7071`. Whatever else it
+`mainspring.cli.serve` is the command: its help, its errors, its completion. This module knows the flags that are
+settings and understands only what nobody could misunderstand, such as `serve shop:app --port 7071`. Whatever else it
 meets (a flag it does not know, a value that is missing, a number that is none, `--help`, `--reload`) it leaves to the
 command, so that there is one place for everything that is said to people. A test holds the two together.
 """
@@ -18,9 +18,10 @@ from typing import Final
 TEXTS: Final = ("host", "engine", "node", "log_level", "log_format")
 PATHS: Final = ("data", "kernel_socket", "loop_socket")
 NUMBERS: Final = ("port", "wait_for_engine")
+SWITCHES: Final = ("require_durable",)
 CONFIG: Final = "config"
 
-_NAMES: Final = {f"--{name.replace('_', '-')}": name for name in (*TEXTS, *PATHS, *NUMBERS, CONFIG)}
+_NAMES: Final = {f"--{name.replace('_', '-')}": name for name in (*TEXTS, *PATHS, *NUMBERS, *SWITCHES, CONFIG)}
 
 
 @dataclass
@@ -58,8 +59,11 @@ def plain_serve(arguments: Sequence[str]) -> PlainServe | None:
             continue
         flag, equals, value = word.partition("=")
         name = _NAMES.get(flag)
+        if name in SWITCHES and not equals:
+            asked.flags[name] = True
+            continue
         value = value if equals else next(rest, "")
-        if name is None or not value or value.startswith("-") or not _take(asked, name, value):
+        if name is None or name in SWITCHES or not value or value.startswith("-") or not _take(asked, name, value):
             return None
     return asked
 
