@@ -52,9 +52,10 @@ async def test_an_outage_is_reported_once_and_so_is_its_end() -> None:
 async def test_somebody_is_called_when_it_stays_silent_also_over_a_crash() -> None:
     async with simulate(app) as world:
         await beat(world, 5, ["roof"])
-        await world.advance("1m")
-        await world.crash_and_restart(down="2m")
-        await world.advance("8m")
+        await world.advance("10s")
+        await world.crash_and_restart(down="20s")
+        assert alarms(world) == ["roof is silent"]
+        await world.advance("40s")
         assert alarms(world) == ["roof is silent", "roof stays silent: somebody has to look"]
         await beat(world, 3, ["roof"])
         assert alarms(world)[2:] == ["roof is back"]
