@@ -17,6 +17,7 @@ from mainspring.log import Append
 
 app = App("chaos")
 app.topic("work", partitions=3, max_attempts=1_000)
+app.topic("steps")
 
 
 class Step(Effect[None]):
