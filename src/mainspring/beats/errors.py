@@ -71,6 +71,12 @@ class LineBusy(MainspringError):
     code = "line_busy"
 
 
+class NotLeading(MainspringError):
+    """Another node runs the beats of this line."""
+
+    code = "not_leading"
+
+
 class LineExists(MainspringError):
     """A fork may not replace a line: history is never rewritten."""
 

@@ -42,6 +42,9 @@ class Inlet(Protocol):
     def settle(self, taken: Taken) -> None:
         """The beat happened: what was taken is gone for good."""
 
+    # Where several nodes share a log, an inlet that remembers how far it got also has `forget(self) -> None`: others
+    # may have run beats since, and what it remembers must be read again.
+
 
 class Events(Protocol):
     """What a topic's inlet needs of a log."""
@@ -118,6 +121,10 @@ class TopicInlet:
             if isinstance(operation, Put):
                 position = msgspec.json.decode(operation.value, type=dict[str, int])
                 self._next[position["partition"]] = position["next"]
+
+    def forget(self) -> None:
+        """Others may have taken events since: the positions in the log count."""
+        self._next.clear()
 
     async def _position(self, partition: int) -> int:
         if partition not in self._next:

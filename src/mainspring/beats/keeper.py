@@ -6,13 +6,13 @@ retention lets go is deleted with the next beat. Nothing is written on its own a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from mainspring.beats.backlog import Backlog, Left
 from mainspring.beats.changes import Bind
 from mainspring.beats.facts import Impulse
-from mainspring.beats.line import Changes, Head, Line, Registered, number
+from mainspring.beats.line import Changes, Head, Kept, Line, Registered, number
 from mainspring.beats.rules import Rules
 from mainspring.beats.state import RECENT, Decided, State
 from mainspring.log import Operation
@@ -36,15 +36,19 @@ class Keeper:
         self._saved_paused = False
         self._origin = ("", 0)
         self._backlog = Backlog()
+        self._operations: list[Operation] = []
 
     async def load(self) -> None:
         """Make the state what the line holds. Bindings the program has declared meanwhile count from the next beat."""
-        state = self._state
+        declared = self._state.bindings.records()
         kept = await self.line.load()
-        if kept is None:
-            return
-        declared = state.bindings.records()
-        self._bindings.clear()
+        if kept is not None:
+            self._bindings.clear()
+            await self.go_on_from(kept, declared)
+
+    async def go_on_from(self, kept: Kept, declared: Iterable[tuple[str, str, str]]) -> None:
+        """Make the state what was kept, with the bindings that the program declares."""
+        state = self._state
         state.restore(kept)
         self.program = self.program or kept.head.program
         self._origin = kept.head.parent, kept.head.forked_at
@@ -69,6 +73,10 @@ class Keeper:
         self._garbage.extend(await self.line.binding_keys(oldest))
         self._bindings.extend((oldest, binding) for binding in latest)
         self._state.bound = {oldest: latest, **{since: each for since, each in bound.items() if since > oldest}}
+
+    def save_with(self, operations: list[Operation]) -> None:
+        """Have these operations stored with whatever is stored next; they replace those given before."""
+        self._operations = operations
 
     def note_signal(self, lands: int, impulse: Impulse) -> None:
         self._signals.append((lands, impulse))
@@ -106,24 +114,24 @@ class Keeper:
                 dead=decided.dead,
                 garbage=self._garbage,
                 old_journals=self._old_journals,
-                operations=operations,
+                operations=[*operations, *self._operations],
             )
         )
         self._backlog.store(lands for lands, _ in queued)
         self._backlog.happened(beat, rest.left)
         self._signals, self._bindings, self._registry, self._rules = [], [], None, None
         self._saved_paused = head.paused
-        self._garbage, self._old_journals = [], []
+        self._garbage, self._old_journals, self._operations = [], [], []
 
     async def save_rest(self) -> None:
         """Write what came from outside since the last beat."""
         state = self._state
-        if not self._signals and not self._bindings and state.paused == self._saved_paused:
+        if not (self._signals or self._bindings or self._operations) and state.paused == self._saved_paused:
             return
         head = self._head(state.beat - 1, state.digest, self._backlog.left)
-        await self.line.save(Changes(head, queued=self._signals, bindings=self._bindings))
+        await self.line.save(Changes(head, queued=self._signals, bindings=self._bindings, operations=self._operations))
         self._backlog.store(lands for lands, _ in self._signals)
-        self._signals, self._bindings = [], []
+        self._signals, self._bindings, self._operations = [], [], []
         self._saved_paused = head.paused
 
     async def collect(self) -> None:

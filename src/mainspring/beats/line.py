@@ -22,7 +22,7 @@ is refused.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Final, Protocol, TypeVar
 
 import msgspec
@@ -103,6 +103,7 @@ class Kept(msgspec.Struct):
     dead: dict[int, list[Dead]]
     stored: dict[int, int]  # how many impulses stand for a beat
     lefts: dict[int, tuple[int, int]]
+    waiting: dict[str, list[Impulse]]  # what stands in the queues, by key
 
 
 class Changes(msgspec.Struct):
@@ -137,11 +138,20 @@ def number(beat: int) -> str:
 class Line:
     """One line of beats in a log."""
 
-    def __init__(self, log: AsyncLog, name: str = "main", *, forgets_beats: bool = False) -> None:
+    def __init__(
+        self,
+        log: AsyncLog,
+        name: str = "main",
+        *,
+        forgets_beats: bool = False,
+        guard: Callable[[Batch], None] | None = None,
+    ) -> None:
+        """`guard` goes into every batch: where several nodes share the log, only one of them may write a line."""
         self.name: str = checked_line(name)
+        self._guard = guard
         self.log = log
         self._journals = f"journal/beats/{name}"
-        self._head_version = ABSENT
+        self._head_version = ABSENT  # none is there yet
         self._place = 0
         # Keys written or read here, by beat: a line that forgets old beats need not look for them in the log.
         self._remembers_keys = forgets_beats
@@ -179,6 +189,8 @@ class Line:
     def _batch(self, changes: Changes, records: list[tuple[str, bytes]]) -> Batch:
         name, beat = self.name, changes.head.beat
         batch = Batch()
+        if self._guard is not None:
+            self._guard(batch)
         if changes.journal:
             for place, piece in enumerate(_pieces(changes.journal)):
                 batch.put(self._journals, piece_key(beat, place), piece, expect=ABSENT)
@@ -217,7 +229,7 @@ class Line:
             return None
         head = msgspec.json.decode(record.value, type=Head)
         self._head_version, self._place = record.version, head.place
-        kept = Kept(head, [], {}, {}, {}, [], [], [], {}, {}, {})
+        kept = Kept(head, [], {}, {}, {}, [], [], [], {}, {}, {}, {})
         async for key, value in self._records("cas/"):
             kept.contents[key] = value.decode()
         async for key, value in self._records("cell/"):
@@ -241,20 +253,20 @@ class Line:
         coming = kept.head.beat + 1
         first, done = kept.head.left or (coming, 0)
         self._queues_known_from = first
-        front: list[Impulse] = []
-        backlog: list[Impulse] = []
         async for key, value in self._records("queue/", after=f"{number(first - 1)}/~"):
             self._queue_keys.setdefault(int(key[:16]), []).append(f"queue/{key}")
             lands, impulses = int(key[:16]), msgspec.json.decode(value, type=Waiting).impulses
-            if key[17] == "a":
-                front.extend(impulses if lands == coming else ())
-                continue
-            kept.stored[lands] = kept.stored.get(lands, 0) + len(impulses)
-            (kept.queues.setdefault(lands, []) if lands >= coming else backlog).extend(impulses)
-        if front or backlog[done:]:
-            kept.queues[coming] = [*front, *backlog[done:], *kept.queues.get(coming, ())]
+            kept.waiting[key] = impulses
+            if key[17] != "a":
+                kept.stored[lands] = kept.stored.get(lands, 0) + len(impulses)
+        kept.queues = queues_of(kept.waiting, coming, done)
         async for key, value in self._records("left/"):
             kept.lefts[int(key)] = msgspec.json.decode(value, type=tuple[int, int])
+
+    @property
+    def version(self) -> int:
+        """Of the line's head as it was loaded or saved here."""
+        return self._head_version
 
     async def head(self) -> Head:
         """Where the line stands; before its first beat when there is no such line."""
@@ -294,6 +306,22 @@ class Line:
     async def digest(self, beat: int) -> str | None:
         record = await self.log.get(SPACE, f"{self.name}/digest/{number(beat)}")
         return None if record is None else record.value.decode()
+
+
+def queues_of(waiting: dict[str, list[Impulse]], coming: int, done: int) -> dict[int, list[Impulse]]:
+    """Who waits for which beat. Of those queued for beats that are over, the first `done` are dealt with."""
+    queues: dict[int, list[Impulse]] = {}
+    front: list[Impulse] = []
+    backlog: list[Impulse] = []
+    for key in sorted(waiting):
+        lands, impulses = int(key[:16]), waiting[key]
+        if key[17] == "a":
+            front.extend(impulses if lands == coming else ())
+        else:
+            (queues.setdefault(lands, []) if lands >= coming else backlog).extend(impulses)
+    if front or backlog[done:]:
+        queues[coming] = [*front, *backlog[done:], *queues.get(coming, ())]
+    return queues
 
 
 class Waiting(msgspec.Struct, frozen=True):

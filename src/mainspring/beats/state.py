@@ -72,6 +72,13 @@ class State:
         self._live_events: set[str] = set()
         self.resolver: Resolver = self._resolver()
 
+    def fresh(self) -> State:
+        """An empty state of the same program: its registrations and rules."""
+        state = State(self.rules, keep_journals=self._keep_journals)
+        state.use_registry(self.registry)
+        state.functions = self.functions
+        return state
+
     def restore(self, kept: Kept) -> None:
         """Become what a log holds. Registrations hold functions and come from the program again."""
         head = kept.head
@@ -82,8 +89,7 @@ class State:
         for path, since, held in kept.cells:
             self.cells.put(path, since, held)
         for beat, hashes in kept.references.items():
-            self._references[beat] = hashes
-            self.content.refer(hashes)
+            self.refer(beat, hashes)
         self.queues = kept.queues
         self.bound = {}
         for since, binding in kept.bindings:
@@ -191,6 +197,18 @@ class State:
         self.cells.inline_chars = rules.inline_chars
         self.resolver = self._resolver()
 
+    def follow(self, beat: int, journal: bytes) -> None:
+        """Keep the journal of a beat that happened elsewhere as long as those of own beats."""
+        self.journals[beat] = journal
+        if self._keep_journals is not None:
+            self.journals.pop(beat - self._keep_journals, None)
+
+    def refer(self, beat: int, hashes: list[str]) -> None:
+        """Note what the journal of a beat refers to."""
+        if beat not in self._references:
+            self._references[beat] = hashes
+            self.content.refer(hashes)
+
     # --- a beat -------------------------------------------------------------------------------------------------------
 
     def decide(self, draft: Draft, new_events: dict[str, str]) -> Decided:
@@ -262,10 +280,14 @@ class State:
     def forget(self) -> tuple[list[str], list[int]]:
         """Let go of beats past their retention: keys of the line that are garbage, and beats whose journals are."""
         retain = self.rules.retain_beats
-        if retain is None or self.beat - retain <= self.oldest:
+        return ([], []) if retain is None else self.forget_before(self.beat - retain)
+
+    def forget_before(self, oldest: int) -> tuple[list[str], list[int]]:
+        """Let go of the details of all beats before this one."""
+        if oldest <= self.oldest:
             return [], []
-        gone = range(self.oldest, self.beat - retain)
-        self.oldest = self.beat - retain
+        gone = range(self.oldest, oldest)
+        self.oldest = oldest
         garbage: list[str] = []
         for beat in gone:
             self.journals.pop(beat, None)
