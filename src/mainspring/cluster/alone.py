@@ -28,6 +28,7 @@ class Alone:
 
     epoch = 0
     in_touch = True
+    trouble = ""
 
     def __init__(self, node: str = "node", *, about: Callable[[], About] = About, started: int = 0) -> None:
         self.node = node

@@ -80,6 +80,10 @@ class Cluster(Protocol):
     def in_touch(self) -> bool:
         """Whether this node's lease is certain. The guard decides; this is for what no guard can protect."""
 
+    @property
+    def trouble(self) -> str:
+        """Why this node should be given nothing to do now, for people; empty when all is well."""
+
     def nodes(self) -> list[NodeView]:
         """Everybody who holds a lease, this node too, by name."""
 

@@ -48,6 +48,7 @@ logger: logging.Logger = logging.getLogger("mainspring.cluster")
 LEASE_MS: Final = 10_000  # longer than a busy Python process ever pauses by itself, short enough to wait for
 _PULSES: Final = 3  # per lease: two may get lost
 _LOOKS: Final = 10  # per lease: how finely silence is measured
+_SLOW_MS: Final = 2_000  # a commit that takes longer will not be quick for anybody else either
 _NODE, _ROLE = "node/", "role/"
 
 
@@ -108,6 +109,18 @@ class Membership:
     def in_touch(self) -> bool:
         """Whether this node's lease is certain: it was renewed within the time after which it may be taken away."""
         return self.joined and self._clock.now_ms() - self._confirmed_ms < self.lease_ms
+
+    @property
+    def trouble(self) -> str:
+        if self.ousted is not None:
+            return self.ousted.message
+        if not self.joined:
+            return "its lease was taken away, and it has no new one yet"
+        now = self._clock.now_ms()
+        silent_ms = max(now - self._sent_ms if self._beating else 0, now - self._confirmed_ms - self.lease_ms // _PULSES)
+        if silent_ms >= min(_SLOW_MS, self.lease_ms // _PULSES):
+            return f"the engine has not answered for {silent_ms / 1000:.0f} s"
+        return ""
 
     def guard(self, batch: Batch) -> None:
         batch.guard(LEASES, lease_key(self.node), self._epoch)

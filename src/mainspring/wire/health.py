@@ -21,8 +21,8 @@ def readiness(observed: Observed) -> Readiness:
         return Readiness(False, "stopping")
     if observed.log is not None and observed.log.fault is not None:
         return Readiness(False, f"the log cannot write: {observed.log.fault.message}")
-    if observed.cluster is not None and not observed.cluster.in_touch:
-        return Readiness(False, "this node's lease in the cluster is not certain")
+    if observed.cluster is not None and observed.cluster.trouble:
+        return Readiness(False, observed.cluster.trouble)
     return observed.bus.readiness()
 
 
