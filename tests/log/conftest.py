@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from mainspring.log import Engine, Log, MemoryEngine, SqliteEngine, open_engine
+from servers.mongo_server import new_database
 from servers.nats_server import shared_server
 
 MakeEngine = Callable[[], Engine]
@@ -32,9 +33,15 @@ def _jetstream(place: Path) -> MakeEngine:
     return lambda: open_engine(shared_server().url(log), place)
 
 
+def _mongo(_: Path) -> MakeEngine:
+    address = new_database()
+    return lambda: open_engine(address, "unused")
+
+
 ENGINES: dict[str, Callable[[Path], MakeEngine]] = {
     "jetstream": _jetstream,
     "memory": _memory,
+    "mongo": _mongo,
     "sqlite": _sqlite,
 }
 

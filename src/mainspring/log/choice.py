@@ -32,6 +32,10 @@ def open_engine(name: str, data_dir: str | Path, clock: Clock | None = None, *, 
         return SqliteEngine(log_file(data_dir))
     if name.startswith(("nats://", "tls://")):
         return _jetstream(name, data_dir)
+    if name.startswith(("mongodb://", "mongodb+srv://")):
+        from mainspring.log.mongo import MongoEngine  # says by itself when its package is missing
+
+        return MongoEngine(name, database=database, clock=clock)
     raise SettingError(
         f"there is no engine {_without_password(name)!r}",
         remedy="use sqlite (durable, in the data directory), memory, nats://HOST or mongodb://HOST",

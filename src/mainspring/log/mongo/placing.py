@@ -1,0 +1,128 @@
+"""Which node puts an entry in place, and when it is there.
+
+The node that stored an entry puts it in place, in the journal's order. Everybody else waits for `applied` to pass it.
+When that does not move for a while the entry's node is dead or stopped, and whoever notices does its work; the work can
+be done twice. So entries are put in place one after the other, by one node at a time as long as nothing goes wrong, and
+a commit need not wait for it: it is decided when it is in the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from itertools import takewhile
+from typing import Final
+
+from pymongo.errors import PyMongoError
+
+from mainspring.log.contract import LogUnavailable
+from mainspring.log.mongo.applying import Applier, runs
+from mainspring.log.mongo.effects import Entry
+from mainspring.log.mongo.journal import Journal
+from mainspring.log.mongo.ledger import Ledger
+from mainspring.loop import Clock
+
+_MOST_WAITING: Final = 64  # entries; a commit waits for the oldest of them when there are more
+_SHORTEST_MS: Final = 2
+_LONGEST_MS: Final = 50
+_LOST_MS: Final = 500
+
+
+class Placing:
+    """The entries between the journal and the collections."""
+
+    def __init__(
+        self, node: str, ledger: Ledger, journal: Journal, applier: Applier, clock: Clock, takeover_ms: int
+    ) -> None:
+        self._node = node
+        self._ledger = ledger
+        self._journal = journal
+        self._applier = applier
+        self._clock = clock
+        self._takeover_ms = takeover_ms
+        self._waiting: deque[Entry] = deque()
+        self._more = asyncio.Event()
+        self._moved: set[asyncio.Event] = set()
+        self._since_ms = clock.now_ms()  # when the first one became the first
+        self.taken_over = 0  # entries of other nodes that this one put in place
+
+    def add(self, entry: Entry) -> None:
+        if not self._waiting:
+            self._since_ms = self._clock.now_ms()
+        self._waiting.append(entry)
+        self._more.set()
+
+    async def run(self) -> None:
+        pause = _SHORTEST_MS
+        while True:
+            if not self._waiting:
+                self._more.clear()
+                await self._more.wait()
+                pause = _SHORTEST_MS
+            try:
+                if await self._advance():
+                    pause = _SHORTEST_MS
+                    continue
+                longest = _LONGEST_MS
+            except PyMongoError:
+                longest = _LOST_MS
+            await asyncio.sleep(pause / 1000)
+            pause = min(2 * pause, longest)
+
+    async def _advance(self) -> bool:
+        """Bring the first ones in place, or see that they are; whether there was progress."""
+        if self._waiting[0].node == self._node:
+            own = list(takewhile(lambda entry: entry.node == self._node, self._waiting))
+            for run in runs(own):
+                await self._apply(run)
+            return True
+        applied, _ = await self._journal.applied()
+        if applied >= self._waiting[0].number:
+            self._settle(applied)
+            return True
+        if self._clock.now_ms() - self._since_ms < self._takeover_ms:
+            return False
+        self.taken_over += 1
+        await self._apply([self._waiting[0]])
+        return True
+
+    async def _apply(self, run: list[Entry]) -> None:
+        await self._applier.apply(run)
+        await self._journal.set_applied(run[-1].number, run[-1].body.version)
+        self._settle(run[-1].number)
+
+    def _settle(self, applied: int) -> None:
+        while self._waiting and self._waiting[0].number <= applied:
+            self._ledger.settle(self._waiting.popleft())
+        self._since_ms = self._clock.now_ms()
+        for moved in self._moved:
+            moved.set()
+
+    # -- waiting for it
+
+    async def room(self, patience_ms: int) -> None:
+        """Wait until not too much is waiting."""
+        if len(self._waiting) > _MOST_WAITING:
+            await self.reached(self._waiting[-_MOST_WAITING].number, patience_ms)
+
+    async def reached(self, number: int, patience_ms: int) -> None:
+        """Wait until the entry of this number is in place. Raises `LogUnavailable`."""
+        await self._until(lambda: self._ledger.applied >= number, patience_ms)
+
+    async def _until(self, done: Callable[[], bool], patience_ms: int) -> None:
+        if done():
+            return
+        moved = asyncio.Event()
+        self._moved.add(moved)
+        try:
+            async with asyncio.timeout((patience_ms + self._takeover_ms) / 1000):
+                while not done():
+                    moved.clear()
+                    await moved.wait()
+        except TimeoutError:
+            raise LogUnavailable(
+                "what was committed last cannot be read yet: the server is away or slow", remedy="try again"
+            ) from None
+        finally:
+            self._moved.discard(moved)
