@@ -107,7 +107,8 @@ async def test_a_node_that_comes_later_reads_all_that_was_before(server: NatsSer
 async def test_a_batch_bigger_than_a_message_is_stored_whole(server: NatsServer, name: str, node: OpenNode) -> None:
     """The server's max_payload is 1 MiB."""
     one, two = await node(server.url(name), "a"), await node(server.url(name), "b")
-    big = Batch([Append("big", 0, f"b{n}", 1, b"x" * 700_000) for n in range(5)] + [Put("s", "k", b"y" * 2_000_000)])
+    events = [Append("big", 0, f"b{n}", 1, b"x" * 700_000) for n in range(5)]
+    big = Batch([*events, Put("s", "k", b"y" * 2_000_000)])
     results = await asyncio.gather(
         one.log.commit(big),
         two.log.commit(big),

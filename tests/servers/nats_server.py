@@ -61,7 +61,7 @@ class NatsServer:
     def host(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def url(self, log: str = "test", **options: object) -> str:
+    def url(self, log: str = "test", /, **options: object) -> str:
         """The engine's address for the log of that name."""
         query = "&".join(f"{option}={value}" for option, value in options.items())
         return f"{self.scheme}://{self.login}{self.host}/{log}" + (f"?{query}" if query else "")
@@ -120,10 +120,13 @@ class NatsServer:
             self._process.terminate()
             self._process.wait(20)
             self._process = None
+            atexit.unregister(self.kill)
 
     def freeze(self) -> None:
         assert self._process is not None
-        os.kill(self._process.pid, signal.SIGSTOP)
+        pid = self._process.pid
+        os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: all(_stopped(task) for task in Path(f"/proc/{pid}/task").iterdir()), "the server to stop")
 
     def thaw(self) -> None:
         assert self._process is not None
@@ -176,6 +179,10 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = START_
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
         time.sleep(0.05)
+
+
+def _stopped(task: Path) -> bool:
+    return (task / "stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 _shared: list[NatsServer] = []

@@ -32,6 +32,7 @@ from mainspring.log.jetstream.address import Address
 CONNECT_SECONDS: Final = 2.0
 PING_SECONDS: Final = 2  # a server that does not answer two pings (a stopped one, a cut cable) is left for another
 API_SECONDS: Final = 5.0
+LOOK_SECONDS: Final = 0.25
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 2.0
 OLDEST_SERVER: Final = (2, 10)
@@ -91,6 +92,7 @@ class Link:
         except (nats.errors.ConnectionClosedError, nats.errors.OutboundBufferLimitError, OSError) as error:
             if isinstance(error, TimeoutError):
                 raise
+            self.end()
             raise LinkLost from error
         finally:
             self._waiting.pop(token, None)
@@ -106,6 +108,16 @@ class Link:
         """One request of the JetStream API."""
         payload = b"" if body is None else msgspec.json.encode(body)
         return await self.ask(f"$JS.API.{verb}", payload, seconds=seconds)
+
+    async def broken(self) -> None:
+        """Returns when the link is lost. The client tells only once a broken socket is closed, which takes long with
+        TLS; so its state is looked at, too."""
+        while not self.lost.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self.lost.wait()
+            if not self.client.is_connected:
+                self.end()
 
     def end(self) -> None:
         """Whoever waits on it hears that it is lost."""
@@ -163,9 +175,7 @@ class Connection:
 
     async def close(self) -> None:
         if self._keeper is not None:
-            self._keeper.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._keeper
+            await ended(self._keeper)
             self._keeper = None
         if self._link is not None:
             self._leave(self._link)
@@ -197,7 +207,7 @@ class Connection:
         pause = FIRST_PAUSE
         while True:
             if self._link is not None:
-                await self._link.lost.wait()
+                await self._link.broken()
                 self._there.clear()
                 _logger.warning("the connection to the NATS server is lost; trying to connect again")
                 self._leave(self._link)
@@ -273,6 +283,13 @@ class Connection:
 
     def _where(self) -> str:
         return self._servers[(self._turn - 1) % len(self._servers)]
+
+
+async def ended(task: asyncio.Task[None]) -> None:
+    """Cancel until it is done: what the task awaits in `nats-py` may swallow a cancellation."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=LOOK_SECONDS)
 
 
 def _options(address: Address) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from nats.nuid import NUID
@@ -36,7 +35,7 @@ from mainspring.log.contract import (
 )
 from mainspring.log.jetstream import encoding, stream
 from mainspring.log.jetstream.address import Address, parse
-from mainspring.log.jetstream.connection import ApiError, Connection, Link, LinkLost
+from mainspring.log.jetstream.connection import ApiError, Connection, Link, LinkLost, ended
 from mainspring.log.jetstream.durability import durability_of
 from mainspring.log.jetstream.following import Follower
 from mainspring.log.jetstream.keeping import Keeper
@@ -69,6 +68,7 @@ class JetStreamEngine:
         self._applying = False
         self._watchers: list[Callable[[Change], None]] = []
         self._fault: MainspringError | None = None
+        self._when_failed: list[Callable[[MainspringError], object]] = []
         self._caught_up: asyncio.Future[None] | None = None
         self._goal = 0
         self._told = 0  # the last message whose effects were told to watchers and writers
@@ -106,7 +106,7 @@ class JetStreamEngine:
                 found = await stream.find(link, self.address)
                 if found is None:
                     refuse_if_known(self._replica.path, self.address)
-                    found = await stream.make(link, self.address)
+                    found = await stream.make(link, self.address, patient=self._loop.time() < deadline - 1)
                 if self.address.replicas not in (0, found.replicas):
                     found = await stream.set_replicas(link, self.address)
                 return found
@@ -141,9 +141,7 @@ class JetStreamEngine:
             await self._keeper.close()
             self._keeper = None
         if self._following is not None:
-            self._following.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._following
+            await ended(self._following)
             self._following = None
         if self._sender is not None:
             self._sender.give_up(InDoubt("the log was closed before the batch was applied here"))
@@ -153,6 +151,7 @@ class JetStreamEngine:
             await connection.close()
         self._waiting.clear()
         self._watchers.clear()
+        self._when_failed.clear()
         await self._replica.close()
         self._applying = False
 
@@ -175,6 +174,15 @@ class JetStreamEngine:
 
     def watch(self, seen: Callable[[Change], None]) -> None:
         self._watchers.append(seen)
+
+    def on_failure(self, callback: Callable[[MainspringError], object]) -> None:
+        """Call with the reason when this node can follow the log no further; at once if that is so already.
+
+        Nothing is written from then on, and what is read grows old: the node has to be started again.
+        """
+        self._when_failed.append(callback)
+        if self._fault is not None:
+            callback(self._fault)
 
     async def durability(self) -> Durability:
         if self._connection is None:
@@ -297,6 +305,8 @@ class JetStreamEngine:
             self._sender.give_up(InDoubt(error.message, remedy=error.remedy))
         if self._caught_up is not None and not self._caught_up.done():
             self._caught_up.set_exception(error)
+        for callback in self._when_failed:
+            callback(error)
 
     # -- reading: the replica's own methods
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from mainspring.log.jetstream import encoding, snapshots
 from mainspring.log.jetstream.address import Address
-from mainspring.log.jetstream.connection import Connection
+from mainspring.log.jetstream.connection import Connection, ended
 from mainspring.log.jetstream.replica import Replica
 from mainspring.log.jetstream.sending import Sender
 from mainspring.log.jetstream.snapshots import Housekeeping
@@ -52,8 +52,7 @@ class Keeper:
 
     async def close(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+            await ended(self._task)
 
     def _may_drop(self) -> bool:
         state = self._replica.state

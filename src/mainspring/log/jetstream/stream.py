@@ -49,8 +49,11 @@ async def find(link: Link, address: Address) -> Found | None:
     return _checked(info, address)
 
 
-async def make(link: Link, address: Address) -> Found:
-    """Make the stream. Without a wish of the user it has three replicas where there are three servers, else one."""
+async def make(link: Link, address: Address, *, patient: bool) -> Found:
+    """Make the stream. Without a wish of the user it has three replicas where there are three servers, else one.
+
+    A cluster that just started may not have found all its servers yet: `patient` raises `LogUnavailable` then.
+    """
     wishes = [address.replicas] if address.replicas else [3, 1]
     for replicas in wishes:
         try:
@@ -60,6 +63,8 @@ async def make(link: Link, address: Address) -> Found:
                 return found
             if error.code not in (_NOT_CLUSTERED, _NO_PEERS):
                 raise _without_jetstream(error) from error
+            if patient and error.code == _NO_PEERS:
+                raise LogUnavailable(f"the cluster has not enough servers: {error}", remedy="start them") from error
             if replicas == wishes[-1]:
                 raise SettingError(
                     f"the NATS server cannot keep {replicas} replicas: {error}",

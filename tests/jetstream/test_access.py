@@ -1,0 +1,105 @@
+"""Getting in: passwords, tokens, keys and certificates, with servers that really ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import nkeys  # type: ignore[import-untyped]
+import pytest
+import trustme
+
+from mainspring.errors import MainspringError, SettingError
+from mainspring.log import LogUnavailable, open_engine
+from servers.nats_server import NatsServer
+
+from .conftest import OpenNode
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[NatsServer]:
+    """A server that is started by the test, once it said what it asks for."""
+    server = NatsServer(tmp_path / "server")
+    yield server
+    server.kill()
+
+
+async def why_not(url: str, tmp_path: Path) -> MainspringError:
+    with pytest.raises(MainspringError) as refusal:
+        await open_engine(url, tmp_path / "refused").open()
+    return refusal.value
+
+
+async def test_user_and_password(guarded: NatsServer, tmp_path: Path, node: OpenNode) -> None:
+    guarded.more = 'authorization { user: "ann", password: "p@ss:word" }'
+    guarded.start()
+    guarded.login = "ann:p%40ss%3Aword@"
+    assert await (await node(guarded.url())).publish("x") == 1
+    guarded.login = "ann:wrong@"
+    error = await why_not(guarded.url(patience=1), tmp_path)
+    assert isinstance(error, SettingError)
+    assert "wrong" not in str(error)
+    guarded.login = ""
+    assert isinstance(await why_not(guarded.url(patience=1), tmp_path), SettingError)
+
+
+async def test_a_token(guarded: NatsServer, tmp_path: Path, node: OpenNode) -> None:
+    guarded.more = 'authorization { token: "s3cret" }'
+    guarded.start()
+    guarded.login = "s3cret@"
+    assert await (await node(guarded.url())).publish("x") == 1
+    guarded.login = ""
+    assert await (await node(guarded.url(token="s3cret"), "b")).publish("y") == 2
+    assert isinstance(await why_not(guarded.url(token="other"), tmp_path), SettingError)
+
+
+async def test_a_key(guarded: NatsServer, tmp_path: Path, node: OpenNode) -> None:
+    seed = nkeys.encode_seed(bytes(range(32)), nkeys.PREFIX_BYTE_USER)
+    public = nkeys.from_seed(bytearray(seed)).public_key.decode()
+    guarded.more = f"authorization {{ users: [ {{ nkey: {public} }} ] }}"
+    guarded.start()
+    (tmp_path / "seed").write_bytes(seed)
+    assert await (await node(guarded.url(nkey=tmp_path / "seed"))).publish("x") == 1
+    assert isinstance(await why_not(guarded.url(), tmp_path), SettingError)
+
+
+async def test_certificates_on_both_sides(guarded: NatsServer, tmp_path: Path, node: OpenNode) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    for who, names in (("server", ["127.0.0.1"]), ("client", ["node@example.org"])):
+        issued = authority.issue_cert(*names)
+        issued.private_key_pem.write_to_path(tmp_path / f"{who}.key")
+        for n, blob in enumerate(issued.cert_chain_pems):
+            blob.write_to_path(tmp_path / f"{who}.pem", append=n > 0)
+    guarded.more = (
+        f'tls {{ cert_file: "{tmp_path}/server.pem", key_file: "{tmp_path}/server.key", '
+        f'ca_file: "{tmp_path}/ca.pem", verify: true }}'
+    )
+    guarded.start()
+    guarded.scheme = "tls"
+    ours = {"tls_ca": tmp_path / "ca.pem", "tls_cert": tmp_path / "client.pem", "tls_key": tmp_path / "client.key"}
+    one = await node(guarded.url("test", **ours))
+    assert await one.publish("x") == 1
+    guarded.kill()
+    guarded.start()
+    assert await one.publish("y") == 2  # and in again after a restart
+
+    unknown = await why_not(guarded.url(patience=1), tmp_path)
+    assert isinstance(unknown, SettingError)
+    assert "tls_ca" in unknown.remedy
+    assert isinstance(await why_not(guarded.url(patience=1, tls_ca=tmp_path / "ca.pem"), tmp_path), LogUnavailable)
+    missing = await why_not(guarded.url(tls_ca=tmp_path / "nothing.pem"), tmp_path)
+    assert isinstance(missing, SettingError)
+
+
+async def test_a_server_that_speaks_tls_is_understood_without_being_told(
+    guarded: NatsServer, tmp_path: Path, node: OpenNode
+) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    issued = authority.issue_cert("127.0.0.1")
+    issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
+    guarded.more = f'tls {{ cert_file: "{tmp_path}/server.pem", key_file: "{tmp_path}/server.pem" }}'
+    guarded.start()
+    assert await (await node(guarded.url(tls_ca=tmp_path / "ca.pem"))).publish("x") == 1
+    assert isinstance(await why_not(guarded.url(patience=1), tmp_path), SettingError)

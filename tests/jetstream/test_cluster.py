@@ -1,0 +1,151 @@
+"""Three servers, three replicas: what was acknowledged outlives the loss of any one of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mainspring.errors import SettingError
+from mainspring.log import LogUnavailable, open_engine
+from mainspring.log.jetstream import stream
+from servers.nats_server import NatsCluster, NatsServer
+
+from .conftest import Node, OpenNode, everything, until, until_equal
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
+    cluster = NatsCluster(tmp_path_factory.mktemp("cluster")).start()
+    yield cluster
+    cluster.kill()
+
+
+class History:
+    """What publishers were told, to be compared with what the log holds in the end."""
+
+    def __init__(self) -> None:
+        self.acknowledged: dict[str, int] = {}
+        self.doubtful: set[str] = set()
+        self._stop = asyncio.Event()
+        self._writers: list[asyncio.Task[None]] = []
+
+    def write(self, node: Node, prefix: str) -> None:
+        self._writers.append(asyncio.create_task(self._keep_writing(node, prefix)))
+
+    async def _keep_writing(self, node: Node, prefix: str) -> None:
+        n = 0
+        while not self._stop.is_set():
+            text = f"{prefix}{n}"
+            try:
+                self.acknowledged[text] = await node.publish(text)
+            except LogUnavailable:
+                self.doubtful.add(text)  # and go on with the next: it may be there or not
+            n += 1
+
+    async def grow(self, by: int) -> None:
+        goal = len(self.acknowledged) + by
+        await until(lambda: len(self.acknowledged) >= goal, 60)
+
+    async def end(self) -> None:
+        self._stop.set()
+        await asyncio.gather(*self._writers)
+
+    async def check(self, *nodes: Node) -> None:
+        await until_equal(*nodes)
+        states = [await everything(node.log) for node in nodes]
+        assert all(state == states[0] for state in states)
+        ids = await nodes[0].ids()
+        assert len(ids) == len(set(ids))
+        offsets = {text: offset for offset, text in enumerate(ids, 1)}
+        missing = {text for text, offset in self.acknowledged.items() if offsets.get(text) != offset}
+        assert not missing
+        assert set(ids) <= self.acknowledged.keys() | self.doubtful
+
+
+async def leader_of(node: Node, cluster: NatsCluster) -> NatsServer:
+    found = await stream.find(node.engine.link, node.engine.address)
+    assert found is not None
+    return cluster.named(found.servers[0])
+
+
+async def opened(node: OpenNode, cluster: NatsCluster, name: str, which: str) -> Node:
+    return await node(cluster.url(name, patience=20), which)
+
+
+async def test_without_a_wish_the_stream_has_three_replicas(cluster: NatsCluster, name: str, node: OpenNode) -> None:
+    one = await node(cluster.url(name, patience=20))
+    found = await stream.find(one.engine.link, one.engine.address)
+    assert found is not None
+    assert (found.replicas, sorted(found.servers)) == (3, ["s0", "s1", "s2"])
+
+
+async def test_the_leader_killed_stopped_and_restarted_costs_nothing_acknowledged(
+    cluster: NatsCluster, name: str, node: OpenNode
+) -> None:
+    nodes = [await opened(node, cluster, name, which) for which in "abc"]
+    history = History()
+    for which, one in zip("abc", nodes, strict=True):
+        history.write(one, which)
+    await history.grow(60)
+
+    killed = await leader_of(nodes[0], cluster)
+    killed.kill()
+    await history.grow(60)
+    killed.start()
+    await history.grow(60)
+
+    frozen = await leader_of(nodes[0], cluster)
+    frozen.freeze()
+    await history.grow(60)
+    frozen.thaw()
+    await history.grow(60)
+
+    for server in cluster.servers:  # one after the other, as an upgrade does
+        server.stop()
+        await history.grow(20)
+        server.start()
+        server.wait("healthz")
+    await history.grow(60)
+    await history.end()
+    await history.check(*nodes)
+
+
+async def test_without_a_majority_nothing_is_acknowledged_and_then_all_goes_on(
+    cluster: NatsCluster, name: str, node: OpenNode
+) -> None:
+    one, two = await node(cluster.url(name, patience=2), "a"), await opened(node, cluster, name, "b")
+    history = History()
+    history.write(one, "a")
+    await history.grow(20)
+    leader = await leader_of(one, cluster)
+    others = [server for server in cluster.servers if server is not leader]
+    for server in others:
+        server.kill()
+    before = len(history.doubtful)
+    await until(lambda: len(history.doubtful) > before)
+    known = len(history.acknowledged)
+    await until(lambda: len(history.doubtful) > before + 1)
+    assert len(history.acknowledged) == known
+    for server in others:
+        server.start()
+    await history.grow(40)
+    await history.end()
+    await history.check(one, two)
+
+
+async def test_a_log_with_one_replica_gets_three_when_asked(cluster: NatsCluster, name: str, node: OpenNode) -> None:
+    one = await node(cluster.url(name, patience=20, replicas=1))
+    await one.publish("x")
+    two = await node(cluster.url(name, patience=20, replicas=3), "b")
+    found = await stream.find(two.engine.link, two.engine.address)
+    assert found is not None
+    assert found.replicas == 3
+    assert await two.publish("y") == 2
+
+
+async def test_more_replicas_than_servers_is_a_clear_error(server: NatsServer, name: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="replicas"):
+        await open_engine(server.url(name, replicas=3), tmp_path).open()
