@@ -38,7 +38,7 @@ from mainspring.wire.http_face import SLOW_TURNS, SlowTurnSeen
 from mainspring.wire.http_tokens import TokenDoor
 from mainspring.wire.loop_socket import LoopSocketServer
 from mainspring.wire.ndjson import NdjsonServer
-from mainspring.wire.observed import Observed
+from mainspring.wire.observed import Deaths, Observed
 from mainspring.wire.pages import add_pages
 from mainspring.wire.websocket import add_websocket
 
@@ -118,6 +118,8 @@ class Node(Core):
 
     def _observed(self) -> Observed:
         """What the metrics and the health checks read."""
+        deaths = Deaths()
+        deaths.watch(self.cluster)
         return Observed(
             self.bus,
             log=self.log,
@@ -129,6 +131,7 @@ class Node(Core):
             ndjson=self.ndjson,
             guests=self.guests,
             draining=lambda: self.draining,
+            deaths=deaths,
         )
 
     def _identify(self) -> Identify:

@@ -258,7 +258,7 @@ class Heartbeat(Timeline):
             taken = [] if paused else await self._take()
             draft = self._draft(taken, paused=paused)
             origins = self._origins.of_inbox(draft, {p: o for _, each in taken for p, o in each.origins.items()})
-            if tracing.recorder is None:
+            if tracing.recorder is None or not draft.inbox:
                 return await self._work(draft, taken, host, origins, None)
             doing = beat_span(tracing.recorder, self.line, draft, origins)
             entered = doing.enter()

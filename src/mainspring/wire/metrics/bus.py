@@ -31,7 +31,7 @@ def families(observed: Observed) -> Iterator[Metric]:
     yield from _positions(groups)
     yield gauge("topics", "Topics the node keeps.", len(bus.topics()))
     yield gauge("groups", "Groups of all topics.", len(groups))
-    yield gauge("schedules", "Schedules and delayed events' schedules that are set.", len(bus.schedules()))
+    yield gauge("schedules", "Schedules that are set.", len(bus.schedules()))
 
 
 def _counts(stats: Stats) -> Iterator[Metric]:
