@@ -63,8 +63,11 @@ def copy(replica: Path, target: Path) -> Made:
 
 async def store(link: Link, address: Address, replicas: int, source: Path, made: Made) -> None:
     """Put the copy into the object store, in place of the last one."""
-    config = ObjectStoreConfig(description="Snapshots of a log of Mainspring", replicas=replicas)
-    bucket = await link.client.jetstream().create_object_store(address.bucket, config)
+    bucket = await _bucket(link, address)
+    if bucket is None:
+        config = ObjectStoreConfig(description="Snapshots of a log of Mainspring", replicas=replicas)
+        bucket = await link.client.jetstream().create_object_store(address.bucket, config)
+    await _set_replicas(link, address, replicas)
     meta = ObjectMeta(name=OBJECT, description=msgspec.json.encode(made).decode())
     with source.open("rb") as file:
         await _unless_lost(link, bucket.put(OBJECT, file, meta), None)
@@ -115,6 +118,14 @@ async def _bucket(link: Link, address: Address) -> ObjectStore | None:
         return await link.client.jetstream().object_store(address.bucket)
     except nats.js.errors.NotFoundError:
         return None
+
+
+async def _set_replicas(link: Link, address: Address, replicas: int) -> None:
+    """Snapshots are kept as safely as the stream itself, also when that has got more replicas since."""
+    name = f"OBJ_{address.bucket}"
+    config = (await link.api(f"STREAM.INFO.{name}"))["config"]
+    if config.get("num_replicas", 1) != replicas:
+        await link.api(f"STREAM.UPDATE.{name}", config | {"num_replicas": replicas})
 
 
 class _Counting(io.BufferedIOBase):

@@ -1,0 +1,56 @@
+"""What a user may write after `--engine nats://`."""
+
+from __future__ import annotations
+
+import pytest
+
+from mainspring.errors import SettingError
+from mainspring.log.jetstream.address import Address, parse
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("nats://localhost", Address(("localhost:4222",))),
+        ("nats://h:1/shop", Address(("h:1",), "shop")),
+        ("nats://h1,h2:5,h3/", Address(("h1:4222", "h2:5", "h3:4222"))),
+        ("nats://[::1]:7,[fe80::2]/x", Address(("[::1]:7", "[fe80::2]:4222"), "x")),
+        ("nats://ann:p%40ss@h", Address(("h:4222",), user="ann", password="p@ss")),
+        ("nats://t0ken@h1,h2", Address(("h1:4222", "h2:4222"), token="t0ken")),
+        ("tls://h/x", Address(("h:4222",), "x", tls=True)),
+        ("nats://h?tls_ca=/ca.pem", Address(("h:4222",), tls=True, tls_ca="/ca.pem")),
+        (
+            "nats://h?replicas=3&patience=2.5&monitor=http://a:8222,http://b:8222/",
+            Address(("h:4222",), replicas=3, patience=2.5, monitor=("http://a:8222", "http://b:8222")),
+        ),
+        ("nats://h?creds=/me.creds&nkey=/seed", Address(("h:4222",), creds="/me.creds", nkey="/seed")),
+    ],
+)
+def test_addresses(text: str, address: Address) -> None:
+    assert parse(text) == address
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("http://h", "begins with nats://"),
+        ("nats://", "no server"),
+        ("nats://h:port", "no host and port"),
+        ("nats://h/a.b", "letters, digits"),
+        ("nats://h/a/b", "letters, digits"),
+        ("nats://h?replicas=many", "replicas is a number"),
+        ("nats://h?replicas=6", "replicas is a number"),
+        ("nats://h?replicas=1.5", "replicas is a number"),
+        ("nats://h?patience=0", "patience is a number"),
+        ("nats://h?patience=3600", "patience is a number"),
+        ("nats://h?replica=3", "'replica' is unknown"),
+        ("nats://h?junk", "name=value"),
+        ("nats://h?tls_cert=/c.pem", "go together"),
+    ],
+)
+def test_what_does_not_fit_is_said_without_showing_passwords(text: str, why: str) -> None:
+    with pytest.raises(SettingError, match=why):
+        parse(text)
+    with pytest.raises(SettingError) as refusal:
+        parse(text.replace("nats://", "nats://ann:hunter2@").replace("http://", "http://ann:hunter2@"))
+    assert "hunter2" not in str(refusal.value)
