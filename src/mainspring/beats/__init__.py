@@ -8,6 +8,7 @@ from mainspring.beats.inlet import Inlet, Taken, TopicInlet
 from mainspring.beats.program import BeatsProgram
 from mainspring.beats.replay import Divergence, Replay
 from mainspring.beats.report import AgendaEntry, Diagnostic, Emitted, Report, Staged
+from mainspring.beats.shared import SharedHeartbeat
 from mainspring.beats.stage import FATAL, RETRY, Stage
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Inlet",
     "Replay",
     "Report",
+    "SharedHeartbeat",
     "Stage",
     "Staged",
     "Taken",

@@ -101,6 +101,11 @@ class Cells:
             return None
         return held.text if held.content is None else self._content.get(held.content)
 
+    def newest(self, path: str) -> int:
+        """The beat from which the latest version of a path counts; 0 when there is none."""
+        versions = self._versions.get(path)
+        return versions[0][-1] if versions is not None else 0
+
     def latest(self, path: str) -> Held | None:
         versions = self._versions.get(path)
         return versions[1][-1] if versions is not None else None

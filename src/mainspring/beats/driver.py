@@ -20,6 +20,7 @@ from typing import Final
 from mainspring.beats.errors import LineBusy
 from mainspring.beats.heartbeat import Heartbeat
 from mainspring.beats.report import Report
+from mainspring.beats.shared import SharedHeartbeat
 from mainspring.errors import MainspringError, SettingError
 from mainspring.loop import Loop
 
@@ -35,7 +36,8 @@ class Driver:
 
     On a loop hosted by asyncio beats are awaited; on a bare loop each is one turn. `on_report` gets every report. An
     error (a log that cannot write now, an inlet that fails) is logged and the beat is tried again at the pace; when
-    another process has taken the line over, the driver stops.
+    another process has taken the line over, the driver stops. Where several nodes share the log, each has a driver, and
+    the one whose node leads the line runs its beats.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Driver:
         if interval_ms is not None and interval_ms < 1:
             raise SettingError(f"interval_ms is a whole number of at least 1, not {interval_ms!r}")
         self._heartbeat = heartbeat
+        self._shared = heartbeat if isinstance(heartbeat, SharedHeartbeat) else None
         self._loop = loop
         self._interval_ms = interval_ms
         self._on_work = on_work
@@ -105,7 +108,7 @@ class Driver:
         del self._timers["interval"]
         if self._running:
             if self._beating is None:
-                self._run()
+                self._run(for_work=False)
             self._keep_time()
 
     def _keep_time(self) -> None:
@@ -129,14 +132,14 @@ class Driver:
 
     # --- a beat -------------------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        if self._heartbeat.paused:
+    def _run(self, *, for_work: bool = True) -> None:
+        if self._heartbeat.paused and self._shared is None:
             return
         if self._beating is not None:
             self._again = True
             return
         if _inside_asyncio():
-            self._beating = asyncio.ensure_future(self._beat_on_loop())
+            self._beating = asyncio.ensure_future(self._beat_on_loop(for_work=for_work))
             return
         try:
             report = self._heartbeat.beat()
@@ -145,12 +148,13 @@ class Driver:
         else:
             self._after(report)
 
-    async def _beat_on_loop(self) -> None:
+    async def _beat_on_loop(self, *, for_work: bool) -> None:
         report: Report | None = None
         began_ns = self._loop.clock.now_ns()
         try:
-            report = await self._heartbeat.abeat()
-            self._heartbeat.tally.ns.observe(self._loop.clock.now_ns() - began_ns)
+            if self._shared is None or await self._is_due(self._shared, for_work=for_work):
+                report = await self._heartbeat.abeat()
+                self._heartbeat.tally.ns.observe(self._loop.clock.now_ns() - began_ns)
         except Exception as error:
             self._failed(error)
         finally:
@@ -161,6 +165,12 @@ class Driver:
         if self._again:
             self._again = False
             self.wake()
+
+    async def _is_due(self, shared: SharedHeartbeat, *, for_work: bool) -> bool:
+        """Whether this node is to run a beat; one for work is not due when there is none."""
+        if not await shared.ready():
+            return False
+        return not for_work or bool(shared.waiting) or shared.waiting_later or shared.has_inlets
 
     def _after(self, report: Report) -> None:
         for note in report.diagnostics:
@@ -184,7 +194,7 @@ class Driver:
         self._heartbeat.tally.failed += 1
         unforeseen = None if isinstance(error, MainspringError) else error
         _log.error("beat %d did not happen: %s", self._heartbeat.next_beat, error, exc_info=unforeseen)
-        if isinstance(error, LineBusy):
+        if isinstance(error, LineBusy) and self._shared is None:
             self._running = False
         else:
             self._pace()

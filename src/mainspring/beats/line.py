@@ -135,6 +135,11 @@ def number(beat: int) -> str:
     return f"{beat:016d}"
 
 
+def journals_of(line: str) -> str:
+    """The space of a line's journals."""
+    return f"journal/beats/{line}"
+
+
 class Line:
     """One line of beats in a log."""
 
@@ -150,7 +155,7 @@ class Line:
         self.name: str = checked_line(name)
         self._guard = guard
         self.log = log
-        self._journals = f"journal/beats/{name}"
+        self._journals = journals_of(name)
         self._head_version = ABSENT  # none is there yet
         self._place = 0
         # Keys written or read here, by beat: a line that forgets old beats need not look for them in the log.

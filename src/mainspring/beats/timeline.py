@@ -51,6 +51,17 @@ class Timeline:
             await self._keeper.load()
         self._open = True
 
+    def go_on_with(self, state: State, keeper: Keeper) -> None:
+        """Be another reading of the same line."""
+        self.state, self._keeper = state, keeper
+        self.reader = Reader(state, keeper.line)
+
+    @property
+    def keeper(self) -> Keeper:
+        """What keeps the line in the log."""
+        assert self._keeper is not None
+        return self._keeper
+
     def plays(self, original: Timeline) -> None:
         """Take the part of another heartbeat: what its enzymes ask of it while this one runs them is asked of this."""
         self._plays = original

@@ -1,0 +1,102 @@
+"""What comes from outside to a line that several nodes share: a topic that all of them append to and its leader reads.
+
+A signal, a binding, or the wish to pause is appended by the node it came to, with an id that is never used twice: when
+the answer of the log gets lost, the second try finds the first. The leader takes what stands there in the log's order,
+as if it had come to it, and stores how far it got in the batch of the beat that works on it. So each reaches one beat,
+once, although any node may die anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from mainspring.beats.inlet import POSITIONS
+from mainspring.log import Append, Batch, InDoubt, Log, Operation, Put, Remove
+from mainspring.loop import Clock
+
+MOST: Final = 2_000  # taken for one beat; the rest waits for the next
+_REMEMBERED_MS: Final = 24 * 3_600_000  # how long a second try finds the first
+_TRIES: Final = 3
+
+
+class Sent(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """One thing from outside: a signal with its beat, if one was named; a binding; or whether to pause."""
+
+    signal: str | None = None
+    target: str | None = None
+    beat: int | None = None
+    bind: tuple[str, str, str] | None = None
+    pause: bool | None = None
+
+
+class Intake:
+    """One node's side of a line's topic: it sends, and it reads when it leads."""
+
+    def __init__(self, log: Log, line: str, sender: Callable[[], str], clock: Clock) -> None:
+        self.topic: str = f"system.beats.{line}"
+        self._log = log
+        self._sender = sender
+        self._clock = clock
+        self._key = f"beats.{line}/~intake"
+        self._unsent: list[Append] = []
+        self._sent = 0
+        self._next = 1
+        self.tail: int = 0  # the last one that was heard of
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    @property
+    def unsent(self) -> int:
+        return len(self._unsent)
+
+    def add(self, item: Sent) -> None:
+        """Have something sent with the next `send`."""
+        self._sent += 1
+        now, name = self._clock.wall_ms(), f"{self._sender()}.{self._sent}"
+        self._unsent.append(
+            Append(self.topic, 0, name, now, msgspec.json.encode(item), dedupe=name, dedupe_until=now + _REMEMBERED_MS)
+        )
+
+    async def send(self) -> None:
+        """Make durable what was added. When the log cannot tell, it is sent again, and is there once all the same."""
+        sending = list(self._unsent)
+        if not sending:
+            return
+        for attempt in range(1, _TRIES + 1):
+            try:
+                await self._log.commit(Batch(list(sending)))
+                break
+            except InDoubt:
+                if attempt == _TRIES:
+                    raise
+        del self._unsent[: len(sending)]
+
+    # --- taking -------------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Find out how far the line got, and how much there is."""
+        record = await self._log.get(POSITIONS, self._key)
+        self._next = 1 if record is None else msgspec.json.decode(record.value, type=dict[str, int])["next"]
+        for bounds in await self._log.bounds(self.topic):
+            self.tail = max(self.tail, bounds.tail)
+
+    @property
+    def waits(self) -> bool:
+        """Whether something is there that was not taken."""
+        return self._next <= self.tail
+
+    async def take(self) -> list[Sent]:
+        """What came next; `operations` say how far that is."""
+        if not self.waits:
+            return []
+        events = await self._log.read(self.topic, 0, self._next, MOST)
+        self._next = events[-1].offset + 1 if events else self.tail + 1
+        return [msgspec.json.decode(event.payload, type=Sent) for event in events]
+
+    def operations(self) -> list[Operation]:
+        """What is stored together with what was taken."""
+        value = msgspec.json.encode({"next": self._next, "partition": 0})
+        return [Put(POSITIONS, self._key, value), Remove(self.topic, 0, below=self._next)]
