@@ -1,0 +1,136 @@
+"""Publishing to a log in MongoDB, against plain `insert_many` on the same server with the same write concern.
+
+The plain side stores the same events in a collection with the same indexes, in groups of the same size, one group after
+the other. It gets no order across writers, no compare-and-set, no dedupe and no news for other nodes; the ratio is what
+those cost. Rounds of both sides alternate, and the ratio is the median over pairs of rounds, so that a busy machine
+hits both. A round ends when all its events are in the collection, not only acknowledged.
+
+`python -m bench.engines_mongo` uses MONGO_URL, else `mongod`, else FerretDB (see tests/servers/mongo_server.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+import statistics
+import sys
+from hashlib import sha256
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from pymongo import AsyncMongoClient
+
+from mainspring.log import Append, Batch, Log, open_engine
+
+ROUNDS = 7
+EVENTS = 4_096  # in a round
+GROUP = 512
+PAYLOAD = json.dumps({"customer": "c-4711", "items": [1, 2, 3], "note": "x" * 120}, separators=(",", ":")).encode()
+
+
+def server() -> Any:
+    """Functions that find or start a server; they live with the tests that need it too."""
+    sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+    from servers import mongo_server  # type: ignore[import-not-found]
+
+    return mongo_server
+
+
+async def measure(address: str) -> dict[str, Any]:
+    """Ratios of one run; `address` names a database that nobody uses."""
+    client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(address, w="majority", journal=True)
+    log = Log(open_engine(address, "."))
+    await log.open()
+    plain = client.get_default_database()["plain"]
+    await plain.create_index([("topic", 1), ("partition", 1), ("offset", 1)], unique=True)
+    await plain.create_index([("topic", 1), ("partition", 1), ("ts", 1)])
+    pairs = []
+    try:
+        for round in range(ROUNDS + 1):
+            direct = await _insert(plain, round)
+            through = await _publish(log, round)
+            if round:  # the first pair warms both sides up
+                pairs.append((direct, through))
+        single = [(await _insert_one(plain, n), await _publish_one(log, n)) for n in range(60)]
+        kind = await client.admin.command("buildInfo")
+    finally:
+        await log.close()
+        await client.drop_database(client.get_default_database().name)
+        await client.close()
+    ratio = statistics.median(direct / through for direct, through in pairs)
+    return {
+        "publish_ratio_to_insert_many": round_to(ratio),
+        "goal": 0.7,
+        "events_per_second": int(EVENTS / statistics.median(through for _, through in pairs)),
+        "insert_many_per_second": int(EVENTS / statistics.median(direct for direct, _ in pairs)),
+        "one_event_p50_ms": round_to(1000 * statistics.median(through for _, through in single)),
+        "one_insert_p50_ms": round_to(1000 * statistics.median(direct for direct, _ in single)),
+        "conditions": {
+            "server": f"FerretDB {kind['ferretdbVersion']}"
+            if "ferretdbVersion" in kind
+            else f"MongoDB {kind['version']}",
+            "write_concern": "w=majority, journal=true",
+            "payload_bytes": len(PAYLOAD),
+            "group": GROUP,
+            "rounds": ROUNDS,
+            "cores": os.cpu_count(),
+            "python": platform.python_version(),
+        },
+    }
+
+
+async def _insert(plain: Any, round: int) -> float:
+    start = perf_counter()
+    for first in range(0, EVENTS, GROUP):
+        await plain.insert_many([_document(round * EVENTS + first + n) for n in range(GROUP)], ordered=False)
+    return perf_counter() - start
+
+
+async def _insert_one(plain: Any, n: int) -> float:
+    start = perf_counter()
+    await plain.insert_one(_document((ROUNDS + 1) * EVENTS + n))
+    return perf_counter() - start
+
+
+def _document(n: int) -> dict[str, Any]:
+    return {
+        "topic": "orders",
+        "partition": 0,
+        "offset": n + 1,
+        "ts": 1_700_000_000_000 + n,
+        "id": f"{n:036d}",
+        "key": None,
+        "headers": None,
+        "payload_sha256": sha256(PAYLOAD).hexdigest(),
+        "payload": json.loads(PAYLOAD),
+        "attempts": 0,
+    }
+
+
+async def _publish(log: Log, round: int) -> float:
+    start = perf_counter()
+    for first in range(0, EVENTS, GROUP):
+        await asyncio.gather(*(log.commit(_batch(round * EVENTS + first + n)) for n in range(GROUP)))
+    await log.spaces()  # waits until everything is in the collections
+    return perf_counter() - start
+
+
+async def _publish_one(log: Log, n: int) -> float:
+    start = perf_counter()
+    await log.commit(_batch((ROUNDS + 1) * EVENTS + n))
+    return perf_counter() - start
+
+
+def _batch(n: int) -> Batch:
+    return Batch([Append("orders", 0, f"{n:036d}", 1_700_000_000_000 + n, PAYLOAD)])
+
+
+def round_to(value: float) -> float:
+    return round(value, 3)
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(measure(server().new_database())), indent=2))
