@@ -11,19 +11,35 @@ import asyncio
 import functools
 import inspect
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from tests.bus.world import WALL_MS, Frame, Peer, settle
 
 from mainspring.bus import Bus, topics
 from mainspring.cluster import Membership
-from mainspring.log import Log
-from mainspring.log.shared_memory import SharedMemory
+from mainspring.log import Batch, InDoubt, Log, Result
+from mainspring.log.shared_memory import SharedMemory, SharedMemoryEngine
 from mainspring.loop import Loop, VirtualClock, VirtualEventLoop
 from mainspring.settings import Settings
 
 LEASE_MS = 3_000
+
+
+class LateEngine(SharedMemoryEngine):
+    """An engine whose commits, when it is `late`, are in doubt at once and stored some time afterwards."""
+
+    late_s = 0.0
+
+    async def commit(self, batches: Sequence[Batch]) -> list[Result]:
+        if not self.late_s or self.cut_off:
+            return await super().commit(batches)
+        asyncio.get_running_loop().call_later(self.late_s, self._store, list(batches))
+        return [InDoubt("the answer takes too long") for _ in batches]
+
+    def _store(self, batches: list[Batch]) -> None:
+        if not self.cut_off:
+            self._keep = asyncio.ensure_future(super().commit(batches))
 
 
 class Node:
@@ -32,7 +48,8 @@ class Node:
     def __init__(self, town: Town, name: str) -> None:
         self.town = town
         self.name = name
-        self.engine = town.shared.engine()
+        self.engine = LateEngine(town.shared)
+        town.shared.engines.append(self.engine)
         self.loop = Loop(town.clock)
         self.log = Log(self.engine)
         self.cluster = Membership(self.log, self.loop, node=name, new_id=town.new_id, lease_ms=LEASE_MS)
@@ -104,7 +121,7 @@ class Town:
 
     async def stop(self) -> None:
         for node in self.nodes:
-            node.engine.lose_answers = False
+            node.engine.lose_answers, node.engine.late_s = False, 0.0
             await node.stop()
 
 

@@ -173,6 +173,7 @@ class Position:
     def move(self, cursor: int, skip_before: int = 0) -> None:
         """Start again at `cursor`. Forward settles what is skipped; backward never lowers the commit."""
         self.floor = min(self.settled(), max(self.tail.offset, 0))
+        self.durable = self.committed()  # a group that waited beyond the tail has not settled what was not there
         self.clear()
         self.cursor = cursor
         self.skip_before = skip_before

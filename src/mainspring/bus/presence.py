@@ -7,6 +7,7 @@ worked on by one node per partition; and a group with members anywhere is not de
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from mainspring.bus.claim_record import (
@@ -24,6 +25,8 @@ from mainspring.cluster import Cluster
 from mainspring.errors import MainspringError
 from mainspring.log import ABSENT, Batch, KeptRecord, Log, Receipt, Result
 from mainspring.loop import Loop
+
+logger: logging.Logger = logging.getLogger("mainspring.bus")
 
 Name = tuple[str, str]  # topic, group
 
@@ -106,7 +109,10 @@ class Presence:
         for group, record in self._own.items():
             batch.delete(MEMBERS, presence_key(group.topic, group.name, record.epoch))
         if self._own:
-            await self._log.commit(batch)
+            try:
+                await self._log.commit(batch)
+            except MainspringError as error:
+                logger.warning("the others learn later that no member is here any more: %s", error.message)
 
     # -- the others'
 

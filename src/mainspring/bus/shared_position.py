@@ -92,6 +92,7 @@ class SharedPosition(Position):
             return False
         if self.version == ABSENT or record.generation != self.generation:
             self.moved = self.moved or self.version != ABSENT
+            self.durable = self.committed()  # a group that waited beyond the tail has not settled what was not there
             self.cursor = record.cursor
             self.ahead.clear()
             self.ahead_at = 0
