@@ -358,3 +358,19 @@ def test_the_address_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch)
     assert connect().url == "ws://10.0.0.1:1234"
     monkeypatch.delenv("BUS_URL")
     assert connect().url == "ws://127.0.0.1:7070"
+
+
+class Stored(msgspec.Struct):
+    value: int
+
+
+async def test_commands_and_queries_are_answered_by_the_program(bus: Client, name: str) -> None:
+    await bus.command("Memory.Set", {"key": f"/{name}", "value": 7})
+    assert (await bus.query("Memory.Get", {"key": f"/{name}"}))["value"] == 7
+    assert await bus.query("Memory.Get", {"key": f"/{name}"}, reply=Stored) == Stored(7)
+
+
+async def test_a_message_nobody_serves_is_refused_with_its_code(bus: Client) -> None:
+    with pytest.raises(NodeRefused) as refused:
+        await bus.command("Nobody.Serves", timeout=5)
+    assert refused.value.code == "routing_error"

@@ -169,6 +169,8 @@ class SyncClient:
     publish_many = blocking(Client.publish_many)
     flush = blocking(Client.flush)
     request = blocking(Client.request)
+    command = blocking(Client.command)
+    query = blocking(Client.query)
     seek = blocking(Client.seek)
     lag = blocking(Client.lag)
     put_topic = blocking(Client.put_topic)

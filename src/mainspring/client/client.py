@@ -19,6 +19,7 @@ from mainspring.client.conversation import Held
 from mainspring.client.errors import BadArgument, ClientError, EventTooLarge, TimedOut
 from mainspring.client.event import Event, decoder
 from mainspring.client.frames import check_texts, encode_event
+from mainspring.client.messages import MessageVerbs
 from mainspring.client.placing import Awaited, Counted, New, Place, Tally
 from mainspring.client.publishing import Outgoing
 from mainspring.client.replies import Requests, reply, responder
@@ -33,7 +34,7 @@ T = TypeVar("T")
 SLICE: Final = 256  # events of `publish_many` before what was put may leave
 
 
-class Client(TopicVerbs):
+class Client(TopicVerbs, MessageVerbs):
     """A connection to the bus, and what can be asked of it. Made by `connect`."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
