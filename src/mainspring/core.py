@@ -24,7 +24,7 @@ from mainspring.app.consuming import Consuming
 from mainspring.app.lineage import RunTraces, TracedInlet, TracedPort, note_event, with_lineage
 from mainspring.app.planning import plan_schedules, schedule_consumers
 from mainspring.app.topics import configure_topics
-from mainspring.beats import Driver, Heartbeat
+from mainspring.beats import Driver, Heartbeat, SharedHeartbeat
 from mainspring.bus import Bus, Checker, Published
 from mainspring.capabilities import kernel_capabilities
 from mainspring.capabilities.beat import beat
@@ -200,12 +200,7 @@ class Core:
         self.kernel.trace_more = RunTraces(self.runtime)
         port = TracedPort(self.bus, self.kernel)
         self.runtime.connect(ask=KernelPort(self.kernel), publish=port, events=port)
-        self.heartbeat: Heartbeat = Heartbeat(
-            self.log,
-            program=self._program_name,
-            retain_beats=settings.retained_beats or None,
-            slow_enzyme_ms=settings.slow_enzyme_ms,
-        )
+        self.heartbeat: Heartbeat = self._heartbeat()
         self.kernel.register(
             *kernel_capabilities(self.kernel),
             bus(self.bus),
@@ -215,6 +210,16 @@ class Core:
         self._built_in = self.kernel.ids_taken
         if app is not None:
             self._install(app)
+
+    def _heartbeat(self) -> Heartbeat:
+        options: dict[str, Any] = {
+            "program": self._program_name,
+            "retain_beats": self.settings.retained_beats or None,
+            "slow_enzyme_ms": self.settings.slow_enzyme_ms,
+        }
+        if self.log.shared:
+            return SharedHeartbeat(self.log, cluster=self.cluster, clock=self.clock, **options)
+        return Heartbeat(self.log, **options)
 
     async def _open_log(self) -> None:
         """The log, and this node's place among the others on it."""

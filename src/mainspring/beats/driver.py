@@ -76,7 +76,8 @@ class Driver:
         if self._interval_ms is not None:
             self._grid = self._loop.clock.now_ms()
             self._next_instant()
-        if self._on_work and (self._heartbeat.waiting or self._heartbeat.has_inlets):
+        elsewhere = self._heartbeat.has_inlets or self._shared is not None
+        if self._on_work and (self._heartbeat.waiting or elsewhere):
             self.wake()
         elif self._on_work and self._heartbeat.waiting_later:
             self._pace()
