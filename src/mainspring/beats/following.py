@@ -29,7 +29,7 @@ class Follower:
         self._waiting = {} if kept is None else dict(kept.waiting)
         self._registered = {since for since, _ in state.registries}
         self._ruled = {since for since, _ in state.rulings}
-        self.lost_track = False  # something happened that cannot be followed: read the line again
+        self.lost_track: bool = False  # something happened that cannot be followed: read the line again
 
     def hear(self, records: Iterable[KeptRecord]) -> bool:
         """Apply one batch; whether it was about this line."""

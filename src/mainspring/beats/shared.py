@@ -113,6 +113,7 @@ class SharedHeartbeat(Heartbeat):
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
+        """What feeds the line from topics, while this node leads it."""
         return tuple(self._inlets)
 
     def wake(self) -> None:

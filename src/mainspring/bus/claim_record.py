@@ -11,7 +11,7 @@ elsewhere accepts what nobody here does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -81,6 +81,6 @@ def parts_of(key: str) -> tuple[str, str, int]:
     return topic, group, int(last)
 
 
-encode = msgspec.json.Encoder().encode
-decode_claim = msgspec.json.Decoder(ClaimRecord).decode
-decode_presence = msgspec.json.Decoder(PresenceRecord).decode
+encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
+decode_claim: Callable[[bytes], ClaimRecord] = msgspec.json.Decoder(ClaimRecord).decode
+decode_presence: Callable[[bytes], PresenceRecord] = msgspec.json.Decoder(PresenceRecord).decode

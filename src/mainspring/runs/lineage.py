@@ -31,8 +31,8 @@ class Lineage:
     __slots__ = ("_doing", "_effect", "correlation", "run_id")
 
     def __init__(self, run_id: str, program: str, *, durable: bool, correlation: str | None, trace: str | None) -> None:
-        self.run_id = run_id
-        self.correlation = correlation
+        self.run_id: str = run_id
+        self.correlation: str | None = correlation
         self._doing: tracing.Doing | None = None
         self._effect: tracing.Doing | None = None
         if tracing.recorder is not None:

@@ -33,10 +33,13 @@ class Slot:
     __slots__ = ("below", "bytes", "commit", "events", "recent", "recent_from", "tail")
 
     def __init__(self) -> None:
-        self.tail = self.events = self.bytes = self.below = 0
-        self.commit = 0  # the last entry that changed it
+        self.tail: int = 0
+        self.events: int = 0
+        self.bytes: int = 0
+        self.below: int = 0
+        self.commit: int = 0  # the last entry that changed it
         self.recent: list[StoredEvent] = []
-        self.recent_from = 1
+        self.recent_from: int = 1
 
     def held(self, start: int) -> Iterator[StoredEvent] | None:
         """All events from here on, when they are all in memory."""
@@ -56,9 +59,9 @@ class Slot:
 
 class Ledger:
     def __init__(self, position: int, version: int, standings: Sequence[tuple[Standing, int]]) -> None:
-        self.position = position  # number of the last entry that is known here
-        self.applied = position  # everything up to here is in the collections
-        self.version = version
+        self.position: int = position  # number of the last entry that is known here
+        self.applied: int = position  # everything up to here is in the collections
+        self.version: int = version
         self.slots: dict[tuple[str, int], Slot] = {}
         self.versions: dict[Place, int] = {}
         self.marks: dict[Place, Marked | None] = {}
