@@ -14,7 +14,7 @@ from mainspring.beats.intake import Sent
 from mainspring.beats.report import Report
 from mainspring.beats.sharing import SharedLine
 from mainspring.beats.stage import Stage, checked_pair, landing
-from mainspring.cluster import Cluster
+from mainspring.cluster import Cluster, NodeView
 from mainspring.log import Log
 from mainspring.loop import Clock, MonotonicClock
 
@@ -44,6 +44,11 @@ class SharedHeartbeat(Heartbeat):
     def leads(self) -> bool:
         """Whether it is this node that runs the beats, as far as it knows."""
         return self._shared.leads
+
+    @property
+    def leader(self) -> NodeView | None:
+        """The node that leads the line, as far as this one knows."""
+        return self._shared.leader
 
     # --- from outside -------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from mainspring.beats.keeper import Keeper
 from mainspring.beats.line import SPACE, Line
 from mainspring.beats.report import Report
 from mainspring.beats.state import RECENT
-from mainspring.cluster import Cluster, Role
+from mainspring.cluster import Cluster, NodeView, Role
 from mainspring.errors import MainspringError
 from mainspring.log import ABSENT, Batch, Change, InDoubt, Log
 from mainspring.loop import Clock
@@ -190,10 +190,15 @@ class SharedLine:
         await self._careful(self._take)
         return await self._careful(run)
 
-    def _who(self) -> str:
+    @property
+    def leader(self) -> NodeView | None:
+        """The node that leads the line, as far as this one knows."""
         role = self._role.name if self._role is not None else ""
-        names = [node.name for node in self._cluster.nodes() if role in node.roles]
-        return f"ask node {names[0]}" if names else "wait until one of the nodes leads it"
+        return next((node for node in self._cluster.nodes() if role in node.roles), None)
+
+    def _who(self) -> str:
+        leader = self.leader
+        return f"ask node {leader.name}" if leader is not None else "wait until one of the nodes leads it"
 
     async def _careful(self, work: Callable[[], Awaitable[T]]) -> T:
         """After a write that was refused, or may have been stored, only what the log holds counts."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from mainspring.beats import Heartbeat, Report
+from mainspring.beats import Heartbeat, Report, SharedHeartbeat
 from mainspring.errors import MainspringError
 from mainspring.kernel import Capability, Context, Fail, Kernel, handler_from
 from mainspring.message import Metadata
@@ -20,7 +20,10 @@ _STATUS: Final = {
     "line_exists": 409,
     "line_busy": 503,
     "log_unavailable": 503,
+    "in_doubt": 503,
+    "not_leading": 503,
 }
+_PATIENCE_MS: Final = 30_000  # with the node that leads the line, when the asker names no time
 
 
 class Signal(msgspec.Struct):
@@ -89,7 +92,9 @@ def beat(heartbeat: Heartbeat, kernel: Kernel | None = None) -> Capability:
         return Queued(lands)
 
     async def run(data: Run, ctx: Context) -> Ran:
-        """Run beats now, whatever drives them otherwise."""
+        """Run beats now, whatever drives them otherwise; on the node that leads the line, where several share it."""
+        if isinstance(heartbeat, SharedHeartbeat) and not heartbeat.leads and kernel is not None:
+            return await _run_elsewhere(kernel, heartbeat, data, ctx)
         with _answered():
             reports = [await heartbeat.abeat() for _ in range(data.beats)]
         return _summary(reports)
@@ -102,18 +107,21 @@ def beat(heartbeat: Heartbeat, kernel: Kernel | None = None) -> Capability:
     async def pause(data: Nothing, ctx: Context) -> Standing:
         """Let signals wait from the next beat on."""
         heartbeat.pause()
-        return await standing(data, ctx)
+        return await settled(paused=True)
 
     async def resume(data: Nothing, ctx: Context) -> Standing:
         """Work on waiting signals again."""
         heartbeat.resume()
-        return await standing(data, ctx)
+        return await settled(paused=False)
+
+    async def settled(*, paused: bool) -> Standing:
+        """What was asked for is durable; where several nodes share a line, its leader is about to do it."""
+        with _answered():
+            await heartbeat.aflush()
+        return Standing(heartbeat.next_beat, heartbeat.digest, paused, heartbeat.waiting)
 
     async def standing(data: Nothing, ctx: Context) -> Standing:
-        """Where the line of beats stands."""
-        with _answered():
-            if ctx.message.kind == "command":
-                await heartbeat.aflush()
+        """Where the line of beats stands, as far as this node has heard."""
         return Standing(heartbeat.next_beat, heartbeat.digest, heartbeat.paused, heartbeat.waiting)
 
     async def fork(data: Fork, ctx: Context) -> Forked:
@@ -141,6 +149,14 @@ def _answered() -> Iterator[None]:
         yield
     except MainspringError as error:
         raise Fail(_STATUS.get(error.code, 422), error.message, remedy=error.remedy) from None
+
+
+async def _run_elsewhere(kernel: Kernel, heartbeat: SharedHeartbeat, data: Run, ctx: Context) -> Ran:
+    leader, remote = heartbeat.leader, kernel.exchange.remote
+    if leader is None or remote is None:
+        raise Fail(503, "no node leads the line of beats now", remedy="try again in a moment")
+    patience = ctx.message.metadata.timeout or _PATIENCE_MS
+    return msgspec.convert(await remote.ask(leader, "command", "Beat.Run", data, patience), Ran)
 
 
 def _note(kernel: Kernel, ctx: Context, beat: int, data: Signal) -> None:
