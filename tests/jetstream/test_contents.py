@@ -15,6 +15,7 @@ from mainspring.log import (
     Batch,
     DamagedEvent,
     FormatError,
+    InDoubt,
     LogLocked,
     LogMissing,
     LogUnavailable,
@@ -22,7 +23,7 @@ from mainspring.log import (
 )
 from servers.nats_server import NatsServer
 
-from .conftest import OpenNode, everything, until
+from .conftest import OpenNode, everything, until, until_equal
 
 
 async def test_a_stream_of_that_name_that_is_not_ours_is_left_alone(
@@ -169,6 +170,29 @@ async def test_a_damaged_event_is_not_served_and_the_next_start_makes_the_replic
     await damaged.log.close()
     sound = await node(server.url(name))
     assert [event.payload for event in await sound.log.read("t", 0, 1, 10)] == [b"precious"]
+
+
+async def test_a_full_disk_under_the_replica_is_waited_out(
+    server: NatsServer, name: str, node: OpenNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has stored the batch, so it is in doubt for its writer, not lost."""
+    one, other = await node(server.url(name, patience=0.5)), await node(server.url(name), "other")
+    await one.publish("before")
+    disk = one.engine.replica.writer
+
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(disk, "_store", full)
+    with pytest.raises(InDoubt, match="could not yet apply"):
+        await one.publish("during")
+    await until(lambda: len(other.heard) == 2)
+    assert await one.ids() == ["before"]
+    monkeypatch.undo()
+    await until_equal(one, other)
+    assert await everything(one.log) == await everything(other.log)
+    assert await one.ids() == ["before", "during"]
+    assert await one.publish("after") == 3
 
 
 async def test_two_engines_in_one_directory_are_refused(server: NatsServer, name: str, node: OpenNode) -> None:

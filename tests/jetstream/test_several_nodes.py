@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
-from mainspring.log import ABSENT, Append, Batch, Change, LogUnavailable, Put, Refused
+from mainspring.log import (
+    ABSENT,
+    ANY_VERSION,
+    Append,
+    Batch,
+    Change,
+    Delete,
+    Guard,
+    LogUnavailable,
+    Operation,
+    Put,
+    Refused,
+    Remove,
+)
 from servers.nats_server import NatsServer
 
 from .conftest import Node, OpenNode, everything, until_equal
@@ -119,6 +133,40 @@ async def test_a_batch_bigger_than_a_message_is_stored_whole(server: NatsServer,
     assert [result.offsets[0][1] for result in results[2:]] == list(range(1, 13))
     with pytest.raises(Refused):
         await one.log.commit(Batch([Put("s", "k", b"y" * 3_000_000, expect=ABSENT)]))
+
+
+async def test_whatever_nodes_do_and_however_often_they_restart_they_have_the_same_log(
+    server: NatsServer, name: str, node: OpenNode
+) -> None:
+    """What a node groups into one transaction differs from node to node; what comes of it must not."""
+    dice = random.Random(7)
+    nodes = {which: await node(server.url(name), which) for which in "abc"}
+
+    def operation() -> Operation:
+        topic, partition, offset = dice.choice("tu"), dice.randrange(2), dice.randrange(60)
+        space, key, version = "s", dice.choice("klm"), dice.choice([ANY_VERSION, ABSENT, dice.randrange(200)])
+        dedupe = dice.choice([None, f"d{dice.randrange(9)}"])
+        kinds: list[Operation] = [
+            Append(topic, partition, "e", dice.randrange(99), b"{}", dedupe=dedupe, dedupe_until=dice.randrange(99)),
+            Append(topic, partition, "e", dice.randrange(99), b"{}", expect=offset),
+            Put(space, key, b"%d" % offset, version),
+            Delete(space, key, version),
+            Guard(space, key, dice.randrange(200)),
+            Remove(topic, partition, offset, (offset + 3, offset + 5)),
+        ]
+        return dice.choices(kinds, [6, 1, 5, 1, 1, 1])[0]
+
+    for _ in range(12):
+        batches = [(dice.choice("abc"), Batch([operation() for _ in range(dice.randrange(1, 6))])) for _ in range(40)]
+        await asyncio.gather(*(nodes[which].log.commit(batch) for which, batch in batches), return_exceptions=True)
+        await nodes[dice.choice("abc")].log.forget_dedupe(dice.randrange(60))
+        which = dice.choice("abc")
+        await nodes[which].log.close()
+        nodes[which] = await node(server.url(name), which)
+    await until_equal(*nodes.values())
+    first, second, third = [await everything(one.log) for one in nodes.values()]
+    assert first == second == third
+    assert await everything((await node(server.url(name), "late")).log) == first
 
 
 async def test_what_no_node_wrote_is_passed_over_by_all(server: NatsServer, name: str, node: OpenNode) -> None:

@@ -57,7 +57,7 @@ class JetStreamEngine:
 
     def __init__(self, address: str | Address, replica: str | Path, *, housekeeping: Housekeeping = USUAL) -> None:
         self.address: Address = parse(address) if isinstance(address, str) else address
-        self._replica = Replica(replica)
+        self.replica = Replica(replica)
         self._housekeeping = housekeeping
         self._connection: Connection | None = None
         self._sender: Sender | None = None
@@ -65,6 +65,7 @@ class JetStreamEngine:
         self._keeper: Keeper | None = None
         self._following: asyncio.Task[None] | None = None
         self._waiting: deque[Entry] = deque()
+        self._waiting_bytes = 0
         self._applying = False
         self._watchers: list[Callable[[Change], None]] = []
         self._fault: MainspringError | None = None
@@ -86,11 +87,11 @@ class JetStreamEngine:
         try:
             await self._connection.open(self.address.patience)
             found = await self._find_stream(self._connection)
-            await open_replica(self._replica, self._connection, self.address, found)
-            self._replica.writer.me = writer
+            await open_replica(self.replica, self._connection, self.address, found)
+            self.replica.writer.me = writer
             self._sender = Sender(self._connection, self.address, writer)
             self._keeper = Keeper(
-                self._connection, self.address, self._replica, found.replicas, self._sender, self._housekeeping
+                self._connection, self.address, self.replica, found.replicas, self._sender, self._housekeeping
             )
             await self._catch_up(self._connection, found)
         except BaseException:
@@ -105,7 +106,7 @@ class JetStreamEngine:
                 link = await connection.linked()
                 found = await stream.find(link, self.address)
                 if found is None:
-                    refuse_if_known(self._replica.path, self.address)
+                    refuse_if_known(self.replica.path, self.address)
                     found = await stream.make(link, self.address, patient=self._loop.time() < deadline - 1)
                 if self.address.replicas not in (0, found.replicas):
                     found = await stream.set_replicas(link, self.address)
@@ -125,10 +126,10 @@ class JetStreamEngine:
         assert self._loop is not None
         self._goal = found.last
         self._caught_up = self._loop.create_future()
-        self._told = self._replica.state.applied
+        self._told = self.replica.state.applied
         start = self._told + 1
         self._follower = Follower(
-            connection, self.address, found.identity, start, self._heard, lambda: len(self._waiting), self._failed
+            connection, self.address, found.identity, start, self._heard, lambda: self._waiting_bytes, self._failed
         )
         self._following = self._loop.create_task(self._follower.run())
         if start <= self._goal:
@@ -150,9 +151,10 @@ class JetStreamEngine:
             connection, self._connection = self._connection, None
             await connection.close()
         self._waiting.clear()
+        self._waiting_bytes = 0
         self._watchers.clear()
         self._when_failed.clear()
-        await self._replica.close()
+        await self.replica.close()
         self._applying = False
 
     @property
@@ -250,6 +252,7 @@ class JetStreamEngine:
 
     def _heard(self, entry: Entry) -> None:
         self._waiting.append(entry)
+        self._waiting_bytes += entry.size
         if not self._applying:
             self._apply()
 
@@ -260,7 +263,8 @@ class JetStreamEngine:
         self._applying = True
         count = min(len(self._waiting), MOST_AT_ONCE)
         entries = [self._waiting[index] for index in range(count)]
-        self._replica.writer.apply(entries, tell=bool(self._watchers), done=self._applied_in_thread)
+        tell = bool(self._watchers) and self._caught_up is None  # what was before the opening is no news
+        self.replica.writer.apply(entries, tell=tell, done=self._applied_in_thread)
 
     def _applied_in_thread(self, outcomes: list[Outcome], error: MainspringError | None) -> None:
         assert self._loop is not None
@@ -271,7 +275,7 @@ class JetStreamEngine:
         if self._connection is None or self._sender is None or self._follower is None:
             return
         for _ in outcomes:
-            self._waiting.popleft()
+            self._waiting_bytes -= self._waiting.popleft().size
         if error is None:
             self._apply()  # the disk works while the news are told
         else:
@@ -313,28 +317,28 @@ class JetStreamEngine:
     async def read(
         self, topic: str, partition: int, start: int, limit: int, max_bytes: int = 4 << 20
     ) -> list[StoredEvent]:
-        return await self._replica.read(topic, partition, start, limit, max_bytes)
+        return await self.replica.read(topic, partition, start, limit, max_bytes)
 
     async def outline(self, topic: str, partition: int, start: int, limit: int) -> list[Outline]:
-        return await self._replica.outline(topic, partition, start, limit)
+        return await self.replica.outline(topic, partition, start, limit)
 
     async def topics(self) -> list[str]:
-        return await self._replica.topics()
+        return await self.replica.topics()
 
     async def bounds(self, topic: str) -> list[Bounds]:
-        return await self._replica.bounds(topic)
+        return await self.replica.bounds(topic)
 
     async def offset_at(self, topic: str, partition: int, ts: int) -> int:
-        return await self._replica.offset_at(topic, partition, ts)
+        return await self.replica.offset_at(topic, partition, ts)
 
     async def get(self, space: str, key: str) -> Record | None:
-        return await self._replica.get(space, key)
+        return await self.replica.get(space, key)
 
     def scan(self, space: str, prefix: str = "", after: str = "") -> AsyncIterator[Record]:
-        return self._replica.scan(space, prefix, after)
+        return self.replica.scan(space, prefix, after)
 
     async def spaces(self) -> list[str]:
-        return await self._replica.spaces()
+        return await self.replica.spaces()
 
     def marks(self) -> AsyncIterator[Mark]:
-        return self._replica.marks()
+        return self.replica.marks()

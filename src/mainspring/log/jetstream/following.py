@@ -24,7 +24,8 @@ from mainspring.log.jetstream.connection import ApiError, Connection, Link, Link
 from mainspring.log.jetstream.replica import Entry
 
 PULL: Final = 128  # messages asked for at a time
-MOST_WAITING: Final = 512  # messages heard and not yet applied, beyond which no more are asked for
+PULL_BYTES: Final = 16 << 20  # and of no more than that, so that big messages do not fill the memory
+MOST_WAITING: Final = 32 << 20  # bytes heard and not yet applied, beyond which no more messages are asked for
 EXPIRES_SECONDS: Final = 30.0
 HEARTBEAT_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 3.5
@@ -120,6 +121,7 @@ class Follower:
     async def _pull(self, link: Link, inbox: str) -> None:
         request = {
             "batch": PULL,
+            "max_bytes": max(PULL_BYTES, 2 * link.client.max_payload),
             "expires": int(EXPIRES_SECONDS * _NANOSECONDS),
             "idle_heartbeat": int(HEARTBEAT_SECONDS * _NANOSECONDS),
         }
@@ -168,14 +170,14 @@ class Follower:
             self._wake.set()
 
     def _status(self, message: Msg) -> None:
-        """100 is a heartbeat, 408 the end of a request; everything else the end of the consumer."""
+        """100 is a heartbeat, 408 (or too many bytes) the end of a request; all else the end of the consumer."""
         status = (message.headers or {}).get("Status", "")
+        description = (message.headers or {}).get("Description", "")
         if status == "100":
             return
-        if status == "408":
+        if status == "408" or "MaxBytes" in description:
             self._asked = 0
         else:
-            description = (message.headers or {}).get("Description", "")
             self._trouble = ApiError(int(status) if status.isdecimal() else 0, 0, description or "the consumer ended")
         self._wake.set()
 
