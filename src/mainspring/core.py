@@ -34,7 +34,7 @@ from mainspring.cluster import About, Alone, Cluster, Home, Membership, check_du
 from mainspring.errors import BootError, MainspringError
 from mainspring.kernel import Kernel, RestartPolicy
 from mainspring.kernel.durable import Prepared
-from mainspring.log import Append, Engine, Log, open_engine
+from mainspring.log import Append, Engine, FallibleEngine, Log, open_engine
 from mainspring.loop import Clock, Loop, MonotonicClock, SlowTurn, VirtualClock
 from mainspring.message import Ids, Message, encode_data
 from mainspring.runs import Runtime
@@ -120,10 +120,15 @@ class Core:
         except Exception as error:
             await self._undo.aclose()
             raise BootFailure(phases[-1], error) from error
+        except asyncio.CancelledError:  # somebody does not want to wait any longer
+            await self._undo.aclose()
+            raise
 
     def on_shutdown(self, callback: Callable[[], None]) -> None:
-        """What to call when a client asks the node to stop."""
+        """What to call when a client asks the node to stop, or when it cannot go on; at once if that is so already."""
         self._on_shutdown = callback
+        if self.failure is not None:
+            callback()
 
     async def drain(self) -> None:
         """Stop intake; finish what was accepted; give back leases, sockets and files. Each step within `drain_ms`."""
@@ -228,6 +233,8 @@ class Core:
         self.log: Log = Log(engine)
         await with_patience(self.log.open, self.loop, settings.wait_for_engine)
         self._undo.push_async_callback(self.log.close)
+        if isinstance(engine, FallibleEngine):
+            engine.on_failure(self._must_end)
         await check_durability(self.log, required=settings.require_durable)
         self.cluster: Cluster = await self._join() if self.log.shared else self._alone()
 
@@ -250,12 +257,14 @@ class Core:
             about=lambda: self._about,
             home=home,
         )
-        membership.on_ousted(self._ousted)
+        membership.on_ousted(self._must_end)
         self._undo.push_async_callback(membership.leave)
         await with_patience(membership.join, self.loop, settings.wait_for_engine)
         return membership
 
-    def _ousted(self, error: MainspringError) -> None:
+    def _must_end(self, error: MainspringError) -> None:
+        """This node cannot go on; somebody has to start it again."""
+        logger.error("the node ends: %s", error)
         self.failure = error
         self._on_shutdown()
 

@@ -132,6 +132,19 @@ def test_boot_can_wait_for_the_server(place: Site) -> None:
     assert node.publish("orders", 1) == 201
 
 
+@on_nats
+def test_who_waits_for_the_server_can_be_told_to_stop(place: Site) -> None:
+    place.server.kill()
+    node = place.starting("a", "--wait-for-engine", "600")
+    launched = threading.Thread(target=node.process.launch)
+    launched.start()
+    eventually(lambda: "waiting for the engine" in node.process.errors(), "a line that says so")
+    node.process.signal(signal.SIGTERM)
+    launched.join(60)
+    assert node.process.wait() == 0
+    assert not node.process.kernel_socket.exists()
+
+
 def test_a_server_that_goes_away_while_serving_is_waited_for(place: Site) -> None:
     a, b = place.node("a"), place.node("b")
     assert a.publish("orders", 0) == 201

@@ -71,7 +71,10 @@ async def _serve(settings: Settings, program: str | None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         host.add_signal_handler(number, on_signal, number)
 
-    ready = encode_line(await node.boot())
+    booted = await _boot(node, stopping)
+    if booted is None:
+        return 0
+    ready = encode_line(booted)
     # What boot made stays for good: looking through it for garbage again and again would only cost pauses.
     gc.freeze()
     gc.enable()
@@ -82,3 +85,14 @@ async def _serve(settings: Settings, program: str | None) -> int:
     if node.failure is not None:
         sys.stderr.write(f"mainspring: {node.failure}\n")
     return 0 if node.failure is None else 1
+
+
+async def _boot(node: Node, stopping: asyncio.Event) -> Message | None:
+    """The boot message; None when a signal came first: boot may wait for an engine, a person need not."""
+    booting, told = asyncio.ensure_future(node.boot()), asyncio.ensure_future(stopping.wait())
+    await asyncio.wait((booting, told), return_when=asyncio.FIRST_COMPLETED)
+    if not booting.done():
+        booting.cancel()
+        await asyncio.wait((booting,))
+    told.cancel()
+    return None if booting.cancelled() else booting.result()

@@ -411,3 +411,11 @@ class SharedEngine(Protocol):
 
     async def durability(self) -> Durability:
         """What the server promises as it is configured now."""
+
+
+@runtime_checkable
+class FallibleEngine(Protocol):
+    """An engine that may come to a point from which it cannot go on: the node has to be started again."""
+
+    def on_failure(self, callback: Callable[[MainspringError], object]) -> None:
+        """Call with the reason when it has come to that; at once if it has already."""
