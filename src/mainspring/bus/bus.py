@@ -88,6 +88,7 @@ class Bus:
         self.counters: Counters = Counters()
         others = None if isinstance(cluster, Alone) else cluster
         roles = cluster or Alone()
+        self._own_headers = None if others is None else {"node": others.node}  # whose numbers they are
         self.topic_table: TopicTable = TopicTable(log, clock, settings, shared=others is not None)
         self.access: Access = Access(clock, self._settings_of, checker=checker, ttl_ms=settings.checker_ttl_ms)
         self.schemas: Schemas = Schemas(log, clock)
@@ -467,7 +468,7 @@ class Bus:
 
     def _write(self, name: str, payloads: Sequence[bytes]) -> None:
         topic = self.topic_table.open(name)
-        appends = [self.new_append(topic, NewEvent(payload)) for payload in payloads]
+        appends = [self.new_append(topic, NewEvent(payload, headers=self._own_headers)) for payload in payloads]
         self._publisher.publish(topic, appends, None)
 
 

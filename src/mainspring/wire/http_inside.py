@@ -17,6 +17,7 @@ from mainspring.bus.leases import LeaseView, leases
 from mainspring.kernel import Kernel
 from mainspring.kernel.looking import ActorView, FaultView, RequestView, actors, faults, open_requests
 from mainspring.loop import Counters
+from mainspring.wire.health import readiness
 from mainspring.wire.http_face import Face, SlowTurnSeen, json_response
 from mainspring.wire.http_messages import may_command
 from mainspring.wire.http_query import integer
@@ -64,12 +65,13 @@ class KernelView(msgspec.Struct, frozen=True):
 
 
 class NodeView(msgspec.Struct, frozen=True):
-    """One node. `loop` and `kernel` are null where the face serves a bus alone."""
+    """One node. `reason` says why it is not ready. `loop` and `kernel` are null where the face serves a bus alone."""
 
     version: str
     started: int
     now: int
     ready: bool
+    reason: str
     you: Asking
     loop: LoopView | None
     kernel: KernelView | None
@@ -118,12 +120,13 @@ def _kernel(kernel: Kernel) -> KernelView:
 async def show_node(face: Face, request: web.Request) -> web.StreamResponse:
     """What the node is doing now."""
     who = await face.identify(request)
-    kernel = face.kernel
+    kernel, ready = face.kernel, readiness(face.observed)
     shown = NodeView(
         version("mainspring"),
         face.started_ms,
         face.bus.clock.wall_ms(),
-        face.bus.readiness().ready,
+        ready.ready,
+        ready.reason,
         _asking(who),
         None if kernel is None else _loop(kernel.loop.counters()),
         None if kernel is None else _kernel(kernel),

@@ -13,6 +13,7 @@ from mainspring.wire.health import readiness, stuck_ms
 from mainspring.wire.http_face import Face, json_response
 from mainspring.wire.http_problem import problem_response
 from mainspring.wire.http_table import JSON, Answer, Content, Operation
+from mainspring.wire.observed import Observed
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -48,16 +49,36 @@ async def show_readiness(face: Face, _: web.Request) -> web.StreamResponse:
     return problem_response(503, "unavailable", f"The node takes no requests: {found.reason}.", "Try again later.")
 
 
+class EngineView(msgspec.Struct, frozen=True):
+    """Where the log is kept. `durable` and `statement` say what an acknowledgement means; null while nobody can say."""
+
+    name: str
+    shared: bool
+    durable: bool | None = None
+    statement: str | None = None
+
+
 class Nodes(msgspec.Struct, frozen=True):
-    """Everybody on this node's log, by name."""
+    """Everybody on this node's log, by name, and the engine that holds it. A bus that is served alone has no engine."""
 
     nodes: list[NodeView]
+    engine: EngineView | None = None
 
 
 async def show_nodes(face: Face, _: web.Request) -> web.StreamResponse:
     """Who is on this node's log, as this node sees it."""
     cluster = face.kernel.cluster if face.kernel is not None else Alone()
-    return json_response(Nodes(cluster.nodes()))
+    return json_response(Nodes(cluster.nodes(), await _engine(face.observed)))
+
+
+async def _engine(observed: Observed) -> EngineView | None:
+    log = observed.log
+    if log is None:
+        return None
+    found = await observed.promise.of(log)
+    if found is None:
+        return EngineView(log.engine.name, log.shared)
+    return EngineView(log.engine.name, log.shared, found.durable, found.statement)
 
 
 async def show_metrics(face: Face, request: web.Request) -> web.StreamResponse:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from mainspring.beats import Heartbeat
 from mainspring.bus import Bus
-from mainspring.cluster import Cluster
+from mainspring.cluster import Cluster, check_durability
 from mainspring.kernel import Kernel
-from mainspring.log import Log
+from mainspring.log import Durability, Log, LogUnavailable
 from mainspring.loop import Loop
 from mainspring.runs import Runtime
 from mainspring.wire.loop_socket import LoopSocketServer
@@ -42,6 +42,22 @@ class Deaths:
         self.gone += 1
 
 
+@dataclass(slots=True)
+class Promise:
+    """What an acknowledgement of the engine means. Asked once, when somebody wants to know."""
+
+    known: Durability | None = None
+
+    async def of(self, log: Log) -> Durability | None:
+        """None while the engine's server does not answer."""
+        if self.known is None:
+            try:
+                self.known = await check_durability(log, required=False)
+            except LogUnavailable:
+                return None
+        return self.known
+
+
 @dataclass(frozen=True, slots=True)
 class Observed:
     """The parts of one node. `draining` says whether it has begun to stop."""
@@ -57,4 +73,5 @@ class Observed:
     guests: LoopSocketServer | None = None
     draining: Callable[[], bool] = lambda: False
     deaths: Deaths = field(default_factory=Deaths)
+    promise: Promise = field(default_factory=Promise)
     requests: Requests = field(default_factory=Counter)
