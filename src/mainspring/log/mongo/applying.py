@@ -37,7 +37,7 @@ from mainspring.log.mongo.schema import (
     event_id,
 )
 
-_MOST_EVENTS: Final = 4_096  # put in place together
+_MOST_TOGETHER: Final = 4_096  # events and records
 _MOST_FAMILIAR: Final = 50_000
 
 
@@ -150,18 +150,18 @@ class Applier:
             await self._database[name].delete_many({"deleted": True, **long_ago})
 
 
-def runs(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """Entries that may be put in place together: one with removals stands alone, because events come first."""
-    found: list[list[Entry]] = []
-    room = 0
+def first_run(entries: Iterable[Entry]) -> list[Entry]:
+    """The first entries that may be put in place together; one with removals stands alone: events come first."""
+    found: list[Entry] = []
+    size = 0
     for entry in entries:
         alone = any(effects.removed for effects in entry.body.batches)
-        size = sum(len(effects.events) + len(effects.records) for effects in entry.body.batches)
-        if alone or size > room:
-            found.append([])
-            room = _MOST_EVENTS
-        found[-1].append(entry)
-        room = 0 if alone else room - size
+        size += sum(len(effects.events) + len(effects.records) for effects in entry.body.batches)
+        if found and (alone or size > _MOST_TOGETHER):
+            break
+        found.append(entry)
+        if alone:
+            break
     return found
 
 

@@ -8,7 +8,6 @@ what is not in place yet are answered from memory or wait; they never show half 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -46,14 +45,14 @@ from mainspring.log.mongo.ledger import Ledger, Slot
 from mainspring.log.mongo.placing import Placing
 from mainspring.log.mongo.planning import MOST_BYTES, Plan, Present, Questions, restoring, size_of
 from mainspring.log.mongo.reading import Reader
+from mainspring.log.mongo.tidying import Tidying
 from mainspring.loop import Clock, MonotonicClock
 
 T = TypeVar("T")
 
-_TIDY_MS: Final = 30_000  # between two looks for what may be deleted
-_STONES_MS: Final = 3_600_000  # how long deleted records and events stay known as deleted
-_DAY_MS: Final = 86_400_000  # after this long by the wall clock also what no living node has watched grow old
 _AGAIN_MS: Final = 100
+_RIVALRY: Final = 8  # entries after which another node's last one is forgotten
+_MOST_POLITE_MS: Final = 20
 
 
 def _ignore(_: str) -> None:
@@ -86,7 +85,10 @@ class MongoEngine:
         self._tasks: list[asyncio.Task[None]] = []
         self._fault: MainspringError | None = None  # why this engine can never write again
         self._committing = asyncio.Lock()
-        self._ages: deque[tuple[int, int, int]] = deque()  # now and then: monotonic ms, position, version
+        self._looking = asyncio.Lock()
+        self._rival_at = -_RIVALRY  # the last entry of another node
+        self._append_ms = 0  # how long the last own entry took
+        self._appended_at_ms = 0
 
     # -- opening and closing
 
@@ -113,12 +115,13 @@ class MongoEngine:
         self._journal = Journal(database, self._node, self.address.shown, self._clock, self._step)
         position, version = max(await self._journal.applied(), await self._journal.floor())
         self._ledger = Ledger(position, version, await self._reader.standings())
-        applier = self._applier = Applier(database, self._step)
+        applier = Applier(database, self._step)
         self._placing = Placing(self._node, self._ledger, self._journal, applier, self._clock, self.address.takeover_ms)
         while await self._look():
             pass
         self._follower = Follower(database, self.address.poll_ms, self._look)
-        works = (self._follower.poll, self._follower.listen, self._placing.run, self._tidy)
+        self.tidying = Tidying(self._ledger, self._journal, applier, self._clock, self.address.keep_ms)
+        works = (self._follower.poll, self._follower.listen, self._placing.run, self.tidying.run)
         self._tasks = [asyncio.create_task(self._keep(work)) for work in works]
 
     async def close(self) -> None:
@@ -170,10 +173,12 @@ class MongoEngine:
 
     async def _look(self) -> bool:
         """Take in what is new in the journal; whether there was something."""
-        entries = await self._journal.after(self._ledger.position)
-        for entry in entries:
-            self._absorb(entry)
-        return bool(entries)
+        position = self._ledger.position
+        async with self._looking:
+            if self._ledger.position == position:
+                for entry in await self._journal.after(position):
+                    self._absorb(entry)
+        return self._ledger.position != position
 
     def _absorb(self, entry: Entry) -> None:
         if entry.number != self._ledger.position + 1:
@@ -181,6 +186,8 @@ class MongoEngine:
         self._ledger.absorb(entry)
         self._placing.add(entry)
         own = entry.node == self._node
+        if not own:
+            self._rival_at = entry.number
         for effects in entry.body.batches:
             change = effects.change(own)
             for seen in self._watchers:
@@ -220,6 +227,7 @@ class MongoEngine:
     async def _decide(self, group: Sequence[Batch], plan: Callable[[Present], tuple[Body | None, T]]) -> T:
         """Plan until the plan's place in the journal is free."""
         deadline = self._clock.now_ms() + self.address.patience_ms
+        await self._be_polite()
         while True:
             self._check()
             await self._placing.room(self.address.patience_ms)
@@ -242,11 +250,26 @@ class MongoEngine:
             await self._catch_up(position, deadline)
 
     async def _append(self, number: int, body: Body, deadline: int) -> Entry | None:
+        start = self._clock.now_ms()
         try:
             return await self._journal.append(number, body, deadline)
         except Missed as error:
             self._fault = error
             raise
+        finally:
+            self._appended_at_ms = self._clock.now_ms()
+            self._append_ms = self._appended_at_ms - start
+
+    async def _be_polite(self) -> None:
+        """Who has just stored an entry, with others after the same places, lets them go first.
+
+        They must read that entry before they can plan theirs; without a pause the last winner would win again.
+        """
+        if self._ledger.position - self._rival_at < _RIVALRY:
+            since = self._clock.now_ms() - self._appended_at_ms
+            pause = min(self._append_ms, _MOST_POLITE_MS) - since
+            if pause > 0:
+                await asyncio.sleep(pause / 1000)
 
     async def _catch_up(self, position: int, deadline: int) -> None:
         """Wait until this node knows what took the place behind `position`."""
@@ -383,38 +406,6 @@ class MongoEngine:
                 if not may_pass(error) or self._clock.now_ms() >= deadline:
                     raise translated(error, self.address.shown) from error
             await asyncio.sleep(_AGAIN_MS / 1000)
-
-    # -- housekeeping
-
-    async def _tidy(self) -> None:
-        """Delete what is old by this node's own clock: clocks of different nodes are not compared.
-
-        What no node has watched for so long (because none lived so long) goes after a day.
-        """
-        while True:
-            self._ages.append((self._clock.now_ms(), self._ledger.applied, self._ledger.version))
-            await asyncio.sleep(_TIDY_MS / 1000)
-            with suppress(PyMongoError):
-                await self._journal.check_position(self._ledger.position)
-                await self.tidy()
-
-    async def tidy(self) -> None:
-        """One round of deleting; the engine does it by itself now and then."""
-        now = self._clock.now_ms()
-        if (known := self._known_since(now - self.address.keep_ms)) is not None:
-            await self._journal.purge(*known)
-        stones = self._known_since(now - _STONES_MS)
-        await self._applier.tidy(stones[0] if stones else 0, self._clock.wall_ms() - _DAY_MS)
-        while len(self._ages) > 1 and self._ages[1][0] <= now - _STONES_MS:
-            self._ages.popleft()
-
-    def _known_since(self, then_ms: int) -> tuple[int, int] | None:
-        """Position and version that this node had reached by then."""
-        found = None
-        for seen_ms, position, version in self._ages:
-            if seen_ms <= then_ms and position:
-                found = (position, version)
-        return found
 
 
 async def init(url: str, *, database: str = DEFAULT_DATABASE) -> list[str]:

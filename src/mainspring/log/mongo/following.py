@@ -16,7 +16,7 @@ from pymongo.errors import OperationFailure, PyMongoError
 
 from mainspring.log.mongo.schema import COMMITS
 
-_SHORTEST_MS: Final = 2
+_SHORTEST_MS: Final = 4
 _WITH_STREAM_MS: Final = 1_000  # between looks while a change stream would say
 _LOST_MS: Final = 500  # between tries while the server is away
 
@@ -42,8 +42,7 @@ class Follower:
         while True:
             try:
                 if await self._look():
-                    pause = _SHORTEST_MS
-                    continue
+                    pause = _SHORTEST_MS // 2  # more may come soon
             except PyMongoError:
                 pause = _LOST_MS
             await self._rest(pause)

@@ -27,7 +27,7 @@ from mainspring.log.mongo.faults import may_pass, never_sent, translated
 from mainspring.log.mongo.schema import COMMITS, FORMAT, META, commit_id
 from mainspring.loop import Clock
 
-_READ_AHEAD: Final = 8  # entries asked for at once by a node that is behind
+_READ_AHEAD: Final = (1, 1, 2, 4, 8)  # entries asked for at once, the more the farther a node is behind
 _FIRST_PAUSE_MS: Final = 20
 _LONGEST_PAUSE_MS: Final = 500
 
@@ -115,16 +115,14 @@ class Journal:
     # -- reading
 
     async def after(self, position: int) -> list[Entry]:
-        """The next entries, without a gap; a few at most."""
-        first = await self._read(position + 1)
-        if first is None:
-            return []
-        others = await asyncio.gather(*(self._read(position + 1 + n) for n in range(1, _READ_AHEAD)))
-        entries = [first]
-        for entry in others:
-            if entry is None:
-                break
-            entries.append(entry)
+        """The next entries, without a gap; a few at most. Who is far behind asks for several at once."""
+        entries: list[Entry] = []
+        for count in _READ_AHEAD:
+            first = position + 1 + len(entries)
+            for entry in await asyncio.gather(*(self._read(first + n) for n in range(count))):
+                if entry is None:
+                    return entries
+                entries.append(entry)
         return entries
 
     async def _read(self, number: int) -> Entry | None:
