@@ -140,6 +140,7 @@ class Connection:
         self._keeper: asyncio.Task[None] | None = None
         self._goodbyes: set[asyncio.Task[None]] = set()
         self._turn = 0
+        self.reconnects: int = 0
         self.trouble: str = "not tried yet"  # why there is no link, in a few words
 
     async def open(self, seconds: float) -> None:
@@ -214,6 +215,7 @@ class Connection:
                 self._link = None
             try:
                 self._adopt(await self._connect(options))
+                self.reconnects += 1
                 pause = FIRST_PAUSE
                 _logger.warning("connected to a NATS server again")
             except (nats.errors.Error, OSError, TimeoutError):

@@ -75,6 +75,11 @@ class JetStreamEngine:
         self._told = 0  # the last message whose effects were told to watchers and writers
         self._loop: asyncio.AbstractEventLoop | None = None
 
+    @property
+    def reconnects(self) -> int:
+        """How often a server was found again since the log was opened."""
+        return 0 if self._connection is None else self._connection.reconnects
+
     # -- opening and closing
 
     async def open(self) -> None:

@@ -83,12 +83,17 @@ class MongoEngine:
         self._client: Any = None
         self._database: Any = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._fault: MainspringError | None = None  # why this engine can never write again
+        self._fault: MainspringError | None = None  # why this engine is of no use any more
         self._committing = asyncio.Lock()
         self._looking = asyncio.Lock()
         self._rival_at = -_RIVALRY  # the last entry of another node
         self._append_ms = 0  # how long the last own entry took
         self._appended_at_ms = 0
+
+    @property
+    def reconnects(self) -> int:
+        """How often the server was found again since the log was opened."""
+        return 0 if self._client is None else self._follower.reconnects
 
     # -- opening and closing
 
@@ -145,7 +150,7 @@ class MongoEngine:
         await client.close()
 
     async def _keep(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run a task of the engine; what ends it ends the engine's writing."""
+        """Run a task of the engine; what ends it ends the engine."""
         try:
             await work()
         except MainspringError as error:
@@ -202,6 +207,7 @@ class MongoEngine:
     async def commit(self, batches: Sequence[Batch]) -> list[Result]:
         results: list[Result] = []
         async with self._committing:
+            self._check()
             for group in _groups(batches):
                 try:
                     results += await self._commit(group)
@@ -222,6 +228,7 @@ class MongoEngine:
 
     async def restore(self, items: Sequence[Restorable]) -> None:
         async with self._committing:
+            self._check()
             await self._decide((), lambda _: (restoring(self._ledger, items), None))
 
     async def _decide(self, group: Sequence[Batch], plan: Callable[[Present], tuple[Body | None, T]]) -> T:
@@ -315,7 +322,7 @@ class MongoEngine:
     async def read(
         self, topic: str, partition: int, start: int, limit: int, max_bytes: int = 4 << 20
     ) -> list[StoredEvent]:
-        self._check_readable()
+        self._check()
         found = self._ledger.recent(topic, partition, start, limit, max_bytes)
         if found is not None:
             return found
@@ -324,7 +331,7 @@ class MongoEngine:
         return await self._patiently(lambda: self._reader.events(topic, partition, start, limit, max_bytes, slot))
 
     async def outline(self, topic: str, partition: int, start: int, limit: int) -> list[Outline]:
-        self._check_readable()
+        self._check()
         slot = self._ledger.slots.get((topic, partition))
         if slot is None or limit <= 0:
             return []
@@ -332,11 +339,11 @@ class MongoEngine:
         return await self._patiently(lambda: self._reader.outline(topic, partition, start, limit, slot))
 
     async def topics(self) -> list[str]:
-        self._check_readable()
+        self._check()
         return sorted({topic for topic, _ in self._ledger.slots})
 
     async def bounds(self, topic: str) -> list[Bounds]:
-        self._check_readable()
+        self._check()
         held = sorted((partition, slot) for (name, partition), slot in self._ledger.slots.items() if name == topic)
         found = []
         for partition, slot in held:
@@ -345,7 +352,7 @@ class MongoEngine:
         return found
 
     async def offset_at(self, topic: str, partition: int, ts: int) -> int:
-        self._check_readable()
+        self._check()
         slot = self._ledger.slots.get((topic, partition))
         if slot is None:
             return 1
@@ -353,14 +360,14 @@ class MongoEngine:
         return await self._patiently(lambda: self._reader.offset_at(topic, partition, ts, slot))
 
     async def get(self, space: str, key: str) -> Record | None:
-        self._check_readable()
+        self._check()
         if (held := self._ledger.pending.get((space, key))) is not None:
             written = held[1]
             return None if written.value is None else Record(key, written.value, written.version)
         return await self._patiently(lambda: self._reader.record(space, key))
 
     async def scan(self, space: str, prefix: str = "", after: str = "") -> AsyncIterator[Record]:
-        self._check_readable()
+        self._check()
         while True:
             await self._in_place(self._ledger.position)
             page = await self._patiently(lambda last=after: self._reader.page(space, prefix, last))  # type: ignore[misc]
@@ -371,22 +378,18 @@ class MongoEngine:
             after = page[-1]["key"]
 
     async def spaces(self) -> list[str]:
-        self._check_readable()
+        self._check()
         await self._in_place(self._ledger.position)
         return await self._patiently(self._reader.spaces)
 
     async def marks(self) -> AsyncIterator[Mark]:
-        self._check_readable()
+        self._check()
         last: Mark | None = None
         await self._in_place(self._ledger.position)
         while page := await self._patiently(lambda after=last: self._reader.mark_page(after)):  # type: ignore[misc]
             for mark in page:
                 yield mark
             last = page[-1]
-
-    def _check_readable(self) -> None:
-        if self._client is None:
-            self._check()
 
     async def _settled(self, slot: Slot, start: int) -> None:
         """Wait until the collections know the partition as it is known here, unless they will not be asked."""

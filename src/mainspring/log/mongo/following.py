@@ -31,6 +31,7 @@ class Follower:
         self._wake = asyncio.Event()
         self._heard = False
         self._streaming = False
+        self.reconnects: int = 0
 
     def heard(self) -> None:
         """There was news from elsewhere: no need to look for a while, and more may come soon."""
@@ -38,13 +39,15 @@ class Follower:
         self._wake.set()
 
     async def poll(self) -> None:
-        pause = _SHORTEST_MS
+        pause, lost = _SHORTEST_MS, False
         while True:
             try:
                 if await self._look():
                     pause = _SHORTEST_MS // 2  # more may come soon
+                self.reconnects += lost
+                lost = False
             except PyMongoError:
-                pause = _LOST_MS
+                pause, lost = _LOST_MS, True
             await self._rest(pause)
             pause = min(max(pause, 1) * 2, _WITH_STREAM_MS if self._streaming else self._poll_ms)
 
