@@ -4,6 +4,7 @@
 #   make test    run the tests
 #   make check   linters, types, import direction
 #   make bench   measure, one JSON object per part
+#   make pages   write the reference pages that are made from the code
 #   make chaos   break servers and nodes for an hour, and check what they promised
 #   make clean   remove what these commands made (./data stays)
 
@@ -15,10 +16,10 @@ DEV := $(VENV)/.installed-dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 PYTEST_ARGS ?= -n 2 --dist loadgroup
 
-.PHONY: serve test check format bench bench-long crash chaos clean help
+.PHONY: serve test check format bench bench-long crash chaos pages clean help
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -8
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -9
 
 serve: $(RUNTIME)
 	@exec $(BIN)/mainspring serve $(ARGS)
@@ -41,6 +42,12 @@ bench: $(DEV)
 
 bench-long: $(DEV)
 	$(BIN)/python -m bench --long $(ARGS)
+
+# What docs/reference says about names, commands and settings is what the code says; tests compare.
+pages: $(DEV)
+	$(BIN)/python -m mainspring.cli.reference docs/reference
+	$(BIN)/python -m mainspring.cli.page > docs/reference/command-line.md
+	$(BIN)/mainspring settings --markdown > docs/reference/settings.md
 
 # A thousand rounds of kill -9 under load; the tests run fifty.
 crash: $(DEV)
