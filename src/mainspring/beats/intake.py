@@ -1,9 +1,10 @@
 """What comes from outside to a line that several nodes share: a topic that all of them append to and its leader reads.
 
-A signal, a binding, or the wish to pause is appended by the node it came to, with an id that is never used twice: when
-the answer of the log gets lost, the second try finds the first. The leader takes what stands there in the log's order,
-as if it had come to it, and stores how far it got in the batch of the beat that works on it. So each reaches one beat,
-once, although any node may die anywhere.
+A signal, a binding, or the wish to pause is appended by the node it came to, together with a record of that node that
+says what it sent last. When the answer of the log gets lost, the same is tried again: if it had been stored, the record
+is not what the second try expects, and says so. The leader takes what stands there in the log's order, as if it had
+come to it, and stores how far it got in the batch of the beat that works on it. So each reaches one beat, once,
+although any node may die anywhere.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from typing import Final
 import msgspec
 
 from mainspring.beats.inlet import POSITIONS
-from mainspring.log import Append, Batch, InDoubt, Log, Operation, Put, Remove
+from mainspring.log import ABSENT, Append, Batch, InDoubt, Log, Operation, Put, Refused, Remove
 from mainspring.loop import Clock
 
 MOST: Final = 2_000  # taken for one beat; the rest waits for the next
-_REMEMBERED_MS: Final = 24 * 3_600_000  # how long a second try finds the first
+SENT: Final = "beats.sent"  # what each node sent last, by line and node
+_TOGETHER: Final = 500  # sent in one batch: servers have a longest message
 _TRIES: Final = 3
 
 
@@ -35,10 +37,14 @@ class Sent(msgspec.Struct, omit_defaults=True, kw_only=True):
 class Intake:
     """One node's side of a line's topic: it sends, and it reads when it leads."""
 
-    def __init__(self, log: Log, line: str, sender: Callable[[], str], clock: Clock) -> None:
+    def __init__(self, log: Log, line: str, node: str, epoch: Callable[[], int], clock: Clock) -> None:
         self.topic: str = f"system.beats.{line}"
         self._log = log
-        self._sender = sender
+        self._node = node
+        self._epoch = epoch
+        self._place = f"{line}/{node}"
+        self._version = ABSENT  # of this node's record
+        self._trying: tuple[bytes, int] | None = None  # what the record says then, and how many that sends
         self._clock = clock
         self._key = f"beats.{line}/~intake"
         self._unsent: list[Append] = []
@@ -55,24 +61,35 @@ class Intake:
     def add(self, item: Sent) -> None:
         """Have something sent with the next `send`."""
         self._sent += 1
-        now, name = self._clock.wall_ms(), f"{self._sender()}.{self._sent}"
-        self._unsent.append(
-            Append(self.topic, 0, name, now, msgspec.json.encode(item), dedupe=name, dedupe_until=now + _REMEMBERED_MS)
-        )
+        name = f"{self._node}.{self._epoch()}.{self._sent}"
+        self._unsent.append(Append(self.topic, 0, name, self._clock.wall_ms(), msgspec.json.encode(item)))
 
     async def send(self) -> None:
-        """Make durable what was added. When the log cannot tell, it is sent again, and is there once all the same."""
-        sending = list(self._unsent)
-        if not sending:
-            return
-        for attempt in range(1, _TRIES + 1):
+        """Make durable what was added. What the log may have stored is sent again, and is there once all the same."""
+        doubts = 0
+        while self._unsent:
+            if self._trying is None:
+                count = min(len(self._unsent), _TOGETHER)
+                self._trying = self._unsent[count - 1].id.encode(), count
             try:
-                await self._log.commit(Batch(list(sending)))
-                break
+                await self._try(*self._trying)
             except InDoubt:
-                if attempt == _TRIES:
+                doubts += 1
+                if doubts == _TRIES:
                     raise
-        del self._unsent[: len(sending)]
+
+    async def _try(self, last: bytes, count: int) -> None:
+        record = Put(SENT, self._place, last, self._version)
+        try:
+            receipt = await self._log.commit(Batch([*self._unsent[:count], record]))
+            self._version = receipt.versions[0]
+        except Refused:
+            found = await self._log.get(SENT, self._place)
+            self._version = ABSENT if found is None else found.version
+            if found is None or found.value != last:
+                return  # this node's former life had sent something: now the version is known
+        del self._unsent[:count]
+        self._trying = None
 
     # --- taking -------------------------------------------------------------------------------------------------------
 

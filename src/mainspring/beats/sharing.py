@@ -46,7 +46,7 @@ class SharedLine:
         self._name = name
         self._cluster = cluster
         self._role: Role | None = None
-        self._intake = Intake(log, name, lambda: f"{cluster.node}.{cluster.epoch}", clock)
+        self._intake = Intake(log, name, cluster.node, lambda: cluster.epoch, clock)
         self._sending = asyncio.Lock()
         self._leading = False  # the state in memory is the leader's own
         self._stale = False  # it must be read again
