@@ -6,6 +6,7 @@ import json
 import logging
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -109,20 +110,32 @@ class Running:
         return await self.post("/messages", {"kind": "command", "type": type, "data": data}, **options)
 
 
-@pytest.fixture
-async def running(tmp_path: Path) -> AsyncIterator[Running]:
+@asynccontextmanager
+async def serve(folder: Path, **settings: Any) -> AsyncIterator[Running]:
+    """A node with the shop, ended when the block ends."""
     with tempfile.TemporaryDirectory(prefix="ms-") as sockets:
-        settings = Settings(
-            port=0,
-            data=str(tmp_path / "data"),
-            kernel_socket=f"{sockets}/k.sock",
-            loop_socket=f"{sockets}/l.sock",
-            metrics_interval_ms=0,
+        node = Node(
+            Settings(
+                port=0,
+                data=str(folder / "data"),
+                kernel_socket=f"{sockets}/k.sock",
+                loop_socket=f"{sockets}/l.sock",
+                metrics_interval_ms=0,
+                **settings,
+            ),
+            make_shop(),
         )
-        node = Node(settings, make_shop())
         boot = await node.boot()
         (address,) = [each for each in boot.data["adapters"] if each.startswith("http")]
-        async with ClientSession() as session:
-            yield Running(node, address, session)
-        if not node.draining:
-            await node.drain()
+        try:
+            async with ClientSession() as session:
+                yield Running(node, address, session)
+        finally:
+            if not node.draining:
+                await node.drain()
+
+
+@pytest.fixture
+async def running(tmp_path: Path) -> AsyncIterator[Running]:
+    async with serve(tmp_path) as node:
+        yield node
