@@ -57,7 +57,7 @@ class JetStreamEngine:
 
     def __init__(self, address: str | Address, replica: str | Path, *, housekeeping: Housekeeping = USUAL) -> None:
         self.address: Address = parse(address) if isinstance(address, str) else address
-        self.replica = Replica(replica)
+        self.replica: Replica = Replica(replica)
         self._housekeeping = housekeeping
         self._connection: Connection | None = None
         self._sender: Sender | None = None

@@ -32,7 +32,7 @@ from mainspring.log.contract import (
     StoredEvent,
 )
 from mainspring.log.mongo import schema
-from mainspring.log.mongo.address import DEFAULT_DATABASE, parse_address
+from mainspring.log.mongo.address import DEFAULT_DATABASE, Address, parse_address
 from mainspring.log.mongo.applying import Applier
 from mainspring.log.mongo.connecting import connect, database_of
 from mainspring.log.mongo.documents import record_of
@@ -75,8 +75,8 @@ class MongoEngine:
         clock: Clock | None = None,
         step: Callable[[str], object] = _ignore,
     ) -> None:
-        self.address = parse_address(url, database)
-        self.losses = 0  # commits that found their place taken and were planned again
+        self.address: Address = parse_address(url, database)
+        self.losses: int = 0  # commits that found their place taken and were planned again
         self._clock = clock or MonotonicClock()
         self._step = step
         self._watchers: list[Callable[[Change], None]] = []
@@ -125,7 +125,7 @@ class MongoEngine:
         while await self._look():
             pass
         self._follower = Follower(database, self.address.poll_ms, self._look)
-        self.tidying = Tidying(self._ledger, self._journal, applier, self._clock, self.address.keep_ms)
+        self.tidying: Tidying = Tidying(self._ledger, self._journal, applier, self._clock, self.address.keep_ms)
         works = (self._follower.poll, self._follower.listen, self._placing.run, self.tidying.run)
         self._tasks = [asyncio.create_task(self._keep(work)) for work in works]
 

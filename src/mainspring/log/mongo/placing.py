@@ -48,7 +48,7 @@ class Placing:
         self._urged = asyncio.Event()
         self._moved: set[asyncio.Event] = set()
         self._since_ms = clock.now_ms()  # when the first one became the first
-        self.taken_over = 0  # entries of other nodes that this one put in place
+        self.taken_over: int = 0  # entries of other nodes that this one put in place
 
     def add(self, entry: Entry) -> None:
         if not self._waiting:
