@@ -235,7 +235,8 @@ class Core:
         self._undo.push_async_callback(self.log.close)
         if isinstance(engine, FallibleEngine):
             engine.on_failure(self._must_end)
-        await check_durability(self.log, required=settings.require_durable)
+        required = settings.require_durable
+        await with_patience(lambda: check_durability(self.log, required=required), self.loop, settings.wait_for_engine)
         self.cluster: Cluster = await self._join() if self.log.shared else self._alone()
 
     def _alone(self) -> Alone:

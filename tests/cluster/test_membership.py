@@ -335,3 +335,17 @@ def test_a_node_on_its_own_log_is_alone() -> None:
     assert alone.in_touch
     assert alone.role("beats").held
     assert [node.name for node in alone.nodes()] == ["here"]
+
+
+@in_virtual_time
+async def test_a_record_that_cannot_be_read_does_not_stop_the_others(world: World) -> None:
+    a = await world.node("a")
+    batch = Batch()
+    batch.put("leases", "node/broken", b"no json")
+    batch.put("leases", "role/broken", b"7")
+    batch.put("nodes", "broken", b"[]")
+    await a.log.commit(batch)
+    b = await world.node("b")
+    await wait(3 * LEASE_MS)
+    assert seen(a) == seen(b) == ["a", "b"]
+    assert a.deaths == b.deaths == []

@@ -33,7 +33,7 @@ def node_name(wanted: str, home: str) -> str:
     return wanted
 
 
-async def with_patience(work: Callable[[], Awaitable[None]], loop: Loop, wait_s: int) -> None:
+async def with_patience(work: Callable[[], Awaitable[object]], loop: Loop, wait_s: int) -> None:
     """Do it, again and again for up to `wait_s` seconds while the log cannot be reached, saying so."""
     clock: Clock = loop.clock
     began = clock.now_ms()

@@ -21,6 +21,8 @@ import logging
 from collections.abc import Callable, Hashable
 from typing import Final
 
+import msgspec
+
 from mainspring.cluster.contract import About, NodeView
 from mainspring.cluster.errors import NameTaken
 from mainspring.cluster.pausing import pause
@@ -117,7 +119,9 @@ class Membership:
         if not self.joined:
             return "its lease was taken away, and it has no new one yet"
         now = self._clock.now_ms()
-        silent_ms = max(now - self._sent_ms if self._beating else 0, now - self._confirmed_ms - self.lease_ms // _PULSES)
+        silent_ms = max(
+            now - self._sent_ms if self._beating else 0, now - self._confirmed_ms - self.lease_ms // _PULSES
+        )
         if silent_ms >= min(_SLOW_MS, self.lease_ms // _PULSES):
             return f"the engine has not answered for {silent_ms / 1000:.0f} s"
         return ""
@@ -344,6 +348,12 @@ class Membership:
                     self._apply(record)
 
     def _apply(self, record: KeptRecord) -> None:
+        try:
+            self._read(record)
+        except msgspec.DecodeError as error:
+            logger.warning("%s %s cannot be read and counts as not there: %s", record.space, record.key, error)
+
+    def _read(self, record: KeptRecord) -> None:
         now, key = self._clock.now_ms(), record.key
         if record.space == NODES:
             if record.version == ABSENT:
