@@ -86,11 +86,11 @@ def _build(binary: Path) -> None:
 class MongoServer:
     """A server process of this test run, on a port of its own. It can be killed, stopped and started again."""
 
-    def __init__(self, folder: Path, *extra: str) -> None:
+    def __init__(self, folder: Path, *extra: str, kind: str = "") -> None:
         self.folder = folder
         self.extra = extra
         self.port = free_port()
-        self.kind = "mongod" if shutil.which("mongod") else "ferretdb"
+        self.kind = kind or ("mongod" if shutil.which("mongod") else "ferretdb")
         self._process: subprocess.Popen[bytes] | None = None
         self._log = folder / "server.log"
 
@@ -146,10 +146,10 @@ def _initiate(client: Any) -> None:
 
 
 @contextlib.contextmanager
-def own_server(*extra: str) -> Iterator[MongoServer]:
-    """A server for one test, which may do to it what it likes."""
+def own_server(*extra: str, kind: str = "") -> Iterator[MongoServer]:
+    """A server for one test, which may do to it what it likes. `extra` are options of a server of this kind."""
     with tempfile.TemporaryDirectory(prefix="ms-mongo-", ignore_cleanup_errors=True) as folder:
-        server = MongoServer(Path(folder), *extra)
+        server = MongoServer(Path(folder), *extra, kind=kind)
         server.start()
         try:
             yield server
