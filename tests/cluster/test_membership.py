@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from mainspring.cluster import About, Alone, NameTaken
-from mainspring.log import Batch, LogUnavailable, Refused
+from mainspring.log import Batch, FormatError, LogUnavailable, Refused
 
 from .world import LEASE_MS, Member, World, in_virtual_time, wait
 
@@ -349,3 +349,13 @@ async def test_a_record_that_cannot_be_read_does_not_stop_the_others(world: Worl
     await wait(3 * LEASE_MS)
     assert seen(a) == seen(b) == ["a", "b"]
     assert a.deaths == b.deaths == []
+
+
+@in_virtual_time
+async def test_a_broken_lease_under_the_own_name_is_an_error_and_not_a_wait_without_end(world: World) -> None:
+    a = await world.node("a")
+    batch = Batch()
+    batch.put("leases", "node/b", b'{"from": "another program"}')
+    await a.log.commit(batch)
+    with pytest.raises(FormatError, match="the lease of node 'b' in the log cannot be read"):
+        await world.node("b")

@@ -42,7 +42,7 @@ from mainspring.cluster.records import (
 )
 from mainspring.cluster.roles import Roles, SharedRole
 from mainspring.errors import MainspringError
-from mainspring.log import ABSENT, Batch, Change, InDoubt, KeptRecord, Log, Receipt, Refused
+from mainspring.log import ABSENT, Batch, Change, FormatError, InDoubt, KeptRecord, Log, Receipt, Refused
 from mainspring.loop import Loop
 
 logger: logging.Logger = logging.getLogger("mainspring.cluster")
@@ -226,6 +226,8 @@ class Membership:
         """Until the news say that this life of the node holds the lease."""
         other = self._peers.get(self.node)
         first_seen = None if other is None else (other.epoch, other.pulse_version)
+        if other is not None and not self._is_gone(other, first_time):
+            logger.info("a node named %s holds a lease: waiting to see whether it is alive", self.node)
         while not self.joined:
             other = self._peers.get(self.node)
             if other is not None and other.lease.instance == instance:
@@ -255,7 +257,20 @@ class Membership:
         try:
             await self.log.commit(batch)
         except (Refused, InDoubt):
+            await self._check_lease()
             await pause(self._loop, self.lease_ms / _LOOKS)  # the news will say what became of it
+
+    async def _check_lease(self) -> None:
+        """A lease that cannot be read cannot be judged either; somebody has to look at it."""
+        record = await self.log.get(LEASES, lease_key(self.node))
+        try:
+            if record is not None:
+                decode_lease(record.value)
+        except msgspec.DecodeError as error:
+            raise FormatError(
+                f"the lease of node {self.node!r} in the log cannot be read: {error}",
+                remedy="another program writes there, or a newer version: look at the engine's contents, or use --node",
+            ) from error
 
     def _member_again(self) -> None:
         now = self._clock.now_ms()
