@@ -24,6 +24,7 @@ from typing import Final
 import msgspec
 
 from mainspring.cluster.contract import About, NodeView
+from mainspring.cluster.entrance import Entrance
 from mainspring.cluster.errors import NameTaken
 from mainspring.cluster.pausing import pause
 from mainspring.cluster.peers import Peer, Peers
@@ -32,7 +33,6 @@ from mainspring.cluster.records import (
     LEASES,
     NO_VERSION,
     NODES,
-    Lease,
     Pulse,
     decode_lease,
     decode_pulse,
@@ -42,7 +42,7 @@ from mainspring.cluster.records import (
 )
 from mainspring.cluster.roles import Roles, SharedRole
 from mainspring.errors import MainspringError
-from mainspring.log import ABSENT, Batch, Change, FormatError, InDoubt, KeptRecord, Log, Receipt, Refused
+from mainspring.log import ABSENT, Batch, Change, KeptRecord, Log, Receipt, Refused
 from mainspring.loop import Loop
 
 logger: logging.Logger = logging.getLogger("mainspring.cluster")
@@ -81,10 +81,10 @@ class Membership:
         self._clock = loop.clock
         self._new_id = new_id
         self._about = about
-        self._home = home
         self._epoch = NO_VERSION
         self._started = self._clock.wall_ms()
         self._peers = Peers()
+        self._entrance = Entrance(log, loop, self._peers, node=node, lease_ms=lease_ms, home=home)
         self._roles = Roles(self)
         self._early: list[KeptRecord] | None = None  # news that came while the table was being read
         self._on_death: list[Callable[[int], None]] = []
@@ -177,7 +177,7 @@ class Membership:
             self.log.watch(self._heard)
         self._early = []
         await self._read_table()
-        await self._take_lease(self._new_id(), first_time=True)
+        self._epoch = await self._entrance.take(self._new_id(), first_time=True)
         self._member_again()
         self._look(None)
 
@@ -222,58 +222,9 @@ class Membership:
         for each in early:
             self._apply(each)
 
-    async def _take_lease(self, instance: str, *, first_time: bool) -> None:
-        """Until the news say that this life of the node holds the lease."""
-        other = self._peers.get(self.node)
-        first_seen = None if other is None else (other.epoch, other.pulse_version)
-        if other is not None and not self._is_gone(other, first_time):
-            logger.info("a node named %s holds a lease: waiting to see whether it is alive", self.node)
-        while not self.joined:
-            other = self._peers.get(self.node)
-            if other is not None and other.lease.instance == instance:
-                self._epoch, self.joined = other.epoch, True
-            elif other is None or self._is_gone(other, first_time):
-                await self._try_lease(instance, other)
-            elif (other.epoch, other.pulse_version) != first_seen:
-                raise NameTaken(self.node, other.pulse.address if other.pulse is not None else "")
-            else:
-                await pause(self._loop, self.lease_ms / _LOOKS)
-
-    def _is_gone(self, other: Peer, first_time: bool) -> bool:
-        # A former life of this node is over. But a node that lost its lease to one with its own home lives itself:
-        # two processes believe that they own it, and the later one stays.
-        if first_time and self._home and other.lease.home == self._home:
-            return True
-        return self._clock.now_ms() - other.heard_ms >= other.lease.lease_ms
-
-    async def _try_lease(self, instance: str, former: Peer | None) -> None:
-        batch = Batch()
-        if former is not None:
-            batch.guard(NODES, self.node, former.pulse_version)
-            batch.delete(LEASES, lease_key(self.node), expect=former.epoch)
-            batch.remove(inbox(self.node), 0, below=EVERYTHING)
-        lease = Lease(self.node, instance, self.lease_ms, self._home)
-        batch.put(LEASES, lease_key(self.node), encode(lease), expect=ABSENT)
-        try:
-            await self.log.commit(batch)
-        except (Refused, InDoubt):
-            await self._check_lease()
-            await pause(self._loop, self.lease_ms / _LOOKS)  # the news will say what became of it
-
-    async def _check_lease(self) -> None:
-        """A lease that cannot be read cannot be judged either; somebody has to look at it."""
-        record = await self.log.get(LEASES, lease_key(self.node))
-        try:
-            if record is not None:
-                decode_lease(record.value)
-        except msgspec.DecodeError as error:
-            raise FormatError(
-                f"the lease of node {self.node!r} in the log cannot be read: {error}",
-                remedy="another program writes there, or a newer version: look at the engine's contents, or use --node",
-            ) from error
-
     def _member_again(self) -> None:
         now = self._clock.now_ms()
+        self.joined = True
         self._confirmed_ms = self._looked_ms = now
         self._next_beat_ms = 0
         self._peers.count_again(now)
@@ -400,7 +351,8 @@ class Membership:
         instance = self._new_id()
         while not self.joined:
             try:
-                await self._take_lease(instance, first_time=False)
+                self._epoch = await self._entrance.take(instance, first_time=False)
+                self.joined = True
             except NameTaken as error:
                 self.ousted = error
                 logger.error("node %s cannot come back: %s", self.node, error)
