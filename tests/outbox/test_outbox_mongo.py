@@ -1,97 +1,34 @@
-"""The outbox and inbox in a real MongoDB, where there is one: MONGO_URL, or `mongod` on the path.
-
-Debian has no package of MongoDB, so elsewhere this file is not collected (see conftest.py). Transactions need a replica
-set, which a server started here is.
-"""
+"""The outbox and inbox on a real server: MONGO_URL, else `mongod`, else FerretDB (see servers/mongo_server.py)."""
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import os
-import socket
-import subprocess
-import tempfile
-import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pymongo import MongoClient
 
 from mainspring.client.inbox import Inbox
 from mainspring.client.outbox import Outbox
-from mainspring.client.outbox_bind import NoTransaction
-from mainspring.client.outbox_drain import Drainer, DrainOptions
 from mainspring.client.outbox_open import open_outbox
+from mainspring.client.outbox_store import OutboxUnavailable
 from mainspring.loop import VirtualClock
+from outbox.mongo import LEASE_MS, drainer
 from outbox.world import FakeNode
-
-LEASE_MS = 60_000
-_numbers = itertools.count(1)
+from servers.mongo_server import free_port
 
 
-@contextlib.contextmanager
-def started_mongod() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="ms-mongo-", ignore_cleanup_errors=True) as folder:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        command = ["mongod", "--dbpath", folder, "--port", str(port), "--bind_ip", "127.0.0.1", "--replSet", "rs0"]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        try:
-            client: Any = MongoClient(f"mongodb://127.0.0.1:{port}/?directConnection=true")
-            client.admin.command("replSetInitiate")
-            while not client.admin.command("hello").get("isWritablePrimary"):
-                time.sleep(0.1)
-            client.close()
-            yield f"mongodb://127.0.0.1:{port}"
-        finally:
-            process.kill()
-            process.wait(30)
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    if url := os.environ.get("MONGO_URL"):
-        yield url.rstrip("/")
-        return
-    with started_mongod() as url:
-        yield url
-
-
-@pytest.fixture
-def database(address: str) -> Iterator[Any]:
-    name = f"mainspring_test_{os.getpid()}_{next(_numbers)}"
-    client: Any = MongoClient(f"{address}/{name}")
-    yield client[name]
-    client.drop_database(name)
-    client.close()
-
-
-def drainer(
-    database: Any, address: str, node: FakeNode, clock: VirtualClock, name: str = "d1", **options: Any
-) -> Drainer:
-    store = open_outbox(f"{address}/{database.name}")
-    return Drainer(store, node, name, clock, lambda: 1.0, DrainOptions(lease_ms=LEASE_MS, **options))
-
-
-def test_rows_belong_to_the_session_s_transaction(database: Any, address: str) -> None:
+def test_a_row_arrives_as_an_event(database: Any, address: str) -> None:
     Outbox().create(database)
-    database.create_collection("orders")
-    with database.client.start_session() as session:
-        with session.start_transaction():
-            database.orders.insert_one({"n": 1}, session=session)
-            id = Outbox().add(session, "orders", {"n": 1}, key="k", headers={"a": "b"})
-        session.start_transaction()
-        Outbox().add(session, "orders", {"n": 2})
-        session.abort_transaction()
-        with pytest.raises(NoTransaction):
-            Outbox().add(session, "orders", 3)
+    Outbox().create(database)
+    id = Outbox().add(database, "orders", {"n": 1, "$odd.name": [[1]], "big": 2**70}, key="k", headers={"a": "b"})
     node = FakeNode()
-    assert drainer(database, address, node, VirtualClock()).drain_all().sent == 1
+    first = drainer(database, address, node, VirtualClock())
+    assert first.store.count().waiting == 1
+    assert first.drain_all().sent == 1
     (event,) = node.stored
-    assert (event.id, event.key, event.payload, event.headers) == (id, "k", {"n": 1}, {"a": "b", "x-outbox-id": id})
+    assert (event.id, event.key, event.headers) == (id, "k", {"a": "b", "x-outbox-id": id})
+    assert event.payload == {"n": 1, "$odd.name": [[1]], "big": 2**70}
+    assert first.drain_all().sent == 0
+    assert first.store.count().waiting == 0
 
 
 def test_claims_order_refusals_and_dead_drainers(database: Any, address: str) -> None:
@@ -117,14 +54,25 @@ def test_claims_order_refusals_and_dead_drainers(database: Any, address: str) ->
     assert alive.store.clean(clock.wall_ms()) == 4
 
 
-def test_an_effect_and_its_mark_are_one_transaction(database: Any, address: str) -> None:
+def test_a_drainer_that_stops_gives_back_what_it_claimed(database: Any, address: str) -> None:
+    Outbox().create(database)
+    ids = [Outbox().add(database, "orders", n) for n in range(3)]
+    store = open_outbox(f"{address}/{database.name}")
+    assert [row.id for row in store.claim("one", 0, LEASE_MS, 2)] == ids[:2]
+    assert [row.id for row in store.claim("two", 0, LEASE_MS, 9)] == ids[2:]
+    assert store.release("one") == 2
+    assert [row.id for row in store.claim("three", 0, LEASE_MS, 9)] == ids[:2]
+    store.close()
+
+
+def test_an_inbox_knows_an_event_again(database: Any) -> None:
     inbox = Inbox("billing")
-    database.create_collection("orders")
-    database.create_collection(inbox.table)
-    with database.client.start_session() as session:
-        session.start_transaction()
-        assert inbox.first_time(session, "e1")
-        session.abort_transaction()
-        for expected in (True, False):
-            with session.start_transaction():
-                assert inbox.first_time(session, "e1") is expected
+    inbox.create(database)
+    assert [inbox.first_time(database, id) for id in ("e1", "e2", "e1")] == [True, True, False]
+
+
+def test_a_server_that_is_away_is_said() -> None:
+    store = open_outbox(f"mongodb://127.0.0.1:{free_port()}/x?serverSelectionTimeoutMS=200")
+    with pytest.raises(OutboxUnavailable):
+        store.count()
+    store.close()

@@ -19,6 +19,7 @@ from mainspring.client.outbox_store import OutboxRow, OutboxUnavailable, Waiting
 from mainspring.errors import MissingExtra
 
 _TURN_MS: Final = 5_000
+_PATIENCE_MS: Final = 10_000  # with a server that is away, unless the address says otherwise
 _WAITS, _SENT, _ASIDE = 0, 1, 2
 _FREE: Final = {"claimed_by": None, "claimed_until_ms": 0}
 
@@ -29,7 +30,10 @@ def open_mongo(url: str, name: str) -> MongoStore:
         from pymongo import MongoClient
     except ImportError:
         raise MissingExtra("MongoDB needs the package pymongo", remedy="pip install 'mainspring[mongo]'") from None
-    client: Any = MongoClient(url, w="majority", journal=True, serverSelectionTimeoutMS=10_000)
+    patience: dict[str, Any] = (
+        {} if "serverselectiontimeoutms=" in url.lower() else {"serverSelectionTimeoutMS": _PATIENCE_MS}
+    )
+    client: Any = MongoClient(url, w="majority", journal=True, **patience)
     return MongoStore(collection_of(client, name, None))
 
 
@@ -53,10 +57,9 @@ def collection_of(target: Any, name: str, database: str | None) -> Any:
 
 def create_indexes(collection: Any) -> None:
     """The indexes of what waits and of what was sent."""
-    waits = {"partialFilterExpression": {"state": _WAITS}}
     collection.create_index([("state", 1), ("_id", 1)], name="waiting")
-    collection.create_index([("topic", 1), ("key", 1), ("_id", 1)], name="keys", **waits)
-    collection.create_index([("sent_ms", 1)], name="sent", partialFilterExpression={"state": _SENT})
+    collection.create_index([("state", 1), ("topic", 1), ("key", 1), ("_id", 1)], name="waiting_keys")
+    collection.create_index([("state", 1), ("sent_ms", 1)], name="sent_times")
 
 
 def add(target: Any, name: str, database: str | None, row: dict[str, Any]) -> None:
