@@ -21,6 +21,7 @@ from mainspring.errors import SettingError
 PREFIX: Final = "MAINSPRING_"
 FILE_NAME: Final = "mainspring.toml"
 # In the name space of the environment without being settings: where the file is.
+_SECRET_OPTIONS: Final = frozenset({"token", "tlscertificatekeyfilepassword", "authmechanismproperties"})
 NOT_SETTINGS: Final = frozenset({"MAINSPRING_CONFIG"})
 
 
@@ -156,6 +157,17 @@ class Loaded:
 
     settings: Settings
     sources: Mapping[str, str]
+
+
+def without_secrets(address: str) -> str:
+    """An address as it may be shown: without user, password and token."""
+    scheme, found, rest = address.partition("://")
+    if not found:
+        return address
+    place, question, options = rest.partition("?")
+    host, slash, path = place.partition("/")
+    kept = (option for option in options.split("&") if option.partition("=")[0].lower() not in _SECRET_OPTIONS)
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}{question}{'&'.join(kept)}".rstrip("?")
 
 
 def environment_name(item: Field[Any]) -> str:

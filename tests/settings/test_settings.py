@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mainspring.errors import SettingError
-from mainspring.settings import Settings, describe, load
+from mainspring.settings import Settings, describe, load, without_secrets
 
 
 def test_without_anything_every_value_is_the_default() -> None:
@@ -117,3 +117,19 @@ def test_the_address_of_mongodb_is_the_engine_when_no_engine_is_named(tmp_path: 
     file = tmp_path / "mainspring.toml"
     file.write_text('engine = "sqlite"\n')
     assert load(environ=environ, file=file).settings.engine == "sqlite"
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("sqlite", "sqlite"),
+        ("nats://u:secret@h:4222/log?replicas=3", "nats://h:4222/log?replicas=3"),
+        ("nats://u:secret@a:1,b:2/log?token=secret&patience=2", "nats://a:1,b:2/log?patience=2"),
+        ("nats://secret@h", "nats://h"),
+        ("nats://h/log?token=secret", "nats://h/log"),
+        ("mongodb://u:p%40secret@h/db?w=1", "mongodb://h/db?w=1"),
+        ("ws://127.0.0.1:7070", "ws://127.0.0.1:7070"),
+    ],
+)
+def test_an_address_is_shown_without_its_secrets(address: str, shown: str) -> None:
+    assert without_secrets(address) == shown

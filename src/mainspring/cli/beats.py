@@ -24,9 +24,10 @@ from mainspring.beats.facts import lines as journal_lines
 from mainspring.beats.watching import follow, lines_of
 from mainspring.cli.loading import load_all
 from mainspring.cli.settings import ConfigOption
+from mainspring.cli.visiting import visiting
 from mainspring.errors import BootError, MainspringError
 from mainspring.log import BlockingLog, LogLocked
-from mainspring.log.choice import log_file, open_engine
+from mainspring.log.choice import log_file
 from mainspring.log.sqlite import SqliteEngine
 from mainspring.loop import MonotonicClock
 from mainspring.node import find_object
@@ -74,12 +75,11 @@ def _opened(settings: Settings, line: str, *, write: bool = False) -> Iterator[H
 def _log(settings: Settings, *, write: bool = False) -> Iterator[BlockingLog]:
     if settings.engine == "memory":
         raise NodeRefused("a log in memory is seen by its node only", remedy="use read, signal, pause, resume or fork")
-    if settings.engine == "sqlite" and not write:
-        engine = SqliteEngine(log_file(settings.data), read_only=True)
-        with BlockingLog(engine) as log:
+    if settings.engine == "sqlite":
+        with BlockingLog(SqliteEngine(log_file(settings.data), read_only=not write)) as log:
             yield log
     else:
-        with BlockingLog(open_engine(settings.engine, settings.data, MonotonicClock())) as log:
+        with visiting(settings) as engine, BlockingLog(engine) as log:
             yield log
 
 
@@ -327,8 +327,8 @@ def fork(
 def _change(
     settings: Settings, line: str, directly: Callable[[Heartbeat], dict[str, Any]], type: str, data: dict[str, Any]
 ) -> dict[str, Any]:
-    """Change a line in its log, or, when a node owns the log, by asking the node."""
-    if settings.engine != "memory":
+    """Change a line in its log, or, when a node owns the log or shares it, by asking the node."""
+    if settings.engine == "sqlite":
         try:
             with _opened(settings, line, write=True) as heartbeat:
                 return directly(heartbeat)

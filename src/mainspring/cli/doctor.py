@@ -29,7 +29,7 @@ from mainspring.cli.settings import ConfigOption
 from mainspring.errors import MainspringError
 from mainspring.log import log_file
 from mainspring.log.sqlite.check import check as check_log
-from mainspring.settings import Settings
+from mainspring.settings import Settings, without_secrets
 
 _NEEDED: Final = ("aiohttp", "msgspec", "prometheus-client", "rich", "typer", "uuid-utils")
 _OPTIONAL: Final = {"uvloop": "faster; pip install 'mainspring[fast]'", "wasmtime": "for guests in WebAssembly"}
@@ -77,7 +77,7 @@ def examine(program: str | None, data: Path | None, config: Path | None) -> Iter
     except MainspringError as error:
         yield Finding("settings", "wrong", error.message, error.remedy)
         return
-    yield Finding("settings", "ok", f"engine {settings.engine}, data in {settings.data}")
+    yield Finding("settings", "ok", f"engine {without_secrets(settings.engine)}, data in {settings.data}")
     yield from _data(settings)
     yield _port(settings)
     if program is not None:
@@ -106,8 +106,12 @@ def _installation() -> Iterator[Finding]:
 
 
 def _data(settings: Settings) -> Iterator[Finding]:
+    if settings.engine == "memory":
+        yield Finding("data", "warning", "engine memory", "what is in memory is gone with the process")
+        return
     if settings.engine != "sqlite":
-        yield Finding("data", "warning", f"engine {settings.engine}", "what is in memory is gone with the process")
+        shown = without_secrets(settings.engine)
+        yield Finding("data", "ok", f"on a server: {shown}", "mainspring engine check says what it promises")
         return
     folder = Path(settings.data)
     yield _folder(folder)

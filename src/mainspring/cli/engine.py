@@ -7,7 +7,6 @@ could still be lost.
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from typing import Annotated
 
 import msgspec
@@ -15,9 +14,9 @@ import typer
 
 from mainspring.cli.loading import load_all
 from mainspring.cli.settings import ConfigOption
+from mainspring.cli.visiting import visiting
 from mainspring.cluster import check_durability
-from mainspring.log import Durability, Log, open_engine
-from mainspring.loop import MonotonicClock
+from mainspring.log import Durability, Log
 from mainspring.settings import Settings
 
 NOT_DURABLE = 3
@@ -59,10 +58,9 @@ def check(url: AddressArgument = None, as_json: JsonOption = False, config: Conf
 
 
 async def _durability(settings: Settings) -> Durability:
-    """Opening makes what is missing; a copy of the log, where the engine keeps one, is thrown away."""
-    with tempfile.TemporaryDirectory(prefix="mainspring-") as folder:
-        place = settings.data if settings.engine == "sqlite" else folder
-        log = Log(open_engine(settings.engine, place, MonotonicClock(), database=settings.mongo_db))
+    """Opening makes what is missing."""
+    with visiting(settings) as engine:
+        log = Log(engine)
         await log.open()
         try:
             return await check_durability(log, required=False)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import tempfile
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,15 +20,15 @@ import typer
 
 from mainspring.cli.loading import load_all
 from mainspring.cli.settings import ConfigOption
+from mainspring.cli.visiting import visiting
 from mainspring.errors import SettingError
-from mainspring.log import Engine, LogExists, LogMissing, SqliteEngine, log_file, open_engine
+from mainspring.log import Engine, LogExists, LogMissing, SqliteEngine, log_file
 from mainspring.log.moving import Export, Moved, import_lines
 from mainspring.log.progress import Progress
 from mainspring.log.sqlite.backup import backup as copy_log
 from mainspring.log.sqlite.check import Report
 from mainspring.log.sqlite.check import check as check_log
 from mainspring.log.survey import Survey, survey
-from mainspring.loop import MonotonicClock
 from mainspring.settings import Settings
 
 FOUND_DAMAGE = 3
@@ -139,7 +138,7 @@ def _new_file(path: Path, work: Callable[[Engine], Coroutine[Any, Any, Moved]]) 
 
 
 def _new_log(settings: Settings, work: Callable[[Engine], Coroutine[Any, Any, Moved]]) -> Moved:
-    with _elsewhere(settings) as engine:
+    with visiting(settings) as engine:
         return _with_engine(engine, work)
 
 
@@ -191,15 +190,8 @@ def _source(settings: Settings) -> Iterator[Engine]:
     if settings.engine == "sqlite":
         yield SqliteEngine(_present(settings), read_only=True)
     else:
-        with _elsewhere(settings) as engine:
+        with visiting(settings) as engine:
             yield engine
-
-
-@contextmanager
-def _elsewhere(settings: Settings) -> Iterator[Engine]:
-    """The engine on a server. A copy that it keeps of the log is this command's own and goes with it."""
-    with tempfile.TemporaryDirectory(prefix="mainspring-") as folder:
-        yield open_engine(settings.engine, folder, MonotonicClock(), database=settings.mongo_db)
 
 
 def _remove_log(path: Path) -> None:

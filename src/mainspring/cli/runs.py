@@ -19,11 +19,11 @@ import typer
 from mainspring.cli.kernel import Wire
 from mainspring.cli.loading import load_all
 from mainspring.cli.settings import ConfigOption
+from mainspring.cli.visiting import visiting
 from mainspring.errors import BootError, MainspringError
-from mainspring.log import Log
-from mainspring.log.choice import log_file, open_engine
+from mainspring.log import Engine, Log
+from mainspring.log.choice import log_file
 from mainspring.log.sqlite import SqliteEngine
-from mainspring.loop import MonotonicClock
 from mainspring.runs import Entry, History, RunRecord, Runtime
 from mainspring.runs import check as check_histories
 from mainspring.runs.store import Store
@@ -147,18 +147,18 @@ def _settings(config: Path | None, data: Path | None, engine: str | None) -> Set
 def _read(settings: Settings, ask: Callable[[Store], Awaitable[T]]) -> T:
     """Open the log, beside a running node where the engine allows it, and ask it something."""
 
-    async def opened() -> T:
-        if settings.engine == "sqlite":
-            log = Log(SqliteEngine(log_file(settings.data), read_only=True))
-        else:
-            log = Log(open_engine(settings.engine, settings.data, MonotonicClock()))
+    async def opened(engine: Engine) -> T:
+        log = Log(engine)
         await log.open()
         try:
             return await ask(Store(log))
         finally:
             await log.close()
 
-    return asyncio.run(opened())
+    if settings.engine == "sqlite":
+        return asyncio.run(opened(SqliteEngine(log_file(settings.data), read_only=True)))
+    with visiting(settings) as engine:
+        return asyncio.run(opened(engine))
 
 
 # -- asking the node

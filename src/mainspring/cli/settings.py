@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from mainspring.cli.loading import load_all
-from mainspring.settings import FILE_NAME, describe
+from mainspring.settings import FILE_NAME, describe, without_secrets
 
 PAGE_HEAD = (
     "# Settings",
@@ -41,6 +41,11 @@ def _shown(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
+def _safe(value: object) -> object:
+    """Settings are shown to people, who look over each other's shoulders: no passwords in addresses."""
+    return without_secrets(value) if isinstance(value, str) else value
+
+
 def settings(
     config: ConfigOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per setting.")] = False,
@@ -56,7 +61,7 @@ def settings(
     rows = [
         {
             "name": one.name,
-            "value": getattr(loaded.settings, one.name),
+            "value": _safe(getattr(loaded.settings, one.name)),
             "source": loaded.sources[one.name],
             "default": one.default,
             "unit": one.unit,

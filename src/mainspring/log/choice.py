@@ -10,6 +10,7 @@ from mainspring.log.contract import Engine
 from mainspring.log.memory import MemoryEngine
 from mainspring.log.sqlite import SqliteEngine
 from mainspring.loop import Clock
+from mainspring.settings import without_secrets
 
 LOG_FILE: Final = "log.sqlite3"
 DATABASE: Final = "mainspring"  # of MongoDB
@@ -37,7 +38,7 @@ def open_engine(name: str, data_dir: str | Path, clock: Clock | None = None, *, 
 
         return MongoEngine(name, database=database, clock=clock)
     raise SettingError(
-        f"there is no engine {_without_password(name)!r}",
+        f"there is no engine {without_secrets(name)!r}",
         remedy="use sqlite (durable, in the data directory), memory, nats://HOST or mongodb://HOST",
     )
 
@@ -55,9 +56,3 @@ def _jetstream(address: str, data_dir: str | Path) -> Engine:
         ) from error
     where = parse(address)
     return JetStreamEngine(where, Path(data_dir) / f"nats-{where.name}.sqlite3")
-
-
-def _without_password(name: str) -> str:
-    """An address may hold one, and errors end up on other people's screens."""
-    scheme, found, rest = name.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}" if found else name

@@ -1,0 +1,22 @@
+"""The log of a server, for a command that is no node: it looks, and leaves nothing behind.
+
+A node's own copy of the log, where the engine keeps one, belongs to the node; a visitor makes its own and throws it
+away.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mainspring.log import Engine, open_engine
+from mainspring.loop import MonotonicClock
+from mainspring.settings import Settings
+
+
+@contextmanager
+def visiting(settings: Settings) -> Iterator[Engine]:
+    """The engine that the settings name, not yet open."""
+    with tempfile.TemporaryDirectory(prefix="mainspring-") as folder:
+        yield open_engine(settings.engine, folder, MonotonicClock(), database=settings.mongo_db)
