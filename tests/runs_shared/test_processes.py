@@ -43,6 +43,9 @@ app.beats_from("shipped")
 """
 
 
+MEMORY = {"kind": "query", "type": "Memory.Get", "data": {"key": "/till"}}
+
+
 @pytest.fixture(params=sorted(SERVERS))
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.setattr("tests.cluster.processes.PROGRAM", PROGRAM)
@@ -62,6 +65,11 @@ def state_of(node: ServedNode, run_id: str) -> dict[str, Any]:
     return found
 
 
+def waits_for_event(node: ServedNode, run_id: str) -> bool:
+    last = say(node, "query", "Run.History", id=run_id)["journal"][-1]
+    return bool(last["effect"] == "WaitEvent" and "position" in last.get("note", {}))
+
+
 def owners(node: ServedNode, count: int) -> dict[str, str]:
     return {f"run-{n}": state_of(node, f"run-{n}").get("owner", "") for n in range(count)}
 
@@ -76,18 +84,22 @@ def test_runs_and_beats_go_on_when_their_node_does_not(place: Site, how: str) ->
     count = 6
     for n in range(count):
         assert say(a, "command", "Run.Start", program="order", args=[n], id=f"run-{n}")["id"] == f"run-{n}"
+        assert state_of(b, f"run-{n}")["state"] == "running", "known everywhere when it is answered"
     for n in range(count):
         say(b, "command", "Run.Start", program="order", args=[n], id=f"run-{n}")  # the same run
     say(a, "command", "Beat.Signal", signal="/work/1")
     say(b, "command", "Beat.Signal", signal="/work/2")
     assert set(owners(b, count).values()) == {"a"}
+    say(a, "command", "Memory.Set", key="/till", value={"cents": 5})
+    eventually(lambda: b.ask("POST", "/messages", MEMORY)[1].get("data") == {"value": {"cents": 5}}, "memory on b")
     eventually(lambda: len(b.payloads("begun")) == count, "every run published that it began")
-    say(b, "command", "Run.Signal", id="run-0", name="paid", value=10)
+    assert say(b, "command", "Run.Signal", id="run-0", name="paid", value=10)["signalled"]
 
     a.process.kill() if how == "killed" else a.process.signal(signal.SIGSTOP)
     eventually(lambda: set(owners(b, count).values()) == {"b"}, "the runs went over to b")
     for n in range(1, count):
         say(b, "command", "Run.Signal", id=f"run-{n}", name="paid", value=n)
+    eventually(lambda: all(waits_for_event(b, f"run-{n}") for n in range(count)), "every run waits for its event")
     for n in range(count):
         assert b.publish("shipped", {"number": n, "by": "b"}) == 201
     if how == "stopped":

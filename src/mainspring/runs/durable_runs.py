@@ -73,7 +73,7 @@ class DurableRuns:
         """With a `cluster` other nodes use the log too, and `node` and `lease_ms` mean nothing."""
         self.log = log
         self.clock: Clock = scheduler.clock
-        self.store: Store = Store(log)
+        self.store: Store = Store(log, shared=cluster is not None)
         self.lease: Lease = Lease(log, node, lease_ms)
         self.writer: Writer = Writer(log, scheduler)
         self.tenure: Tenure = OwnLog(self.lease, self) if cluster is None else SharedLog(cluster, self)
@@ -88,7 +88,7 @@ class DurableRuns:
         self._source = source
         self.beginnings: Beginnings = Beginnings(self, scheduler, runs)
         self.elsewhere: Elsewhere = Elsewhere(
-            log, scheduler, mailboxes, runs, self.outcome_of, self._sender, self.refusals
+            log, self.store, scheduler, mailboxes, runs, self.outcome_of, self._sender, self.refusals
         )
         self._tasks: set[asyncio.Task[Any]] = set()
         self.on_new_lease: Callable[[], None] = lambda: None

@@ -28,6 +28,7 @@ from mainspring.runs.run import Run
 from mainspring.runs.scheduler import Scheduler
 from mainspring.runs.serial import decode, encode
 from mainspring.runs.signals import Mailboxes
+from mainspring.runs.store import Store
 
 if TYPE_CHECKING:
     from mainspring.runs.refusals import Refusals
@@ -41,6 +42,7 @@ class Elsewhere:
     def __init__(
         self,
         log: Log,
+        store: Store,
         scheduler: Scheduler,
         mailboxes: Mailboxes,
         runs: dict[str, Run[Any]],
@@ -50,6 +52,7 @@ class Elsewhere:
     ) -> None:
         """`sender` tells this node's signals from others'; `refusals` is given where several nodes share the log."""
         self._log = log
+        self._store = store
         self._sender = sender
         self._refusals = refusals
         self._scheduler = scheduler
@@ -136,7 +139,7 @@ class Elsewhere:
         if not ctx.durable:
             return await self.signal(run_id, name, value)
         key, text = self._new_signal(run_id, name, value)
-        if await self._log.get(LIVE, run_id) is None:
+        if await self._store.live(run_id) is None:
             return False
         ctx.batch.put(SIGNALS, key, text, expect=self._unsent)
         ctx.after_commit(lambda receipt: self._stored(run_id, key, name, text))
@@ -162,7 +165,7 @@ class Elsewhere:
 
     async def _send(self, run_id: str, key: str, text: bytes, name: str) -> bool:
         put, in_doubt = Put(SIGNALS, key, text, self._unsent), False
-        while (live := await self._log.get(LIVE, run_id)) is not None:
+        while (live := await self._store.live(run_id)) is not None:
             try:
                 await self._log.commit(Batch([Guard(LIVE, run_id, live.version), put]))
             except Refused:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mainspring.log import ANY_VERSION, Batch, Delete, Log, Record
+from mainspring.log import ABSENT, ANY_VERSION, Batch, Delete, Guard, Log, Record, Refused
 from mainspring.runs.errors import RunError
 from mainspring.runs.journal import (
     DONE,
@@ -59,19 +59,42 @@ class History(msgspec.Struct):
 
 
 class Store:
-    """The durable runs in one log."""
+    """The durable runs in one log. Where it is `shared`, a run that is not found is looked for with certainty.
 
-    def __init__(self, log: Log) -> None:
+    What another node wrote can be read here a moment later. A run that another node has just answered for must not be
+    unknown here, so before that is said, the log is asked whether it is absent.
+    """
+
+    def __init__(self, log: Log, *, shared: bool = False) -> None:
         self._log = log
+        self._shared = shared
 
     # -- one run
 
     async def found(self, run_id: str) -> tuple[RunRecord, int]:
         """A run's record and its version; UnknownRun when there is none."""
         stored = await self._log.get(LIVE, run_id) or await self._log.get(RUNS, run_id)
+        if stored is None and await self._exists(LIVE, run_id, RUNS):
+            stored = await self._log.get(LIVE, run_id) or await self._log.get(RUNS, run_id)
         if stored is None:
             raise UnknownRun(f"no durable run has the id {run_id!r}", remedy="`mainspring runs list` shows all")
         return decode_record(stored.value), stored.version
+
+    async def live(self, run_id: str) -> Record | None:
+        """The record of an unfinished run, with its version; None when there is no such run."""
+        stored = await self._log.get(LIVE, run_id)
+        if stored is None and await self._exists(LIVE, run_id):
+            stored = await self._log.get(LIVE, run_id)
+        return stored
+
+    async def _exists(self, space: str, key: str, *others: str) -> bool:
+        if not self._shared:
+            return False
+        try:
+            await self._log.commit(Batch([Guard(each, key, ABSENT) for each in (space, *others)]))
+        except Refused:
+            return True
+        return False
 
     async def record(self, run_id: str) -> RunRecord:
         return (await self.found(run_id))[0]
