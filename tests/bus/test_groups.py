@@ -378,3 +378,15 @@ async def test_a_paused_connection_gets_nothing_and_holds_up_nobody(world: World
     stuck.session.resume()
     await writer.publish_many("t", 4)
     assert len(await stuck.messages()) == 2
+
+
+@in_virtual_time
+async def test_a_group_sent_back_from_beyond_the_tail_has_not_settled_what_was_not_there(world: World) -> None:
+    peer = world.connect()
+    await peer.publish_many("t", 3)
+    await peer.subscribe("t", "g", {"kind": "offset", "value": 10})
+    assert await world.committed("t", "g") == 3
+    await world.bus.seek("t", "g", Start("offset", 2))
+    await peer.publish_many("t", 4)
+    assert await world.committed("t", "g") == 3
+    peer.close()

@@ -330,11 +330,12 @@ class TownMachine(RuleBasedStateMachine):
     @invariant()
     def commits_are_true_and_never_go_back(self) -> None:
         async def look() -> tuple[list[tuple[Node, int, int]], set[Place]]:
-            found = []
-            for node in self._nodes():
-                for entry in await node.bus.offsets("t"):
-                    if "g" in entry.groups:
-                        found.append((node, entry.partition, entry.groups["g"].last_committed))
+            found = [
+                (node, entry.partition, entry.groups["g"].last_committed)
+                for node in self._nodes()
+                for entry in await node.bus.offsets("t")
+                if "g" in entry.groups
+            ]
             return found, await self._letters()
 
         commits, letters = self.do(look())

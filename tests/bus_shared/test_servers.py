@@ -71,7 +71,7 @@ async def connect(http: aiohttp.ClientSession, node: ServedNode) -> Client:
 
 async def until(condition: Any, what: str) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        while not await condition():
+        while not await condition():  # noqa: ASYNC110 - nobody tells us
             await asyncio.sleep(0.05)
 
 

@@ -27,6 +27,7 @@ from mainspring.cluster import Cluster
 from mainspring.errors import MainspringError
 from mainspring.log import Batch, InDoubt, Receipt, Refused, Result
 
+COMMIT_MS: Final = 1_000  # how old the commit in the shared record may be; the nodes know it from all the records
 FIRST_RETRY_MS: Final = 5  # after a refusal that the news do not explain yet
 TRIES_AT_THE_END: Final = 20
 
@@ -39,6 +40,7 @@ class ClaimingDelivery(Delivery):
         self._cluster = cluster
         self._dirty: dict[SharedPosition, SharedGroup] = {}
         self._store_planned = False
+        self._behind: dict[SharedPosition, SharedGroup] = {}
         self._number = 0
 
     def to_wall(self) -> int:
@@ -117,6 +119,22 @@ class ClaimingDelivery(Delivery):
             self.changed(group, position)
         self.release(group, position)
         self.wake(group)
+
+    def commit_moved(self, group: SharedGroup, position: SharedPosition) -> None:
+        """The shared record says less than is settled: for those who look into the log, write it once in a while."""
+        if not self._behind and not self._closed:
+            self._loop.schedule(COMMIT_MS, self._write_commits, None, ref=False)
+        self._behind[position] = group
+
+    def _write_commits(self, _: None) -> None:
+        behind, self._behind = self._behind, {}
+        for position, group in behind.items():
+            if position.committed() <= position.last_committed or group.deleted:
+                continue
+            if position.burying:
+                self.commit_moved(group, position)
+            else:
+                self.exchange(group, position, Exchange(position, commit=True))
 
     def _later(self, group: SharedGroup, position: SharedPosition, *, refused: bool) -> None:
         """Nothing is known that would make another try succeed: wait, longer each time."""
@@ -213,6 +231,7 @@ class ClaimingDelivery(Delivery):
         )
         position.store_after = self._clock.now_ms() + min(len(text) // BYTES_PER_MS, STORE_AT_MOST_MS)
         position.intents[self._number] = intent
+        position.own_epoch = epoch
         key = claim_key(group.topic, group.name, position.partition, epoch)
         batch.put(CLAIMS, key, text, expect=position.claim_version(epoch))
 

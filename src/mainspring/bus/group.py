@@ -17,12 +17,13 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import Final
 
 from mainspring.bus.chooser import Chooser
 from mainspring.bus.errors import BadOffset
 from mainspring.bus.frames import json_text
-from mainspring.bus.member import Member
+from mainspring.bus.host import Host
+from mainspring.bus.member import Member, up_to
 from mainspring.bus.position import OpenEvent, Position
 from mainspring.bus.tails import ReadyEvent, Tail
 
@@ -32,30 +33,6 @@ MAX_OPEN: Final = 20_000  # unsettled events of one partition; a client that del
 PAGE: Final = 512  # events read at once
 RETRY_MS: Final = 1_000  # when the log could not be read or written
 COARSEST_CHECK_MS: Final = 1_000
-
-
-class Host(Protocol):
-    """What a group needs from the bus."""
-
-    def fetch(self, group: Group, position: Position, start: int, limit: int) -> None:
-        """Read events; answer with `Group.fetched`."""
-
-    def bury(self, group: Group, position: Position) -> None:
-        """Write dead letters for the position's dying events; answer with `Group.buried`."""
-
-    def changed(self, group: Group, position: Position) -> None:
-        """The position must be stored soon."""
-
-    def wake_at(self, group: Group, deadline: int) -> None:
-        """Call `Group.check` at this monotonic ms, if not earlier."""
-
-    def delivered(self, group: Group, position: Position, offset: int, attempt: int, count: int) -> None:
-        """`count` events were sent, the last one at `offset`; `attempt` is 1 for first deliveries."""
-
-    def settled(self, group: Group, position: Position, offset: int, count: int) -> None:
-        """`count` events were acknowledged, the last one at `offset`."""
-
-    def inflight(self, change: int) -> None: ...
 
 
 class Group:
@@ -153,7 +130,7 @@ class Group:
         if member.ack_each:
             settled = [held[offset]] if offset in held else []
         else:
-            settled = _up_to(offset, held, in_order=self._ascending and not member.retries)
+            settled = up_to(offset, held, in_order=self._ascending and not member.retries)
         for event in settled:
             if event.deliveries == 1 and event.key is None:  # `_let_go` and `_close`, for most
                 del held[event.offset], position.open[event.offset]
@@ -492,15 +469,3 @@ class Group:
             else:
                 self._lease(position, member, ready, event, now)
         self._parked = kept
-
-
-def _up_to(offset: int, held: dict[int, OpenEvent], *, in_order: bool) -> list[OpenEvent]:
-    """What a cumulative acknowledgement settles. First deliveries ascend, so the search can stop early."""
-    found = []
-    for event in held.values():
-        if event.offset > offset:
-            if in_order:
-                break
-        elif not event.nacked or event.offset == offset:
-            found.append(event)
-    return found

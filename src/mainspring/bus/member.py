@@ -100,3 +100,15 @@ def accepts(wanted: Filter | None, event: ReadyEvent) -> bool:
     if wanted.key is not None and wanted.key != event.key:
         return False
     return wanted.header is None or event.header(wanted.header[0]) == wanted.header[1]
+
+
+def up_to(offset: int, held: dict[int, OpenEvent], *, in_order: bool) -> list[OpenEvent]:
+    """What a cumulative acknowledgement settles. Where a member's events ascend, the search can stop early."""
+    found = []
+    for event in held.values():
+        if event.offset > offset:
+            if in_order:
+                break
+        elif not event.nacked or event.offset == offset:
+            found.append(event)
+    return found

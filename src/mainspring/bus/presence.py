@@ -126,16 +126,18 @@ class Presence:
             known[epoch] = (record.version, decode_presence(record.value))
         return (topic, group)
 
-    def dead(self, epoch: int) -> list[Name]:
-        """Forget the members of a node that is gone; whose groups they were in."""
-        return [name for name, known in self._known.items() if known.pop(epoch, None) is not None]
+    def groups_of(self, epoch: int) -> list[Name]:
+        """The groups a node has, or had, members in."""
+        return [name for name, known in self._known.items() if epoch in known]
 
-    def forget_dead(self, batch: Batch) -> None:
-        """Delete what nodes that are gone have left."""
-        for (topic, group), known in self._known.items():
-            for epoch in [epoch for epoch in known if not self._cluster.alive(epoch)]:
-                del known[epoch]
-                batch.delete(MEMBERS, presence_key(topic, group, epoch))
+    def left_by_the_dead(self) -> list[str]:
+        """The keys of what nodes that are gone have said."""
+        return [
+            presence_key(topic, group, epoch)
+            for (topic, group), known in self._known.items()
+            for epoch in known
+            if not self._cluster.alive(epoch)
+        ]
 
     def others(self, group: Group) -> list[PresenceRecord]:
         """The members of other living nodes."""
@@ -172,4 +174,5 @@ class Presence:
     def max_attempts(self, topic: str, group: str) -> int:
         """What consumers on other nodes say."""
         known = self._known.get((topic, group), {})
-        return max((record.max_attempts for _, record in known.values()), default=0)
+        said = [record.max_attempts for epoch, (_, record) in known.items() if self._cluster.alive(epoch)]
+        return max(said, default=0)

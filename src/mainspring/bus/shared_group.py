@@ -16,7 +16,8 @@ import heapq
 from typing import Final, Protocol
 
 from mainspring.bus.frames import json_text
-from mainspring.bus.group import MAX_OPEN, PAGE, PARKED, Group, Host
+from mainspring.bus.group import MAX_OPEN, PAGE, PARKED, Group
+from mainspring.bus.host import Host
 from mainspring.bus.member import Member
 from mainspring.bus.position import OpenEvent, Position
 from mainspring.bus.presence import Presence
@@ -43,9 +44,10 @@ class ClaimingHost(Host, Protocol):
 class Exchange:
     """What one write changes between this node and the others."""
 
-    __slots__ = ("cursor", "passed", "skip_before", "taken")
+    __slots__ = ("commit", "cursor", "passed", "skip_before", "taken")
 
-    def __init__(self, position: SharedPosition) -> None:
+    def __init__(self, position: SharedPosition, *, commit: bool = False) -> None:
+        self.commit: bool = commit  # write the commit, if nothing else
         self.taken: dict[int, Taking] = {}
         self.passed: list[int] = []
         self.cursor: int = position.cursor
@@ -53,7 +55,7 @@ class Exchange:
 
     def says_something(self, position: SharedPosition) -> bool:
         moved = self.cursor > position.next_offset or self.skip_before != position.skip_before
-        return bool(moved or self.taken or self.passed or position.leaving or position.vanished)
+        return bool(self.commit or moved or self.taken or self.passed or position.leaving or position.vanished)
 
 
 class SharedGroup(Group):

@@ -132,6 +132,9 @@ class SharedGroups(GroupTable):
                 group.lost(position)
             elif position in landed:
                 group.landed(position, landed[position], now)
+            own = position.claims.get(self._cluster.epoch)
+            if own is not None and own.lowest is None and position.last_committed < position.committed():
+                self._claiming.commit_moved(group, position)
             if len(position.bodies) > len(position.open) + len(position.free):
                 position.forget_bodies()
             if group.members or position.leaving:
@@ -164,7 +167,7 @@ class SharedGroups(GroupTable):
     # -- other nodes
 
     def _died(self, epoch: int) -> None:
-        for topic, name in self._presence.dead(epoch):
+        for topic, name in self._presence.groups_of(epoch):
             self._members_changed(topic, name)
         if not self._orphans_planned:
             self._orphans_planned = True
@@ -189,11 +192,13 @@ class SharedGroups(GroupTable):
             if any(epoch != self._cluster.epoch and not self._cluster.alive(epoch) for epoch in position.claims):
                 left = True
                 self._claiming.changed(group, position)
-        batch = Batch()
-        self._cluster.guard(batch)
-        guards = len(batch.operations)
-        self._presence.forget_dead(batch)
-        if len(batch.operations) > guards:
+        said = self._presence.left_by_the_dead()
+        if said:
+            left = True
+            batch = Batch()
+            self._cluster.guard(batch)
+            for key in said:
+                batch.delete(MEMBERS, key)
             self._log.submit(batch, lambda _: None)
         if left and not self._orphans_planned:
             self._orphans_planned = True

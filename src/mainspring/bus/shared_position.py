@@ -63,6 +63,7 @@ class SharedPosition(Position):
         "leaving",
         "moved",
         "next_offset",
+        "own_epoch",
         "tries",
         "vanished",
         "version",
@@ -78,6 +79,7 @@ class SharedPosition(Position):
         self.free: dict[int, Unsettled] = {}
         self.vanished: set[int] = set()  # free events that do not exist any more
         self.claims: dict[int, Claim] = {}  # by epoch, this node's own as well
+        self.own_epoch: int = 0  # of this node when it last wrote its claim
         self.leaving: dict[int, OpenEvent] = {}  # to be given back with the next write
         self.intents: dict[int, Intent] = {}  # by number: under way, or in doubt
         self.moved: bool = False  # the group was sent elsewhere, or lost what it held here
