@@ -14,7 +14,37 @@ from mainspring.client.blocking_http import NodeConnection
 from mainspring.loop import Clock
 
 COUNTERS: Final = ("published", "delivered", "acks", "nacks", "redeliveries", "dlq")
-_METRIC: Final = re.compile(r"^mainspring_(ready|build_info)(?:\{version=\"([^\"]*)\"\})? (\S+)", re.MULTILINE)
+_VERSION: Final = re.compile(r'^mainspring_build_info\{version="([^"]*)"\}', re.MULTILINE)
+_LINE: Final = re.compile(r"^mainspring_(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
+_FAILED: Final = re.compile(r'(?:outcome|result)="(?:failed|fatal)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part besides the bus: what it does, what waits in it, what goes wrong in it; metrics and what they count."""
+
+    name: str
+    does: tuple[str, str]
+    waits: tuple[str, str]
+    fails: tuple[str, str]
+
+
+PARTS: Final = (
+    Part("loop", ("loop_turns_total", "turns"), ("loop_lane_depth", "turns"), ("loop_slow_turns_total", "slow turns")),
+    Part(
+        "log", ("log_commits_total", "commits"), ("log_fault", "faults"), ("log_failed_commits_total", "failed commits")
+    ),
+    Part(
+        "kernel",
+        ("kernel_requests_total", "requests"),
+        ("kernel_pending_requests", "requests"),
+        ("kernel_restarts_total", "restarts"),
+    ),
+    Part(
+        "runs", ("runs_effects_total", "effects"), ("runs_live", "runs"), ("runs_outcomes_total:failed", "failed runs")
+    ),
+    Part("beats", ("beats_total", "beats"), ("beats_waiting", "signals"), ("beats_calls_total:failed", "failed calls")),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +59,7 @@ class Sample:
     partitions: dict[str, int]
     groups: list[dict[str, Any]]
     dead: dict[str, int]
+    sums: dict[str, float]  # of each metric over its labels; `:failed` of those that say so
 
 
 def take(connection: NodeConnection, clock: Clock) -> Sample:
@@ -36,17 +67,27 @@ def take(connection: NodeConnection, clock: Clock) -> Sample:
     stats = connection.get("/stats")
     at_ms = clock.now_ms()
     metrics = connection.fetch("GET", "/metrics").decode("utf-8", "replace")
-    found = {name: (version, value) for name, version, value in _METRIC.findall(metrics)}
+    version, sums = _VERSION.search(metrics), _sums(metrics)
     return Sample(
         at_ms=at_ms,
         wall_ms=clock.wall_ms(),
-        version=found.get("build_info", ("", ""))[0],
-        ready=float(found.get("ready", ("", "0"))[1]) == 1.0,
+        version=version[1] if version is not None else "",
+        ready=sums.get("ready") == 1.0,
         stats=stats,
         partitions={each["topic"]: each["partitions"] for each in connection.get("/topics")["topics"]},
         groups=connection.get("/groups")["groups"],
         dead={each["topic"]: each["atMost"] for each in connection.get("/dlq")["topics"]},
+        sums=sums,
     )
+
+
+def _sums(metrics: str) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for name, labels, value in _LINE.findall(metrics):
+        sums[name] = sums.get(name, 0.0) + float(value)
+        if _FAILED.search(labels):
+            sums[f"{name}:failed"] = sums.get(f"{name}:failed", 0.0) + float(value)
+    return sums
 
 
 def report(new: Sample, old: Sample | None, *, system: bool = False) -> dict[str, Any]:
@@ -61,12 +102,27 @@ def report(new: Sample, old: Sample | None, *, system: bool = False) -> dict[str
         "inflight": new.stats["inflight"],
         "totals": {name: new.stats[name] for name in COUNTERS},
         "rates": {name: rate(new.stats[name], before.get(name), seconds) for name in COUNTERS},
+        "parts": [_part(part, new, old, seconds) for part in PARTS if part.waits[0] in new.sums],
         "topics": [_topic(name, new, before, seconds) for name in sorted(new.partitions) if system or _shown(name)],
         "groups": [_group(each, old) for each in new.groups if system or _shown(each["topic"])],
     }
 
 
-def rate(now: int, before: int | None, seconds: float) -> float | None:
+def _part(part: Part, new: Sample, old: Sample | None, seconds: float) -> dict[str, Any]:
+    """What a node that has such a part says of it. A metric nobody has counted yet is 0."""
+    now, before = new.sums.get(part.does[0], 0.0), None if old is None else old.sums.get(part.does[0], 0.0)
+    return {
+        "part": part.name,
+        "does": part.does[1],
+        "perSecond": rate(now, before, seconds),
+        "waits": part.waits[1],
+        "waiting": int(new.sums.get(part.waits[0], 0)),
+        "fails": part.fails[1],
+        "failed": int(new.sums.get(part.fails[0], 0)),
+    }
+
+
+def rate(now: float, before: float | None, seconds: float) -> float | None:
     if before is None or now < before or seconds <= 0:
         return None
     return round((now - before) / seconds, 1)

@@ -1,4 +1,4 @@
-"""`mainspring top`: a node at a glance, again and again: rates, topics, groups with their lag, faults.
+"""`mainspring top`: a node at a glance, again and again: rates, topics, groups with their lag, the parts, faults.
 
 On a terminal it is a live view; in a pipe, or with `--once`, plain tables; with `--json` one object per look. A node
 that goes away is shown as gone, and looked for again.
@@ -127,6 +127,8 @@ def _parts(look: dict[str, Any], rows: int) -> list[Any]:
         parts += [Text(), _groups(groups[:rows])]
     if len(groups) > rows:
         parts.append(Text(f"and {len(groups) - rows:,} groups more", "dim"))
+    if look["parts"]:
+        parts += [Text(), _inside(look["parts"])]
     return parts
 
 
@@ -140,6 +142,25 @@ def _counters(look: dict[str, Any]) -> Any:
         (
             ("per second", *(Text(_rate(rates[name]), _colour(name, rates[name])) for name in COUNTERS)),
             ("in all", *(totals[name] for name in COUNTERS)),
+        ),
+    )
+
+
+def _inside(parts: list[dict[str, Any]]) -> Any:
+    """What the parts besides the bus do, what waits in them, and what went wrong since the start."""
+    return make_table(
+        ("part", ">per second", "", ">now", "", ">in all", ""),
+        (
+            (
+                each["part"],
+                _rate(each["perSecond"]),
+                each["does"],
+                each["waiting"],
+                each["waits"],
+                _alarming(each["failed"]),
+                each["fails"],
+            )
+            for each in parts
         ),
     )
 
