@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from mainspring.beats.inlet import POSITIONS
+from mainspring.beats.lineage import Origin
 from mainspring.log import ABSENT, Append, Batch, InDoubt, Log, Operation, Put, Refused, Remove
 from mainspring.loop import Clock
 
@@ -25,11 +26,12 @@ _TRIES: Final = 3
 
 
 class Sent(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """One thing from outside: a signal with its beat, if one was named; a binding; or whether to pause."""
+    """One thing from outside: a signal, with its beat if one was named; a binding; or whether to pause."""
 
     signal: str | None = None
     target: str | None = None
     beat: int | None = None
+    origin: Origin | None = None
     bind: tuple[str, str, str] | None = None
     pause: bool | None = None
 

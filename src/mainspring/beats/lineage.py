@@ -34,11 +34,12 @@ class Origins:
 
     def note(self, impulse: Impulse) -> None:
         """A signal came from outside, perhaps while a message was handled."""
-        message = handling.get()
-        trace = tracing.here()
-        if message is not None or trace is not None:
-            ident, correlation = message or ("", None)
-            _remember(self._outside, impulse.pair, Origin(ident, correlation, trace))
+        self.note_from(impulse, origin_here())
+
+    def note_from(self, impulse: Impulse, origin: Origin | None) -> None:
+        """A signal came from outside, to this node or another."""
+        if origin is not None:
+            _remember(self._outside, impulse.pair, origin)
 
     def of_inbox(self, draft: Draft, events: Mapping[str, Origin]) -> dict[int, Origin]:
         """The origins of a beat's signals that have one, by their place."""
@@ -61,6 +62,16 @@ class Origins:
         """An enzyme asked for signals or another try: they go on in the name of its own signal, and in its span."""
         origin = msgspec.structs.replace(origin, traceparent=trace) if trace is not None else origin
         _remember(self._emitted, (beat, entry.run), origin)
+
+
+def origin_here() -> Origin | None:
+    """What a signal that is given now comes from, if that is known."""
+    message = handling.get()
+    trace = tracing.here()
+    if message is None and trace is None:
+        return None
+    ident, correlation = message or ("", None)
+    return Origin(ident, correlation, trace)
 
 
 def _remember(known: dict[Any, Origin], key: Any, origin: Origin) -> None:

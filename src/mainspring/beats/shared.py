@@ -11,6 +11,7 @@ from mainspring.beats.facts import Impulse
 from mainspring.beats.heartbeat import Heartbeat
 from mainspring.beats.inlet import Inlet
 from mainspring.beats.intake import Sent
+from mainspring.beats.lineage import origin_here
 from mainspring.beats.report import Report
 from mainspring.beats.sharing import SharedLine
 from mainspring.beats.stage import Stage, checked_pair, landing
@@ -63,7 +64,8 @@ class SharedHeartbeat(Heartbeat):
         impulse = Impulse(*checked_pair(signal, target))
         self._need_open()
         lands = landing(beat, self.state.beat + self._running)
-        self._shared.send_later(Sent(signal=impulse.signal, target=impulse.target, beat=beat))
+        sent = Sent(signal=impulse.signal, target=impulse.target, beat=beat, origin=origin_here())
+        self._shared.send_later(sent)
         self.wake()
         return lands
 
@@ -132,4 +134,6 @@ class SharedHeartbeat(Heartbeat):
         elif sent.pause is not None:
             self.state.paused = sent.pause
         else:
-            self._queue(max(sent.beat or 0, self.state.beat), Impulse(sent.signal, sent.target))
+            impulse = Impulse(sent.signal, sent.target)
+            self._origins.note_from(impulse, sent.origin)
+            self._queue(max(sent.beat or 0, self.state.beat), impulse)
