@@ -14,8 +14,8 @@ from typing import Final
 
 import msgspec
 
+from mainspring.beats.acting import Origin
 from mainspring.beats.inlet import POSITIONS
-from mainspring.beats.lineage import Origin
 from mainspring.log import ABSENT, Append, Batch, InDoubt, Log, Operation, Put, Refused, Remove
 from mainspring.loop import Clock
 
