@@ -258,16 +258,17 @@ class Core:
             about=lambda: self._about,
             home=home,
         )
-        membership.on_ousted(self._must_end)
+        membership.on_end(self._must_end)
         self._undo.push_async_callback(membership.leave)
         await with_patience(membership.join, self.loop, settings.wait_for_engine)
         return membership
 
     def _must_end(self, error: MainspringError) -> None:
         """This node cannot go on; somebody has to start it again."""
-        logger.error("the node ends: %s", error)
-        self.failure = error
-        self._on_shutdown()
+        if self.failure is None:
+            logger.error("the node ends: %s", error)
+            self.failure = error
+            self._on_shutdown()
 
     def _introduce(self, adapters: list[str]) -> None:
         """Tell the other nodes what this one serves, now that it does."""

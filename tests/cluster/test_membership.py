@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from mainspring.cluster import About, Alone, NameTaken
+from mainspring.errors import MainspringError
 from mainspring.log import Batch, FormatError, LogUnavailable, Refused
 
 from .world import LEASE_MS, Member, World, in_virtual_time, wait
@@ -225,8 +226,8 @@ async def test_the_next_owner_of_a_home_need_not_wait(world: World) -> None:
 @in_virtual_time
 async def test_of_two_nodes_with_one_home_the_later_one_stays_and_the_other_says_why(world: World) -> None:
     first = await world.node("a", home="copied")
-    ousted: list[NameTaken] = []
-    first.cluster.on_ousted(ousted.append)
+    ousted: list[MainspringError] = []
+    first.cluster.on_end(ousted.append)
     second = await world.node("a", home="copied")
     await wait(3 * LEASE_MS)
     assert [error.code for error in ousted] == ["name_taken"]
@@ -359,3 +360,23 @@ async def test_a_broken_lease_under_the_own_name_is_an_error_and_not_a_wait_with
     await a.log.commit(batch)
     with pytest.raises(FormatError, match="the lease of node 'b' in the log cannot be read"):
         await world.node("b")
+
+
+class MissedTooMuch(LogUnavailable):
+    code = "missed_too_much"
+
+
+@in_virtual_time
+async def test_a_log_that_can_be_followed_no_further_ends_the_node(world: World) -> None:
+    a, b = await world.nodes("a", "b")
+    ended: list[MainspringError] = []
+    b.cluster.on_end(ended.append)
+
+    async def missed(batches: object) -> None:
+        raise MissedTooMuch("the journal is gone")
+
+    b.engine.commit = missed  # type: ignore[method-assign, assignment]
+    await wait(3 * LEASE_MS)
+    assert [error.code for error in ended] == ["missed_too_much"]
+    assert b.cluster.trouble == "the journal is gone"
+    assert a.deaths == [b.cluster.epoch]

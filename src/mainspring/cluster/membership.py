@@ -42,7 +42,7 @@ from mainspring.cluster.records import (
 )
 from mainspring.cluster.roles import Roles, SharedRole
 from mainspring.errors import MainspringError
-from mainspring.log import ABSENT, Batch, Change, KeptRecord, Log, Receipt, Refused
+from mainspring.log import ABSENT, Batch, Change, InDoubt, KeptRecord, Log, LogUnavailable, Receipt, Refused
 from mainspring.loop import Loop
 
 logger: logging.Logger = logging.getLogger("mainspring.cluster")
@@ -51,6 +51,7 @@ LEASE_MS: Final = 10_000  # longer than a busy Python process ever pauses by its
 _PULSES: Final = 3  # per lease: two may get lost
 _LOOKS: Final = 10  # per lease: how finely silence is measured
 _SLOW_MS: Final = 2_000  # a commit that takes longer will not be quick for anybody else either
+_PASSING: Final = frozenset({Refused.code, LogUnavailable.code, InDoubt.code})  # what a next try may not meet again
 _NODE, _ROLE = "node/", "role/"
 
 
@@ -76,7 +77,7 @@ class Membership:
         self.node = node
         self.lease_ms = lease_ms
         self.joined: bool = False
-        self.ousted: NameTaken | None = None  # why this node can never join again
+        self.ended: MainspringError | None = None  # why this node cannot go on
         self._loop = loop
         self._clock = loop.clock
         self._new_id = new_id
@@ -89,7 +90,7 @@ class Membership:
         self._early: list[KeptRecord] | None = None  # news that came while the table was being read
         self._on_death: list[Callable[[int], None]] = []
         self._on_fenced: list[Callable[[int], None]] = []
-        self._on_ousted: list[Callable[[NameTaken], None]] = []
+        self._on_end: list[Callable[[MainspringError], None]] = []
         self._timer: Hashable | None = None
         self._rejoining: asyncio.Task[None] | None = None
         self._beats = 0
@@ -114,8 +115,8 @@ class Membership:
 
     @property
     def trouble(self) -> str:
-        if self.ousted is not None:
-            return self.ousted.message
+        if self.ended is not None:
+            return self.ended.message
         if not self.joined:
             return "its lease was taken away, and it has no new one yet"
         now = self._clock.now_ms()
@@ -142,9 +143,9 @@ class Membership:
     def on_fenced(self, callback: Callable[[int], None]) -> None:
         self._on_fenced.append(callback)
 
-    def on_ousted(self, callback: Callable[[NameTaken], None]) -> None:
-        """Call when another node has taken this one's name while it was away, so that it can never come back."""
-        self._on_ousted.append(callback)
+    def on_end(self, callback: Callable[[MainspringError], None]) -> None:
+        """Call when this node cannot go on: another one has taken its name, or its log can be followed no further."""
+        self._on_end.append(callback)
 
     def role(self, name: str) -> SharedRole:
         return self._roles.want(name)
@@ -288,6 +289,15 @@ class Membership:
                 self._beat()  # something changed while this one was on its way
         else:
             self._next_beat_ms = 0  # with the next look; a refusal means that news of a lost lease are on their way
+            if isinstance(result, MainspringError) and result.code not in _PASSING:
+                self._end(result)
+
+    def _end(self, error: MainspringError) -> None:
+        if self.ended is None:
+            self.ended = error
+            logger.error("node %s cannot go on: %s", self.node, error)
+            for callback in tuple(self._on_end):
+                callback(error)
 
     def _take_away(self, peer: Peer) -> None:
         logger.warning("node %s (epoch %d) was silent for %d ms", peer.name, peer.epoch, peer.lease.lease_ms)
@@ -354,10 +364,7 @@ class Membership:
                 self._epoch = await self._entrance.take(instance, first_time=False)
                 self.joined = True
             except NameTaken as error:
-                self.ousted = error
-                logger.error("node %s cannot come back: %s", self.node, error)
-                for callback in tuple(self._on_ousted):
-                    callback(error)
+                self._end(error)
                 return
             except MainspringError as error:
                 logger.debug("node %s could not join again yet: %s", self.node, error.message)
