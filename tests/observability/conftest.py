@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from tests.observability.shop import make_shop
 
-from mainspring import tracing
+from mainspring import App, tracing
 from mainspring.logs import JsonLines, WithMessage
 from mainspring.node import Node
 from mainspring.settings import Settings
@@ -32,8 +32,11 @@ class Spans:
     def all(self) -> list[ReadableSpan]:
         return list(self._exporter.get_finished_spans())
 
+    def named(self, name: str) -> list[ReadableSpan]:
+        return [span for span in self.all() if span.name == name]
+
     def __getitem__(self, name: str) -> ReadableSpan:
-        found = [span for span in self.all() if span.name == name]
+        found = self.named(name)
         assert len(found) == 1, f"{len(found)} spans are called {name!r}; there are {[s.name for s in self.all()]}"
         return found[0]
 
@@ -111,8 +114,8 @@ class Running:
 
 
 @asynccontextmanager
-async def serve(folder: Path, **settings: Any) -> AsyncIterator[Running]:
-    """A node with the shop, ended when the block ends."""
+async def serve(folder: Path, app: App | None = None, **settings: Any) -> AsyncIterator[Running]:
+    """A node with the shop, or with another program, ended when the block ends."""
     with tempfile.TemporaryDirectory(prefix="ms-") as sockets:
         node = Node(
             Settings(
@@ -123,7 +126,7 @@ async def serve(folder: Path, **settings: Any) -> AsyncIterator[Running]:
                 metrics_interval_ms=0,
                 **settings,
             ),
-            make_shop(),
+            app or make_shop(),
         )
         boot = await node.boot()
         (address,) = [each for each in boot.data["adapters"] if each.startswith("http")]

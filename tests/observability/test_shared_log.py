@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from tests.observability.conftest import Running, serve
+from tests.observability.conftest import Running, Spans, serve
 from tests.observability.test_metrics import documented, metrics, value
 from tests.servers.nats_server import NatsServer
+
+from mainspring import App
 
 
 @pytest.fixture
@@ -52,3 +54,26 @@ async def test_a_lost_server_makes_the_node_unready_and_a_found_one_is_counted(
         found = await metrics(running)
         assert value(found, "mainspring_log_reconnects_total") >= 1
         assert value(found, "mainspring_log_failed_commits_total") >= 1
+
+
+async def test_a_request_that_another_node_handles_is_one_trace_and_counted_on_both(
+    server: NatsServer, tmp_path: Path, spans: Spans
+) -> None:
+    engine = server.url("observed", patience=5)
+    async with (
+        serve(tmp_path / "one", engine=engine) as one,
+        serve(tmp_path / "two", App("till"), engine=engine) as two,
+    ):
+        await until(lambda: len(two.node.cluster.nodes()) == 2)
+        await until(lambda: any("query:Stock.Count" in each.serves for each in two.node.cluster.nodes()))
+        status, _ = await two.post("/messages", {"kind": "query", "type": "Stock.Count", "data": {"cents": 1}})
+        assert status == 200
+        forwarded = await metrics(two)
+        assert value(forwarded, "mainspring_kernel_forwarded_total", type="Stock.Count", outcome="reply") == 1
+        assert value(forwarded, "mainspring_cluster_nodes") == 2
+        handled = await metrics(one)
+        assert value(handled, "mainspring_kernel_requests_total", type="Stock.Count", outcome="reply") == 1
+    outer, inner = sorted(spans.named("query Stock.Count"), key=lambda span: span.start_time or 0)
+    assert outer.context is not None
+    assert inner.parent is not None
+    assert inner.parent.span_id == outer.context.span_id

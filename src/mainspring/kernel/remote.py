@@ -173,6 +173,10 @@ class Remote:
         self._exchange.open_request(mail)
         self._send(_Call(mail, node))
 
+    def contracts(self) -> list[Contract]:
+        """What was passed on so far, with the tallies of it."""
+        return list(self._contracts.values())
+
     def _contract(self, message: Message) -> Contract:
         place = (message.kind, message.type)
         if place not in self._contracts:
@@ -181,9 +185,10 @@ class Remote:
         return self._contracts[place]
 
     def _send(self, call: _Call) -> None:
-        name, message = self._exchange.ids(), call.mail.message
+        name, message, doing = self._exchange.ids(), call.mail.message, call.mail.doing
         timeout = message.metadata.timeout or self._exchange.deadlines.default_ms
-        metadata = msgspec.structs.replace(message.metadata, timeout=timeout)
+        trace = message.metadata.traceparent if doing is None else doing.traceparent
+        metadata = msgspec.structs.replace(message.metadata, timeout=timeout, traceparent=trace)
         letter = Letter(
             name, msgspec.structs.replace(message, metadata=metadata), self._cluster.node, self._cluster.epoch
         )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from mainspring.wire.metrics.families import counter, counters, gauge, gauges, histograms
+from mainspring.wire.metrics.families import Row, counter, counters, gauge, gauges, histograms
 from mainspring.wire.observed import Observed
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from mainspring.kernel import Kernel
+    from mainspring.kernel.capability import Contract
 
 
 def families(observed: Observed) -> Iterator[Metric]:
@@ -33,16 +34,20 @@ def families(observed: Observed) -> Iterator[Metric]:
 
 def _requests(kernel: Kernel) -> Iterator[Metric]:
     used = [each for each in kernel.contracts() if each.tally.ns.count]
-    outcomes = [
-        ((each.kind, each.type, outcome), float(count))
-        for each in used
-        for outcome, count in each.tally.outcomes().items()
-    ]
-    yield counters(
-        "kernel_requests", "Commands and queries that had their outcome.", ["kind", "type", "outcome"], outcomes
-    )
+    labels, remote = ["kind", "type", "outcome"], kernel.exchange.remote
+    yield counters("kernel_requests", "Commands and queries that had their outcome.", labels, _outcomes(used))
+    passed_on = [] if remote is None else _outcomes(remote.contracts())
+    yield counters("kernel_forwarded", "Requests that were passed on to other nodes.", labels, passed_on)
     seconds = [((each.kind, each.type), each.tally.ns) for each in used]
     yield histograms("kernel_request_seconds", "Time until a request had its outcome.", ["kind", "type"], seconds)
+
+
+def _outcomes(contracts: Iterable[Contract]) -> list[Row]:
+    return [
+        ((each.kind, each.type, outcome), float(count))
+        for each in contracts
+        for outcome, count in each.tally.outcomes().items()
+    ]
 
 
 def _actors(kernel: Kernel) -> Iterator[Metric]:
