@@ -159,6 +159,7 @@ class TestExpectations:
                         break
 
         await asyncio.gather(*(add(engine) for engine in engines))
+        await engines[0].commit([Batch([Guard("s", "none", ABSENT)])])  # knows everything now
         record = await engines[0].get("s", "n")
         assert record is not None
         assert int(record.value) == 24
@@ -263,6 +264,7 @@ class TestHousekeeping:
         clock.advance(3_600_000)
         await engine.tidying.round()
         assert database.records.count_documents({"deleted": True}) == 0
+        assert database.stones.count_documents({}) == 0
         assert database.events.count_documents({"removed": True}) == 0
         other = await open_engine()
         assert await ids(other) == ["0", "2", "late"]

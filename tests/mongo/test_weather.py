@@ -27,7 +27,10 @@ def event(name: str) -> Append:
 
 
 async def commit(engine: MongoEngine, name: str) -> Result:
-    (result,) = await engine.commit([Batch([event(name)])])
+    try:
+        (result,) = await engine.commit([Batch([event(name)])])
+    except LogUnavailable as error:
+        return error
     return result
 
 

@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from bson.errors import BSONError
 from pymongo import ReplaceOne
 from pymongo.errors import BulkWriteError
 
@@ -24,6 +25,7 @@ from mainspring.log.mongo.documents import (
     mark_document,
     record_document,
     removed_document,
+    stone_document,
 )
 from mainspring.log.mongo.effects import Entry, Removed
 from mainspring.log.mongo.faults import is_duplicate
@@ -33,12 +35,15 @@ from mainspring.log.mongo.schema import (
     GROUP_OFFSETS,
     MARKS,
     RECORDS,
+    STONES,
     TOPIC_CONFIGS,
     event_id,
 )
 
+_BAD_VALUE: Final = frozenset((2, 9, 16, 40, 51, 52, 55, 56, 57))  # bad value, not parsed, bad names
 _MOST_TOGETHER: Final = 4_096  # events and records
 _MOST_FAMILIAR: Final = 50_000
+_MOST_STONES: Final = 1_000  # deleted together
 
 
 class Applier:
@@ -80,29 +85,36 @@ class Applier:
     # -- events
 
     async def _insert_events(self, entries: Sequence[Entry]) -> None:
-        documents = [
-            event_document(event) for entry in entries for effects in entry.body.batches for event in effects.events
-        ]
-        if documents:
-            self._step("events")
-            await _insert_missing(self._events, documents)
+        events = [event for entry in entries for effects in entry.body.batches for event in effects.events]
+        if not events:
+            return
+        self._step("events")
+        try:
+            await _insert_missing(self._events, [event_document(event) for event in events])
+        except (BulkWriteError, BSONError, OverflowError) as error:
+            if isinstance(error, BulkWriteError) and not _is_about_values(error):
+                raise
+            await _insert_missing(self._events, [event_document(event, values=False) for event in events])
 
     async def _remove(self, removed: Removed, entry: Entry) -> None:
         self._step("removals")
         place = {"topic": removed.topic, "partition": removed.partition}
         if removed.below:
             await self._events.delete_many({**place, "offset": {"$lt": removed.below}})
-        left = list(removed.offsets)
+        stones = {
+            event_id(removed.topic, removed.partition, offset): removed_document(
+                removed.topic, removed.partition, offset, entry.number, entry.at
+            )
+            for offset in removed.offsets
+        }
+        await self._note_stones(EVENTS, list(stones.values()))
+        left = list(stones)
         while left:
-            ids = [event_id(removed.topic, removed.partition, offset) for offset in left]
-            await self._events.delete_many({"_id": {"$in": ids}, "removed": {"$ne": True}})
-            stones = [
-                removed_document(removed.topic, removed.partition, offset, entry.number, entry.at) for offset in left
-            ]
-            taken = await _insert_missing(self._events, stones)
+            await self._events.delete_many({"_id": {"$in": left}, "removed": {"$ne": True}})
+            taken = await _insert_missing(self._events, [stones[id] for id in left])
             # A place may be taken by the same stone, or by the event, which a slower node has just put there again.
-            again = self._events.find({"_id": {"$in": list(taken)}, "removed": {"$ne": True}}, {"offset": 1})
-            left = [document["offset"] async for document in again] if taken else []
+            again = self._events.find({"_id": {"$in": list(taken)}, "removed": {"$ne": True}}, {"_id": 1})
+            left = [document["_id"] async for document in again] if taken else []
 
     # -- everything that changes
 
@@ -128,6 +140,7 @@ class Applier:
     async def _clear_deleted(self, collection: Any, stones: list[Document]) -> None:
         """Make room for what deleted records leave behind: for readers, nothing and a stone are the same."""
         if stones:
+            await self._note_stones(collection.name, stones)
             newest = max(stone["version"] for stone in stones)
             ids = [stone["_id"] for stone in stones]
             await collection.delete_many({"_id": {"$in": ids}, "version": {"$lt": newest}})
@@ -141,13 +154,21 @@ class Applier:
 
     # -- what was left behind
 
+    async def _note_stones(self, name: str, stones: list[Document]) -> None:
+        if stones:
+            notes = [stone_document(name, stone["_id"], stone["commit"], stone["at"]) for stone in stones]
+            await _insert_missing(self._database[STONES], notes)
+
     async def tidy(self, commit: int, before_ms: int) -> None:
         """Delete what deletes of long ago have left: of entries up to `commit`, and whatever is older than a time."""
-        long_ago = {"$or": [{"commit": {"$lte": commit}}, {"at": {"$lt": before_ms}}]}
         self._step("tidy")
-        await self._events.delete_many({"removed": True, **long_ago})
-        for name in (RECORDS, GROUP_OFFSETS, TOPIC_CONFIGS):
-            await self._database[name].delete_many({"deleted": True, **long_ago})
+        long_ago = {"$or": [{"commit": {"$lte": commit}}, {"at": {"$lt": before_ms}}]}
+        while notes := [note async for note in self._database[STONES].find(long_ago).limit(_MOST_STONES)]:
+            for name in {note["collection"] for note in notes}:
+                ids = [note["id"] for note in notes if note["collection"] == name]
+                left_behind = {"$or": [{"removed": True}, {"deleted": True}]}
+                await self._database[name].delete_many({"_id": {"$in": ids}, "$and": [left_behind, long_ago]})
+            await self._database[STONES].delete_many({"_id": {"$in": [note["_id"] for note in notes]}})
 
 
 def first_run(entries: Iterable[Entry]) -> list[Entry]:
@@ -163,6 +184,12 @@ def first_run(entries: Iterable[Entry]) -> list[Entry]:
         if alone:
             break
     return found
+
+
+def _is_about_values(error: BulkWriteError) -> bool:
+    """Whether the server refused documents for what is in them, and not for its own state."""
+    failures: Any = (error.details or {}).get("writeErrors", [])
+    return bool(failures) and all(is_duplicate(each) or each.get("code") in _BAD_VALUE for each in failures)
 
 
 async def _insert_missing(collection: Any, documents: list[Document]) -> set[str]:

@@ -35,7 +35,7 @@ from mainspring.log.mongo.schema import (
 Document = dict[str, Any]
 
 _MOST_LEVELS: Final = 60  # MongoDB takes 100, drivers and other servers fewer
-_MOST_TWICE: Final = 2 << 20  # a larger payload is stored once: both forms of it would not fit a document of 16 MiB
+_MOST_TWICE: Final = 1 << 20  # a larger payload is stored as bytes only: as a value it can become six times as large
 _INT64: Final = 1 << 63
 
 _MINUS_ZERO: Final = re.compile(rb"(?:^|[:\[,])-0(?:\.0*)?(?:[eE]|[,\]}]|$)")
@@ -47,7 +47,8 @@ _decode_json: Final = msgspec.json.Decoder().decode
 # -- events
 
 
-def event_document(event: Event) -> Document:
+def event_document(event: Event, *, values: bool = True) -> Document:
+    """Without `values` payload and headers are bytes only, which no server can refuse."""
     document: Document = {
         "_id": event_id(event.topic, event.partition, event.offset),
         "topic": event.topic,
@@ -62,18 +63,19 @@ def event_document(event: Event) -> Document:
         "attempts": 0,
         "size": event_bytes(event),
     }
-    _keep_json(document, "payload", event.payload)
-    if event.headers is not None:
-        _keep_json(document, "headers", event.headers)
+    for name, text in (("payload", event.payload), ("headers", event.headers)):
+        if text is None:
+            continue
+        if values and len(text) <= _MOST_TWICE:
+            _keep_json(document, name, text)
+        else:
+            document[f"{name}_bytes"] = text
     if is_tombstone(event.payload):
         document["tombstone"] = True
     return document
 
 
 def _keep_json(document: Document, name: str, text: bytes) -> None:
-    if len(text) > _MOST_TWICE:
-        document[f"{name}_bytes"] = text
-        return
     try:
         value = _decode_json(text)
         exact = _encode_json(value) == text
@@ -170,6 +172,11 @@ def removed_document(topic: str, partition: int, offset: int, commit: int, at: i
         "commit": commit,
         "at": at,
     }
+
+
+def stone_document(collection: str, id: str, commit: int, at: int) -> Document:
+    """Says where something was left behind, so that it is found again without looking through everything."""
+    return {"_id": f"{commit}|{collection}|{id}", "collection": collection, "id": id, "commit": commit, "at": at}
 
 
 # -- partitions

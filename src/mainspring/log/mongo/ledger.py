@@ -16,6 +16,8 @@ from itertools import islice
 from operator import attrgetter
 from typing import Final
 
+import msgspec
+
 from mainspring.log.contract import ABSENT, StoredEvent
 from mainspring.log.measure import event_bytes
 from mainspring.log.mongo.effects import Effects, Entry, Marked, Removed, Standing, Written
@@ -27,10 +29,20 @@ _offset: Final = attrgetter("offset")
 MOST_KNOWN: Final = 100_000  # versions and marks; beyond this the oldest are asked for again
 
 
+class Moment(msgspec.Struct, frozen=True, gc=False):
+    """How a partition stood after the entry `commit`. The collections know it once that entry is in place."""
+
+    tail: int
+    events: int
+    bytes: int
+    below: int
+    commit: int
+
+
 class Slot:
     """One partition. `recent` holds all its events from `recent_from` on."""
 
-    __slots__ = ("below", "bytes", "commit", "events", "recent", "recent_from", "tail")
+    __slots__ = ("below", "bytes", "commit", "events", "recent", "recent_from", "removals", "tail")
 
     def __init__(self) -> None:
         self.tail: int = 0
@@ -38,14 +50,28 @@ class Slot:
         self.bytes: int = 0
         self.below: int = 0
         self.commit: int = 0  # the last entry that changed it
+        self.removals: int = 0  # how many there were
         self.recent: list[StoredEvent] = []
         self.recent_from: int = 1
+
+    def moment(self) -> Moment:
+        return Moment(self.tail, self.events, self.bytes, self.below, self.commit)
 
     def held(self, start: int) -> Iterator[StoredEvent] | None:
         """All events from here on, when they are all in memory."""
         if max(start, self.below) < self.recent_from:
             return None
         return islice(self.recent, bisect_left(self.recent, start, key=_offset), None)
+
+    def head(self) -> int | None:
+        """The first readable offset, when that is known without asking."""
+        first = max(self.below, 1)
+        if self.events == self.tail + 1 - first:
+            return first  # no holes
+        if not self.events:
+            return self.tail + 1
+        held = self.held(1)
+        return None if held is None else next((event.offset for event in held), self.tail + 1)
 
     def stand(self, standing: Standing, commit: int) -> None:
         self.tail, self.events, self.bytes, self.below = (
@@ -66,6 +92,7 @@ class Ledger:
         self.versions: dict[Place, int] = {}
         self.marks: dict[Place, Marked | None] = {}
         self.pending: dict[Place, tuple[int, Written]] = {}  # by which entry
+        self.forgotten: int = 0  # how often known versions and marks were dropped
         self._arrived: deque[tuple[Slot, int, int]] = deque()  # slot, offset and size of what `recent` holds, by age
         self._recent_bytes = 0
         for standing, commit in standings:
@@ -103,12 +130,12 @@ class Ledger:
                 if held is not None and held[0] == entry.number:
                     del self.pending[place]
         if self.applied == self.position:
-            _forget_oldest(self.versions)
-            _forget_oldest(self.marks)
+            self.forgotten += _forget_oldest(self.versions) + _forget_oldest(self.marks)
 
     def forget_marks(self, now: int) -> None:
         for place in [place for place, mark in self.marks.items() if mark is not None and mark.until < now]:
             del self.marks[place]
+        self.forgotten += 1
 
     # -- events at the end
 
@@ -139,8 +166,9 @@ class Ledger:
             del slot.recent[: bisect_left(slot.recent, offset + 1, key=_offset)]
 
     def _drop_events(self, removed: Removed) -> None:
-        slot = self.slots.get((removed.topic, removed.partition))
-        if slot is not None and slot.recent:
+        slot = self._slot(removed.topic, removed.partition)
+        slot.removals += 1
+        if slot.recent:
             gone = set(removed.offsets)
             slot.recent = [e for e in slot.recent if e.offset >= removed.below and e.offset not in gone]
 
@@ -162,7 +190,9 @@ class Ledger:
         return found
 
 
-def _forget_oldest(known: dict[Place, int] | dict[Place, Marked | None]) -> None:
-    if len(known) > MOST_KNOWN:
-        for place in list(known)[: len(known) - MOST_KNOWN // 2]:
-            del known[place]
+def _forget_oldest(known: dict[Place, int] | dict[Place, Marked | None]) -> bool:
+    if len(known) <= MOST_KNOWN:
+        return False
+    for place in list(known)[: len(known) - MOST_KNOWN // 2]:
+        del known[place]
+    return True

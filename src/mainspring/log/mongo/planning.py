@@ -225,6 +225,7 @@ def restoring(ledger: Ledger, items: Sequence[Restorable]) -> Body:
             effects.marks.append(Marked(item.topic, item.dedupe, item.partition, item.offset, item.until))
         else:
             _restore_into(ledger, drafts, item, effects)
+    _check_size(effects)
     standings = [Standing(*place, *draft.state()) for place, draft in drafts.items()]
     return Body([effects], standings, version)
 
@@ -249,7 +250,9 @@ def _restore_into(ledger: Ledger, drafts: dict[Partition, _Draft], item: StoredE
 class Questions:
     """What must be asked of the server before a plan can be made."""
 
-    def __init__(self, ledger: Ledger, batches: Iterable[Batch]) -> None:
+    def __init__(self, ledger: Ledger, batches: Iterable[Batch], *, removals: bool = True) -> None:
+        """Without `removals` those are left out: what they hit has been asked for."""
+        self._with_removals = removals
         self.records: dict[Place, None] = {}
         self.marks: dict[Place, None] = {}
         self.removals: dict[Partition, list[Remove]] = {}
@@ -267,7 +270,8 @@ class Questions:
                 if place not in ledger.marks and _are_texts(*place):
                     self.marks[place] = None
         elif isinstance(operation, Remove):
-            self.removals.setdefault((operation.topic, operation.partition), []).append(operation)
+            if self._with_removals:
+                self.removals.setdefault((operation.topic, operation.partition), []).append(operation)
         elif isinstance(operation, Guard) or (isinstance(operation, Put | Delete) and operation.expect != ANY_VERSION):
             place = (operation.space, operation.key)
             if place not in ledger.versions and _are_texts(*place):
@@ -289,8 +293,8 @@ def size_of(batch: Batch) -> int:
 
 
 def _check_size(effects: Effects) -> None:
-    size = sum(len(event.payload) + len(event.headers or b"") for event in effects.events)
-    size += sum(len(record.value or b"") for record in effects.records)
+    size = sum(map(event_bytes, effects.events))
+    size += sum(len(record.value or b"") + len(record.key) for record in effects.records)
     if size > MOST_BYTES:
         raise Refused(
             f"a batch of {size} bytes is too large: this engine takes {MOST_BYTES}",

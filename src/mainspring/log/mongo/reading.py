@@ -1,13 +1,12 @@
 """Answering from the collections.
 
-The caller has made sure that everything it knows of is in place. A reader never looks beyond the tail it was given:
-behind it another node may just be putting events in place, in any order.
+The caller gives the moment it asks about, and has made sure that everything up to it is in place. A reader never looks
+beyond the tail of that moment: behind it another node may just be putting events in place, in any order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import islice
 from typing import Any, Final
 
 from mainspring.log.contract import Bounds, DamagedEvent, Mark, Outline, Record, Remove, StoredEvent
@@ -16,13 +15,12 @@ from mainspring.log.mongo.documents import (
     OUTLINE_FIELDS,
     mark_of,
     outline_of,
-    outline_of_event,
     record_of,
     standing_of,
     stored_event,
 )
 from mainspring.log.mongo.effects import Marked, Standing
-from mainspring.log.mongo.ledger import Place, Slot
+from mainspring.log.mongo.ledger import Moment, Place
 from mainspring.log.mongo.schema import (
     COUNTERS,
     EVENTS,
@@ -50,16 +48,16 @@ class Reader:
 
     # -- events
 
-    def _range(self, topic: str, partition: int, start: int, slot: Slot, **more: Any) -> dict[str, Any]:
-        offsets = {"$gte": max(start, slot.below, 1), "$lte": slot.tail}
+    def _range(self, topic: str, partition: int, start: int, at: Moment, **more: Any) -> dict[str, Any]:
+        offsets = {"$gte": max(start, at.below, 1), "$lte": at.tail}
         return {"topic": topic, "partition": partition, "offset": offsets, **more, **_THERE}
 
     async def events(
-        self, topic: str, partition: int, start: int, limit: int, max_bytes: int, slot: Slot
+        self, topic: str, partition: int, start: int, limit: int, max_bytes: int, at: Moment
     ) -> list[StoredEvent]:
         found: list[StoredEvent] = []
         room = max_bytes
-        cursor = self._events.find(self._range(topic, partition, start, slot)).sort("offset", 1).limit(limit)
+        cursor = self._events.find(self._range(topic, partition, start, at)).sort("offset", 1).limit(limit)
         async with cursor:
             async for document in cursor:
                 try:
@@ -74,45 +72,29 @@ class Reader:
                 found.append(event)
         return found
 
-    async def outline(self, topic: str, partition: int, start: int, limit: int, slot: Slot) -> list[Outline]:
-        if (held := slot.held(start)) is not None:
-            return [outline_of_event(event) for event in islice(held, limit)]
-        cursor = self._events.find(self._range(topic, partition, start, slot), OUTLINE_FIELDS)
+    async def outline(self, topic: str, partition: int, start: int, limit: int, at: Moment) -> list[Outline]:
+        cursor = self._events.find(self._range(topic, partition, start, at), OUTLINE_FIELDS)
         return [outline_of(document) async for document in cursor.sort("offset", 1).limit(limit)]
 
-    async def bounds(self, topic: str, partition: int, slot: Slot) -> Bounds:
-        tail, events, bytes = slot.tail, slot.events, slot.bytes  # of one moment; finding the head takes time
-        first = max(slot.below, 1)
-        if events == tail + 1 - first:
-            head = first  # no holes
-        elif not events:
-            head = tail + 1
-        elif (held := slot.held(1)) is not None:
-            head = next((event.offset for event in held), tail + 1)
-        else:
-            head = await self._first(self._range(topic, partition, 1, slot)) or tail + 1
-        return Bounds(partition, head, tail, events, bytes)
+    async def bounds(self, topic: str, partition: int, at: Moment) -> Bounds:
+        head = await self._first(self._range(topic, partition, 1, at)) or at.tail + 1
+        return Bounds(partition, head, at.tail, at.events, at.bytes)
 
-    async def offset_at(self, topic: str, partition: int, ts: int, slot: Slot) -> int:
-        behind = slot.tail + 1
-        if (held := slot.held(1)) is not None:
-            return next((event.offset for event in held if event.ts >= ts), behind)
-        return await self._first(self._range(topic, partition, 1, slot, ts={"$gte": ts})) or behind
+    async def offset_at(self, topic: str, partition: int, ts: int, at: Moment) -> int:
+        return await self._first(self._range(topic, partition, 1, at, ts={"$gte": ts})) or at.tail + 1
 
     async def _first(self, query: dict[str, Any]) -> int | None:
         documents = [d async for d in self._events.find(query, {"offset": 1}).sort("offset", 1).limit(1)]
         return documents[0]["offset"] if documents else None
 
-    async def hit_by(self, topic: str, partition: int, removals: Iterable[Remove], slot: Slot) -> dict[int, int]:
-        """Offset and size of the events that these removals may reach; and perhaps more."""
-        if (held := slot.held(1)) is not None:
-            return {event.offset: event_bytes(event) for event in held}
+    async def hit_by(self, topic: str, partition: int, removals: Iterable[Remove], at: Moment) -> dict[int, int]:
+        """Offset and size of the events that these removals may reach."""
         below = max((remove.below for remove in removals), default=0)
-        offsets = sorted({o for remove in removals for o in remove.offsets if below <= o <= slot.tail})
+        offsets = sorted({o for remove in removals for o in remove.offsets if below <= o <= at.tail})
         sizes: dict[int, int] = {}
         ranges: list[dict[str, Any]] = []
-        if below > slot.below:
-            ranges.append({"$gte": max(slot.below, 1), "$lt": min(below, slot.tail + 1)})
+        if below > at.below:
+            ranges.append({"$gte": max(at.below, 1), "$lt": min(below, at.tail + 1)})
         ranges += [{"$in": offsets[at : at + 1000]} for at in range(0, len(offsets), 1000)]
         for wanted in ranges:
             query = {"topic": topic, "partition": partition, "offset": wanted, **_THERE}

@@ -9,6 +9,7 @@
 | `records` | `space|key` | all other records |
 | `marks` | `topic|text` | what was deduplicated |
 | `commits` | the number | the journal: each commit is one document |
+| `stones` | `number|collection|_id` | where deleted records and events left a document behind |
 | `meta` | a name | format, how far the journal is applied, how far it is purged |
 
 Names may hold colons, so parts of an `_id` that come before the last separator are kept apart by escaping where that is
@@ -31,6 +32,7 @@ TOPIC_CONFIGS: Final = "topic_configs"
 RECORDS: Final = "records"
 MARKS: Final = "marks"
 COMMITS: Final = "commits"
+STONES: Final = "stones"
 META: Final = "meta"
 
 GROUPS_SPACE: Final = "groups"
@@ -46,8 +48,10 @@ INDEXES: Final[tuple[Index, ...]] = (
     (RECORDS, ("space", "key"), False),
     (MARKS, ("topic", "dedupe"), False),
     (MARKS, ("until",), False),
+    (STONES, ("commit",), False),
+    (STONES, ("at",), False),
 )
-COLLECTIONS: Final = (EVENTS, COUNTERS, GROUP_OFFSETS, TOPIC_CONFIGS, RECORDS, MARKS, COMMITS, META)
+COLLECTIONS: Final = (EVENTS, COUNTERS, GROUP_OFFSETS, TOPIC_CONFIGS, RECORDS, MARKS, COMMITS, STONES, META)
 
 
 def event_id(topic: str, partition: int, offset: int) -> str:
