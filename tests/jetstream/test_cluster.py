@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from mainspring.errors import SettingError
-from mainspring.log import LogUnavailable, open_engine
+from mainspring.log import open_engine
 from mainspring.log.jetstream import stream
 from servers.nats_server import NatsCluster, NatsServer
 
-from .conftest import Node, OpenNode, everything, until, until_equal
+from .conftest import Node, OpenNode, until
+from .history import History, leader_of
 
 
 @pytest.fixture(scope="module")
@@ -21,54 +21,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
     cluster = NatsCluster(tmp_path_factory.mktemp("cluster")).start()
     yield cluster
     cluster.kill()
-
-
-class History:
-    """What publishers were told, to be compared with what the log holds in the end."""
-
-    def __init__(self) -> None:
-        self.acknowledged: dict[str, int] = {}
-        self.doubtful: set[str] = set()
-        self._stop = asyncio.Event()
-        self._writers: list[asyncio.Task[None]] = []
-
-    def write(self, node: Node, prefix: str) -> None:
-        self._writers.append(asyncio.create_task(self._keep_writing(node, prefix)))
-
-    async def _keep_writing(self, node: Node, prefix: str) -> None:
-        n = 0
-        while not self._stop.is_set():
-            text = f"{prefix}{n}"
-            try:
-                self.acknowledged[text] = await node.publish(text)
-            except LogUnavailable:
-                self.doubtful.add(text)  # and go on with the next: it may be there or not
-            n += 1
-
-    async def grow(self, by: int) -> None:
-        goal = len(self.acknowledged) + by
-        await until(lambda: len(self.acknowledged) >= goal, 60)
-
-    async def end(self) -> None:
-        self._stop.set()
-        await asyncio.gather(*self._writers)
-
-    async def check(self, *nodes: Node) -> None:
-        await until_equal(*nodes)
-        states = [await everything(node.log) for node in nodes]
-        assert all(state == states[0] for state in states)
-        ids = await nodes[0].ids()
-        assert len(ids) == len(set(ids))
-        offsets = {text: offset for offset, text in enumerate(ids, 1)}
-        missing = {text for text, offset in self.acknowledged.items() if offsets.get(text) != offset}
-        assert not missing
-        assert set(ids) <= self.acknowledged.keys() | self.doubtful
-
-
-async def leader_of(node: Node, cluster: NatsCluster) -> NatsServer:
-    found = await stream.find(node.engine.link, node.engine.address)
-    assert found is not None
-    return cluster.named(found.servers[0])
 
 
 async def opened(node: OpenNode, cluster: NatsCluster, name: str, which: str) -> Node:

@@ -197,9 +197,8 @@ class Connection:
     async def linked(self) -> Link:
         """The link, as soon as there is one."""
         while (link := self.link) is None:
+            self._there.clear()
             await self._there.wait()
-            if self.link is None:
-                await asyncio.sleep(0)  # it broke in this very moment; the keeper will notice
         return link
 
     # -- making links
@@ -209,7 +208,6 @@ class Connection:
         while True:
             if self._link is not None:
                 await self._link.broken()
-                self._there.clear()
                 _logger.warning("the connection to the NATS server is lost; trying to connect again")
                 self._leave(self._link)
                 self._link = None
@@ -218,7 +216,7 @@ class Connection:
                 self.reconnects += 1
                 pause = FIRST_PAUSE
                 _logger.warning("connected to a NATS server again")
-            except (nats.errors.Error, OSError, TimeoutError):
+            except Exception:  # whatever it is (half an answer, a version too old), the next server may do better
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE) if self._turn % len(self._servers) == 0 else pause
 

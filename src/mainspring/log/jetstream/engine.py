@@ -41,7 +41,7 @@ from mainspring.log.jetstream.following import Follower
 from mainspring.log.jetstream.keeping import Keeper
 from mainspring.log.jetstream.opening import open_replica, refuse_if_known
 from mainspring.log.jetstream.replica import Entry, Outcome, Replica
-from mainspring.log.jetstream.sending import Sender
+from mainspring.log.jetstream.sending import Sender, Sent
 from mainspring.log.jetstream.snapshots import USUAL, Housekeeping
 
 MOST_AT_ONCE = 256  # messages handed to the replica together
@@ -210,7 +210,7 @@ class JetStreamEngine:
         results: list[Result] = [one if isinstance(one, Refused) else LogUnavailable("not sent") for one in encoded]
         sound = [index for index, one in enumerate(encoded) if not isinstance(one, Refused)]
         bodies = [one for one in encoded if not isinstance(one, Refused)]
-        under_way: list[tuple[range, asyncio.Future[Outcome]]] = []
+        under_way: list[tuple[range, Sent]] = []
         for group in encoding.groups(bodies, sender.limit):
             try:
                 body = encoding.join_batches([bodies[index] for index in group])
@@ -221,9 +221,9 @@ class JetStreamEngine:
                 for index in sound[group.stop :]:
                     results[index] = LogUnavailable(f"not sent, after: {error.message}", remedy="try again")
                 break
-        for group, applied in under_way:
+        for group, sent in under_way:
             try:
-                outcome = await sender.outcome(applied)
+                outcome = await sender.outcome(sent)
                 for index, result in zip(group, outcome.results, strict=True):
                     results[sound[index]] = result
             except LogUnavailable as error:

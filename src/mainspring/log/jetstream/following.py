@@ -28,6 +28,7 @@ PULL_BYTES: Final = 16 << 20  # and of no more than that, so that big messages d
 MOST_WAITING: Final = 32 << 20  # bytes heard and not yet applied, beyond which no more messages are asked for
 EXPIRES_SECONDS: Final = 30.0
 HEARTBEAT_SECONDS: Final = 1.0
+ASK_SECONDS: Final = 1.5  # while there is no leader nobody answers; ask again soon, one may have been elected
 SILENT_SECONDS: Final = 3.5
 BELIEVE_SECONDS: Final = 15.0  # a new leader may for a moment not know the newest messages; after that it lost them
 INACTIVE_SECONDS: Final = 30.0
@@ -90,7 +91,7 @@ class Follower:
 
     async def _follow(self, link: Link) -> None:
         await self._check(link)
-        reply = await link.api(f"CONSUMER.CREATE.{self._address.stream}", self._consumer(), seconds=2.0)
+        reply = await link.api(f"CONSUMER.CREATE.{self._address.stream}", self._consumer(), seconds=ASK_SECONDS)
         name = reply["name"]
         self._subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._address.stream}.{name}"
         self._trouble, self._asked = None, 0
@@ -170,10 +171,10 @@ class Follower:
             self._wake.set()
 
     def _status(self, message: Msg) -> None:
-        """100 is a heartbeat, 408 (or too many bytes) the end of a request; all else the end of the consumer."""
+        """A heartbeat, the end of a request (it lapsed, or was answered in full), or the end of the consumer."""
         status = (message.headers or {}).get("Status", "")
         description = (message.headers or {}).get("Description", "")
-        if status == "100":
+        if status == "100" or description == "Batch Completed":
             return
         if status == "408" or "MaxBytes" in description:
             self._asked = 0
@@ -184,7 +185,7 @@ class Follower:
     # -- is it still the log we know?
 
     async def _check(self, link: Link) -> None:
-        found = await stream.find(link, self._address)
+        found = await stream.find(link, self._address, seconds=ASK_SECONDS)
         if found is None:
             raise LogUnavailable("the log's stream is gone from the server", remedy="restore it from a backup")
         if found.identity != self._identity:

@@ -11,7 +11,7 @@ One message is under way at a time, so that messages of one writer are stored in
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Final, NamedTuple
 
 import nats.errors
 
@@ -24,6 +24,14 @@ from mainspring.log.jetstream.replica import Outcome
 
 TRY_SECONDS: Final = 3.0  # without an answer for that long, ask again: the leader may have changed
 PAUSE_SECONDS: Final = 0.1
+APPLY_SECONDS: Final = 1.0  # what a message that was stored in the last moment is given to come back
+
+
+class Sent(NamedTuple):
+    """A message the server has. `applied` gets its outcome once it is applied here; `deadline` is the loop's time."""
+
+    applied: asyncio.Future[Outcome]
+    deadline: float
 
 
 class Sender:
@@ -46,28 +54,30 @@ class Sender:
             self._max_payload = link.client.max_payload
         return max(1, self._max_payload - encoding.ENVELOPE_BYTES)
 
-    async def send(self, kind: str, body: bytes) -> asyncio.Future[Outcome]:
-        """Returns when the server has it, with what will hold the outcome once it is applied here."""
+    async def send(self, kind: str, body: bytes) -> Sent:
+        """Returns when the server has it."""
         async with self._one_at_a_time:
             self._number += 1
             number = self._number
-            applied: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+            loop = asyncio.get_running_loop()
+            applied: asyncio.Future[Outcome] = loop.create_future()
             self._applied[number] = applied
             try:
                 parts = list(encoding.pieces(body, self.limit))
                 for part, piece in enumerate(parts):
+                    deadline = loop.time() + self._address.patience
                     envelope = Envelope(self.writer, number, kind, piece, part, len(parts))
-                    await self._store(f"{self.writer}.{number}.{part}", encoding.seal(envelope))
+                    await self._store(f"{self.writer}.{number}.{part}", encoding.seal(envelope), deadline)
             except BaseException:
                 self.forget(number)
                 raise
-            return applied
+            return Sent(applied, max(deadline, loop.time() + APPLY_SECONDS))
 
-    async def outcome(self, applied: asyncio.Future[Outcome]) -> Outcome:
+    async def outcome(self, sent: Sent) -> Outcome:
         """Wait until the message is applied here. Raises `InDoubt` when that takes too long."""
         try:
-            async with asyncio.timeout(self._address.patience):
-                outcome = await asyncio.shield(applied)
+            async with asyncio.timeout_at(sent.deadline):
+                outcome = await asyncio.shield(sent.applied)
         except TimeoutError:
             raise InDoubt(
                 "the server has stored the batch, but this node could not yet apply it",
@@ -99,9 +109,8 @@ class Sender:
                 applied.set_exception(error)
                 applied.exception()  # it may be that nobody asks any more
 
-    async def _store(self, message_id: str, payload: bytes) -> None:
+    async def _store(self, message_id: str, payload: bytes, deadline: float) -> None:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._address.patience
         headers = {"Nats-Msg-Id": message_id, "Nats-Expected-Stream": self._address.stream}
         in_doubt = False
         trouble = self._connection.trouble

@@ -13,7 +13,7 @@ import msgspec
 from mainspring.errors import SettingError
 from mainspring.log.contract import FormatError, LogUnavailable
 from mainspring.log.jetstream.address import MOST_PATIENCE, Address
-from mainspring.log.jetstream.connection import NO_RESPONDERS, NO_STREAM, ApiError, Link
+from mainspring.log.jetstream.connection import API_SECONDS, NO_RESPONDERS, NO_STREAM, ApiError, Link
 from mainspring.log.jetstream.encoding import FORMAT
 
 FORMAT_KEY: Final = "mainspring_format"
@@ -38,10 +38,10 @@ class Found(msgspec.Struct, frozen=True):
     servers: tuple[str, ...]  # names; empty outside a cluster
 
 
-async def find(link: Link, address: Address) -> Found | None:
+async def find(link: Link, address: Address, *, seconds: float = API_SECONDS) -> Found | None:
     """The log's stream; None when there is none. Raises `FormatError` when it is not ours."""
     try:
-        info = await link.api(f"STREAM.INFO.{address.stream}")
+        info = await link.api(f"STREAM.INFO.{address.stream}", seconds=seconds)
     except ApiError as error:
         if error.code == NO_STREAM:
             return None
