@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, Page, TimeoutError
+from playwright.sync_api import ConsoleMessage, Locator, Page, TimeoutError, expect
 
 from serving import Serving
 
@@ -27,6 +27,7 @@ ARGUMENTS = (
     "--no-first-run",
 )
 PATIENCE_MS = 15_000
+expect.set_options(timeout=PATIENCE_MS)
 
 
 def chromium() -> str:
@@ -41,11 +42,12 @@ def chromium() -> str:
     return "/usr/bin/chromium"
 
 
-def serving(folder: Path, **env: str) -> Serving:
+def serving(folder: Path, *arguments: str, engine: str = "memory", **env: str) -> Serving:
     """A node with the shop's program."""
+    folder.mkdir(exist_ok=True)
     path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")]))
     known = {"PYTHONPATH": path, "MAINSPRING_METRICS_INTERVAL_MS": "200", "MAINSPRING_SLOW_TURN_MS": "60"}
-    return Serving("shop:app", folder=folder, env={**known, **env})
+    return Serving("shop:app", *arguments, folder=folder, env={**known, **env}, engine=engine)
 
 
 def url_of(node: Serving) -> str:
@@ -80,9 +82,13 @@ class Dashboard:
         self.complaints: list[str] = []
         self.tolerated: tuple[str, ...] = ()
         page.set_default_timeout(PATIENCE_MS)
-        page.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
+        page.on("console", self._listen)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("dialog", lambda dialog: self.complaints.append(f"a dialog said {dialog.message}"))
+
+    def _listen(self, said: ConsoleMessage) -> None:
+        if said.type == "error":
+            self.complaints.append(f"{said.text} ({said.location.get('url', '')})")
 
     def open(self, view: str = "") -> Dashboard:
         self.page.goto(f"{self.url}/#/{view}")
@@ -109,6 +115,17 @@ class Dashboard:
 
     def toast(self, text: str) -> None:
         self.page.locator(".toast").get_by_text(text).first.wait_for()
+
+    def tips(self) -> list[str]:
+        """What the chart of the view says under the pointer, from its left to its right."""
+        canvas = self.page.locator(".chart canvas").first
+        box = canvas.bounding_box()
+        assert box is not None
+        said: list[str] = []
+        for x in range(46, int(box["width"]), 9):
+            canvas.hover(position={"x": x, "y": 40})
+            said.append(self.page.locator(".chart .tip").first.inner_text())
+        return list(dict.fromkeys(said))
 
     def until(self, condition: str, argument: Any = None) -> None:
         """Wait until a JavaScript condition holds."""

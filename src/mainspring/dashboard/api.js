@@ -2,6 +2,7 @@
 // The token lives in this tab only (sessionStorage) and travels in a header, so no other page can use it.
 
 const KEPT = "mainspring.token";
+const SILENT = { message: "The node does not answer.", remedy: "Is it running? The page goes on asking." };
 
 /** A refusal of the node: what happened, and what to do about it. */
 export class Problem extends Error {
@@ -35,6 +36,8 @@ export class Api extends EventTarget {
       body: body === undefined ? undefined : JSON.stringify(body),
       credentials: "omit",
       cache: "no-store",
+    }).catch((error) => {
+      throw error.name === "AbortError" ? error : new Problem(0, SILENT);
     });
     if (answer.ok) return answer;
     const problem = new Problem(answer.status, await answer.json().catch(() => ({})));

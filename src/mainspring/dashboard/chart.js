@@ -52,7 +52,7 @@ export class Chart {
       line.name,
       h("b", { text: newest && line.pick(newest) !== undefined ? line.format(line.pick(newest)) : "–" }),
     )));
-    const latest = this.series.map((line) => `${line.name} ${newest ? line.format(line.pick(newest) ?? 0) : "unknown"}`);
+    const latest = this.series.map((line) => `${line.name} ${newest && line.pick(newest) !== undefined ? line.format(line.pick(newest)) : "unknown"}`);
     this.canvas.setAttribute("aria-label", `${this.label}. Now: ${latest.join(", ")}.`);
     this.paint();
   }
@@ -98,21 +98,20 @@ export class Chart {
   }
 
   line(pen, line, x, y) {
-    const seen = this.points.filter((point) => line.pick(point) !== undefined);
-    if (!seen.length) return;
-    pen.strokeStyle = colour(line.token);
+    pen.strokeStyle = pen.fillStyle = colour(line.token);
     pen.lineWidth = 1.5;
     pen.lineJoin = "round";
-    pen.beginPath();
-    seen.forEach((point, at) => (at ? pen.lineTo(x(point.t), y(line.pick(point))) : pen.moveTo(x(point.t), y(line.pick(point)))));
-    pen.stroke();
-    if (line.fill === false) return;
-    pen.lineTo(x(seen.at(-1).t), y(0));
-    pen.lineTo(x(seen[0].t), y(0));
-    pen.globalAlpha = 0.07;
-    pen.fillStyle = colour(line.token);
-    pen.fill();
-    pen.globalAlpha = 1;
+    for (const seen of strokes(this.points, line.pick)) {
+      pen.beginPath();
+      seen.forEach((point, at) => (at ? pen.lineTo(x(point.t), y(line.pick(point))) : pen.moveTo(x(point.t), y(line.pick(point)))));
+      pen.stroke();
+      if (line.fill === false) continue;
+      pen.lineTo(x(seen.at(-1).t), y(0));
+      pen.lineTo(x(seen[0].t), y(0));
+      pen.globalAlpha = 0.07;
+      pen.fill();
+      pen.globalAlpha = 1;
+    }
   }
 
   cross(pen, point, x, y) {
@@ -146,6 +145,16 @@ export class Chart {
     this.tip.hidden = true;
     this.paint();
   }
+}
+
+/** Points that belong to one line: where a value is not known the pen is lifted. */
+function strokes(points, pick) {
+  const found = [[]];
+  for (const point of points) {
+    if (pick(point) !== undefined) found.at(-1).push(point);
+    else if (found.at(-1).length) found.push([]);
+  }
+  return found.filter((stroke) => stroke.length);
 }
 
 /** A few values as one small line, without a scale; for tables and figures. */

@@ -43,6 +43,34 @@ export function refill(element, ...children) {
   return element;
 }
 
+/** Show `detail` beside a list, or above it where there is no room for both; there it is brought into view. */
+export function beside(split, list, detail) {
+  leaveOnly(split, list);
+  split.append(detail);
+  split.classList.add("open");
+  if (getComputedStyle(split).gridTemplateColumns.split(" ").length === 1) detail.scrollIntoView({ block: "start" });
+}
+
+/** The list alone again. */
+export function alone(split, list) {
+  leaveOnly(split, list);
+  split.classList.remove("open");
+}
+
+/** What closes a detail, also by Escape; whoever uses it goes on in the list. */
+export function closer(list, hide) {
+  const click = () => {
+    hide();
+    list.focus({ preventScroll: true });
+  };
+  return h("button", { class: "plain", type: "button", data: { closes: "" }, text: "Close", on: { click } });
+}
+
+/** The list itself is never taken out: it would come back scrolled to its top. */
+function leaveOnly(split, list) {
+  for (const child of [...split.children]) if (child !== list) child.remove();
+}
+
 /** Set a text only when it changed: an unchanged one is not laid out again, and keeps a selection. */
 export function say(element, text) {
   const wanted = String(text);

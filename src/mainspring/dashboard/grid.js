@@ -31,7 +31,8 @@ export class Grid {
     this.header = h("div", { class: "gh", role: "row" });
     this.space = h("div", { class: "gs", role: "rowgroup" });
     this.body = h("div", { class: "gb" }, this.space);
-    this.none = h("div", { class: "empty", hidden: true }, none);
+    this.none = h("div", { class: "none" }, h("div", { class: "empty waits", text: "Loading…" }));
+    this.nothing = none ?? "";
     this.element = h(
       "div",
       { class: `grid ${onOpen ? "opens" : ""}`, role: "grid", tabindex: "0", id: this.id, aria: { label, rowcount: 0 } },
@@ -43,9 +44,9 @@ export class Grid {
     this.body.addEventListener("scroll", () => this.soon(), { passive: true });
     this.element.addEventListener("keydown", (event) => this.key(event));
     this.space.addEventListener("click", (event) => this.click(event));
+    this.space.addEventListener("mouseover", (event) => spellOut(event.target.closest("[role=gridcell]")));
     this.sizes = new ResizeObserver(() => this.measure());
     this.sizes.observe(this.element);
-    if (maxRows) this.body.classList.add("fit");
     this.themed = () => this.refresh();
     document.addEventListener("themechange", this.themed);
     this.measure();
@@ -63,11 +64,23 @@ export class Grid {
     if (this.active >= count) this.active = count - 1;
     setAria(this.element, "rowcount", count + 1);
     this.none.hidden = count > 0;
+    if (!count && this.none.firstChild !== this.nothing) fill(this.none, this.nothing);
     const total = count * this.rowHeight;
     this.scale = Math.max(1, total / TALLEST);
     this.space.style.height = `${Math.min(total, TALLEST)}px`;
-    if (this.maxRows) this.body.style.height = `${Math.max(1, Math.min(count, this.maxRows)) * this.rowHeight + 1}px`;
+    this.body.style.height = `${Math.min(total, TALLEST, (this.maxRows || Infinity) * this.rowHeight)}px`;
+    this.fit();
     this.refresh();
+  }
+
+  /** What to say while there are no rows, where the reason is not always the same. */
+  explain(nothing) {
+    this.nothing = nothing;
+  }
+
+  /** Where everything can be seen no place is kept for a scroll bar. */
+  fit() {
+    this.element.classList.toggle("fits", this.count * this.rowHeight <= this.body.clientHeight);
   }
 
   /** Fill the rows in view anew. */
@@ -95,6 +108,7 @@ export class Grid {
       this.shown.clear();
       this.spare = [];
     }
+    this.fit();
     this.render();
   }
 
@@ -158,6 +172,7 @@ export class Grid {
     element.id = `${this.id}r${index}`;
     element.setAttribute("aria-rowindex", index + 2);
     element.classList.toggle("missing", !row);
+    element.classList.toggle("last", index === this.count - 1);
     this.visible.forEach((column, at) => {
       const cell = element.children[at];
       if (column.keep && row) {
@@ -229,6 +244,13 @@ export class Grid {
   }
 }
 
+/** What does not fit into its cell can be read by staying over it. */
+function spellOut(cell) {
+  if (!cell || cell.querySelector("[title]")) return;
+  if (cell.scrollWidth > cell.clientWidth) cell.title = cell.textContent;
+  else cell.removeAttribute("title");
+}
+
 /** Rows that are fetched in pages when they come into view. `load(page, size)` gives an array; null is a gap. */
 export class Pages {
   constructor(size, load, arrived) {
@@ -255,6 +277,11 @@ export class Pages {
     }
     if (this.pages.size > 60) this.pages.delete(this.pages.keys().next().value);
     this.arrived(null);
+  }
+
+  /** Ask again at once for what could not be fetched. */
+  forgive() {
+    for (const [number, page] of this.pages) if (page === "failed") this.pages.delete(number);
   }
 
   clear() {

@@ -2,6 +2,7 @@
 // built until somebody opens it, so a payload of a megabyte costs nothing to look at.
 
 import { h, fill } from "./dom.js";
+import { plural } from "./format.js";
 
 const PORTION = 100;
 const OPEN_DEPTH = 3;
@@ -17,7 +18,7 @@ function node(value, depth) {
   const [left, right] = Array.isArray(value) ? ["[", "]"] : ["{", "}"];
   if (!entries.length) return mark(left + right);
   const list = h("ul");
-  const count = Array.isArray(value) ? `${entries.length} items` : `${entries.length} members`;
+  const count = plural(entries.length, Array.isArray(value) ? "item" : "member");
   const details = h("details", {}, h("summary", {}, mark(left), h("span", { class: "fold p", text: ` ${count} ${right}` })), list);
   const build = () => {
     if (!list.childElementCount) grow(list, entries, 0, depth, Array.isArray(value));

@@ -4,6 +4,7 @@ import { h } from "./dom.js";
 
 const SHORTCUTS = [
   ["g o", "Overview", "#/"],
+  ["g n", "Nodes", "#/nodes"],
   ["g t", "Topics", "#/topics"],
   ["g e", "Events", "#/events"],
   ["g g", "Groups", "#/groups"],

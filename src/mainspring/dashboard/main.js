@@ -2,8 +2,8 @@
 
 import { Api } from "./api.js";
 import { h, fill, say } from "./dom.js";
-import { field, question, refusal, refused, announce } from "./feedback.js";
-import { count, plural } from "./format.js";
+import { field, question, refused, announce, toast } from "./feedback.js";
+import { count, moment, plural } from "./format.js";
 import { help, listen } from "./keys.js";
 import { Live } from "./live.js";
 import { place } from "./router.js";
@@ -13,6 +13,7 @@ import * as deadletters from "./views/deadletters.js";
 import * as events from "./views/events.js";
 import * as groups from "./views/groups.js";
 import * as kernel from "./views/kernel.js";
+import * as nodes from "./views/nodes.js";
 import * as overview from "./views/overview.js";
 import * as runs from "./views/runs.js";
 import * as timers from "./views/timers.js";
@@ -20,7 +21,7 @@ import * as topics from "./views/topics.js";
 import * as trace from "./views/trace.js";
 
 const SECTIONS = [
-  ["", [["", "Overview", overview]]],
+  ["", [["", "Overview", overview], ["nodes", "Nodes", nodes]]],
   ["Bus", [["topics", "Topics", topics], ["events", "Events", events], ["groups", "Groups", groups], ["deadletters", "Dead letters", deadletters]]],
   ["Kernel", [["kernel", "Kernel", kernel], ["timers", "Timers", timers], ["trace", "Causation", trace]]],
   ["Work", [["runs", "Runs", runs], ["beats", "Beats", beats]]],
@@ -31,6 +32,7 @@ const api = new Api();
 const store = new Store(api);
 const live = new Live(api);
 const main = document.getElementById("view");
+const notice = document.getElementById("notice");
 const badges = new Map();
 let open = null;
 
@@ -73,9 +75,16 @@ function leave() {
   open = null;
 }
 
+/** While the node is silent nothing is asked but whether it is back. */
 function update() {
-  if (store.problem && !store.node) return;
-  open?.view.update?.();
+  if (!store.problem) open?.view.update?.();
+}
+
+/** The node is back. One that was started again may know other things: the view is opened anew, at the same address. */
+function again({ restarted }) {
+  toast(restarted ? "The node was started again." : "The node answers again.");
+  if (restarted) show();
+  else open?.view.again?.();
 }
 
 // -- the frame
@@ -102,20 +111,35 @@ function drawFoot() {
 }
 
 function drawState() {
-  const { node, problem, groups: known } = store;
-  const [kind, text] = problem
-    ? ["bad", problem.status === 401 ? "Needs a token" : "Not reachable"]
-    : live.state === "open" ? ["ok", node?.ready ? "Live" : "Stopping"] : ["warn", "Connecting"];
+  const { node, problem } = store;
+  const [kind, text] = stateOf(node, problem);
   connection.className = `state ${kind}`;
   say(connection, text);
+  drawNotice(node, problem);
   if (!node) return;
   const { agent, proven, admin } = node.you;
   say(who, proven ? `${agent}${admin ? "" : ", read-only"}` : `Version ${node.version}`);
+  badge("nodes", store.shared ? count(store.nodes.length) : "", false);
   badge("groups", store.lag ? `${count(store.lag)} behind` : "", false);
   badge("deadletters", store.deadLetters ? count(store.deadLetters) : "", true);
   const sick = node.kernel?.actors.filter((actor) => actor.state !== "running").length ?? 0;
   badge("kernel", sick ? plural(sick, "down", "down") : "", true);
-  badge("topics", count(new Set([...Object.keys(store.stats.byTopic), ...known.map((group) => group.topic)]).size), false);
+}
+
+function stateOf(node, problem) {
+  if (problem) return ["bad", problem.status === 401 ? "Needs a token" : problem.status ? "Trouble" : "Not reachable"];
+  if (!node?.ready) return ["warn", "Not ready"];
+  return live.state === "open" ? ["ok", "Live"] : ["warn", "Connecting"];
+}
+
+/** What a reader must know before believing what is on the page. */
+function drawNotice(node, problem) {
+  const silent = problem && problem.status !== 401;
+  const since = store.answered ? ` What you see is from ${moment(store.answered).replace(/\.\d+$/, "")}.` : "";
+  const text = silent ? `${problem.message}${since} ${problem.remedy}` : node && !problem && !node.ready ? `The node takes no requests now: ${node.reason}.` : "";
+  notice.hidden = !text;
+  notice.classList.toggle("warn", !silent);
+  say(notice, text);
 }
 
 function badge(name, text, bad) {
@@ -188,6 +212,7 @@ async function begin() {
     drawState();
     update();
   });
+  store.addEventListener("again", (event) => again(event.detail));
   live.addEventListener("state", drawState);
   await store.poll();
   if (store.problem?.status === 401) return; // the token was asked for
@@ -199,7 +224,6 @@ async function begin() {
     main.focus({ preventScroll: true });
     window.scrollTo(0, 0);
   });
-  if (store.problem) refusal(store.problem);
   show();
   await live.sweep(store.followers);
   live.watchDeadLetters(() => store.deadLettersChanged());

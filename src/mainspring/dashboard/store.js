@@ -5,6 +5,7 @@
 import { topicPath } from "./api.js";
 
 export const EVERY_MS = 2_000;
+const PATIENCE_MS = 5_000; // a node that is silent for longer is told to be silent
 export const WINDOW_MS = 15 * 60_000;
 export const OWN_GROUPS = "dashboard."; // groups of pages like this one; they are nobody's backlog
 const LEAST_MS = 500; // a rate over less says more about chance than about the node
@@ -23,6 +24,9 @@ export class Store extends EventTarget {
     this.groups = [];
     this.followers = [];
     this.deadLetters = 0; // kept now, at most; some of them may have been sent again
+    this.nodes = []; // everybody on the log
+    this.engine = null; // {name, shared, durable, statement}
+    this.answered = null; // when the node answered last, by this page's clock
     this.polls = 0;
     this.problem = null;
     this.points = []; // {t, published, delivered, acks, turns, lag, inflight, dlq}: rates per second and gauges
@@ -50,24 +54,55 @@ export class Store extends EventTarget {
   }
 
   async poll() {
+    if (this.polling) return;
+    this.polling = true;
+    const [before, failed] = [this.node, this.problem];
     try {
+      const signal = AbortSignal.timeout(PATIENCE_MS);
       const [node, stats, groups] = await Promise.all([
-        this.api.get("/node"),
-        this.api.get("/stats"),
-        this.api.get("/groups"),
+        this.api.get("/node", { signal }),
+        this.api.get("/stats", { signal }),
+        this.api.get("/groups", { signal }),
       ]);
       this.take(node, stats, groups.groups);
-      if (this.polls++ % 5 === 0) await this.countDeadLetters();
+      if (this.polls++ % 5 === 0) await Promise.all([this.countDeadLetters(signal), this.lookAround(signal)]);
       this.problem = null;
+      this.answered = Date.now();
     } catch (problem) {
       this.problem = problem;
+      if (!failed) this.lift();
     }
+    this.polling = false;
     this.dispatchEvent(new Event("change"));
+    const restarted = before !== null && before.started !== this.node.started;
+    if (before && !this.problem && (failed || restarted)) this.dispatchEvent(new CustomEvent("again", { detail: { restarted } }));
     this.plan(EVERY_MS);
   }
 
-  async countDeadLetters() {
-    const { topics } = await this.api.get("/dlq");
+  /** Who else is on the log, and what holds it. */
+  async lookAround(signal) {
+    const { nodes, engine } = await this.api.get("/nodes", { signal });
+    this.nodes = nodes;
+    this.engine = engine;
+  }
+
+  /** Whether other nodes may be on the log. */
+  get shared() {
+    return this.engine?.shared ?? false;
+  }
+
+  /** The name of the node this page talks to. */
+  get here() {
+    return this.nodes.find((node) => node.here)?.name ?? "";
+  }
+
+  /** From here on nothing is known: a chart draws no line to what comes next. */
+  lift() {
+    for (const series of [this.points, ...this.topicHistory.values()]) if (series.length) series.push({ t: series.at(-1).t + 1 });
+  }
+
+  async countDeadLetters(signal) {
+    const { topics } = await this.api.get("/dlq", { signal });
     this.deadLetters = topics.reduce((sum, topic) => sum + topic.atMost, 0);
   }
 
@@ -91,13 +126,14 @@ export class Store extends EventTarget {
     const before = this.last;
     if (before && before.started === node.started && now - before.t < LEAST_MS) return;
     this.last = seen;
-    if (!before || before.started !== node.started) return;
+    if (!before || before.started !== node.started) return this.lift();
     const seconds = (now - before.t) / 1000;
     const per = (name) => Math.max(0, stats[name] - before.stats[name]) / seconds;
+    const [counted, earlier] = [withoutSystem(stats), withoutSystem(before.stats)];
     this.points.push({
       t: now,
-      published: per("published"),
-      delivered: per("delivered"),
+      published: Math.max(0, counted.pub - earlier.pub) / seconds,
+      delivered: Math.max(0, counted.del - earlier.del) / seconds,
       acks: per("acks"),
       turns: Math.max(0, seen.turns - before.turns) / seconds,
       dlq: stats.dlq,
@@ -139,10 +175,11 @@ export class Store extends EventTarget {
     const newest = await this.api.text(`${path}/events/0/${tail}`);
     const most = Math.max(6, Math.min(100, Math.floor(HISTORY_BYTES / newest.length)));
     const { events } = await this.api.get(`${path}/events?partition=0&offset=${Math.max(1, tail - most + 1)}&limit=${most}`);
-    this.metrics = events;
+    this.metrics = events.filter(({ headers }) => !headers?.node || headers.node === this.here); // every node writes its own
     const earliest = this.points[0]?.t ?? Infinity;
-    const past = ratesOf(events, (payload) => ({ pub: payload.published, del: payload.delivered, acks: payload.acks }));
-    const points = past.map(({ t, pub, del, acks }) => ({ t, published: pub, delivered: del, acks }));
+    const past = ratesOf(this.metrics, (payload) => ({ ...withoutSystem(payload), acks: payload.acks }));
+    const gauges = new Map(this.metrics.map(({ ts, payload: { inflight, dlq } }) => [ts, { inflight, dlq }]));
+    const points = past.map(({ t, pub, del, acks }) => ({ t, published: pub, delivered: del, acks, ...gauges.get(t) }));
     this.points.unshift(...points.filter((point) => point.t < earliest));
     this.topicHistory.clear();
     this.dispatchEvent(new Event("change"));
@@ -159,6 +196,17 @@ export class Store extends EventTarget {
   }
 }
 
+/** What was published and delivered in topics of programs: the node's own events would make every quiet node look busy. */
+function withoutSystem({ published, delivered, byTopic }) {
+  const rest = { pub: published, del: delivered };
+  for (const [topic, { pub, del }] of Object.entries(byTopic)) {
+    if (!topic.startsWith("system.")) continue;
+    rest.pub -= pub;
+    rest.del -= del;
+  }
+  return rest;
+}
+
 /** Counters as rates. A counter that fell belongs to a node that started again: that step has no rate. */
 function ratesOf(events, pick) {
   const rates = [];
@@ -170,7 +218,7 @@ function ratesOf(events, pick) {
       const point = { t: ts };
       for (const name of Object.keys(counted)) point[name] = (counted[name] - (before.counted[name] ?? 0)) / seconds;
       rates.push(point);
-    }
+    } else if (rates.length) rates.push({ t: ts });
     before = { ts, counted };
   }
   return rates;

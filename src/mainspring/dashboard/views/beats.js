@@ -1,6 +1,6 @@
 // Beats: the line of digests, and of each beat what came in, what ran, what it made visible and what it asked for.
 
-import { h, empty, facts, fill, head, panel, say, table, tag } from "../dom.js";
+import { h, alone, beside, closer, empty, facts, fill, head, panel, say, table, tag } from "../dom.js";
 import { action, field, question, refused, toast, trouble } from "../feedback.js";
 import { brief, count, plural } from "../format.js";
 import { Grid, Pages } from "../grid.js";
@@ -137,16 +137,14 @@ class Beats {
   }
 
   detail(title, ...sections) {
-    const close = h("button", { class: "plain", type: "button", data: { closes: "" }, text: "Close", on: { click: () => this.hide() } });
-    fill(this.split, this.grid.element, panel(title, { note: close, class: "detail" }, sections));
-    this.split.classList.add("open");
+    const close = closer(this.grid.element, () => this.hide());
+    beside(this.split, this.grid.element, panel(title, { note: close, class: "detail" }, sections));
   }
 
   hide() {
     this.shown = null;
     note(["beats"], {});
-    fill(this.split, this.grid.element);
-    this.split.classList.remove("open");
+    alone(this.split, this.grid.element);
     this.grid.refresh();
   }
 

@@ -1,7 +1,7 @@
 // Dead letters: which events a group gave up on, why, and sending them again.
 
 import { topicPath, withQuery } from "../api.js";
-import { h, empty, facts, fill, head, panel, say } from "../dom.js";
+import { h, alone, beside, closer, empty, facts, fill, head, panel, say } from "../dom.js";
 import { action, field, question, toast, trouble } from "../feedback.js";
 import { ago, brief, count, exact, plural } from "../format.js";
 import { Grid } from "../grid.js";
@@ -158,7 +158,7 @@ class Letters {
 
   show(row) {
     this.shown = row;
-    const close = h("button", { class: "plain", type: "button", data: { closes: "" }, text: "Close", on: { click: () => this.hide() } });
+    const close = closer(this.grid.element, () => this.hide());
     const payload = h("div", { text: "Loading…" });
     const place = { topic: row.originalTopic, partition: row.originalPartition || "", offset: row.originalOffset };
     const detail = panel(`Dead letter ${count(row.offset)}`, { note: close, class: "detail" },
@@ -173,8 +173,7 @@ class Letters {
       h("section", {}, h("h3", { text: "Headers" }), facts(Object.entries(row.headers))),
       h("section", {}, h("h3", { text: "Payload" }), payload));
     this.loadPayload(row, payload);
-    fill(this.split, this.grid.element, detail);
-    this.split.classList.add("open");
+    beside(this.split, this.grid.element, detail);
     this.grid.refresh();
   }
 
@@ -187,8 +186,7 @@ class Letters {
 
   hide() {
     this.shown = null;
-    fill(this.split, this.grid.element);
-    this.split.classList.remove("open");
+    alone(this.split, this.grid.element);
     this.grid.refresh();
   }
 

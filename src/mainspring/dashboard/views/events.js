@@ -2,7 +2,7 @@
 // reads the log from the newest page back; following adds what is published while one watches.
 
 import { topicPath, withQuery } from "../api.js";
-import { h, empty, facts, fill, head, panel, say } from "../dom.js";
+import { h, alone, beside, closer, empty, facts, fill, head, panel, say } from "../dom.js";
 import { announce, field, refusal, refused, trouble } from "../feedback.js";
 import { brief, count, exact, moment, plural } from "../format.js";
 import { Grid, Pages } from "../grid.js";
@@ -12,6 +12,7 @@ import { note, to } from "../router.js";
 const PAGE = 200;
 const SEARCH_PAGE = 1_000;
 const MOST_FOUND = 500;
+const NO_TOPIC = () => empty("No topic chosen", "Write the name of one above, or choose it in Topics.");
 
 export function open(ctx) {
   return new Browser(ctx);
@@ -28,7 +29,7 @@ class Browser {
     this.stopFollowing = null;
     this.pages = new Pages(PAGE, (page) => this.fetchPage(page), (problem) => (problem ? this.trouble.tell(problem) : this.grid.refresh()));
     this.build();
-    this.choose(Number(ctx.query.get("offset") ?? 0));
+    this.choose(Number(ctx.query.get("offset") ?? 0)).then(() => ctx.query.get("follow") && !ctx.signal.aborted && this.follow());
   }
 
   build() {
@@ -45,7 +46,7 @@ class Browser {
     this.grid = new Grid({
       label: "Events",
       onOpen: (event) => this.show(event),
-      none: empty("No events", "Nothing is stored here."),
+      none: NO_TOPIC(),
       columns: [
         { label: "Offset", width: "92px", kind: "r", always: true, cell: (event, index) => count(event?.offset ?? this.offsetAt(index)) },
         { label: "Time", width: "118px", kind: "m", least: 420, cell: (event) => moment(event.ts) },
@@ -80,7 +81,10 @@ class Browser {
 
   async choose(offset = 0) {
     this.stop();
-    if (!this.topic) return;
+    if (!this.topic) {
+      this.grid.setRows(0, () => undefined);
+      return;
+    }
     try {
       const { partitions } = await this.ctx.api.get(topicPath(this.topic, "/offsets"), { signal: this.ctx.signal });
       this.partition = Math.min(this.partition, partitions.length - 1);
@@ -90,9 +94,18 @@ class Browser {
       if (offset) this.goTo(offset);
       if (this.searchField.value.trim()) await this.search();
     } catch (problem) {
+      if (problem.name === "AbortError") return;
+      this.grid.explain(empty("Nothing to show"));
       this.grid.setRows(0, () => undefined);
       this.trouble.tell(problem);
     }
+  }
+
+  /** The node was away for a while: what could not be read then is read now. */
+  again() {
+    this.trouble.over();
+    this.pages.forgive();
+    this.grid.refresh();
   }
 
   take({ head: first, tail }) {
@@ -107,6 +120,7 @@ class Browser {
   list() {
     const { head: first, tail } = this.bounds;
     const length = Math.max(0, tail - first + 1);
+    this.grid.explain(empty("No events", "Nothing is stored in this partition."));
     say(this.sentence, `${plural(length, "event")} of ${this.topic} in partition ${this.partition}, newest first.`);
     this.grid.setRows(length, (index) => this.pages.get(index));
   }
@@ -142,7 +156,7 @@ class Browser {
     const other = topic !== this.topic || partition !== this.partition;
     this.partition = topic === this.topic ? partition : 0;
     this.topic = topic;
-    note(["events"], { topic, partition: this.partition || "", q: this.searchField.value });
+    this.remember();
     if (other) {
       this.hide();
       await this.choose();
@@ -185,6 +199,7 @@ class Browser {
     const aborter = (this.searching = new AbortController());
     this.ctx.signal.addEventListener("abort", () => aborter.abort());
     this.found = [];
+    this.grid.explain(empty("Searching…"));
     this.stopButton.hidden = false;
     try {
       await this.scan(plain(text), aborter.signal);
@@ -193,6 +208,8 @@ class Browser {
     }
     if (this.searching !== aborter) return;
     this.stopButton.hidden = true;
+    this.grid.explain(empty("Nothing found", "No event that was read holds this text."));
+    this.grid.setRows(this.found.length, (index) => this.found[index]);
     announce(`${plural(this.found.length, "event")} found.`);
   }
 
@@ -223,6 +240,7 @@ class Browser {
   follow() {
     if (this.stopFollowing) {
       this.stop();
+      this.remember();
       return;
     }
     if (!this.topic) return;
@@ -232,12 +250,24 @@ class Browser {
       this.stop();
     };
     this.stopFollowing = this.ctx.live.follow(this.topic, (event) => this.arrive(event), failed);
+    this.remember();
   }
 
   stop() {
     this.stopFollowing?.();
     this.stopFollowing = null;
     this.followButton.setAttribute("aria-pressed", "false");
+  }
+
+  /** What is shown, as an address: for sharing, for the way back, and for going on when the node was started again. */
+  remember() {
+    note(["events"], {
+      topic: this.topic,
+      partition: this.partition || "",
+      offset: this.shown?.offset,
+      q: this.searchField.value,
+      follow: this.stopFollowing ? "1" : "",
+    });
   }
 
   arrive(event) {
@@ -264,9 +294,9 @@ class Browser {
 
   async show(event) {
     this.shown = event;
-    note(["events"], { topic: this.topic, partition: this.partition || "", offset: event.offset, q: this.searchField.value });
+    this.remember();
     const payload = h("div", { text: "Loading…" });
-    const close = h("button", { class: "plain", type: "button", data: { closes: "" }, text: "Close", on: { click: () => this.hide() } });
+    const close = closer(this.grid.element, () => this.hide());
     const detail = panel(`Event ${count(event.offset)}`, { note: close, class: "detail" },
       h("section", {}, facts([
         ["Id", h("code", { text: event.id })],
@@ -276,8 +306,7 @@ class Browser {
       ]), h("div", { class: "acts" }, h("a", { class: "button", href: to(["trace", event.id]), text: "What caused it" }))),
       event.headers && h("section", {}, h("h3", { text: "Headers" }), facts(Object.entries(event.headers))),
       h("section", {}, h("h3", { text: "Payload" }), payload));
-    fill(this.split, this.grid.element, detail);
-    this.split.classList.add("open");
+    beside(this.split, this.grid.element, detail);
     this.grid.refresh();
     try {
       const text = await this.ctx.api.text(topicPath(event.topic, `/events/${event.partition}/${event.offset}`), { signal: this.ctx.signal });
@@ -289,10 +318,9 @@ class Browser {
 
   hide() {
     this.shown = null;
-    fill(this.split, this.grid.element);
-    this.split.classList.remove("open");
+    this.remember();
+    alone(this.split, this.grid.element);
     this.grid.refresh();
-    this.grid.element.focus({ preventScroll: true });
   }
 
   close() {

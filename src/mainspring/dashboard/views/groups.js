@@ -2,7 +2,7 @@
 
 import { groupPath, topicPath } from "../api.js";
 import { spark } from "../chart.js";
-import { h, empty, facts, fill, refill, head, panel, say, table, tag } from "../dom.js";
+import { h, alone, beside, closer, empty, facts, fill, refill, head, panel, say, table, tag } from "../dom.js";
 import { action, field, question, refused, toast } from "../feedback.js";
 import { count, plural, span } from "../format.js";
 import { Grid } from "../grid.js";
@@ -87,13 +87,12 @@ class Groups {
     this.positions = h("div");
     this.leases = h("div");
     this.acts = h("div", { class: "acts" });
-    const close = h("button", { class: "plain", type: "button", data: { closes: "" }, text: "Close", on: { click: () => this.hide() } });
+    const close = closer(this.grid.element, () => this.hide());
     const detail = panel(group, { note: close, class: "detail" },
       h("section", {}, facts([["Topic", h("a", { href: to(["topics", topic]), text: topic })]]), this.acts),
       h("section", {}, h("h3", { text: "Where it stands" }), this.positions),
-      h("section", {}, h("h3", { text: "Leases and what waits" }), this.leases));
-    fill(this.split, this.grid.element, detail);
-    this.split.classList.add("open");
+      h("section", {}, h("h3", { text: this.ctx.store.shared ? `Leases and what waits, at ${this.ctx.store.here}` : "Leases and what waits" }), this.leases));
+    beside(this.split, this.grid.element, detail);
     this.grid.refresh();
     this.rights();
     this.load();
@@ -102,9 +101,8 @@ class Groups {
   hide() {
     this.chosen = null;
     note(["groups"], {});
-    fill(this.split, this.grid.element);
-    this.split.classList.remove("open");
-    this.grid.element.focus({ preventScroll: true });
+    alone(this.split, this.grid.element);
+    this.grid.refresh();
   }
 
   async rights() {

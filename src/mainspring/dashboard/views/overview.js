@@ -59,7 +59,8 @@ export function open(ctx) {
   function update() {
     const { node, points } = store;
     if (!node) return;
-    say(sentence, `Mainspring ${node.version}, up ${span(node.now - node.started)}, ${plural(store.stats.connections, "connection")}.`);
+    const place = store.shared ? `${store.here}, one of ${plural(store.nodes.length, "node")} on the log. ` : "";
+    say(sentence, `${place}Mainspring ${node.version}, up ${span(node.now - node.started)}, ${plural(store.stats.connections, "connection")}.`);
     for (const figure of figures) figure.update(points);
     chart.draw(points, node.now);
     drawLoop(loop, slow, node);

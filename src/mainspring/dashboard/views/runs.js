@@ -1,14 +1,15 @@
 // Durable runs: all of them, and one as a timeline of its effects, from which it can be forked, cancelled or retried.
 
-import { h, empty, facts, fill, head, panel, say, tag } from "../dom.js";
+import { h, alone, beside, closer, empty, facts, fill, head, panel, refill, say, tag } from "../dom.js";
 import { action, field, question, refused, toast, trouble } from "../feedback.js";
 import { ago, brief, count, exact, plural, span } from "../format.js";
 import { Grid } from "../grid.js";
 import { tree } from "../json.js";
 import { note, to } from "../router.js";
 
-const STATES = { running: "info", value: "good", failed: "bad", cancelled: "warn" };
+const STATES = { running: "info", waiting: "warn", value: "good", failed: "bad", cancelled: "warn" };
 const WORDS = { value: "done" };
+const LONG = 500; // effects; a longer run is read anew less often while somebody looks at it
 
 export function open(ctx) {
   return new Runs(ctx);
@@ -19,6 +20,7 @@ class Runs {
     this.ctx = ctx;
     this.rows = [];
     this.end = false;
+    this.openStep = -1;
     this.sentence = h("span", { text: "Loading…" });
     this.prefix = h("input", { type: "search", placeholder: "Id begins with", value: ctx.query.get("prefix") ?? "" });
     this.state = h("select", {}, ["", "running", "value", "failed", "cancelled"].map((name) => h("option", { value: name, text: WORDS[name] ?? (name || "any") })));
@@ -32,7 +34,8 @@ class Runs {
       columns: [
         { label: "Run", width: "minmax(120px, 2fr)", cell: (row) => row.id },
         { label: "Program", width: "minmax(90px, 1.2fr)", least: 440, cell: (row) => row.program },
-        { label: "State", width: "104px", cell: (row) => stateTag(row.state) },
+        { label: "State", width: "104px", cell: (row) => stateTag(row.waitsFor ? "waiting" : row.state) },
+        ...(ctx.store.shared ? [{ label: "Node", width: "minmax(80px, 1fr)", least: 500, cell: (row) => row.owner ?? "" }] : []),
         { label: "Began", width: "minmax(96px, 1fr)", kind: "r", least: 560, cell: (row) => ago(row.created, this.now) },
         { label: "Lasted", width: "minmax(84px, 0.8fr)", kind: "r", least: 680, cell: (row) => span((row.state === "running" ? this.now : row.updated) - row.created) },
       ],
@@ -82,21 +85,35 @@ class Runs {
 
   async show(id) {
     this.shown = id;
+    this.seen = "";
+    this.pace = 0;
+    this.drawn = null;
+    this.openStep = -1;
     note(["runs", id], {});
     try {
-      const { run, journal } = await this.ctx.api.ask("Run.History", { id }, { signal: this.ctx.signal });
-      this.drawRun({ state: "running", ...run }, journal); // a record leaves out what is the default
+      await this.fetchRun(id);
     } catch (problem) {
       if (problem.name === "AbortError") return;
-      fill(this.split, this.grid.element, panel(id, { class: "detail" }, h("section", {}, refused(problem))));
-      this.split.classList.add("open");
+      const close = closer(this.grid.element, () => this.hide());
+      beside(this.split, this.grid.element, panel(id, { note: close, class: "detail" }, h("section", {}, refused(problem))));
     }
     this.grid.refresh();
   }
 
+  /** The run as it is now; drawn only when something in it has changed, so that nothing moves under a reader. */
+  async fetchRun(id) {
+    const options = { signal: this.ctx.signal };
+    const [{ run, journal }, now] = await Promise.all([this.ctx.api.ask("Run.History", { id }, options), this.ctx.api.ask("Run.Outcome", { id }, options)]);
+    const seen = JSON.stringify([run.updated, now.state, now.owner, now.waitsFor, journal.map((step) => step.answered)]);
+    if (this.shown !== id || this.seen === seen) return;
+    this.seen = seen;
+    this.pace = now.state === "running" ? 1 + Math.floor(journal.length / LONG) : 0;
+    this.drawRun({ ...run, state: now.state, owner: now.owner, waitsFor: now.waitsFor }, journal);
+  }
+
   drawRun(run, journal) {
     this.steps?.close();
-    const close = h("button", { class: "plain", type: "button", data: { closes: "" }, text: "Close", on: { click: () => this.hide() } });
+    const close = closer(this.grid.element, () => this.hide());
     const over = run.state !== "running";
     const acts = [
       over ? null : action(this.ctx, "Cancel…", () => this.cancel(run), { kind: "danger" }),
@@ -109,6 +126,8 @@ class Runs {
       h("section", {}, facts([
         ["Program", run.program],
         ["State", stateTag(run.state)],
+        run.owner && ["Executed by", h("a", { href: to(["nodes", run.owner]), text: run.owner })],
+        run.waitsFor && ["Waits for", run.waitsFor],
         ["Began", exact(run.created)],
         [over ? "Ended" : "Last written", exact(run.updated)],
         ["Lasted", span((over ? run.updated : this.now) - run.created)],
@@ -119,8 +138,11 @@ class Runs {
       h("section", { class: "bare" }, h("h3", { text: `Timeline, ${plural(journal.length, "effect")}` }), this.timeline(run, journal, stepDetail), stepDetail),
       h("section", {}, h("h3", { text: "Arguments" }), tree(run.args ?? null)),
       outcome(run));
-    fill(this.split, this.grid.element, detail);
-    this.split.classList.add("open");
+    if (this.drawn?.id === run.id && this.drawn.detail.isConnected) refill(this.drawn.detail, ...detail.childNodes);
+    else {
+      beside(this.split, this.grid.element, detail);
+      this.drawn = { id: run.id, detail };
+    }
   }
 
   timeline(run, journal, place) {
@@ -132,15 +154,19 @@ class Runs {
       maxRows: 12,
       rowHeight: 30,
       none: empty("No effects yet"),
-      onOpen: (step) => fill(place, this.step(run, step)),
+      onOpen: (step) => {
+        this.openStep = step.index;
+        fill(place, this.step(run, step));
+      },
       columns: [
         { label: "#", width: "44px", kind: "r", cell: (step) => String(step.index + 1) },
         { label: "Effect", width: "minmax(80px, 1fr)", cell: (step) => step.effect },
         { label: `0 to ${span(last - first)}`, width: "minmax(110px, 2.2fr)", kind: "full", cell: (step) => bar(step, first, last) },
-        { label: "Took", width: "84px", kind: "r", cell: (step) => (step.answered ? span(step.ms ?? 0) : "open") },
+        { label: "Took", width: "84px", kind: "r", cell: (step) => (step.answered ? took(step.ms ?? 0) : "open") },
       ],
     });
     this.steps.setRows(rows.length, (index) => rows[index]);
+    if (rows[this.openStep]) this.steps.onOpen(rows[this.openStep]);
     return this.steps.element;
   }
 
@@ -184,13 +210,13 @@ class Runs {
   hide() {
     this.shown = null;
     note(["runs"], { prefix: this.prefix.value.trim(), state: this.state.value });
-    fill(this.split, this.grid.element);
-    this.split.classList.remove("open");
+    alone(this.split, this.grid.element);
     this.grid.refresh();
   }
 
   update() {
     this.polls = (this.polls ?? 0) + 1;
+    if (this.shown && this.pace && this.polls % this.pace === 0) this.fetchRun(this.shown).catch(() => {}); // the list tells
     if (this.polls % 3 === 0) this.load(); // asking is itself a message; seldom is enough
     else this.grid.refresh();
   }
@@ -199,6 +225,11 @@ class Runs {
     this.steps?.close();
     this.grid.close();
   }
+}
+
+/** The journal counts whole milliseconds. */
+function took(ms) {
+  return ms < 1 ? "< 1 ms" : span(ms);
 }
 
 function stateTag(state) {

@@ -24,12 +24,12 @@ export function open(ctx) {
     maxRows: 10,
     none: empty("No timers", "No message waits to be sent."),
     columns: [
-      { label: "Due", width: "minmax(110px, 1fr)", cell: (row) => due(row.deadline) },
+      { label: "Due", width: "minmax(124px, 1fr)", cell: (row) => due(row.deadline) },
       { label: "At", width: "minmax(168px, 1fr)", kind: "m", least: 640, cell: (row) => moment(row.deadline) },
       { label: "Kind", width: "104px", least: 520, cell: (row) => kindTag(row.kind) },
       { label: "Type", width: "minmax(110px, 2fr)", cell: (row) => row.type },
       { label: "Timer", width: "minmax(110px, 1.6fr)", kind: "m", least: 860, cell: (row) => row.timerId },
-      { label: "", width: "112px", kind: "r", keep: (row) => row.timerId, cell: (row) => action(ctx, "Cancel", () => cancel(row), { kind: "plain" }) },
+      { label: "", width: "96px", kind: "r", keep: (row) => row.timerId, cell: (row) => action(ctx, "Cancel", () => cancel(row), { kind: "plain" }) },
     ],
   });
   const pages = new Pages(PAGE, async (page) => (await ctx.api.ask("Timer.List", { offset: page * PAGE }, { signal: ctx.signal })).timers, () => timers.refresh());
@@ -39,12 +39,12 @@ export function open(ctx) {
     maxRows: 12,
     none: empty("No schedules", "POST /schedules makes one."),
     columns: [
-      { label: "Schedule", width: "minmax(110px, 1.4fr)", cell: (row) => row.name },
-      { label: "When", width: "minmax(100px, 1fr)", kind: "m", cell: (row) => row.cron ?? `every ${span(row.every)}` },
+      { label: "Schedule", width: "minmax(96px, 1.4fr)", cell: (row) => row.name },
+      { label: "When", width: "minmax(128px, 1fr)", kind: "m", cell: (row) => row.cron ?? `every ${span(row.every)}` },
       { label: "Next", width: "minmax(110px, 1fr)", least: 520, cell: (row) => due(row.nextMs) },
       { label: "Topic", width: "minmax(90px, 1fr)", least: 620, cell: (row) => h("a", { href: to(["topics", row.topic]), tabindex: "-1", text: row.topic }) },
       { label: "Payload", width: "minmax(90px, 1.6fr)", kind: "m", least: 820, cell: (row) => brief(row.payload, 100) },
-      { label: "", width: "112px", kind: "r", keep: (row) => row.name, cell: (row) => action(ctx, "Forget", () => forget(row), { kind: "plain", why: refusals.get(row.topic) ?? "" }) },
+      { label: "", width: "96px", kind: "r", keep: (row) => row.name, cell: (row) => action(ctx, "Forget", () => forget(row), { kind: "plain", why: refusals.get(row.topic) ?? "" }) },
     ],
   });
   const place = trouble();

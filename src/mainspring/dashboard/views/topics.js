@@ -164,7 +164,7 @@ function one(ctx, topic) {
     const now = store.node?.now ?? Date.now();
     const held = places.reduce((sum, { head: first, tail }) => sum + Math.max(0, tail - first + 1), 0);
     say(stored, `${plural(held, "event")} stored in ${plural(places.length, "partition")}.`);
-    refill(partitions, table("Partitions", [["Partition"], ["First", true], ["Last", true], ["Events", true], ["Per second", true], ["Rate"], [""]], places.map((place) => {
+    refill(partitions, table("Partitions", [["Partition"], ["First", true], ["Last", true], ["Events", true], ["Per second", true], ["Rate"], ["", false, true]], places.map((place) => {
       const seen = noteTail(tails, place, now);
       const canvas = h("canvas", { aria: { hidden: "true" }, css: { width: "140px", height: "20px", display: "block" } });
       spark(canvas, seen.length > 1 ? seen : [], "blue", 140, 20);

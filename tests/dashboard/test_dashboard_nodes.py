@@ -1,0 +1,112 @@
+"""Several nodes on one log: who they are, who executes a run, and what happens on the page when one of them dies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from dashboard_site import Opener, call, serving, url_of
+from playwright.sync_api import expect
+from shop_day import Shop, aside
+
+from servers.nats_server import NatsServer
+from serving import Serving
+
+CHECKOUT = {"id": "o-1", "card": "valid", "total": 5, "wait_ms": 3_600_000}
+
+
+class Cluster:
+    """A NATS server and two nodes on it, called left and right."""
+
+    def __init__(self, server: NatsServer, left: Serving, right: Serving) -> None:
+        self.server, self.left, self.right = server, left, right
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Cluster]:
+    server = NatsServer(tmp_path / "nats").start()
+    with ExitStack() as ends:
+        ends.callback(server.kill)
+        engine = server.url("shop", patience=2, monitor=server.monitor)
+        left, right = (
+            ends.enter_context(serving(tmp_path / name, "--node", name, engine=engine, MAINSPRING_NODE_LEASE_MS="2000"))
+            for name in ("left", "right")
+        )
+        yield Cluster(server, left, right)
+
+
+def test_a_node_on_its_own_log_says_so_in_one_line(shop: str, dashboard: Opener) -> None:
+    page = dashboard(shop, "nodes")
+    page.see("is alone: its log is in memory, which no other node can share.")
+    page.see("nothing survives the process")
+    page.rows("Nodes").first.click()
+    detail = page.page.locator(".detail")
+    expect(detail).to_contain_text(shop)
+    expect(detail).to_contain_text("command Order.Place")
+    expect(detail).not_to_contain_text("Epoch")
+
+
+def test_two_nodes_their_engine_and_the_run_that_outlives_one_of_them(pair: Cluster, dashboard: Opener) -> None:
+    left, right = url_of(pair.left), url_of(pair.right)
+    page = dashboard(left, "nodes")
+    page.see("2 nodes share the log in NATS JetStream. This page talks to left.")
+    page.see("could be lost")
+    page.see("one replica")
+    expect(page.row("Nodes", "left")).to_contain_text("this page")
+    roles = page.rows("Nodes").filter(has_text="housekeeping")
+    expect(roles).to_have_count(1)
+    page.row("Nodes", "right").click()
+    detail = page.page.locator(".detail")
+    expect(detail).to_contain_text("query Stock.Count")
+    expect(detail).to_contain_text("just now")
+    expect(detail.get_by_role("link")).to_have_attribute("href", right)
+
+    started = call(right, "/messages", {"kind": "command", "type": "Run.Start", "data": _run("long")})
+    assert started[0] == 200, started
+    page.open("runs/long")
+    expect(page.row("Runs", "long")).to_contain_text("right")
+    expect(detail).to_contain_text("Executed byright")
+    pair.right.kill()
+    expect(detail).to_contain_text("Executed byleft", timeout=30_000)
+    detail.get_by_role("link", name="left").click()
+    page.see("1 node shares the log")
+    expect(page.rows("Nodes")).to_have_count(1)
+    page.open("nodes/right")
+    page.see("It is not on the log now")
+
+
+def test_each_page_shows_the_numbers_of_its_own_node(pair: Cluster, dashboard: Opener) -> None:
+    async def publish() -> None:
+        shop = await Shop(url_of(pair.right)).open()
+        for _ in range(3):
+            await shop.publish("orders", [{"payload": n} for n in range(200)])
+        await shop.session.close()
+
+    aside(publish())
+    page = dashboard(url_of(pair.left))
+    page.see("left, one of 2 nodes on the log.")
+    page.until("() => /per second 0/.test(document.querySelector('.chart canvas').getAttribute('aria-label'))")
+    assert all("published per second 0\n" in f"{tip}\n" for tip in page.tips())
+    page.open("topics/orders")
+    page.see("600 events stored")
+
+
+def test_a_node_without_its_server_says_so_and_recovers(pair: Cluster, dashboard: Opener) -> None:
+    page = dashboard(url_of(pair.left), "nodes")
+    page.see("2 nodes share the log")
+    page.tolerated = ("503",)
+    notice = page.page.locator("#notice")
+    expect(notice).to_be_hidden()
+    pair.server.kill()
+    expect(notice).to_contain_text("The node takes no requests now:", timeout=30_000)
+    expect(page.page.locator(".state")).to_have_text("Not ready")
+    page.see("2 nodes share the log")
+    pair.server.start()
+    expect(notice).to_be_hidden(timeout=30_000)
+    expect(page.page.locator(".state")).to_have_text("Live")
+
+
+def _run(id: str) -> dict[str, object]:
+    return {"program": "checkout", "args": [CHECKOUT], "id": id}
