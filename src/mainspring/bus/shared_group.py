@@ -139,7 +139,7 @@ class SharedGroup(Group):
             if owners.active and taking.ready.key is not None:
                 event.key = taking.ready.key
                 owners.opened(event.key)
-                if event.deliveries:
+                if taking.given_back:  # what is new of its key waits for it
                     owners.held_back(event)
         due = known.due - self._claiming.to_wall() if known.due else 0
         if self.max_attempts and event.deliveries >= self.max_attempts:
@@ -287,7 +287,7 @@ class SharedGroup(Group):
             if ready is None:
                 missing = offset if missing is None else missing
             else:
-                wanted.taken[offset] = Taking(known, ready)
+                wanted.taken[offset] = Taking(known, ready, at_once=False, given_back=True)
         if missing is not None:
             wanted.taken.clear()
             self._fetch(position, missing)
@@ -297,7 +297,7 @@ class SharedGroup(Group):
             return
         for ready in self._upcoming(position, room):
             if not self._is_skipped(ready, wanted):
-                wanted.taken[ready.offset] = Taking(_NEW, ready)
+                wanted.taken[ready.offset] = Taking(_NEW, ready, at_once=False)
             wanted.cursor = ready.offset + 1
 
     def _upcoming(self, position: SharedPosition, most: int) -> list[ReadyEvent]:

@@ -28,10 +28,15 @@ from mainspring.log import ABSENT
 
 
 class Taking(msgspec.Struct, frozen=True, gc=False):
-    """An event that is being taken: what is known of it, and its body where that was read."""
+    """An event that is being taken: what is known of it, and its body where that was read.
+
+    `at_once`: a member has room for it, so it counts as delivered with the write that takes it.
+    """
 
     known: Unsettled
     ready: ReadyEvent | None
+    at_once: bool = True
+    given_back: bool = False  # somebody had it before
 
 
 class Intent(msgspec.Struct, frozen=True):
@@ -155,19 +160,17 @@ class SharedPosition(Position):
         taken: Mapping[int, Taking] = {},
         leaving: Mapping[int, OpenEvent] = {},
     ) -> Packed:
-        """The content of this node's claim, `leaving` where the write does not give it back yet.
-
-        What is being taken counts as delivered: it is, as soon as the claim is stored.
-        """
+        """The content of this node's claim, `leaving` where the write does not give it back yet."""
         events = {
             offset: as_unsettled(event, to_wall)
             for offset, event in (*self.open.items(), *leaving.items())
             if offset not in without
         }
         for offset, taking in taken.items():
-            events[offset] = (
-                taking.known if taking.known.deliveries else msgspec.structs.replace(taking.known, deliveries=1)
-            )
+            known = taking.known
+            if taking.at_once and not known.deliveries:
+                known = msgspec.structs.replace(known, deliveries=1)
+            events[offset] = known
         return pack(events)
 
     def free_after(
