@@ -18,7 +18,7 @@ from mainspring.cluster.records import EVERYTHING, LEASES, NODES, Lease, decode_
 from mainspring.log import ABSENT, Batch, FormatError, InDoubt, Log, Refused
 from mainspring.loop import Loop
 
-logger = logging.getLogger("mainspring.cluster")
+logger: logging.Logger = logging.getLogger("mainspring.cluster")
 
 _LOOKS: Final = 10  # per lease
 
