@@ -86,6 +86,7 @@ class DurableState:
         "children",
         "entries",
         "note",
+        "noted",
         "opened",
         "position",
         "record",
@@ -103,6 +104,7 @@ class DurableState:
         """`refusals` is given where several nodes share the log."""
         self.record: RunRecord = record
         self.version: int = ANY_VERSION  # of its record, where others could change it
+        self.noted: int = ABSENT  # version of a note in the place of the next answer
         self.entries = entries or None  # what is left to replay
         self.opened: bool = False  # its record is in the log
         self.position: int = 0  # the index of the next effect
@@ -258,7 +260,8 @@ class DurableState:
             ms=max(0, self._scheduler.clock.wall_ms() - self._at),
         )
         alone = self._batch is not None or bool(self._consumed)
-        expected = ABSENT if alone and self._refusals is not None else ANY_VERSION
+        expected = self.noted if alone and self._refusals is not None else ANY_VERSION
+        self.noted = ABSENT
         put = Put(JOURNAL, entry_key(run.id, self.position), encode_record(entry), expected)
         if not alone:
             self._writer.answer(put, run, value)

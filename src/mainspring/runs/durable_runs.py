@@ -256,7 +256,7 @@ class DurableRuns:
         state.record = loaded.record
         state.entries = loaded.entries or None
         state.children = loaded.children
-        state.version = loaded.version
+        state.version, state.noted = loaded.version, loaded.noted
         self.elsewhere.begin(run)
         for key, name, value in loaded.signals:
             self.elsewhere.deliver(run, key, name, value)

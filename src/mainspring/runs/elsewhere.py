@@ -210,7 +210,8 @@ class Elsewhere:
             run_id, name, _ = record.key.split("#", 2)
             waiting.setdefault(run_id, set()).add(record.key)
             run = self._runs.get(run_id)
-            if run is not None and run._durable is not None and run._durable.opened:
+            is_here = run is not None and run._durable is not None and run._durable.opened
+            if run is not None and is_here and record.value != RECEIVED:  # left by nodes that shared the log
                 self.deliver(run, record.key, name, decode(record.value))
         for run_id, keys in tuple(self._delivered.items()):
             keys &= waiting.get(run_id, set())

@@ -49,6 +49,7 @@ class Loaded(msgspec.Struct):
     signals: list[tuple[str, str, Any]]  # key of the record, name, value
     children: dict[str, Loaded]
     version: int = ANY_VERSION  # of its record, where others could change it
+    noted: int = ABSENT  # of a note that stands where the answer comes: from a log that was not shared
 
 
 class History(msgspec.Struct):
@@ -146,6 +147,8 @@ class Store:
         before = ""
         async for run_id, stored in self._of_runs(JOURNAL, unfinished):
             before = _add(loaded[run_id].entries, stored, before)
+            if not (stored.key.endswith(NOTE) or loaded[run_id].entries[-1].answered):
+                loaded[run_id].noted = stored.version
         signals: list[tuple[int, str, Record]] = []
         async for run_id, stored in self._of_runs(SIGNALS, unfinished):
             if stored.value != RECEIVED:
