@@ -290,3 +290,21 @@ async def test_any_node_tells_who_is_there(world: World) -> None:
         ("a", True, []),
         ("b", False, ["query:Stock.Count"]),
     ]
+
+
+@in_virtual_time
+async def test_a_node_that_is_stopping_still_asks_others_for_its_own_handlers(
+    world: World,
+) -> None:
+    async def order(data: int, ctx: Context) -> str:
+        await ctx.sleep(1)
+        found = await ctx.send("query", "Stock.Count", data)
+        return f"ordered from {found['by']}"
+
+    a = await kernel_node(world, "a", handler_from("command", "Shop.Order", order))
+    await kernel_node(world, "b", named("query", "Stock.Count", "b"))
+    await wait(1)
+    begun = a.ask("command", "Shop.Order", 7)
+    await wait(1)
+    a.kernel.exchange.closing = True
+    assert await begun == "ordered from b"

@@ -380,3 +380,18 @@ async def test_a_log_that_can_be_followed_no_further_ends_the_node(world: World)
     assert [error.code for error in ended] == ["missed_too_much"]
     assert b.cluster.trouble == "the journal is gone"
     assert a.deaths == [b.cluster.epoch]
+
+
+@pytest.mark.parametrize("away", [0.3, 0.5, 0.6, 0.8, 0.95, 1.1, 2.0])
+@in_virtual_time
+async def test_after_an_outage_of_any_length_who_is_back_first_waits_for_the_others(world: World, away: float) -> None:
+    a, b = await world.nodes("a", "b")
+    for phase in range(0, 3_000, 700):
+        await wait(2 * LEASE_MS + phase)
+        a.engine.cut_off = b.engine.cut_off = True
+        await wait(away * LEASE_MS)
+        a.engine.join_again()
+        await wait(0.2 * LEASE_MS)
+        b.engine.join_again()
+    await wait(2 * LEASE_MS)
+    assert a.deaths == b.deaths == a.fenced == b.fenced == []

@@ -97,6 +97,7 @@ class Membership:
         self._beating = False
         self._next_beat_ms = 0
         self._sent_ms = 0
+        self._answered_ms = 0
         self._confirmed_ms = 0  # when the last pulse that was stored was sent
         self._looked_ms = 0
         self._leaving = False
@@ -226,7 +227,7 @@ class Membership:
     def _member_again(self) -> None:
         now = self._clock.now_ms()
         self.joined = True
-        self._confirmed_ms = self._looked_ms = now
+        self._answered_ms = self._confirmed_ms = self._looked_ms = now
         self._next_beat_ms = 0
         self._peers.count_again(now)
         logger.info("node %s joined with epoch %d", self.node, self._epoch)
@@ -245,7 +246,7 @@ class Membership:
         self._looked_ms = now
         if self.joined:
             self._beat()
-            if now - self._confirmed_ms < 2 * self.lease_ms / _PULSES:
+            if now - self._answered_ms < self.lease_ms / 2:
                 for peer in self._peers.silent(now):
                     if peer.epoch != self._epoch:
                         self._take_away(peer)
@@ -281,9 +282,11 @@ class Membership:
     def _beaten(self, result: object) -> None:
         self._beating = False
         if isinstance(result, Receipt):
-            if self._sent_ms - self._confirmed_ms >= 2 * self.lease_ms / _PULSES:
+            now = self._clock.now_ms()
+            if now - self._answered_ms >= self.lease_ms / 2:
                 logger.info("node %s is in touch with the log again", self.node)
-                self._peers.count_again(self._clock.now_ms())
+                self._peers.count_again(now)
+            self._answered_ms = now
             self._confirmed_ms = self._sent_ms
             if self._next_beat_ms == 0 and self.joined and not self._leaving:
                 self._beat()  # something changed while this one was on its way

@@ -128,16 +128,11 @@ class Exchange:
             return
         route = (self.router.commands if message.kind == "command" else self.router.queries).get(message.type)
         if route is None:
-            if self.remote is not None and not self.closing and self.remote.forward(message, origin):
-                return
-            remedy = "Syscall.Describe lists what this node handles"
-            text = f"no handler for this {message.kind}"
-            self.refuse(message, origin, faults.ROUTING_ERROR, 404, text, remedy)
+            self._not_here(message, origin)
             return
         contract, slot = route
         if self.closing and origin.external:
-            text, remedy = "the node is shutting down", "send it again to the next node"
-            self.refuse(message, origin, faults.SHUTTING_DOWN, 503, text, remedy)
+            self._refuse_closing(message, origin)
             return
         try:
             value = contract.input.decode(message.raw)
@@ -155,6 +150,21 @@ class Exchange:
             return
         self.open_request(mail)
         slot.accept(mail)
+
+    def _not_here(self, message: Message, origin: Origin) -> None:
+        """A request that no capability of this node handles: perhaps another node does."""
+        node = None if self.remote is None else self.remote.find(message, origin)
+        if self.remote is None or node is None:
+            text, remedy = f"no handler for this {message.kind}", "Syscall.Describe lists what this node handles"
+            self.refuse(message, origin, faults.ROUTING_ERROR, 404, text, remedy)
+        elif self.closing and origin.external:
+            self._refuse_closing(message, origin)
+        else:
+            self.remote.forward(message, origin, node)
+
+    def _refuse_closing(self, message: Message, origin: Origin) -> None:
+        text, remedy = "the node is shutting down", "send it again to the next node"
+        self.refuse(message, origin, faults.SHUTTING_DOWN, 503, text, remedy)
 
     def open_request(self, mail: Mail) -> None:
         """Enter a request in the pending table and arm its timeout. Always before the actor can see it."""

@@ -12,10 +12,10 @@ from typing import Final
 
 import msgspec
 
+from mainspring.logs import CORRELATION
 from mainspring.message import Metadata
 
 CAUSATION: Final = "x-causation"  # header of an event: the id of what led to it
-CORRELATION: Final = "x-correlation"  # header of an event: common to everything of one conversation
 
 
 def lineage_headers(causation: str, correlation: str | None) -> dict[str, str]:

@@ -104,6 +104,7 @@ class Remote:
         self._contracts: dict[tuple[str, str], Contract] = {}
         self._turn = 0
         self._next = 1
+        self._inbox = inbox(cluster.node)
         self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -148,14 +149,13 @@ class Remote:
 
     # --- asking --------------------------------------------------------------------------------------------------
 
-    def forward(self, message: Message, origin: Origin) -> bool:
-        """Pass a request on, in its turn. False: nobody handles it, or it was passed on already."""
-        if isinstance(origin, AskingNode):
-            return False
-        node = self._choose(message.kind, message.type)
-        if node is not None:
-            self._open(message, origin, node)
-        return node is not None
+    def find(self, message: Message, origin: Origin) -> NodeView | None:
+        """Who else handles a request; None for one that was passed on already."""
+        return None if isinstance(origin, AskingNode) else self._choose(message.kind, message.type)
+
+    def forward(self, message: Message, origin: Origin, node: NodeView) -> None:
+        """Pass a request on, in its turn."""
+        self._open(message, origin, node)
 
     def ask(self, node: NodeView, kind: str, type: str, data: Any, timeout_ms: float) -> asyncio.Future[Any]:
         """Ask one node in particular; its reply's data, or `Fail`."""
@@ -286,11 +286,12 @@ class Remote:
     # --- the inbox -----------------------------------------------------------------------------------------------
 
     def _heard(self, change: Change) -> None:
-        if any(appended.topic == inbox(self._cluster.node) for appended in change.appended):
-            self._arrived.set()
+        for appended in change.appended:
+            if appended.topic == self._inbox:
+                self._arrived.set()
 
     async def _read_inbox(self) -> None:
-        topic = inbox(self._cluster.node)
+        topic = self._inbox
         while True:
             await self._arrived.wait()
             self._arrived.clear()

@@ -55,6 +55,7 @@ class Log:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self.shared: bool = isinstance(engine, SharedEngine)  # whether other nodes may write to this log
         self._direct = engine if isinstance(engine, DirectEngine) else None
         self._batches: list[Batch] = []
         self._callbacks: list[Callback] = []
@@ -211,11 +212,6 @@ class Log:
         return min(below, bounds.head + TRIM_STEP)
 
     # -- other nodes
-
-    @property
-    def shared(self) -> bool:
-        """Whether other nodes may write to this log."""
-        return isinstance(self.engine, SharedEngine)
 
     def watch(self, seen: Callable[[Change], None]) -> None:
         """Hear of every committed batch, of any node (see `SharedEngine.watch`). Embedded engines have no news."""
