@@ -22,6 +22,8 @@ from mainspring.settings import Settings
 handling: ContextVar[tuple[str, str | None] | None] = ContextVar("mainspring_handling", default=None)
 """Id and correlation of the message that is being handled."""
 
+CORRELATION: Final = "x-correlation"  # header of an event: common to everything of one conversation
+
 _LEVELS: Final = {
     "debug": logging.DEBUG,
     "info": logging.INFO,

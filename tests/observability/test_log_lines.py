@@ -15,6 +15,8 @@ from tests.serving import serving
 
 from mainspring.beats import Heartbeat
 from mainspring.cli.kernel import Wire
+from mainspring.client import Event as ClientEvent
+from mainspring.client import connect
 from mainspring.logs import TextLines, WithMessage, handling
 from mainspring.runs import Effect, Runtime
 from mainspring.testing import simulate
@@ -192,3 +194,22 @@ def test_enzymes_in_threads_speak_for_the_message_too(lines: Lines) -> None:
     heartbeat.close()
     assert lines["left"]["message_id"] == lines["right"]["message_id"] == "m-1"
     assert lines["left"]["correlation"] == "c-1"
+
+
+async def test_a_consumer_in_another_process_names_its_events(running: Running, lines: Lines) -> None:
+    """The client's side; its lines carry ids where its program writes them with this package's formatters."""
+    logger = logging.getLogger("shop")
+    done = asyncio.Event()
+
+    async def handle(event: ClientEvent[Any]) -> None:
+        logger.info("far away")
+        done.set()
+
+    async with connect(running.address.replace("http", "ws")) as bus:
+        consumer = bus.consume("notes", handle, group="readers")
+        published = await bus.publish("notes", 1, headers={"x-correlation": "c-9"})
+        async with asyncio.timeout(20):
+            await done.wait()
+        await consumer.stop()
+    assert lines["far away"]["message_id"] == published.id
+    assert lines["far away"]["correlation"] == "c-9"

@@ -10,10 +10,9 @@ import msgspec
 from mainspring import tracing
 from mainspring.beats.facts import Impulse
 from mainspring.log import StoredEvent
-from mainspring.logs import handling
+from mainspring.logs import CORRELATION, handling
 
 _headers: Final = msgspec.json.Decoder(dict[str, str]).decode
-_CORRELATION: Final = "x-correlation"
 
 
 class Origin(msgspec.Struct, frozen=True, gc=False):
@@ -30,7 +29,7 @@ def of_event(event: StoredEvent) -> Origin:
         headers = _headers(event.headers) if event.headers is not None else {}
     except (msgspec.DecodeError, UnicodeDecodeError):  # whatever a publisher sent, the beat must come to an end
         headers = {}
-    return Origin(event.id, headers.get(_CORRELATION), headers.get(tracing.TRACEPARENT))
+    return Origin(event.id, headers.get(CORRELATION), headers.get(tracing.TRACEPARENT))
 
 
 class Acting:

@@ -16,7 +16,9 @@ import typer
 from mainspring.client import connect
 from mainspring.client.tasks import TaskQueue, Worker
 from mainspring.errors import MainspringError
+from mainspring.logs import configure_logging
 from mainspring.loop import new_event_loop
+from mainspring.settings import Settings
 
 logger: logging.Logger = logging.getLogger("mainspring.tasks")
 
@@ -37,11 +39,10 @@ def worker(
     """Run the tasks of a queue.
 
     SIGTERM or Ctrl-C stops in order: no new tasks, running ones finish, the rest goes to other workers. A second one
-    ends at once; what ran then is run again elsewhere.
+    ends at once; what ran then is run again elsewhere. MAINSPRING_LOG_LEVEL and MAINSPRING_LOG_FORMAT say how it logs.
     """
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-    )
+    level, format = os.environ.get("MAINSPRING_LOG_LEVEL", "info"), os.environ.get("MAINSPRING_LOG_FORMAT", "text")
+    configure_logging(Settings(log_level=level, log_format=format))
     queues = find_queues(program)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_work(queues, url, token, concurrency, grace))

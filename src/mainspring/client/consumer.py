@@ -21,6 +21,7 @@ from typing import Generic, Literal, TypeVar
 from mainspring.client.errors import Closed
 from mainspring.client.event import Event
 from mainspring.client.subscription import Subscription
+from mainspring.logs import CORRELATION, handling
 
 logger: logging.Logger = logging.getLogger("mainspring.client")
 
@@ -98,6 +99,7 @@ class Consumer(Generic[T]):
                 self._running.discard(event)
 
     async def _handle(self, event: Event[T]) -> None:
+        handling.set((event.id, event.headers.get(CORRELATION)))
         if self._policy == "before":
             await event.ack()
         limit = asyncio.timeout(self._timeout)

@@ -34,6 +34,7 @@ from mainspring.client.tasks.order import KeyOrder
 from mainspring.client.tasks.outcomes import Outcomes
 from mainspring.client.tasks.queue import TaskQueue
 from mainspring.client.tasks.retry import Retry
+from mainspring.logs import CORRELATION, handling
 
 logger: logging.Logger = logging.getLogger("mainspring.tasks")
 
@@ -269,6 +270,7 @@ class Worker:
             report=self._outcomes.report,
         )
         self._running[id] = running
+        handling.set((event.id, event.headers.get(CORRELATION)))
         limit_s = _seconds(event.headers.get(TIMEOUT)) or task.timeout
         limit = asyncio.timeout(limit_s) if limit_s else None
         try:
