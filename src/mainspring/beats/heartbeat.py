@@ -1,4 +1,4 @@
-"""The heartbeat: registry, bindings, inboxes, and the beat that works through them.
+"""The heartbeat: inboxes, and the beat that works through them.
 
 A beat collects everything it decides in a draft, stores it as one batch, and only then changes what is in memory. Until
 that moment the beat can fail, be aborted or be cancelled and has not happened: inbox, state and registry are as before.
@@ -8,32 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring import tracing
 from mainspring.beats.acting import Acting, Origin
-from mainspring.beats.bindings import CUT, LOCAL, SPREAD
 from mainspring.beats.calls import Host, OnItsOwnLoop, OnThisLoop, Watch, call, run_now
-from mainspring.beats.changes import Bind, Register, Unregister, refuse_conflict
+from mainspring.beats.changes import Bind
+from mainspring.beats.declaring import Declaring
 from mainspring.beats.draft import Draft, Entry
-from mainspring.beats.errors import BeatRunning, RegistrationConflict
+from mainspring.beats.errors import BeatRunning
 from mainspring.beats.facts import Impulse
 from mainspring.beats.inlet import Inlet, Taken
+from mainspring.beats.intake import Sent, take_what_is_left
 from mainspring.beats.line import AsyncLog
 from mainspring.beats.lineage import NO_ORIGINS, Origins, beat_span
-from mainspring.beats.path import canonical
-from mainspring.beats.registry import Enzyme, checked_name
 from mainspring.beats.report import Report
 from mainspring.beats.rules import Rules
 from mainspring.beats.stage import Outcome, Stage, checked_pair, landing
 from mainspring.beats.state import Decided
 from mainspring.beats.tally import BeatTally
-from mainspring.beats.timeline import Timeline
 from mainspring.errors import MainspringError
-from mainspring.log import BlockingLog
+from mainspring.log import BlockingLog, Log
 
 if TYPE_CHECKING:
     from mainspring.beats.parallel import Workers
@@ -42,7 +39,7 @@ _log: Final = logging.getLogger("mainspring.beats")
 _BREATH: Final = 256  # calls after which a loop that has other work gets to it: some milliseconds of small enzymes
 
 
-class Heartbeat(Timeline):
+class Heartbeat(Declaring):
     """A line of beats.
 
     Without a log it lives in memory. With a `BlockingLog` it is durable and continues at its beat. With an async `Log`
@@ -66,12 +63,11 @@ class Heartbeat(Timeline):
         if "backoff_beats" in rules:
             rules["backoff_beats"] = tuple(rules["backoff_beats"])
         super().__init__(Rules(**rules), log, line, program)
-        self._lock = threading.RLock()
+        self._log = log
         self.line: str = line
         self.tally: BeatTally = BeatTally()
         self._origins = Origins()
         self._arrivals: list[tuple[int, Impulse]] = []  # from outside while a beat runs
-        self._deferred: list[object] = []  # changes from outside while a beat runs
         self._inlets: list[Inlet] = []
         self._more_waits = False
         self._listeners: list[Callable[[], object]] = []
@@ -86,6 +82,13 @@ class Heartbeat(Timeline):
         if self._workers is not None:
             self._workers.close()
 
+    async def open(self) -> None:
+        """Load the line from the log. What was bound before is applied on top of what the log holds."""
+        was_open = self._open
+        await super().open()
+        if isinstance(self._log, Log) and not was_open:
+            await take_what_is_left(self, self._log)
+
     async def aclose(self) -> None:
         """Make what waits durable, then `close`. A log that cannot take it is reported, and does not stop a stop."""
         try:
@@ -94,68 +97,6 @@ class Heartbeat(Timeline):
         except MainspringError as error:
             _log.error("what waits for beat %d was not stored: %s", self.next_beat, error)
         self.close()
-
-    # --- registry and bindings ----------------------------------------------------------------------------------------
-
-    def register(
-        self,
-        name: str,
-        query: str,
-        function: Enzyme,
-        match: str = "exact",
-        before: Iterable[str] = (),
-        after: Iterable[str] = (),
-    ) -> None:
-        """Offer an enzyme, `function(signal, target, stage)`, for signals that match a query.
-
-        In a beat it counts from the next beat on. Registering the same again does nothing; the same name and query with
-        another match policy or other dependencies is refused.
-        """
-        new = self.state.registry.make(name, query, function, match, before, after)
-        stage = self._inside()
-        with self._lock:
-            pending = stage.changes if stage is not None else self._deferred
-            refuse_conflict(self.state.registry, pending, new)
-            self._change(Register(new), stage)
-
-    def unregister(self, name: str) -> None:
-        """Take back every registration of a name."""
-        self._change(Unregister(checked_name(name)), self._inside())
-
-    def bind(self, path: str, name: str, propagate: bool = True) -> None:
-        """Bind an enzyme's name to a path and, when it propagates, to everything below. The latest record wins."""
-        self._change(Bind(canonical(path), checked_name(name), SPREAD if propagate else LOCAL), self._inside())
-
-    def unbind(self, path: str, name: str) -> None:
-        """Put a tombstone: the name is not bound here, nor below unless it is bound again there."""
-        self._change(Bind(canonical(path), checked_name(name), CUT), self._inside())
-
-    def _change(self, change: object, stage: Stage | None) -> None:
-        if stage is not None:
-            stage.change(change)
-            return
-        with self._lock:
-            if self._running:
-                self._deferred.append(change)
-            else:
-                self._apply(change)
-
-    def _apply_late(self, change: object) -> None:
-        """What came from outside during a beat; an enzyme of that beat may have asked for the contrary before."""
-        try:
-            self._apply(change)
-        except RegistrationConflict as error:
-            _log.warning("%s", error)
-
-    def _apply(self, change: object) -> None:
-        bound = self.state.change(change)
-        if self._keeper is not None:
-            self._keeper.note_binding(bound)
-
-    def resolve(self, signal: str | None, target: str | None = None) -> list[str]:
-        """The names that would run for a pair, in order. Nothing is called."""
-        resolved = self.state.resolver.resolve(*checked_pair(signal, target))
-        return [entry.name for entry in resolved.order]
 
     # --- signals ------------------------------------------------------------------------------------------------------
 
@@ -195,6 +136,17 @@ class Heartbeat(Timeline):
     def on_signal(self, listener: Callable[[], object]) -> None:
         """Call back, in the signalling thread, whenever a signal arrives from outside."""
         self._listeners.append(listener)
+
+    def take_in(self, sent: Sent) -> None:
+        """Something that came from outside through the line's intake."""
+        if sent.bind is not None:
+            self._apply(Bind(*sent.bind))
+        elif sent.pause is not None:
+            self.state.paused = sent.pause
+        else:
+            impulse = Impulse(sent.signal, sent.target)
+            self._origins.note_from(impulse, sent.origin)
+            self._queue(max(sent.beat or 0, self.state.beat), impulse)
 
     # --- beats --------------------------------------------------------------------------------------------------------
 

@@ -10,14 +10,17 @@ although any node may die anywhere.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
 from mainspring.beats.acting import Origin
 from mainspring.beats.inlet import POSITIONS
 from mainspring.log import ABSENT, Append, Batch, InDoubt, Log, Operation, Put, Refused, Remove
-from mainspring.loop import Clock
+from mainspring.loop import Clock, MonotonicClock
+
+if TYPE_CHECKING:
+    from mainspring.beats.keeper import Keeper
 
 MOST: Final = 2_000  # taken for one beat; the rest waits for the next
 SENT: Final = "beats.sent"  # what each node sent last, by line and node
@@ -119,3 +122,24 @@ class Intake:
         """What is stored together with what was taken."""
         value = msgspec.json.encode({"next": self._next, "partition": 0})
         return [Put(POSITIONS, self._key, value), Remove(self.topic, 0, below=self._next)]
+
+
+class Line(Protocol):
+    """What takes from an intake."""
+
+    line: str
+
+    @property
+    def keeper(self) -> Keeper: ...
+
+    def take_in(self, sent: Sent) -> None: ...
+
+
+async def take_what_is_left(line: Line, log: Log) -> None:
+    """A log that several nodes shared may hold what none of them had taken when it became one node's own."""
+    intake = Intake(log, line.line, "", lambda: 0, MonotonicClock())
+    await intake.open()
+    while intake.waits:
+        for item in await intake.take():
+            line.take_in(item)
+        line.keeper.save_with(intake.operations())

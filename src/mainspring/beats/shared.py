@@ -126,14 +126,3 @@ class SharedHeartbeat(Heartbeat):
     def wake(self) -> None:
         """There is something to do."""
         self._tell_listeners()
-
-    def take_in(self, sent: Sent) -> None:
-        """Something that came from outside, to whichever node, for the line that this node leads."""
-        if sent.bind is not None:
-            self._apply(Bind(*sent.bind))
-        elif sent.pause is not None:
-            self.state.paused = sent.pause
-        else:
-            impulse = Impulse(sent.signal, sent.target)
-            self._origins.note_from(impulse, sent.origin)
-            self._queue(max(sent.beat or 0, self.state.beat), impulse)
