@@ -8,11 +8,11 @@ time and in memory, so that a test runs what a node runs.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
-from importlib.metadata import version
 from typing import Any
 
 import msgspec
@@ -52,6 +52,14 @@ class BootFailure(BootError):
         else:
             super().__init__(f"boot failed in phase {phase}: {type(cause).__name__}: {cause}")
         self.phase = phase
+
+
+@functools.cache
+def _version() -> str:
+    """Of this software. Importing what finds it takes long, and a node alone is seldom asked."""
+    from importlib.metadata import version
+
+    return version("mainspring")
 
 
 class Core:
@@ -241,7 +249,7 @@ class Core:
 
     def _alone(self) -> Alone:
         name = node_name(self.settings.node, "")
-        return Alone(name, about=lambda: self._about, started=self.clock.wall_ms())
+        return Alone(name, about=self._tell, started=self.clock.wall_ms())
 
     async def _join(self) -> Membership:
         settings, home = self.settings, ""
@@ -255,7 +263,7 @@ class Core:
             node=node_name(settings.node, home),
             new_id=self._new_id,
             lease_ms=settings.node_lease_ms,
-            about=lambda: self._about,
+            about=self._tell,
             home=home,
         )
         membership.on_end(self._must_end)
@@ -275,8 +283,11 @@ class Core:
         slots = [slot for slot in self.kernel.slots if slot.id not in self._built_in]
         own = (handled for slot in slots for handled in slot.plan.handles)
         address = self.settings.advertise or next((each for each in adapters if each.startswith("http")), "")
-        self._about = About(address, version("mainspring"), tuple(sorted(own)))
+        self._about = About(address, serves=tuple(sorted(own)))
         self.cluster.announce()
+
+    def _tell(self) -> About:
+        return msgspec.structs.replace(self._about, version=_version())
 
     def _retire(self) -> None:
         """Other nodes shall ask this one for nothing any more."""

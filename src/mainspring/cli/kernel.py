@@ -136,7 +136,8 @@ def describe(
             if as_json:
                 typer.echo(json.dumps(entry))
             else:
-                typer.echo(f"{entry['kind']:8} {entry['type']:32} {entry['description']}")
+                told = f"on node {entry['node']}" if "node" in entry else entry["description"]
+                typer.echo(f"{entry['kind']:8} {entry['type']:32} {told}")
         return
     answer = wire.ask("query", "Syscall.Describe", {"name": type})
     if as_json or answer["kind"] == "error":
