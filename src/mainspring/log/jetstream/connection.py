@@ -125,6 +125,7 @@ class Link:
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_exception(LinkLost())
+                answer.exception()  # whoever asked may have stopped waiting; then nobody looks at it
         self._waiting.clear()
 
 

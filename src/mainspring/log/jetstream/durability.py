@@ -68,17 +68,20 @@ def _survives(replicas: int) -> str:
 
 
 def _window(configs: list[_Config | None]) -> str:
-    seconds = [config.sync_interval / 1e9 for config in configs if config is not None and not config.sync_always]
+    alone = len(configs) == 1
+    when = "when it loses power" if alone else "when all lose power at once"
     unknown = sum(config is None for config in configs)
     if unknown:
+        who = "the server syncs" if alone else f"{unknown} of the servers sync"
         return (
-            f"how often {'the server syncs' if len(configs) == 1 else f'{unknown} of the servers sync'} to disk is not "
-            f"known (by default every {DEFAULT_SYNC_SECONDS} s): when all lose power at once, what was acknowledged "
-            "since then is lost. Name the monitoring port (monitor=http://host:8222) to make it known"
+            f"how often {who} to disk is not known (by default every {DEFAULT_SYNC_SECONDS} s): {when}, what was "
+            "acknowledged since then is lost. Name the monitoring port (monitor=http://host:8222) to make it known"
         )
+    seconds = max(config.sync_interval / 1e9 for config in configs if config is not None and not config.sync_always)
+    who = "the server syncs" if alone else "the servers sync"
     return (
-        f"the servers sync to disk every {max(seconds):g} s: when all lose power at once, up to {max(seconds):g} s of "
-        "what was acknowledged is lost. Set sync_interval: always on the servers to rule that out"
+        f"{who} to disk every {seconds:g} s: {when}, up to {seconds:g} s of what was acknowledged is lost. "
+        "Set sync_interval: always to rule that out"
     )
 
 

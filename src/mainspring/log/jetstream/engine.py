@@ -39,12 +39,13 @@ from mainspring.log.jetstream.connection import ApiError, Connection, Link, Link
 from mainspring.log.jetstream.durability import durability_of
 from mainspring.log.jetstream.following import Follower
 from mainspring.log.jetstream.keeping import Keeper
-from mainspring.log.jetstream.opening import open_replica, refuse_if_known
+from mainspring.log.jetstream.opening import find_stream, open_replica
 from mainspring.log.jetstream.replica import Entry, Outcome, Replica
 from mainspring.log.jetstream.sending import Sender, Sent
 from mainspring.log.jetstream.snapshots import USUAL, Housekeeping
 
 MOST_AT_ONCE = 256  # messages handed to the replica together
+STANDSTILL_SECONDS = 10.0  # without any message while the log is read at opening, it is given up
 STORAGE_PAUSE = 0.5  # seconds, when the replica's disk takes nothing
 
 _logger = logging.getLogger(__name__)
@@ -91,8 +92,8 @@ class JetStreamEngine:
         self._connection = Connection(self.address, f"mainspring {writer}")
         try:
             await self._connection.open(self.address.patience)
-            found = await self._find_stream(self._connection)
-            await open_replica(self.replica, self._connection, self.address, found)
+            found = await find_stream(self._connection, self.address, self.replica.path)
+            found = await open_replica(self.replica, self._connection, self.address, found)
             self.replica.writer.me = writer
             self._sender = Sender(self._connection, self.address, writer)
             self._keeper = Keeper(
@@ -102,29 +103,6 @@ class JetStreamEngine:
         except BaseException:
             await self.close()
             raise
-
-    async def _find_stream(self, connection: Connection) -> stream.Found:
-        assert self._loop is not None
-        deadline = self._loop.time() + self.address.patience
-        while True:
-            try:
-                link = await connection.linked()
-                found = await stream.find(link, self.address)
-                if found is None:
-                    refuse_if_known(self.replica.path, self.address)
-                    found = await stream.make(link, self.address, patient=self._loop.time() < deadline - 1)
-                if self.address.replicas not in (0, found.replicas):
-                    found = await stream.set_replicas(link, self.address)
-                return found
-            except (LinkLost, TimeoutError, ApiError, LogUnavailable) as error:
-                if self._loop.time() > deadline:
-                    if isinstance(error, LogUnavailable):
-                        raise
-                    raise LogUnavailable(
-                        f"JetStream does not answer: {error or type(error).__name__}",
-                        remedy="wait until the cluster has a leader; see the servers' logs",
-                    ) from error
-            await asyncio.sleep(0.2)
 
     async def _catch_up(self, connection: Connection, found: stream.Found) -> None:
         """What the stream held when we came is applied before anybody reads."""
@@ -137,8 +115,16 @@ class JetStreamEngine:
             connection, self.address, found.identity, start, self._heard, lambda: self._waiting_bytes, self._failed
         )
         self._following = self._loop.create_task(self._follower.run())
-        if start <= self._goal:
-            await self._caught_up
+        while self._told < self._goal:
+            before = self._told
+            await asyncio.wait({self._caught_up}, timeout=max(self.address.patience, STANDSTILL_SECONDS))
+            if self._caught_up.done():
+                self._caught_up.result()
+            elif self._told == before:
+                raise LogUnavailable(
+                    f"the log can be read up to message {self._told} of {self._goal} only",
+                    remedy="see the servers' logs; then try again",
+                )
         self._caught_up = None
 
     async def close(self) -> None:

@@ -16,22 +16,69 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+import nats.errors
+
 from mainspring.log.contract import FormatError, LogMissing, LogUnavailable
 from mainspring.log.jetstream import snapshots, stream
 from mainspring.log.jetstream.address import Address
-from mainspring.log.jetstream.connection import ApiError, Connection, LinkLost
-from mainspring.log.jetstream.following import fell_behind
+from mainspring.log.jetstream.connection import ApiError, Connection, Link, LinkLost
+from mainspring.log.jetstream.following import BELIEVE_SECONDS, fell_behind
 from mainspring.log.jetstream.replica import Replica
 
-FETCH_TRIES: Final = 5
+AGAIN_SECONDS: Final = 0.3
 _WITH_SQLITE: Final = ("", "-wal", "-shm")
 _BROKEN: Final = (11, 26)  # SQLite's numbers for a damaged file and for a file that is no database
 
 _logger = logging.getLogger(__name__)
 
 
-async def open_replica(replica: Replica, connection: Connection, address: Address, found: stream.Found) -> None:
-    """Returns with the replica open, of this stream, and not so old that the stream has dropped what it needs."""
+class Tries:
+    """Asking again and again while patience lasts."""
+
+    def __init__(self, address: Address) -> None:
+        self._deadline = asyncio.get_running_loop().time() + address.patience
+
+    @property
+    def left(self) -> float:
+        return self._deadline - asyncio.get_running_loop().time()
+
+    async def link(self, connection: Connection) -> Link:
+        async with asyncio.timeout_at(self._deadline + AGAIN_SECONDS):
+            return await connection.linked()
+
+    async def again(self, what: str, error: Exception) -> None:
+        """Returns when it is time for another try; raises `LogUnavailable` when it is time to stop."""
+        if self.left < 0:
+            if isinstance(error, LogUnavailable):
+                raise error
+            raise LogUnavailable(
+                f"{what}: {error or type(error).__name__}", remedy="see the servers' logs; then try again"
+            ) from error
+        await asyncio.sleep(AGAIN_SECONDS)
+
+
+async def find_stream(connection: Connection, address: Address, replica: Path) -> stream.Found:
+    """The log's stream, made if there is none and this node has never seen one."""
+    tries = Tries(address)
+    while True:
+        try:
+            link = await tries.link(connection)
+            found = await stream.find(link, address)
+            if found is None:
+                _refuse_if_known(replica, address)
+                found = await stream.make(link, address, patient=tries.left > 1)
+            if address.replicas not in (0, found.replicas):
+                found = await stream.set_replicas(link, address)
+            return found
+        except (ApiError, LinkLost, TimeoutError, LogUnavailable) as error:
+            await tries.again("JetStream does not answer", error)
+
+
+async def open_replica(replica: Replica, connection: Connection, address: Address, found: stream.Found) -> stream.Found:
+    """Returns with the replica open, of this stream, and not so old that the stream has dropped what it needs.
+
+    What it returns is the stream as it was seen last.
+    """
     if replica.suspect.exists():
         _logger.warning("the replica %s was found damaged and is made again", replica.path)
         _remove(replica)
@@ -43,6 +90,7 @@ async def open_replica(replica: Replica, connection: Connection, address: Addres
         _logger.warning("the replica %s cannot be used and is made again: %s", replica.path, error)
         _remove(replica)
         await replica.open()
+    found = await _seen_to_its_end(replica, connection, address, found)
     why = await _why_another(replica, connection, address, found)
     if why:
         _logger.warning("the replica %s is put aside as %s: %s", replica.path, _aside(replica.path).name, why)
@@ -52,6 +100,21 @@ async def open_replica(replica: Replica, connection: Connection, address: Addres
     if replica.state.applied + 1 < found.first:
         await _start_from_snapshot(replica, connection, address, found)
     replica.writer.belong_to(found.identity)
+    return found
+
+
+async def _seen_to_its_end(
+    replica: Replica, connection: Connection, address: Address, found: stream.Found
+) -> stream.Found:
+    """A server that has just become the leader may not know the newest messages yet: it is given some time."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + BELIEVE_SECONDS
+    state = replica.state
+    while state.stream == found.identity and state.applied > found.last and loop.time() < deadline:
+        await asyncio.sleep(AGAIN_SECONDS)
+        with suppress(ApiError, LinkLost, TimeoutError, LogUnavailable):
+            found = await stream.find(await Tries(address).link(connection), address) or found
+    return found
 
 
 async def _why_another(replica: Replica, connection: Connection, address: Address, found: stream.Found) -> str | None:
@@ -69,18 +132,16 @@ async def _why_another(replica: Replica, connection: Connection, address: Addres
 
 async def _time_of(connection: Connection, address: Address, seq: int) -> int | None:
     """The time in ms of a message in the stream."""
-    for _ in range(FETCH_TRIES):
-        link = await connection.linked()
+    tries = Tries(address)
+    while True:
         try:
+            link = await tries.link(connection)
             reply = await link.api(f"STREAM.MSG.GET.{address.stream}", {"seq": seq})
             return _milliseconds(reply["message"]["time"])
-        except ApiError as error:
-            if error.code == stream.NO_MESSAGE:
+        except (ApiError, LinkLost, TimeoutError) as error:
+            if isinstance(error, ApiError) and error.code == stream.NO_MESSAGE:
                 return None
-        except (LinkLost, TimeoutError):
-            pass
-        await asyncio.sleep(0.3)
-    raise LogUnavailable("JetStream does not answer", remedy="see the servers' logs; then start the node again")
+            await tries.again("JetStream does not answer", error)
 
 
 def _milliseconds(time: str) -> int:
@@ -93,17 +154,15 @@ def _milliseconds(time: str) -> int:
 async def _start_from_snapshot(replica: Replica, connection: Connection, address: Address, found: stream.Found) -> None:
     needed = replica.state.applied + 1
     await replica.close()
-    for _ in range(FETCH_TRIES):
-        link = await connection.linked()
+    tries = Tries(address)
+    while True:
         try:
+            link = await tries.link(connection)
             if not await snapshots.fetch(link, address, _fetched(replica.path)):
                 raise fell_behind(needed, found.first)
             break
-        except (ApiError, LinkLost, TimeoutError, OSError) as error:
-            _logger.warning("fetching the snapshot did not work: %s", error or type(error).__name__)
-            await asyncio.sleep(0.5)
-    else:
-        raise LogUnavailable("the log's snapshot cannot be fetched", remedy="see the servers' logs; then try again")
+        except (ApiError, LinkLost, OSError, nats.errors.Error) as error:
+            await tries.again("the log's snapshot cannot be fetched", error)
     _remove(replica)
     os.replace(_fetched(replica.path), replica.path)
     await replica.open()
@@ -111,7 +170,7 @@ async def _start_from_snapshot(replica: Replica, connection: Connection, address
         raise fell_behind(replica.state.applied + 1, found.first)
 
 
-def refuse_if_known(path: Path, address: Address) -> None:
+def _refuse_if_known(path: Path, address: Address) -> None:
     """The server has no such stream. A node that has seen it must not quietly begin an empty log."""
     if not path.exists():
         return
