@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -136,6 +138,13 @@ class TestAtBoot:
     async def test_options_the_driver_refuses_are_refused(self) -> None:
         with pytest.raises(SettingError):
             await MongoEngine("mongodb://h:notaport/x").open()
+
+    def test_without_the_driver_the_extra_is_named(self) -> None:
+        program = "import sys; sys.modules['pymongo'] = None; from mainspring.log import open_engine; "
+        program += "open_engine('mongodb://h/x', '.')"
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        assert "MissingExtra" in done.stderr
+        assert "pip install 'mainspring[mongo]'" in done.stderr
 
     def test_the_database_comes_from_the_address_or_the_setting(self) -> None:
         assert MongoEngine("mongodb://h").address.database == "mainspring"

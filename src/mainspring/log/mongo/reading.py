@@ -35,7 +35,7 @@ from mainspring.log.mongo.schema import (
     record_place,
 )
 
-PAGE: Final = 500
+PAGE: Final = 1_000
 _THERE: Final = {"removed": {"$ne": True}}
 _LIVE: Final = {"deleted": {"$ne": True}}
 _LAST: Final = 0x10FFFF
