@@ -705,6 +705,35 @@ async def test_signals_and_cancellations_reach_runs_on_other_nodes(nodes: Nodes)
     assert cut.outcome_now() == Cancelled("from afar")
 
 
+async def test_a_run_that_was_cancelled_from_another_node_can_be_tried_again(nodes: Nodes) -> None:
+    one = await nodes.boot(node="one", recovery_ms=1_000)
+    two = await nodes.boot(node="two", recovery_ms=1_000)
+    one.runtime.start(nap, 5, durable=True, id="a")
+    await one.runtime.settle()
+    assert await two.runtime.durable.cancel("a", "from afar")
+    await one.runtime.elapse(1_500)
+    again = await one.runtime.durable.retry("a")
+    await one.runtime.elapse(5_000)
+    assert again.outcome_now() is None, "the wish to cancel went with the outcome"
+    await one.runtime.elapse(5 * HOUR)
+    assert again.outcome_now() == Value("rested")
+
+
+async def test_signals_are_received_by_a_run_that_comes_back_to_its_node(nodes: Nodes) -> None:
+    one = await nodes.boot(node="one", lease_ms=10_000, recovery_ms=3_000)
+    one.runtime.start(listener, durable=True, id="a")
+    await one.runtime.settle()
+    for n in range(2):
+        assert await one.runtime.durable.signal("a", "news", n)
+    nodes.clock.advance(20_000)  # one sleeps; two fences it and dies before it claims anything
+    two = World(clock=nodes.clock, log=nodes.log, node="two")
+    async for lease, version in two.runtime.durable.lease.others():
+        assert await two.runtime.durable.lease.fence(lease, version)
+    await one.runtime.elapse(30_000)
+    assert await one.runtime.durable.signal("a", "news", 2)
+    assert await ended(one, "a") == Value([0, 1, 2])
+
+
 async def test_starting_an_id_that_runs_elsewhere_watches_it(nodes: Nodes) -> None:
     one = await nodes.boot(node="one", recovery_ms=1_000)
     two = await nodes.boot(node="two", recovery_ms=1_000)

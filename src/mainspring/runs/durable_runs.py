@@ -244,7 +244,7 @@ class DurableRuns:
         try:
             run = self.new_run(record, program, opened=True)
         except Exception as error:
-            return self._cannot_begin(record, error)
+            return self._cannot_begin(loaded, error)
         self.prepare(run, loaded)
         self._scheduler.launch(run)
         return run
@@ -261,10 +261,12 @@ class DurableRuns:
         for key, name, value in loaded.signals:
             self.elsewhere.deliver(run, key, name, value)
 
-    def _cannot_begin(self, record: RunRecord, error: Exception) -> Run[Any]:
+    def _cannot_begin(self, loaded: Loaded, error: Exception) -> Run[Any]:
         """The stored arguments no longer fit the program: the run fails, its journal stays for a repaired one."""
+        record = loaded.record
         run: Run[Any] = Run(record.id, record.program, self._scheduler)
         run._durable = DurableState(record, None, self._scheduler, self.writer, self.refusals)
+        run._durable.version = loaded.version
         run._durable.opened = True
         self._runs[run.id] = run
         self._scheduler.live += 1
