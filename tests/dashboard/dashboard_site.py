@@ -73,6 +73,13 @@ def call(url: str, path: str, body: Any = None, token: str = "", method: str | N
         return error.code, json.load(error)
 
 
+def sent(url: str, type: str, data: Any) -> Any:
+    """The data of the answer to a command."""
+    status, reply = call(url, "/messages", {"kind": "command", "type": type, "data": data})
+    assert status == 200, reply
+    return reply["data"]
+
+
 class Dashboard:
     """One page. What the browser complains about is kept, and looked at when the test ends."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from mainspring import App, Fail
-from mainspring.runs import Effect, Sleep
+from mainspring.runs import Effect, Sleep, WaitSignal
 
 app = App("shop")
 
@@ -103,6 +103,12 @@ async def checkout(order: dict[str, Any], perform: Any) -> dict[str, Any]:
     parcel = await perform(Ship(order["id"]))
     await perform(Sleep(ms=order.get("wait_ms", 60)))
     return {"receipt": receipt, "parcel": parcel}
+
+
+@app.run(name="approval")
+async def approval(perform: Any) -> Any:
+    await perform(Charge("valid", 1))
+    return await perform(WaitSignal("approved"))
 
 
 @app.run(name="year_end")

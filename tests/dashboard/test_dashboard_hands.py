@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from dashboard_site import Dashboard, Opener
+from dashboard_site import Dashboard, Opener, sent
 from playwright.sync_api import expect
+from shop_day import Shop, aside
 
-VIEWS = ("", "topics", "topics/orders", "events?topic=orders", "groups/orders/packing", "deadletters/payments")
+VIEWS = ("", "nodes", "topics", "topics/orders", "events?topic=orders", "groups/orders/packing", "deadletters/payments")
 MORE_VIEWS = ("kernel", "kernel?tab=ask", "timers", "trace", "runs/checkout-0003", "beats/1")
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True, "device_scale_factor": 2}
 
@@ -83,6 +84,29 @@ def test_a_table_is_one_stop_and_arrows_move_in_it(shop: str, dashboard: Opener)
     assert page.page.locator(f"#{active}").get_attribute("aria-rowindex") == grid.get_attribute("aria-rowcount")
 
 
+def test_dead_letters_are_marked_with_the_space_bar(shop: str, dashboard: Opener) -> None:
+    page = dashboard(shop, "deadletters/payments")
+    page.rows("Dead letters").first.wait_for()
+    page.page.get_by_role("grid", name="Dead letters").focus()
+    for key in ("ArrowDown", "Space", "ArrowDown", "Space"):
+        page.page.keyboard.press(key)
+    page.button("Redrive 2 marked").wait_for()
+
+
+def test_closing_a_detail_leads_back_to_the_list_where_it_was(shop: str, dashboard: Opener) -> None:
+    page = dashboard(shop, "events?topic=orders")
+    page.rows("Events").first.wait_for()
+    grid = page.page.get_by_role("grid", name="Events")
+    grid.focus()
+    page.page.keyboard.press("End")
+    page.page.keyboard.press("Enter")
+    page.page.locator(".detail").get_by_role("heading", name="Event 1", exact=True).wait_for()
+    assert page.page.evaluate("document.querySelector('.gb').scrollTop") > 0
+    page.page.keyboard.press("Escape")
+    expect(grid).to_be_focused()
+    assert page.page.evaluate("document.querySelector('.gb').scrollTop") > 0
+
+
 def test_whoever_has_the_focus_keeps_it_while_numbers_change(shop: str, dashboard: Opener) -> None:
     page = dashboard(shop, "topics/orders")
     link = page.page.get_by_role("table", name="Partitions").get_by_role("link").nth(1)
@@ -140,6 +164,38 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(shop: str, dashboard: Opene
         page.page.wait_for_timeout(300)
         wide = page.page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 390, (view, wide)
+
+
+def test_on_a_phone_the_longest_names_break(shop: str, dashboard: Opener) -> None:
+    name = "readings-of-the-third-corridor." + "x" * 200
+
+    async def prepare() -> None:
+        shopping = await Shop(shop).open()
+        await shopping.post("/topics", {"topic": name, "maxAttempts": 1})
+        await shopping.publish(name, [{"key": name, "headers": {name: name}, "payload": {name: [name]}}])
+        await shopping.refuse_all(name, name, name, 1)
+        await shopping.session.close()
+
+    aside(prepare())
+    sent(shop, "Run.Start", {"program": "approval", "id": name[:120]})
+    page = dashboard(shop, "topics", **PHONE)
+    for view in (
+        f"topics/{name}",
+        f"events?topic={name}&offset=1",
+        f"groups/{name}/{name}",
+        f"deadletters/{name}",
+        f"runs/{name[:120]}",
+    ):
+        page.open(view)
+        page.page.wait_for_timeout(300)
+        wide = page.page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= 390, (view, wide)
+
+
+def test_on_a_phone_what_is_opened_is_brought_into_view(shop: str, dashboard: Opener) -> None:
+    page = dashboard(shop, "runs", **PHONE)
+    page.row("Runs", "year-end").tap()
+    expect(page.page.locator(".detail").get_by_role("heading", name="year-end")).to_be_in_viewport()
 
 
 def test_on_a_phone_an_event_is_opened_by_touch(shop: str, dashboard: Opener) -> None:

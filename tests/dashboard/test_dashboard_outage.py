@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dashboard_site import Opener, serving, url_of
+from dashboard_site import Opener, sent, serving, url_of
 from playwright.sync_api import expect
 from shop_day import Shop, aside
 
@@ -62,6 +62,22 @@ def test_a_killed_node_is_told_of_and_its_return_too(node: Serving, dashboard: O
     page.row("Events", '{"n":2}').wait_for()
     page.open("")
     page.page.get_by_role("img", name="Events per second").wait_for()
+
+
+def test_what_caused_an_event_is_known_after_a_restart(node: Serving, dashboard: Opener) -> None:
+    url = url_of(node)
+    sent(url, "Order.Place", {"id": "o-1", "customer": "c-1", "total": 5})
+    node.kill()
+    node.launch()
+    page = dashboard(url, "events?topic=orders")
+    page.tolerated = ("404",)
+    page.row("Events", "o-1").click()
+    page.page.get_by_role("link", name="What caused it").click()
+    tree = page.page.get_by_role("tree", name="Causation tree").get_by_role("treeitem")
+    expect(tree).to_have_count(2)
+    expect(tree.nth(0)).to_contain_text("forgotten")
+    expect(tree.nth(1)).to_contain_text("orders")
+    page.see("this is what the log keeps")
 
 
 def test_a_silent_node_is_not_taken_for_a_quiet_one(node: Serving, dashboard: Opener) -> None:

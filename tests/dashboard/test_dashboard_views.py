@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import urllib.request
 
-from dashboard_site import Dashboard, Opener
+from dashboard_site import Dashboard, Opener, sent
 from playwright.sync_api import expect
 from shop_day import Shop, aside
 
@@ -40,7 +41,10 @@ def test_the_overview_tells_what_happened_before_it_was_opened(shop: str, dashbo
     page = dashboard(shop)
     page.see("the printer is out of paper")
     page.see("packing of orders")
-    expect(page.page.get_by_role("region", name="Loop")).to_contain_text(re.compile(r"took \d+ ms"))  # a slow turn
+    loop = page.page.get_by_role("region", name="Loop")
+    for lane in ("System lane", "User lane", "Completions", "Oldest waits"):
+        expect(loop).to_contain_text(lane)
+    expect(loop).to_contain_text(re.compile(r"took \d+ ms"))  # a slow turn
     chart = page.page.get_by_role("img", name=re.compile("Events per second.*Now: published per second"))
     chart.wait_for()
     shown = chart.evaluate(
@@ -48,6 +52,36 @@ def test_the_overview_tells_what_happened_before_it_was_opened(shop: str, dashbo
     )
     assert shown
     expect(page.page.locator(".nav a", has_text="Dead letters").locator(".badge")).to_have_text(re.compile("[1-9]"))
+
+
+def metered(url: str, topic: str, published: int) -> bool:
+    """Whether the node has written into its log how much was published to the topic."""
+    offsets = get(f"{url}/topics/system.metrics/offsets")
+    assert isinstance(offsets, dict)
+    newest = get(f"{url}/topics/system.metrics/events/0/{offsets['partitions'][0]['tail']}")
+    assert isinstance(newest, dict)
+    return bool(newest["payload"]["byTopic"].get(topic, {}).get("pub", 0) == published)
+
+
+def test_a_chart_goes_back_to_before_the_page_was_opened(shop: str, dashboard: Opener) -> None:
+    publish(shop, "burst", *range(300))
+    while not metered(shop, "burst", 300):
+        time.sleep(0.05)
+    page = dashboard(shop, "topics/burst")
+    page.see("300 events stored")
+    page.until("() => document.querySelector('.chart canvas').getAttribute('aria-label').includes('Now:')")
+    rates = [re.search(r"published per second ([\d.,]+)", tip) for tip in page.tips()]
+    assert [found for found in rates if found and float(found[1].replace(",", "")) > 0]
+
+
+def test_a_chart_moves_while_one_looks(shop: str, dashboard: Opener) -> None:
+    publish(shop, "pulse", 1)
+    page = dashboard(shop, "topics/pulse")
+    chart = page.page.locator(".chart canvas")
+    expect(chart).to_have_attribute("aria-label", re.compile("Now: published per second 0,"))
+    publish(shop, "pulse", *range(500))
+    expect(chart).to_have_attribute("aria-label", re.compile("Now: published per second [1-9]"))
+    expect(page.page.get_by_role("table", name="Partitions").locator("tbody tr").first).to_contain_text("501")
 
 
 def test_topics_are_filtered_sorted_and_opened(shop: str, dashboard: Opener) -> None:
@@ -100,6 +134,15 @@ def test_search_reads_the_log_not_the_page(shop: str, dashboard: Opener) -> None
     page.see("All 2,500 read.")
     expect(page.rows("Events")).to_have_count(1)
     expect(page.rows("Events").first).to_contain_text("18")
+
+
+def test_a_search_without_a_hit_says_so(shop: str, dashboard: Opener) -> None:
+    page = dashboard(shop, "events?topic=mail.outbox&q=nowhere+to+be+found")
+    page.see("Nothing found")
+    page.see("0 events with “nowhere to be found”")
+    page.page.get_by_label("Search").fill("")
+    page.page.keyboard.press("Enter")
+    page.row("Events", "o-00059").wait_for()
 
 
 def test_following_shows_new_events_and_leaves_no_group_behind(shop: str, dashboard: Opener) -> None:
@@ -172,6 +215,23 @@ def test_dead_letters_say_why_and_are_sent_again(shop: str, dashboard: Opener) -
     ).last.click()
     page.toast("2 events sent to payments again.")
     page.see("4 events that a group gave up on")
+
+
+def test_a_dead_letter_is_told_of_at_once(shop: str, dashboard: Opener) -> None:
+    page = dashboard(shop, "kernel")
+    expect(page.page.locator(".state")).to_have_text("Live")
+    badge = page.page.locator(".nav a", has_text="Dead letters").locator(".badge")
+    before = int(badge.inner_text())
+
+    async def refuse() -> None:
+        shopping = await Shop(shop).open()
+        await shopping.post("/topics", {"topic": "refunds", "maxAttempts": 1})
+        await shopping.publish("refunds", [{"payload": 1}])
+        await shopping.refuse_all("refunds", "clerk", "no receipt", 1)
+        await shopping.session.close()
+
+    aside(refuse())
+    expect(badge).to_have_text(str(before + 1))
 
 
 # --- kernel, timers, causation
@@ -253,6 +313,21 @@ def test_a_run_is_a_timeline_and_can_be_forked_and_cancelled(shop: str, dashboar
     assert asked(shop, "Run.Outcome", {"id": "checkout-0005"})["state"] == "cancelled"
 
 
+def test_an_open_run_is_followed_to_its_end(shop: str, dashboard: Opener) -> None:
+    sent(shop, "Run.Start", {"program": "approval", "id": "approval-1"})
+    page = dashboard(shop, "runs/approval-1")
+    detail = page.page.locator(".detail")
+    expect(page.rows("Timeline")).to_have_count(1)
+    page.rows("Timeline").first.click()
+    expect(detail.locator(".step")).to_contain_text("receipt for 1")
+    page.button("Cancel…").focus()
+    sent(shop, "Run.Signal", {"id": "approval-1", "name": "approved", "value": "by Grace"})
+    expect(detail.get_by_text("done", exact=True)).to_be_visible()
+    expect(page.rows("Timeline").nth(1)).to_contain_text("WaitSignal")
+    expect(detail).to_contain_text("by Grace")
+    expect(detail.locator(".step")).to_contain_text("receipt for 1")  # the step that was open still is
+
+
 def test_runs_are_filtered_by_state(shop: str, dashboard: Opener) -> None:
     page = dashboard(shop, "runs?state=failed&prefix=checkout")
     page.row("Runs", "checkout-0004").click()
@@ -295,6 +370,7 @@ def test_beats_are_paused_and_signals_wait(shop: str, dashboard: Opener) -> None
 def test_every_view_opens_without_a_complaint(shop: str, dashboard: Opener) -> None:
     page: Dashboard = dashboard(shop)
     for view in (
+        "nodes",
         "topics",
         "topics/orders",
         "events",

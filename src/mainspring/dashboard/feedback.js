@@ -7,7 +7,7 @@ const STAYS_MS = 6_000;
 /** A note that goes by itself; a refusal stays until it is closed. */
 export function toast(text, remedy = "", kind = "") {
   const close = h("button", { class: "plain", type: "button", text: "Close", on: { click: () => note.remove() } });
-  const note = h("div", { class: `toast ${kind}`, role: kind === "bad" ? "alert" : "status" }, h("div", {}, h("p", { text }), remedy && h("p", { text: remedy })), close);
+  const note = h("div", { class: `toast ${kind}`, role: kind === "bad" ? "alert" : "status" }, h("div", {}, h("p", {}, prose(text)), remedy && h("p", {}, prose(remedy))), close);
   document.getElementById("toasts").append(note);
   if (kind !== "bad") setTimeout(() => note.remove(), STAYS_MS);
 }
@@ -17,9 +17,14 @@ export function refusal(problem) {
   toast(problem.message, problem.remedy ?? "", "bad");
 }
 
+/** A sentence in which `backticks` surround what is typed. */
+export function prose(text) {
+  return text.split("`").map((part, at) => (at % 2 ? h("code", { text: part }) : part));
+}
+
 /** A refusal in place of what could not be shown. */
 export function refused(problem) {
-  return h("div", { class: "problem", role: "alert" }, h("p", { text: problem.message }), problem.remedy && h("p", { text: problem.remedy }));
+  return h("div", { class: "problem", role: "alert" }, h("p", {}, prose(problem.message)), problem.remedy && h("p", {}, prose(problem.remedy)));
 }
 
 /** A place below the head of a view: says why something could not be loaded, and is empty again when it could. */

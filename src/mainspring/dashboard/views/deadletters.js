@@ -25,7 +25,7 @@ function all(ctx) {
     columns: [
       { label: "Topic", width: "minmax(140px, 3fr)", cell: (row) => h("a", { href: to(["deadletters", row.topic]), tabindex: "-1", text: row.topic }) },
       { label: "Kept in", width: "minmax(120px, 2fr)", least: 560, cell: (row) => row.deadLetterTopic },
-      { label: "At most", width: "110px", kind: "r", cell: (row) => count(row.atMost) },
+      { label: "Letters, at most", width: "130px", kind: "r", cell: (row) => count(row.atMost) },
     ],
   });
   grid.element.classList.add("fill");

@@ -95,6 +95,7 @@ class Browser {
       if (this.searchField.value.trim()) await this.search();
     } catch (problem) {
       if (problem.name === "AbortError") return;
+      say(this.sentence, "");
       this.grid.explain(empty("Nothing to show"));
       this.grid.setRows(0, () => undefined);
       this.trouble.tell(problem);
@@ -303,7 +304,7 @@ class Browser {
         ["Time", exact(event.ts)],
         ["Place", `${event.topic}, partition ${event.partition}, offset ${count(event.offset)}`],
         event.key !== undefined && event.key !== null && ["Key", event.key],
-      ]), h("div", { class: "acts" }, h("a", { class: "button", href: to(["trace", event.id]), text: "What caused it" }))),
+      ]), h("div", { class: "acts" }, h("a", { class: "button", href: to(["trace", event.id], { topic: event.topic, partition: event.partition || "", offset: event.offset }), text: "What caused it" }))),
       event.headers && h("section", {}, h("h3", { text: "Headers" }), facts(Object.entries(event.headers))),
       h("section", {}, h("h3", { text: "Payload" }), payload));
     beside(this.split, this.grid.element, detail);

@@ -1,7 +1,7 @@
 // Durable runs: all of them, and one as a timeline of its effects, from which it can be forked, cancelled or retried.
 
 import { h, alone, beside, closer, empty, facts, fill, head, panel, refill, say, tag } from "../dom.js";
-import { action, field, question, refused, toast, trouble } from "../feedback.js";
+import { action, field, prose, question, refused, toast, trouble } from "../feedback.js";
 import { ago, brief, count, exact, plural, span } from "../format.js";
 import { Grid } from "../grid.js";
 import { tree } from "../json.js";
@@ -30,7 +30,7 @@ class Runs {
     this.grid = new Grid({
       label: "Runs",
       onOpen: (row) => this.show(row.id),
-      none: empty("No runs", "Run.Start, or `mainspring runs start`, begins one."),
+      none: empty("No runs", prose("`mainspring runs start` begins one; so does the command `Run.Start`.")),
       columns: [
         { label: "Run", width: "minmax(120px, 2fr)", cell: (row) => row.id },
         { label: "Program", width: "minmax(90px, 1.2fr)", least: 440, cell: (row) => row.program },

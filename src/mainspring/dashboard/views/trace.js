@@ -1,12 +1,14 @@
 // What caused what: the tree around one message, and the messages that passed lately to choose one from.
 
-import { withQuery } from "../api.js";
+import { topicPath, withQuery } from "../api.js";
 import { h, empty, facts, fill, head, panel, tag } from "../dom.js";
 import { field, refused, trouble } from "../feedback.js";
 import { exact, moment, plural, span } from "../format.js";
 import { Grid } from "../grid.js";
 import { note, to } from "../router.js";
 
+const CAUSATION = "x-causation"; // headers of a stored event
+const CORRELATION = "x-correlation";
 const KINDS = { command: "info", query: "", reply: "good", error: "bad", event: "warn", run: "work", beat: "work" };
 
 // What the dashboard asks about by itself; a person looking for causes seldom looks for these.
@@ -39,15 +41,27 @@ export function open(ctx) {
   });
   grid.element.classList.add("half");
 
-  async function draw(id) {
-    note(["trace", id], {});
+  async function draw(id, place = {}) {
+    note(["trace", id], place);
     try {
       const found = await ctx.api.ask("Syscall.Trace", { id }, { signal: ctx.signal });
       fill(tree, treeOf(found, draw));
     } catch (problem) {
       if (problem.name === "AbortError") return;
-      fill(tree, panel("Causation", {}, h("div", { class: "body" }, refused(problem))));
+      const kept = problem.status === 404 && place.topic ? await fromLog(place) : null;
+      fill(tree, kept ? treeOf(kept, draw, "The node has forgotten the messages around it; this is what the log keeps.") : panel("Causation", {}, h("div", { class: "body" }, refused(problem))));
     }
+  }
+
+  /** A stored event says what caused it, long after the node has forgotten the message. */
+  async function fromLog({ topic, partition, offset }) {
+    const path = topicPath(topic, `/events/${Number(partition || 0)}/${Number(offset)}`);
+    const event = await ctx.api.get(path, { signal: ctx.signal }).catch(() => null);
+    if (!event) return null;
+    const { [CAUSATION]: causation, [CORRELATION]: correlation } = event.headers ?? {};
+    const stored = { id: event.id, kind: "event", type: event.topic, timestamp: event.ts, causation, correlation };
+    const cause = causation && { id: causation, kind: "message", type: "forgotten", depth: 0 };
+    return { id: event.id, messages: [...(cause ? [cause] : []), { ...stored, depth: cause ? 1 : 0 }] };
   }
 
   async function list() {
@@ -82,7 +96,8 @@ export function open(ctx) {
     grid.element,
   );
   if (ctx.parts[0]) {
-    draw(ctx.parts[0]);
+    const [topic, partition, offset] = ["topic", "partition", "offset"].map((name) => ctx.query.get(name));
+    draw(ctx.parts[0], topic ? { topic, partition, offset } : {});
     search.value = "";
   }
   list();
@@ -90,7 +105,7 @@ export function open(ctx) {
 }
 
 /** The tree as a list of rows, deep ones further in; arrow keys move, Enter makes a message the centre. */
-function treeOf({ id, messages, truncated }, choose) {
+function treeOf({ id, messages, truncated }, choose, remark = "") {
   const root = messages[0];
   const shown = Math.max(messages.findIndex((node) => node.id === id), 0);
   const detail = h("div", { class: "body" });
@@ -105,7 +120,7 @@ function treeOf({ id, messages, truncated }, choose) {
         on: { click: () => focus(at), focus: () => tell(node), dblclick: () => choose(node.id) },
       },
       h("span", { class: "limb" }, twigs(messages, at), kindTag(node.kind), h("span", { class: "type", text: node.type }), h("code", { class: "id", text: node.id })),
-      h("span", { class: "at", text: at ? `+${span(node.timestamp - root.timestamp)}` : moment(node.timestamp) }),
+      h("span", { class: "at", text: whenOf(node, at ? root : node) }),
     );
   });
   const focus = (at) => {
@@ -115,7 +130,7 @@ function treeOf({ id, messages, truncated }, choose) {
   };
   const tell = (node) => fill(detail, facts([
     ["Id", h("code", { text: node.id })],
-    ["Time", exact(node.timestamp)],
+    node.timestamp && ["Time", exact(node.timestamp)],
     node.causation && ["Caused by", h("code", { text: node.causation })],
     node.correlation && ["Correlation", h("code", { text: node.correlation })],
     whereOf(node),
@@ -131,8 +146,14 @@ function treeOf({ id, messages, truncated }, choose) {
   });
   tell(messages[shown]);
   const length = `${plural(messages.length, "message")}${truncated ? ", more are not shown" : ""}`;
-  const lasted = span(Math.max(...messages.map((node) => node.timestamp)) - root.timestamp);
-  return panel(`Causation of ${messages[shown].type}`, { note: `${length} in ${lasted}` }, list, detail);
+  const lasted = root.timestamp ? ` in ${span(Math.max(...messages.map((node) => node.timestamp)) - root.timestamp)}` : "";
+  return panel(`Causation of ${messages[shown].type}`, { note: `${length}${lasted}` }, list, detail, remark && h("p", { class: "body dim", text: remark }));
+}
+
+/** The root's time of day, and how much later the others were; of a message that is forgotten no time is known. */
+function whenOf(node, root) {
+  if (node === root || !root.timestamp) return node.timestamp ? moment(node.timestamp) : "";
+  return `+${span(node.timestamp - root.timestamp)}`;
 }
 
 /** The lines left of a node: for each level above it, whether a later brother or sister still comes. */
