@@ -12,6 +12,9 @@ better, 1.0 is as fast as `nats-py` by itself.
 - `end_to_end`: the same as `many_at_once`, until another node has heard of and read every event, against a subscriber
   of `nats-py` that has received them.
 - `two_nodes`: events per second of two nodes, each a process, against one.
+- `through_a_node`: a client of a node's bus on this engine, against `nats-py` publishing many at once, and with a
+  consumer on each side that acknowledges every event. The node and its client are a second and a third process beside
+  the server, on the same cores.
 
 MongoDB: see `engines_mongo.py`, which this one runs; `--nats` leaves it out.
 """
@@ -38,7 +41,10 @@ from mainspring.log import Append, Batch, Change, Log, Receipt, Result
 from mainspring.log.jetstream import JetStreamEngine
 from mainspring.loop import run
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT / "tests"))
+from bench import _bus_peers, bus
 from servers.nats_server import NatsServer  # type: ignore[import-not-found]
 
 PAYLOAD = json.dumps({"customer": "c-4711", "items": [1, 2, 3], "note": "x" * 120}, separators=(",", ":")).encode()
@@ -219,6 +225,26 @@ async def node(url: str, replica: str) -> None:
     os._exit(0)  # the time of closing is not publishing
 
 
+async def through_a_node(server: NatsServer) -> dict[str, Any]:
+    """Events per second over the wire, in turns with nats-py."""
+    results: dict[str, Any] = {}
+    async with _bus_peers.node(MAINSPRING_ENGINE=server.url("wire")) as node:
+        for name, ours, theirs in (
+            ("publish", bus.publish_ours, bus.publish_nats),
+            ("end_to_end", bus.end_to_end_ours, bus.end_to_end_nats),
+        ):
+            pairs = [
+                (await ours(node.port, EVENTS, f"{name}{n}"), await theirs(server.port, EVENTS, f"{name}{n}"))
+                for n in range(ROUNDS)
+            ][1:]
+            results[name] = {
+                "ratio": round(statistics.median(mine / other for mine, other in pairs), 2),
+                "per_second": round(statistics.median(mine for mine, _ in pairs)),
+                "nats_py_per_second": round(statistics.median(other for _, other in pairs)),
+            }
+    return results
+
+
 async def measure_nats(place: Path) -> dict[str, Any]:
     server = NatsServer(place / "server").start()
     ours, direct = Ours(server, place), Direct(server)
@@ -236,12 +262,13 @@ async def measure_nats(place: Path) -> dict[str, Any]:
         await ours.close()
         pairs = [[await nodes_together(server, place, f"n{r}{n}", n) for n in (1, 2)] for r in range(3)]
         results["two_nodes"] = {"ratio": round(statistics.median(two / one for one, two in pairs), 2)}
+        results["through_a_node"] = await through_a_node(server)
         found = direct.client.connected_server_version
         version = f"{found.major}.{found.minor}.{found.patch}"
     finally:
         await direct.close()
         server.kill()
-    goals = {"many_at_once": 0.8, "batches": 1.5, "end_to_end": 0.8}
+    goals = {"many_at_once": 0.8, "batches": 1.5, "end_to_end": 0.8, "through_a_node": 0.8}
     return results | {
         "goals": goals,
         "conditions": {
