@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
@@ -325,7 +326,9 @@ class TownMachine(RuleBasedStateMachine):
     async def _letters(self) -> set[Place]:
         letters = await self.town.shared.state.read("t.DLQ", 0, 1, 10_000)
         found = [read_letter(letter) for letter in letters]
-        return {(letter.original_partition, letter.original_offset) for letter in found}
+        died = Counter((letter.original_partition, letter.original_offset) for letter in found)
+        assert all(times <= 1 + self.moves for times in died.values()), f"an event died twice: {died}"
+        return set(died)
 
     @invariant()
     def commits_are_true_and_never_go_back(self) -> None:

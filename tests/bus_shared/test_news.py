@@ -8,7 +8,7 @@ import json
 from tests.bus.world import BEGINNING
 from tests.bus_shared.world import Town, in_town, settle
 
-from mainspring.bus import Schedule, TopicConfig
+from mainspring.bus import AccessList, Schedule, TopicConfig
 from mainspring.bus.answers import NewEvent
 
 
@@ -115,3 +115,30 @@ async def test_events_whose_answer_was_lost_are_seen_all_the_same(town: Town) ->
     assert publishing.exception() is not None
     await settle(1.5)
     assert await peer.offsets() == [1, 2]
+
+
+@in_town
+async def test_access_lists_changed_on_one_node_end_subscriptions_on_the_other(town: Town) -> None:
+    first, second = town.nodes
+    await town.create("t")
+    peer = second.connect("eve")
+    await peer.subscribe("t", "g", BEGINNING)
+    await first.bus.put_topic(TopicConfig(topic="t", subscribe_acl=AccessList(deny=("eve",))))
+    await settle(0.1)
+    assert [frame["type"] for frame in peer.got] == ["ERROR"]
+    await first.bus.publish("t", b"1")
+    await settle(0.1)
+    assert len(peer.got) == 1
+    assert first.bus.groups("t")[0].members == 0
+
+
+@in_town(nodes=3)
+async def test_one_node_at_a_time_keeps_house(town: Town) -> None:
+    await town.create("t", retentionCount=5)
+    for n in range(20):
+        await town.nodes[n % 3].bus.publish("t", b"%d" % n)
+    holder = next(node for node in town.nodes if node.cluster.role("housekeeping").held)
+    holder.kill()
+    await settle(town.settings.retention_interval_ms / 1000 * 2 + 20)
+    alive = next(node for node in town.nodes if node.alive)
+    assert [event.offset for event in await alive.bus.read("t", 0, 1, 100)] == [16, 17, 18, 19, 20]
