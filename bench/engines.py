@@ -41,9 +41,8 @@ from mainspring.log import Append, Batch, Change, Log, Receipt, Result
 from mainspring.log.jetstream import JetStreamEngine
 from mainspring.loop import run
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from bench import _bus_peers, bus
 from servers.nats_server import NatsServer  # type: ignore[import-not-found]
 

@@ -32,7 +32,7 @@ from mainspring.log.jetstream.encoding import Made
 from mainspring.log.sqlite.check import check
 
 OBJECT: Final = "replica"
-STALL_SECONDS: Final = 15.0
+STALL_SECONDS: Final = 5.0  # the object was replaced meanwhile, or its server is gone: begin again
 
 _logger = logging.getLogger(__name__)
 
