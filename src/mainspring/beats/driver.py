@@ -17,11 +17,12 @@ import logging
 from collections.abc import Callable, Hashable
 from typing import Final
 
-from mainspring.beats.errors import LineBusy
+from mainspring.beats.errors import LineBusy, NotLeading
 from mainspring.beats.heartbeat import Heartbeat
 from mainspring.beats.report import Report
 from mainspring.beats.shared import SharedHeartbeat
 from mainspring.errors import MainspringError, SettingError
+from mainspring.log import InDoubt
 from mainspring.loop import Loop
 
 _log: Final = logging.getLogger("mainspring.beats")
@@ -194,8 +195,9 @@ class Driver:
     def _failed(self, error: Exception) -> None:
         self._heartbeat.tally.failed += 1
         unforeseen = None if isinstance(error, MainspringError) else error
-        _log.error("beat %d did not happen: %s", self._heartbeat.next_beat, error, exc_info=unforeseen)
-        if isinstance(error, LineBusy) and self._shared is None:
+        level = logging.WARNING if isinstance(error, NotLeading | InDoubt) else logging.ERROR
+        _log.log(level, "beat %d did not happen: %s", self._heartbeat.next_beat, error, exc_info=unforeseen)
+        if isinstance(error, LineBusy):
             self._running = False
         else:
             self._pace()

@@ -204,9 +204,15 @@ class SharedLine:
         """After a write that was refused, or may have been stored, only what the log holds counts."""
         try:
             return await work()
-        except (LineBusy, InDoubt):
+        except InDoubt:
             self._stale = True
             raise
+        except LineBusy as error:
+            self._stale = True
+            raise NotLeading(
+                f"line {self._name!r} was written by another node, or by an earlier try of this one",
+                remedy="nothing is lost: it is read again before the next beat",
+            ) from error
 
     async def _take(self) -> None:
         if not self._leading or self._stale:
