@@ -23,7 +23,7 @@ from typing import Any
 
 from pymongo import AsyncMongoClient
 
-from mainspring.log import Append, Batch, Log, open_engine
+from mainspring.log import Append, Batch, Log, Receipt, Result, open_engine
 
 ROUNDS = 7
 EVENTS = 4_096  # in a round
@@ -42,7 +42,7 @@ def server() -> Any:
 async def measure(address: str) -> dict[str, Any]:
     """Ratios of one run; `address` names a database that nobody uses."""
     client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(address, w="majority", journal=True)
-    log = Log(open_engine(address, "."))
+    log, other = Log(open_engine(address, ".")), Log(open_engine(address, "."))
     await log.open()
     plain = client.get_default_database()["plain"]
     await plain.create_index([("topic", 1), ("partition", 1), ("offset", 1)], unique=True)
@@ -54,10 +54,13 @@ async def measure(address: str) -> dict[str, Any]:
             through = await _publish(log, round)
             if round:  # the first pair warms both sides up
                 pairs.append((direct, through))
+        await other.open()  # only now: a second node reads along
+        ratios = [await _two_to_one(log, other, round) for round in range(3)]
         single = [(await _insert_one(plain, n), await _publish_one(log, n)) for n in range(60)]
         kind = await client.admin.command("buildInfo")
     finally:
         await log.close()
+        await other.close()
         await client.drop_database(client.get_default_database().name)
         await client.close()
     ratio = statistics.median(direct / through for direct, through in pairs)
@@ -66,6 +69,7 @@ async def measure(address: str) -> dict[str, Any]:
         "goal": 0.7,
         "events_per_second": int(EVENTS / statistics.median(through for _, through in pairs)),
         "insert_many_per_second": int(EVENTS / statistics.median(direct for direct, _ in pairs)),
+        "two_nodes_ratio_to_one": round_to(statistics.median(ratios)),
         "one_event_p50_ms": round_to(1000 * statistics.median(through for _, through in single)),
         "one_insert_p50_ms": round_to(1000 * statistics.median(direct for direct, _ in single)),
         "conditions": {
@@ -112,10 +116,44 @@ def _document(n: int) -> dict[str, Any]:
 
 async def _publish(log: Log, round: int) -> float:
     start = perf_counter()
-    for first in range(0, EVENTS, GROUP):
-        await asyncio.gather(*(log.commit(_batch(round * EVENTS + first + n)) for n in range(GROUP)))
+    await _pipelined(log, "orders", round * EVENTS, EVENTS)
     await log.spaces()  # waits until everything is in the collections
     return perf_counter() - start
+
+
+async def _pipelined(log: Log, topic: str, first: int, count: int) -> None:
+    """As the bus does it: one batch for each event, and a bounded number of them not yet acknowledged."""
+    waiting = 0
+    moved = asyncio.Event()
+
+    def done(result: Result) -> None:
+        nonlocal waiting
+        assert isinstance(result, Receipt), result
+        waiting -= 1
+        moved.set()
+
+    for n in range(first, first + count):
+        while waiting >= 2 * GROUP:
+            moved.clear()
+            await moved.wait()
+        waiting += 1
+        log.submit(_batch(n, topic), done)
+    while waiting:
+        moved.clear()
+        await moved.wait()
+
+
+async def _two_to_one(log: Log, other: Log, round: int) -> float:
+    """How much faster two nodes publish the same number of events as one, to topics of their own."""
+    first = 100_000 * (round + 1)
+    start = perf_counter()
+    await _pipelined(log, "alone", first, EVENTS // 2)
+    await log.spaces()
+    alone = perf_counter() - start
+    start = perf_counter()
+    await asyncio.gather(*(_pipelined(node, str(n), first, EVENTS // 4) for n, node in enumerate((log, other))))
+    await asyncio.gather(log.spaces(), other.spaces())
+    return alone / (perf_counter() - start)
 
 
 async def _publish_one(log: Log, n: int) -> float:
@@ -124,8 +162,8 @@ async def _publish_one(log: Log, n: int) -> float:
     return perf_counter() - start
 
 
-def _batch(n: int) -> Batch:
-    return Batch([Append("orders", 0, f"{n:036d}", 1_700_000_000_000 + n, PAYLOAD)])
+def _batch(n: int, topic: str = "orders") -> Batch:
+    return Batch([Append(topic, 0, f"{n:036d}", 1_700_000_000_000 + n, PAYLOAD)])
 
 
 def round_to(value: float) -> float:

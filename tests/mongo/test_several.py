@@ -55,6 +55,11 @@ async def until(condition: Any, what: str) -> None:
 
 
 class TestOneOrder:
+    async def test_all_may_start_at_once_on_an_empty_database(self, open_engine: OpenEngine) -> None:
+        engines = await asyncio.gather(*(open_engine() for _ in range(4)))
+        await asyncio.gather(*(publish(engine, event(str(n))) for n, engine in enumerate(engines)))
+        assert sorted(await ids(await open_engine())) == ["0", "1", "2", "3"]
+
     async def test_offsets_of_all_engines_are_one_row_of_numbers(self, open_engine: OpenEngine) -> None:
         engines = [await open_engine() for _ in range(3)]
         given: list[int] = []

@@ -41,7 +41,7 @@ from mainspring.log.mongo.schema import (
 )
 
 _BAD_VALUE: Final = frozenset((2, 9, 16, 40, 51, 52, 55, 56, 57))  # bad value, not parsed, bad names
-_MOST_TOGETHER: Final = 4_096  # events and records
+_MOST_TOGETHER: Final = 1_024  # events and records; more would hold up the next commits on some servers
 _MOST_FAMILIAR: Final = 50_000
 _MOST_STONES: Final = 1_000  # deleted together
 

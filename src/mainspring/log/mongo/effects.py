@@ -7,6 +7,7 @@ at the same time write the same.
 
 from __future__ import annotations
 
+import zlib
 from typing import Final
 
 import msgspec
@@ -118,20 +119,25 @@ class Entry(msgspec.Struct):
     body: Body
 
 
+_SMALL: Final = 4096  # bytes
+_PACKED: Final = b"z"  # no body begins so: it is an array
+
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(Body).decode
 
 
 def encode_body(body: Body) -> bytes:
-    return _encode(body)
+    """Compressed when that pays: a large entry holds many events that look alike, and goes over the network twice."""
+    data = _encode(body)
+    return data if len(data) < _SMALL else _PACKED + zlib.compress(data, 1)
 
 
 def decode_body(data: bytes, format: object) -> Body:
     """Raises `FormatError` for an entry that a newer version wrote, or that is none."""
     if format == FORMAT:
         try:
-            return _decode(data)
-        except (msgspec.DecodeError, msgspec.ValidationError):
+            return _decode(zlib.decompress(data[len(_PACKED) :]) if data.startswith(_PACKED) else data)
+        except (msgspec.DecodeError, msgspec.ValidationError, zlib.error):
             pass
     raise FormatError(
         f"an entry of the journal has format {format!r} and cannot be read; this version knows {FORMAT}",

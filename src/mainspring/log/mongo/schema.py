@@ -109,12 +109,14 @@ async def check_format(database: Any) -> bool:
     if found is None:
         foreign = sorted(set(await database.list_collection_names()) & set(COLLECTIONS))
         held = [name for name in foreign if await database[name].find_one({}) is not None]
-        if held:
+        found = await database[META].find_one({"_id": "format"})  # another node may have just made it
+        if held and found is None:
             raise FormatError(
                 f"the database {database.name!r} holds {', '.join(held)}, which is no log of Mainspring",
                 remedy="name a database of its own in the address",
             )
-        return False
+        if found is None:
+            return False
     if found.get("format") != FORMAT:
         raise FormatError(
             f"the log in the database {database.name!r} has format {found.get('format')!r}, not {FORMAT}",
