@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mainspring.log import Append, Batch, Change, Log
-from mainspring.log.jetstream import JetStreamEngine
+from mainspring.log.jetstream import JetStreamEngine, stream
 from mainspring.log.jetstream.snapshots import USUAL, Housekeeping
 from servers.nats_server import NatsServer, shared_server
 
@@ -50,6 +50,13 @@ async def until(condition: Callable[[], bool], seconds: float = 30) -> None:
 async def until_equal(*nodes: Node) -> None:
     """Wait until all nodes have applied the same messages."""
     await until(lambda: len({node.engine.applied for node in nodes}) == 1)
+
+
+async def found(node: Node) -> stream.Found:
+    """The log's stream as the server sees it."""
+    there = await stream.find(node.engine.link, node.engine.address)
+    assert there is not None
+    return there
 
 
 async def everything(log: Log) -> tuple[object, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import pytest
 import trustme
 
 from mainspring.errors import MainspringError, SettingError
-from mainspring.log import LogUnavailable, open_engine
+from mainspring.log import Batch, LogUnavailable, Put, open_engine
+from mainspring.log.jetstream.snapshots import Housekeeping
 from servers.nats_server import NatsServer
 
-from .conftest import OpenNode
+from .conftest import OpenNode, everything, found
 
 
 @pytest.fixture
@@ -61,6 +63,54 @@ async def test_a_key(guarded: NatsServer, tmp_path: Path, node: OpenNode) -> Non
     (tmp_path / "seed").write_bytes(seed)
     assert await (await node(guarded.url(nkey=tmp_path / "seed"))).publish("x") == 1
     assert isinstance(await why_not(guarded.url(), tmp_path), SettingError)
+
+
+async def test_a_user_with_no_more_rights_than_needed(guarded: NatsServer, tmp_path: Path, node: OpenNode) -> None:
+    """As the reference lists them; with snapshots, which need most."""
+    subjects = [
+        "mainspring.journal.test",
+        "$JS.API.STREAM.*.MAINSPRING_test",
+        "$JS.API.STREAM.MSG.GET.MAINSPRING_test",
+        "$JS.API.CONSUMER.*.MAINSPRING_test",
+        "$JS.API.CONSUMER.*.MAINSPRING_test.*",
+        "$JS.API.CONSUMER.MSG.NEXT.MAINSPRING_test.*",
+        "$O.MAINSPRING_test.>",
+        "$JS.API.STREAM.*.OBJ_MAINSPRING_test",
+        "$JS.API.STREAM.MSG.GET.OBJ_MAINSPRING_test",
+        "$JS.API.STREAM.NAMES",
+        "$JS.API.CONSUMER.CREATE.OBJ_MAINSPRING_test",
+        "$JS.FC.OBJ_MAINSPRING_test.>",
+    ]
+    publish = ", ".join(f'"{subject}"' for subject in subjects)
+    rights = f'{{ publish: [{publish}], subscribe: ["_INBOX.>"] }}'
+    guarded.more = f'authorization {{ users: [ {{ user: "m", password: "p", permissions: {rights} }} ] }}'
+    guarded.start()
+    guarded.login = "m:p@"
+    small = Housekeeping(grown_bytes=20_000, keep_ms=0, claim_ms=5_000)
+    one = await node(guarded.url(), "a", small)
+    async with asyncio.timeout(30):
+        while (await found(one)).first <= 1:
+            for _ in range(20):
+                await one.log.commit(Batch([Put("s", "k", b"v" * 500)]))
+    two = await node(guarded.url(), "b", small)
+    assert await everything(two.log) == await everything(one.log)
+
+
+async def test_rights_that_are_missing_are_named(guarded: NatsServer, tmp_path: Path) -> None:
+    rights = '{ publish: ["$JS.API.>"], subscribe: ["_INBOX.>"] }'
+    guarded.more = f'authorization {{ users: [ {{ user: "m", password: "p", permissions: {rights} }} ] }}'
+    guarded.start()
+    guarded.login = "m:p@"
+    engine = open_engine(guarded.url(patience=0.5), tmp_path)
+    await engine.open()
+    (result,) = await engine.commit([Batch([Put("s", "k", b"v")])])
+    assert type(result) is LogUnavailable  # it was forbidden, so nothing was stored
+    assert "mainspring.journal.test" in result.message
+    await engine.close()
+    guarded.more = guarded.more.replace("$JS.API.>", "mainspring.>")
+    guarded.kill()
+    guarded.start()
+    assert "permissions violation" in str(await why_not(guarded.url(patience=0.5), tmp_path)).lower()
 
 
 async def test_certificates_on_both_sides(guarded: NatsServer, tmp_path: Path, node: OpenNode) -> None:

@@ -7,20 +7,14 @@ import asyncio
 import pytest
 
 from mainspring.log import Batch, FormatError, Put
-from mainspring.log.jetstream import snapshots, stream
+from mainspring.log.jetstream import snapshots
 from mainspring.log.jetstream.snapshots import Housekeeping
 from servers.nats_server import NatsServer
 from servers.proxy import Proxy
 
-from .conftest import Node, OpenNode, everything, until, until_equal
+from .conftest import Node, OpenNode, everything, found, until, until_equal
 
 SMALL = Housekeeping(grown_bytes=50_000, keep_ms=0, claim_ms=5_000)
-
-
-async def found(node: Node) -> stream.Found:
-    there = await stream.find(node.engine.link, node.engine.address)
-    assert there is not None
-    return there
 
 
 async def move_positions(node: Node, times: int) -> None:

@@ -55,6 +55,7 @@ class ApiError(Exception):
 
 NO_STREAM: Final = 10059
 NO_RESPONDERS: Final = 503
+FORBIDDEN: Final = 403
 
 
 class Link:
@@ -64,16 +65,24 @@ class Link:
         self.client = client
         self.lost = lost
         self._inbox = client.new_inbox()
-        self._waiting: dict[str, asyncio.Future[Msg]] = {}
+        self._waiting: dict[str, tuple[str, asyncio.Future[Msg]]] = {}  # who asked what, by the answer's subject
         self._asked = 0
 
     async def start(self) -> None:
         await self.client.subscribe(f"{self._inbox}.*", cb=self._answered)
 
     async def _answered(self, message: Msg) -> None:
-        answer = self._waiting.pop(message.subject.rpartition(".")[2], None)
+        _, answer = self._waiting.pop(message.subject.rpartition(".")[2], ("", None))
         if answer is not None and not answer.done():
             answer.set_result(message)
+
+    def complained(self, error: Exception) -> None:
+        """The server said something that is no answer. If it forbids what somebody asked for, they need not wait."""
+        text = str(error)
+        _logger.warning("the NATS server says: %s", text)
+        for subject, answer in list(self._waiting.values()):
+            if subject.lower() in text.lower() and not answer.done():
+                answer.set_exception(ApiError(FORBIDDEN, 0, text))
 
     async def ask(
         self, subject: str, payload: bytes, *, headers: dict[str, str] | None = None, seconds: float = API_SECONDS
@@ -84,7 +93,7 @@ class Link:
         self._asked += 1
         token = str(self._asked)
         answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
-        self._waiting[token] = answer
+        self._waiting[token] = (subject, answer)
         try:
             await self.client.publish(subject, payload, reply=f"{self._inbox}.{token}", headers=headers)
             async with asyncio.timeout(seconds):
@@ -122,7 +131,7 @@ class Link:
     def end(self) -> None:
         """Whoever waits on it hears that it is lost."""
         self.lost.set()
-        for answer in self._waiting.values():
+        for _, answer in self._waiting.values():
             if not answer.done():
                 answer.set_exception(LinkLost())
                 answer.exception()  # whoever asked may have stopped waiting; then nobody looks at it
@@ -238,6 +247,8 @@ class Connection:
 
         async def on_error(error: Exception) -> None:
             reasons.append(error)
+            if client.is_connected:
+                link.complained(error)
 
         async def on_closed() -> None:
             link.end()
