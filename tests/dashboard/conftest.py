@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
-from dashboard_site import ARGUMENTS, Dashboard, Opener, Tokens, chromium, serving, url_of
+from dashboard_site import ARGUMENTS, Cluster, Dashboard, Opener, Tokens, chromium, serving, url_of
 from playwright.sync_api import Browser, BrowserContext, Playwright, sync_playwright
 from shop_day import Packer, aside, spend
 
 from mainspring.bus.tokens import new_token
+from servers.nats_server import NatsServer
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +53,20 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tokens]:
     (folder / "tokens").write_text(f"{kept_admin.line()}\n{kept_reader.line()}\n")
     with serving(folder, MAINSPRING_TOKENS_FILE=str(folder / "tokens")) as node:
         yield Tokens(url_of(node), admin, reader)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Cluster]:
+    """Two nodes on one log. Silence is noticed soon."""
+    server = NatsServer(tmp_path / "nats").start()
+    with ExitStack() as ends:
+        ends.callback(server.kill)
+        engine = server.url("shop", patience=2, monitor=server.monitor)
+        nodes = [
+            serving(tmp_path / name, "--node", name, engine=engine, MAINSPRING_NODE_LEASE_MS="2000")
+            for name in ("left", "right")
+        ]
+        yield Cluster(server, *map(ends.enter_context, nodes))
 
 
 @pytest.fixture

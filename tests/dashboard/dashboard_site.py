@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import ConsoleMessage, Locator, Page, TimeoutError, expect
 
+from servers.nats_server import NatsServer
 from serving import Serving
 
 HERE = Path(__file__).parent
@@ -52,6 +53,15 @@ def serving(folder: Path, *arguments: str, engine: str = "memory", **env: str) -
 
 def url_of(node: Serving) -> str:
     return f"http://127.0.0.1:{node.port}"
+
+
+class Cluster:
+    """A NATS server and two nodes on it, called left and right."""
+
+    def __init__(self, server: NatsServer, left: Serving, right: Serving) -> None:
+        self.server = server
+        self.left = left
+        self.right = right
 
 
 class Tokens:

@@ -147,6 +147,36 @@ def test_payloads_keys_headers_and_names_are_only_ever_text(shop: str, dashboard
     assert page.page.locator("#view img, #view script").count() == 0
 
 
+def test_a_page_of_a_stranger_gets_nothing_and_does_nothing(shop: str, dashboard: Opener) -> None:
+    """The page is one of another address on the same machine: the browser sends its requests, the node refuses them."""
+    page = dashboard(shop)
+    page.tolerated = ("CORS", "ERR_FAILED", "WebSocket", "403")
+    page.page.route(
+        "http://127.0.0.2/", lambda route: route.fulfill(body="<h1>a stranger</h1>", content_type="text/html")
+    )
+    page.page.goto("http://127.0.0.2/")
+    done = page.page.evaluate(
+        """async (node) => {
+            const topic = {topic: "made.by.a.stranger"};
+            const message = {kind: "command", type: "Bus.CreateTopic", data: topic};
+            const options = {method: "POST", mode: "no-cors"};
+            const post = (path, body) => fetch(node + path, {...options, body: JSON.stringify(body)});
+            const socket = new WebSocket(node.replace("http", "ws"));
+            const opened = await new Promise((tell) => {
+                socket.onopen = () => tell(true);
+                socket.onerror = () => tell(false);
+            });
+            const read = await fetch(node + "/node").then((answer) => answer.ok, () => false);
+            await post("/messages", message).catch(() => {});
+            await post("/topics", topic).catch(() => {});
+            return {opened, read};
+        }""",
+        shop,
+    )
+    assert done == {"opened": False, "read": False}
+    assert call(shop, "/topics/made.by.a.stranger")[0] == 404
+
+
 def test_the_browser_itself_refuses_markup_scripts_and_strangers(shop: str, dashboard: Opener) -> None:
     page = dashboard(shop)
     page.tolerated = ("Content Security Policy", "Trusted", "Refused", "violates", "Failed to fetch")

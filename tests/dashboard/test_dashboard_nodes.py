@@ -2,39 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
-
-import pytest
-from dashboard_site import Opener, call, serving, url_of
+from dashboard_site import Cluster, Opener, sent, url_of
 from playwright.sync_api import expect
 from shop_day import Shop, aside
 
-from servers.nats_server import NatsServer
-from serving import Serving
-
 CHECKOUT = {"id": "o-1", "card": "valid", "total": 5, "wait_ms": 3_600_000}
-
-
-class Cluster:
-    """A NATS server and two nodes on it, called left and right."""
-
-    def __init__(self, server: NatsServer, left: Serving, right: Serving) -> None:
-        self.server, self.left, self.right = server, left, right
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Cluster]:
-    server = NatsServer(tmp_path / "nats").start()
-    with ExitStack() as ends:
-        ends.callback(server.kill)
-        engine = server.url("shop", patience=2, monitor=server.monitor)
-        left, right = (
-            ends.enter_context(serving(tmp_path / name, "--node", name, engine=engine, MAINSPRING_NODE_LEASE_MS="2000"))
-            for name in ("left", "right")
-        )
-        yield Cluster(server, left, right)
 
 
 def test_a_node_on_its_own_log_says_so_in_one_line(shop: str, dashboard: Opener) -> None:
@@ -63,8 +35,7 @@ def test_two_nodes_their_engine_and_the_run_that_outlives_one_of_them(pair: Clus
     expect(detail).to_contain_text("just now")
     expect(detail.get_by_role("link")).to_have_attribute("href", right)
 
-    started = call(right, "/messages", {"kind": "command", "type": "Run.Start", "data": _run("long")})
-    assert started[0] == 200, started
+    sent(right, "Run.Start", {"program": "checkout", "args": [CHECKOUT], "id": "long"})
     page.open("runs/long")
     expect(page.row("Runs", "long")).to_contain_text("right")
     expect(detail).to_contain_text("Executed byright")
@@ -106,7 +77,3 @@ def test_a_node_without_its_server_says_so_and_recovers(pair: Cluster, dashboard
     pair.server.start()
     expect(notice).to_be_hidden(timeout=30_000)
     expect(page.page.locator(".state")).to_have_text("Live")
-
-
-def _run(id: str) -> dict[str, object]:
-    return {"program": "checkout", "args": [CHECKOUT], "id": id}

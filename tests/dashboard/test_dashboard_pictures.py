@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dashboard_site import Dashboard, Opener, serving, url_of
+from dashboard_site import Cluster, Dashboard, Opener, serving, url_of
 from playwright.sync_api import expect
 from shop_day import Packer, Shop, order, spend
 
@@ -110,6 +110,13 @@ def test_a_causation_tree(busy: str, dashboard: Opener, tmp_path: Path) -> None:
     page.rows("Messages that passed lately").filter(has_text="Order.Placed").first.click()
     expect(page.page.get_by_role("treeitem")).not_to_have_count(0)
     picture(page, "dashboard-causation", tmp_path)
+
+
+def test_the_nodes(pair: Cluster, dashboard: Opener, tmp_path: Path) -> None:
+    page = dashboard(url_of(pair.left), "nodes/right", viewport={"width": 1200, "height": 560})
+    page.see("2 nodes share the log")
+    expect(page.page.locator(".detail")).to_contain_text("query Stock.Count")
+    picture(page, "dashboard-nodes", tmp_path)
 
 
 def test_a_phone(busy: str, dashboard: Opener, tmp_path: Path) -> None:

@@ -279,11 +279,6 @@ export class Pages {
     this.arrived(null);
   }
 
-  /** Ask again at once for what could not be fetched. */
-  forgive() {
-    for (const [number, page] of this.pages) if (page === "failed") this.pages.delete(number);
-  }
-
   clear() {
     this.pages.clear();
   }

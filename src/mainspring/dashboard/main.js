@@ -80,11 +80,13 @@ function update() {
   if (!store.problem) open?.view.update?.();
 }
 
-/** The node is back. One that was started again may know other things: the view is opened anew, at the same address. */
+/**
+ * The node is back. One that was started again may know other things, and a view that could not load something would
+ * go on saying so: it is opened anew, at the same address. Any other keeps what was typed into it.
+ */
 function again({ restarted }) {
   toast(restarted ? "The node was started again." : "The node answers again.");
-  if (restarted) show();
-  else open?.view.again?.();
+  if (restarted || main.querySelector(".trouble .problem, .detail .problem")) show();
 }
 
 // -- the frame

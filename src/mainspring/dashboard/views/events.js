@@ -102,13 +102,6 @@ class Browser {
     }
   }
 
-  /** The node was away for a while: what could not be read then is read now. */
-  again() {
-    this.trouble.over();
-    this.pages.forgive();
-    this.grid.refresh();
-  }
-
   take({ head: first, tail }) {
     this.trouble.over();
     this.bounds = { head: first, tail };
