@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,6 +65,54 @@ async def test_a_key(guarded: NatsServer, tmp_path: Path, node: OpenNode) -> Non
     (tmp_path / "seed").write_bytes(seed)
     assert await (await node(guarded.url(nkey=tmp_path / "seed"))).publish("x") == 1
     assert isinstance(await why_not(guarded.url(), tmp_path), SettingError)
+
+
+class Key:
+    """A key of the kind NATS signs with, made of one number."""
+
+    def __init__(self, kind: int, number: int) -> None:
+        self.seed: bytes = nkeys.encode_seed(bytes([number]) * 32, kind)
+        self._pair = nkeys.from_seed(bytearray(self.seed))
+        self.public: str = self._pair.public_key.decode()
+
+    def claim(self, subject: Key, kind: str, claims: dict[str, object]) -> str:
+        """A JWT in which this key says something about another."""
+
+        def part(content: object) -> str:
+            return base64.urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
+
+        body = {"jti": kind, "iat": 1, "iss": self.public, "sub": subject.public, "name": kind}
+        nats = {"nats": claims | {"type": kind, "version": 2}}
+        text = f"{part({'typ': 'JWT', 'alg': 'ed25519-nkey'})}.{part(body | nats)}"
+        return f"{text}.{base64.urlsafe_b64encode(self._pair.sign(text.encode())).decode().rstrip('=')}"
+
+
+async def test_credentials(guarded: NatsServer, tmp_path: Path, node: OpenNode) -> None:
+    """The servers of large installations know only an operator, whose accounts issue credentials to users."""
+    operator, system = Key(nkeys.PREFIX_BYTE_OPERATOR, 1), Key(nkeys.PREFIX_BYTE_ACCOUNT, 2)
+    account, user = Key(nkeys.PREFIX_BYTE_ACCOUNT, 3), Key(nkeys.PREFIX_BYTE_USER, 4)
+    limits = dict.fromkeys(("subs", "data", "payload", "imports", "exports", "conn", "leaf"), -1) | {"wildcards": True}
+    storage = dict.fromkeys(("mem_storage", "disk_storage", "streams", "consumer"), -1)
+    accounts = {
+        system.public: operator.claim(system, "account", {"limits": limits}),
+        account.public: operator.claim(account, "account", {"limits": limits | storage}),
+    }
+    preload = ", ".join(f"{public}: {token}" for public, token in accounts.items())
+    guarded.more = (
+        f"operator: {operator.claim(operator, 'operator', {})}\nsystem_account: {system.public}\n"
+        f"resolver: MEMORY\nresolver_preload: {{ {preload} }}"
+    )
+    guarded.start()
+    token = account.claim(user, "user", {"subs": -1, "data": -1, "payload": -1})
+    (tmp_path / "user.creds").write_text(
+        f"-----BEGIN NATS USER JWT-----\n{token}\n------END NATS USER JWT------\n\n"
+        f"-----BEGIN USER NKEY SEED-----\n{user.seed.decode()}\n------END USER NKEY SEED------\n"
+    )
+    assert await (await node(guarded.url(creds=tmp_path / "user.creds"))).publish("x") == 1
+    assert isinstance(await why_not(guarded.url(), tmp_path), SettingError)
+    missing = await why_not(guarded.url(creds=tmp_path / "nobody.creds"), tmp_path)
+    assert isinstance(missing, SettingError)
+    assert "nobody.creds" in missing.message
 
 
 async def test_a_user_with_no_more_rights_than_needed(guarded: NatsServer, tmp_path: Path, node: OpenNode) -> None:

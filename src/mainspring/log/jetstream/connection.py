@@ -321,11 +321,23 @@ def _options(address: Address) -> dict[str, Any]:
             raise MissingExtra(
                 "signing in with creds or nkey needs the package nkeys", remedy="pip install 'mainspring[nats]'"
             )
+        for file in filter(None, (address.creds, address.nkey)):
+            _readable(file)
         options["user_credentials"] = address.creds
         options["nkeys_seed"] = address.nkey
     if address.tls:
         options["tls"] = _tls(address)
     return options
+
+
+def _readable(file: str) -> None:
+    try:
+        with open(file, "rb"):
+            pass
+    except OSError as error:
+        raise SettingError(
+            f"a file of the engine's address cannot be read: {error}", remedy="check creds and nkey"
+        ) from error
 
 
 def _tls(address: Address) -> ssl.SSLContext:
