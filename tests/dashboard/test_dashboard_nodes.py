@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dashboard_site import Cluster, Opener, sent, url_of
 from playwright.sync_api import expect
-from shop_day import Shop, aside
+from shop_day import Packer, Shop, aside
 
 CHECKOUT = {"id": "o-1", "card": "valid", "total": 5, "wait_ms": 3_600_000}
 
@@ -62,6 +62,21 @@ def test_each_page_shows_the_numbers_of_its_own_node(pair: Cluster, dashboard: O
     assert all("published per second 0\n" in f"{tip}\n" for tip in page.tips())
     page.open("topics/orders")
     page.see("600 events stored")
+
+
+def test_a_group_shows_what_members_at_other_nodes_hold(pair: Cluster, dashboard: Opener) -> None:
+    async def prepare() -> None:
+        shop = await Shop(url_of(pair.right)).open()
+        await shop.publish("orders", [{"payload": n} for n in range(20)])
+        await shop.session.close()
+
+    aside(prepare())
+    with Packer(url_of(pair.right)):
+        page = dashboard(url_of(pair.left), "groups/orders/packing")
+        leases = page.page.get_by_role("table", name="Leases").locator("tbody tr")
+        expect(leases).to_have_count(5)
+        expect(leases.first).to_contain_text("right")
+        expect(page.row("Groups", "packing")).to_contain_text("20")
 
 
 def test_a_node_without_its_server_says_so_and_recovers(pair: Cluster, dashboard: Opener) -> None:

@@ -91,7 +91,7 @@ class Groups {
     const detail = panel(group, { note: close, class: "detail" },
       h("section", {}, facts([["Topic", h("a", { href: to(["topics", topic]), text: topic })]]), this.acts),
       h("section", {}, h("h3", { text: "Where it stands" }), this.positions),
-      h("section", {}, h("h3", { text: this.ctx.store.shared ? `Leases and what waits, at ${this.ctx.store.here}` : "Leases and what waits" }), this.leases));
+      h("section", {}, h("h3", { text: "Leases and what waits" }), this.leases));
     beside(this.split, this.grid.element, detail);
     this.grid.refresh();
     this.rights();
@@ -126,17 +126,21 @@ class Groups {
   }
 
   drawDetail(where, held) {
-    const now = this.ctx.store.node?.now ?? Date.now();
+    const { store } = this.ctx;
+    const now = store.node?.now ?? Date.now();
     refill(this.positions, table("Partitions", [["Partition"], ["Settled", true], ["Behind", true], ["In flight", true]], where.partitions.map((place) => [String(place.partition), count(place.lastCommitted), count(place.lag), count(place.inflight)])));
+    const at = (lease) => (lease.epoch ? store.nodes.find((node) => node.epoch === lease.epoch)?.name ?? "" : lease.state === "leased" ? store.here : "");
+    const { members } = where;
     refill(this.leases, held.leases.length
-      ? table("Leases", [["Place", false, true], ["State", false, true], ["Attempt", true], ["Ends in", true, true], ["Reason"]], held.leases.map((lease) => [
+      ? table("Leases", [["Place", false, true], ["State", false, true], ...(store.shared ? [["Node"]] : []), ["Attempt", true], ["Ends in", true, true], ["Reason"]], held.leases.map((lease) => [
         h("a", { href: to(["events"], { topic: held.topic, partition: lease.partition || "", offset: lease.offset }), text: `${lease.partition}:${lease.offset}` }),
         tag(lease.state, STATES[lease.state] ?? ""),
+        ...(store.shared ? [at(lease)] : []),
         count(lease.deliveries),
         lease.until ? span(Math.max(0, lease.until - now)) : "",
         lease.reason,
       ]))
-      : h("p", { class: "dim", text: held.members ? `Its ${plural(held.members, "member")} hold nothing.` : "It has no members now." }));
+      : h("p", { class: "dim", text: members ? `Its ${plural(members, "member holds", "members hold")} nothing.` : "It has no members now." }));
   }
 
   async seek() {
