@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from mainspring.errors import SettingError
@@ -54,3 +58,16 @@ def test_what_does_not_fit_is_said_without_showing_passwords(text: str, why: str
     with pytest.raises(SettingError) as refusal:
         parse(text.replace("nats://", "nats://ann:hunter2@").replace("http://", "http://ann:hunter2@"))
     assert "hunter2" not in str(refusal.value)
+
+
+def test_without_the_package_the_extra_is_named(tmp_path: Path) -> None:
+    """In a process that cannot import it."""
+    program = (
+        "import sys; sys.modules['nats'] = None\n"
+        "from mainspring.log import open_engine\n"
+        "try:\n    open_engine('nats://h', '.')\n"
+        "except Exception as error:\n    print(type(error).__name__, error)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert said.stdout.startswith("MissingExtra")
+    assert "mainspring[nats]" in said.stdout

@@ -35,10 +35,11 @@ from mainspring.log.contract import (
 )
 from mainspring.log.jetstream import encoding, stream
 from mainspring.log.jetstream.address import Address, parse
-from mainspring.log.jetstream.connection import ApiError, Connection, Link, LinkLost, ended
+from mainspring.log.jetstream.connection import Connection
 from mainspring.log.jetstream.durability import durability_of
 from mainspring.log.jetstream.following import Follower
 from mainspring.log.jetstream.keeping import Keeper
+from mainspring.log.jetstream.link import ApiError, Link, LinkLost, ended
 from mainspring.log.jetstream.opening import find_stream, open_replica
 from mainspring.log.jetstream.replica import Entry, Outcome, Replica
 from mainspring.log.jetstream.sending import Sender, Sent

@@ -20,7 +20,8 @@ from mainspring.errors import MainspringError
 from mainspring.log.contract import FormatError, LogUnavailable
 from mainspring.log.jetstream import encoding, stream
 from mainspring.log.jetstream.address import Address
-from mainspring.log.jetstream.connection import ApiError, Connection, Link, LinkLost
+from mainspring.log.jetstream.connection import Connection
+from mainspring.log.jetstream.link import ApiError, Link, LinkLost
 from mainspring.log.jetstream.replica import Entry
 
 PULL: Final = 128  # messages asked for at a time

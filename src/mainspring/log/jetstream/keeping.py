@@ -12,7 +12,8 @@ from typing import Final
 
 from mainspring.log.jetstream import encoding, snapshots
 from mainspring.log.jetstream.address import Address
-from mainspring.log.jetstream.connection import Connection, ended
+from mainspring.log.jetstream.connection import Connection
+from mainspring.log.jetstream.link import ended
 from mainspring.log.jetstream.replica import Replica
 from mainspring.log.jetstream.sending import Sender
 from mainspring.log.jetstream.snapshots import Housekeeping

@@ -21,8 +21,9 @@ import nats.errors
 from mainspring.log.contract import FormatError, LogMissing, LogUnavailable
 from mainspring.log.jetstream import snapshots, stream
 from mainspring.log.jetstream.address import Address
-from mainspring.log.jetstream.connection import ApiError, Connection, Link, LinkLost
+from mainspring.log.jetstream.connection import Connection
 from mainspring.log.jetstream.following import BELIEVE_SECONDS, fell_behind
+from mainspring.log.jetstream.link import ApiError, Link, LinkLost
 from mainspring.log.jetstream.replica import Replica
 
 AGAIN_SECONDS: Final = 0.3

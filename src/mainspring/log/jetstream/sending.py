@@ -18,8 +18,9 @@ import nats.errors
 from mainspring.log.contract import InDoubt, LogUnavailable
 from mainspring.log.jetstream import encoding
 from mainspring.log.jetstream.address import Address
-from mainspring.log.jetstream.connection import ApiError, Connection, LinkLost
+from mainspring.log.jetstream.connection import Connection
 from mainspring.log.jetstream.encoding import Envelope
+from mainspring.log.jetstream.link import ApiError, LinkLost
 from mainspring.log.jetstream.replica import Outcome
 
 TRY_SECONDS: Final = 3.0  # without an answer for that long, ask again: the leader may have changed

@@ -27,8 +27,8 @@ from nats.js.object_store import ObjectStore
 
 from mainspring.log.jetstream import stream
 from mainspring.log.jetstream.address import Address
-from mainspring.log.jetstream.connection import Link, LinkLost
 from mainspring.log.jetstream.encoding import Made
+from mainspring.log.jetstream.link import Link, LinkLost
 from mainspring.log.sqlite.check import check
 
 OBJECT: Final = "replica"

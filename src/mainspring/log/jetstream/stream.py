@@ -13,8 +13,8 @@ import msgspec
 from mainspring.errors import SettingError
 from mainspring.log.contract import FormatError, LogUnavailable
 from mainspring.log.jetstream.address import MOST_PATIENCE, Address
-from mainspring.log.jetstream.connection import API_SECONDS, NO_RESPONDERS, NO_STREAM, ApiError, Link
 from mainspring.log.jetstream.encoding import FORMAT
+from mainspring.log.jetstream.link import API_SECONDS, NO_RESPONDERS, NO_STREAM, ApiError, Link
 
 FORMAT_KEY: Final = "mainspring_format"
 DUPLICATE_SECONDS: Final = 2 * MOST_PATIENCE  # how long the server knows a message again; tries end long before
