@@ -30,7 +30,8 @@ from mainspring.loop import Clock, Loop
 
 logger: logging.Logger = logging.getLogger("mainspring.bus")
 
-TRIES = 50  # of a move, while other nodes take events of the same partition
+TRIES = 200  # of a move, while other nodes take events of the same partition
+PAUSE_S = 0.005  # between them
 STAGGER_MS = 100  # between the nodes that could take over from a dead one: one of them is enough
 
 
@@ -268,18 +269,18 @@ class SharedGroups(GroupTable):
                 await self._log.commit(batch)
                 return
             except (Refused, InDoubt):
-                continue  # the news say how things stand
+                pass  # the news say how things stand
             except MainspringError as error:
                 raise Unavailable(f"the group could not be moved: {error.message}", remedy=error.remedy) from error
             finally:
                 self._claiming.release(group, position)
+            await asyncio.sleep(PAUSE_S)
         raise Unavailable(f"group {group.name!r} is too busy to be moved", remedy="try again")
 
     def _moving(self, group: SharedGroup, position: SharedPosition, cursor: int, skip_before: int) -> Batch:
         """Take everything from everybody, and begin anew. A claim that is written meanwhile is taken back all the same:
         whoever wrote it has touched the shared record, or has only settled what it had."""
         batch = Batch()
-        self._cluster.guard(batch)
         generation = position.generation + 1
         record = PositionRecord(
             topic=group.topic,
