@@ -57,7 +57,7 @@ def nats(place: Path) -> Iterator[Server]:
 
 class Mongo:
     def __init__(self, server: Any) -> None:
-        self.address = with_database(server.url, "test", "directConnection=true")
+        self.address = with_database(server.url, "test", "directConnection=true&patience_ms=5000")
         self.kill, self.start = server.kill, server.start
 
 
