@@ -110,7 +110,10 @@ class Settings:
 
     # Runs
     runs_lease_ms: int = setting(
-        15_000, "After so long without renewal another node goes on with this node's runs.", unit="ms", least=1_000
+        15_000,
+        "On a log of its own: after so long without renewal the next node there goes on with this node's runs.",
+        unit="ms",
+        least=1_000,
     )
     runs_recovery_ms: int = setting(
         5_000, "How often the lease is renewed and runs of nodes that are gone are taken.", unit="ms", least=100
