@@ -101,6 +101,9 @@ async def same_everywhere(world: World, living: list[Node], where: str) -> None:
         assert {k: v for k, v in state.queues.items() if v} == {k: v for k, v in other.queues.items() if v}, where
         assert state.content.texts() == other.content.texts(), where
         assert state.dead == other.dead, where
+        assert (await each.heartbeat.areplay()).identical, where
+        for beat in range(1, state.beat + 1):
+            assert each.heartbeat.paths("/", beat) == fresh.paths("/", beat), where
 
 
 @pytest.mark.parametrize("fault", FAULTS)

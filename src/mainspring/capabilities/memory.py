@@ -14,7 +14,7 @@ import msgspec
 
 from mainspring.errors import MainspringError
 from mainspring.kernel import Capability, Context, Fail, Kernel, handler_from
-from mainspring.log import Batch, Log
+from mainspring.log import Batch, InDoubt, Log
 
 SPACE: Final = "memory"
 MAX_VALUE_BYTES: Final = 65_536
@@ -95,6 +95,8 @@ class Shelf:
         assert self._log is not None
         try:
             await self._log.commit(batch)
+        except InDoubt:
+            raise Fail(503, "the change may have been stored", remedy="ask again: twice is as good as once") from None
         except MainspringError as error:
             raise Fail(503, "the value could not be stored", remedy=error.remedy or "try again") from None
 
