@@ -29,9 +29,15 @@ class Serving:
     """One node in a folder of its own. Use it as a context manager; `boot` is its first line."""
 
     def __init__(
-        self, *arguments: str, folder: Path, env: Mapping[str, str] | None = None, engine: str = "memory"
+        self,
+        *arguments: str,
+        folder: Path,
+        env: Mapping[str, str] | None = None,
+        engine: str = "memory",
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self.folder = folder
+        self._patience_s = patience_s
         # Unix socket paths are short; a test's own folder need not be.
         self._sockets = tempfile.TemporaryDirectory(prefix="ms-")
         self.kernel_socket = Path(self._sockets.name) / "k.sock"
@@ -61,7 +67,7 @@ class Serving:
                 self.command, stdout=subprocess.PIPE, stderr=errors, text=True, env=self.env, cwd=self.folder
             )
         assert self.process.stdout is not None
-        ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE_S)
+        ready, _, _ = select.select([self.process.stdout], [], [], self._patience_s)
         line = self.process.stdout.readline() if ready else ""
         self.boot = json.loads(line) if line else {}
 

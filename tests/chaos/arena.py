@@ -11,7 +11,7 @@ import contextlib
 import random
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -78,14 +78,14 @@ class ChaosNode:
 
     async def launch(self) -> None:
         engine = self._servers.url([("127.0.0.1", proxy.port) for proxy in self.proxies])
-        arguments = ("chaos.program:app", "--node", self.name, "--wait-for-engine", "60", "--port", str(self.port))
+        arguments = ("chaos.program:app", "--node", self.name, "--wait-for-engine", "80", "--port", str(self.port))
         env = {
             "PYTHONPATH": str(HERE.parent),
             "MAINSPRING_NODE_LEASE_MS": str(LEASE_MS),
             "BUS_ACK_TIMEOUT_MS": "3000",
             "MAINSPRING_AUDIT": "false",
         }
-        self._serving = Serving(*arguments, folder=self._folder, engine=engine, env=env)
+        self._serving = Serving(*arguments, folder=self._folder, engine=engine, env=env, patience_s=DRAIN_S)
         await asyncio.to_thread(self._serving.__enter__)
 
     def signal(self, number: signal.Signals) -> None:
@@ -129,17 +129,15 @@ class Arena:
         try:
             for node in self.nodes:
                 await node.start()
-            async with self._client() as one, self._client() as other, self._client() as third:
-                consuming = [asyncio.create_task(self._consume(client)) for client in (one, other)]
-                publishing = [asyncio.create_task(self._publish(client)) for client in (third, other)]
+            async with self._client() as one, self._client() as other, self._client() as third, _Working() as working:
+                for client in (one, other):
+                    working.start(self._consume(client))
+                publishing = [working.start(self._publish(client)) for client in (third, other)]
                 await self._break_things(seconds)
                 self._publishing = False
                 await asyncio.wait_for(asyncio.gather(*publishing), DRAIN_S)
                 await self._come_to_rest()
                 await self._look()
-                for task in consuming:
-                    task.cancel()
-                await asyncio.gather(*consuming, return_exceptions=True)
         finally:
             for node in self.nodes:
                 await node.stop()
@@ -294,6 +292,25 @@ class Arena:
             if state.get("state") in ("value", "failed", "cancelled"):
                 found[run] = (state["state"], state.get("value"))
         return found
+
+
+class _Working:
+    """Tasks that end with their block, however it ends."""
+
+    def __init__(self) -> None:
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        self._tasks.append(asyncio.create_task(work))
+        return self._tasks[-1]
+
+    async def __aenter__(self) -> _Working:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager
