@@ -133,6 +133,32 @@ async def test_a_node_that_was_stopped_cannot_put_old_things_back(
         assert [record.key async for record in engine.scan("groups")] == []
 
 
+async def test_a_node_stopped_before_it_stores_its_commit_comes_behind_the_others(
+    address: str, open_engine: OpenEngine
+) -> None:
+    survivor = await open_engine()
+    with victims(address, "SIGSTOP", "journal") as process:
+        pid = int((await line(process)).split()[2])
+        try:
+            await stopped(pid)
+            (result,) = await survivor.commit(
+                [Batch([Append("journal", 0, "faster", 1, b"1"), Put("s", "journal", b"9")])]
+            )
+            assert isinstance(result, Receipt)
+            assert result.offsets == ((0, 4, False),)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert await all_lines(process) == ["acked journal", "over journal"]
+    late = await open_engine()
+    assert [found.id for found in await late.read("journal", 0, 1, 10)] == [
+        "journal-2",
+        "faster",
+        "journal-4",
+        "journal-5",
+    ]
+    assert await value(late, "s", "journal") == b"2"
+
+
 async def stopped(pid: int) -> None:
     for _ in range(3000):
         status = Path(f"/proc/{pid}/stat").read_text()

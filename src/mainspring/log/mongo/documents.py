@@ -3,8 +3,9 @@
 An event comes back byte for byte, and still its payload should be a real document for whoever looks at the collection
 with other tools. So `payload` holds the value, and `payload_bytes` the text where the value alone would not give it
 back: when the text is not the shortest form (spaces, escapes, repeated names), or when it holds something that a server
-refuses or changes (names with `$` or `.`, numbers beyond 64 bits, arrays directly inside arrays, minus zero). Where the
-value cannot be stored at all, `payload` is its JSON text, and `payload_bytes` is what counts. Headers are kept alike.
+refuses or changes (names with `$` or `.`, numbers beyond 64 bits, arrays directly inside arrays, minus zero, a name
+`_id`, which some servers put first). Where the value cannot be stored at all, `payload` is its JSON text, and
+`payload_bytes` is what counts. Headers are kept alike.
 
 `payload_sha256` is of the payload's bytes and is compared on the way out: damage is reported, never served.
 """
@@ -87,7 +88,7 @@ def _keep_json(document: Document, name: str, text: bytes) -> None:
         document[name], exact = text.decode(), False
     else:
         document[name] = value
-    if not exact or value is None or (b"-0" in text and _MINUS_ZERO.search(text)):
+    if not exact or value is None or b'"_id"' in text or (b"-0" in text and _MINUS_ZERO.search(text)):
         document[f"{name}_bytes"] = text
 
 
@@ -99,7 +100,7 @@ def _surely_storable(text: bytes) -> bool:
         or b'"":' in text
         or b"\\u0000" in text
         or b"[[" in text
-        or b"],[" in text
+        or b",[" in text
         or text.count(b"{") + text.count(b"[") > _MOST_LEVELS
         or _long_digits(text)
     )
