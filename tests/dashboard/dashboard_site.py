@@ -133,17 +133,6 @@ class Dashboard:
     def toast(self, text: str) -> None:
         self.page.locator(".toast").get_by_text(text).first.wait_for()
 
-    def tips(self) -> list[str]:
-        """What the chart of the view says under the pointer, from its left to its right."""
-        canvas = self.page.locator(".chart canvas").first
-        box = canvas.bounding_box()
-        assert box is not None
-        said: list[str] = []
-        for x in range(46, int(box["width"]), 9):
-            canvas.hover(position={"x": x, "y": 40})
-            said.append(self.page.locator(".chart .tip").first.inner_text())
-        return list(dict.fromkeys(said))
-
     def until(self, condition: str, argument: Any = None) -> None:
         """Wait until a JavaScript condition holds."""
         self.page.wait_for_function(condition, arg=argument)

@@ -52,9 +52,17 @@ export class Chart {
       line.name,
       h("b", { text: newest && line.pick(newest) !== undefined ? line.format(line.pick(newest)) : "–" }),
     )));
-    const latest = this.series.map((line) => `${line.name} ${newest && line.pick(newest) !== undefined ? line.format(line.pick(newest)) : "unknown"}`);
-    this.canvas.setAttribute("aria-label", `${this.label}. Now: ${latest.join(", ")}.`);
+    this.canvas.setAttribute("aria-label", this.inWords(newest));
     this.paint();
+  }
+
+  /** What the lines show, for those who do not see them. */
+  inWords(newest) {
+    const told = (line, values) => `${line.name} ${values.length ? line.format(Math.max(...values)) : "unknown"}`;
+    const known = (points, line) => points.map(line.pick).filter((value) => value !== undefined);
+    const now = this.series.map((line) => told(line, known(newest ? [newest] : [], line)));
+    const highest = this.series.map((line) => told(line, known(this.points, line)));
+    return `${this.label}. Now: ${now.join(", ")}. Highest: ${highest.join(", ")}.`;
   }
 
   paint(at = null) {
