@@ -27,7 +27,7 @@ from mainspring.log.mongo.documents import (
     removed_document,
     stone_document,
 )
-from mainspring.log.mongo.effects import Entry, Removed
+from mainspring.log.mongo.effects import Entry, Event, Removed
 from mainspring.log.mongo.faults import is_duplicate
 from mainspring.log.mongo.schema import (
     COUNTERS,
@@ -89,12 +89,23 @@ class Applier:
         if not events:
             return
         self._step("events")
+        refused = await self._insert_with_values(events)
+        if refused:
+            await _insert_missing(self._events, [event_document(event, values=False) for event in refused])
+
+    async def _insert_with_values(self, events: list[Event]) -> list[Event]:
+        """Insert those whose place is free; the events that the server refuses for what is in them."""
         try:
             await _insert_missing(self._events, [event_document(event) for event in events])
-        except (BulkWriteError, BSONError, OverflowError) as error:
-            if isinstance(error, BulkWriteError) and not _is_about_values(error):
+        except BulkWriteError as error:
+            failures: Any = (error.details or {}).get("writeErrors", [])
+            bad = [each for each in failures if not is_duplicate(each)]
+            if not bad or not all(each.get("code") in _BAD_VALUE for each in bad):
                 raise
-            await _insert_missing(self._events, [event_document(event, values=False) for event in events])
+            return [events[each["index"]] for each in bad]
+        except (BSONError, OverflowError):  # the driver refuses one, and sends none
+            return events
+        return []
 
     async def _remove(self, removed: Removed, entry: Entry) -> None:
         self._step("removals")
@@ -184,12 +195,6 @@ def first_run(entries: Iterable[Entry]) -> list[Entry]:
         if alone:
             break
     return found
-
-
-def _is_about_values(error: BulkWriteError) -> bool:
-    """Whether the server refused documents for what is in them, and not for its own state."""
-    failures: Any = (error.details or {}).get("writeErrors", [])
-    return bool(failures) and all(is_duplicate(each) or each.get("code") in _BAD_VALUE for each in failures)
 
 
 async def _insert_missing(collection: Any, documents: list[Document]) -> set[str]:

@@ -3,9 +3,10 @@
 An event comes back byte for byte, and still its payload should be a real document for whoever looks at the collection
 with other tools. So `payload` holds the value, and `payload_bytes` the text where the value alone would not give it
 back: when the text is not the shortest form (spaces, escapes, repeated names), or when it holds something that a server
-refuses or changes (names with `$` or `.`, numbers beyond 64 bits, arrays directly inside arrays, minus zero, a name
-`_id`, which some servers put first). Where the value cannot be stored at all, `payload` is its JSON text, and
-`payload_bytes` is what counts. Headers are kept alike.
+refuses or changes (names with `$` or `.`, numbers beyond 64 bits, minus zero, a name `_id`, which some servers put
+first). Where the value cannot be stored at all, `payload` is its JSON text, and `payload_bytes` is what counts. Headers
+are kept alike. Servers differ in what they refuse (FerretDB: an array directly inside an array); an event that a server
+refuses all the same is stored without its values.
 
 `payload_sha256` is of the payload's bytes and is compared on the way out: damage is reported, never served.
 """
@@ -99,8 +100,6 @@ def _surely_storable(text: bytes) -> bool:
         or b"." in text
         or b'"":' in text
         or b"\\u0000" in text
-        or b"[[" in text
-        or b",[" in text
         or text.count(b"{") + text.count(b"[") > _MOST_LEVELS
         or _long_digits(text)
     )
@@ -121,9 +120,7 @@ def _storable(value: object, level: int) -> bool:
             for name, inner in value.items()
         )
     if isinstance(value, list):
-        return level < _MOST_LEVELS and all(
-            not isinstance(inner, list) and _storable(inner, level + 1) for inner in value
-        )
+        return level < _MOST_LEVELS and all(_storable(inner, level + 1) for inner in value)
     return not isinstance(value, int) or -_INT64 <= value < _INT64
 
 
