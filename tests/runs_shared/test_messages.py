@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from tests.cluster.kernels import KernelNode, kernel_node
 
 from mainspring.beats import Driver, SharedHeartbeat
 from mainspring.capabilities.beat import beat
+from mainspring.capabilities.event import Wanted
 from mainspring.capabilities.run import run
 from mainspring.kernel import Fail, Kernel, handler_from
-from mainspring.message import counted_ids
+from mainspring.message import Message, counted_ids
 from mainspring.runs import Runtime, WaitSignal
 
 from .kit import LEASE_MS, World, in_virtual_time, wait
@@ -131,3 +133,46 @@ async def test_a_timer_fires_once_on_the_node_that_was_asked(world: World) -> No
     assert (await b.ask("query", "Timer.List", {}))["total"] == 0
     await wait(2_000)
     assert fired == ["a"]
+
+
+class Listener:
+    """A connection that subscribed to events."""
+
+    def __init__(self, node: KernelNode, *types: str) -> None:
+        self.heard: list[tuple[str, Any]] = []
+        node.kernel.exchange.streams[self] = Wanted(list(types))
+
+    def stream(self, message: Message) -> None:
+        self.heard.append((message.type, msgspec.json.decode(message.raw)))
+
+
+@in_virtual_time
+async def test_connections_hear_events_of_every_node_and_handlers_those_of_their_own(world: World) -> None:
+    a, b = await served(world, "a", order), await served(world, "b", order)
+    await wait(10)
+    near, far = Listener(a, "Run.*"), Listener(b, "Run.*")
+    observed: list[str] = []
+    b.kernel.observe(lambda message: observed.append(message.type))
+    for run_id in ("paid", "cut"):
+        await a.ask("command", "Run.Start", {"program": "order", "id": run_id})
+    await a.ask("command", "Run.Signal", {"id": "paid", "name": "paid", "value": 1})
+    await wait(10)
+    await a.ask("command", "Run.Cancel", {"id": "cut", "reason": "enough"})
+    await wait(10)
+    assert near.heard == [
+        ("Run.Completed", {"id": "paid", "program": "order"}),
+        ("Run.Cancelled", {"id": "cut", "program": "order", "reason": "enough"}),
+    ]
+    assert far.heard == near.heard
+    assert observed == [], "nothing happened on b"
+
+
+@in_virtual_time
+async def test_connections_hear_of_memory_that_changed_anywhere(world: World) -> None:
+    a, b = await kernel_node(world, "a"), await kernel_node(world, "b")
+    far = Listener(b, "Memory.*")
+    await a.ask("command", "Memory.Set", {"key": "/till", "value": 5})
+    await a.ask("command", "Memory.Delete", {"key": "/till"})
+    await wait(10)
+    changes = [("Memory.Changed", {"key": "/till", "change": change}) for change in ("set", "deleted")]
+    assert far.heard == changes

@@ -12,9 +12,10 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from mainspring.capabilities.hearing import hear_others, stream
 from mainspring.errors import MainspringError
 from mainspring.kernel import Capability, Context, Fail, Kernel, handler_from
-from mainspring.log import Batch, InDoubt, Log
+from mainspring.log import ABSENT, Batch, Change, InDoubt, Log
 
 SPACE: Final = "memory"
 MAX_VALUE_BYTES: Final = 65_536
@@ -104,6 +105,7 @@ class Shelf:
 def memory(kernel: Kernel) -> Capability:
     """The capability `Memory` of this kernel."""
     shelf = Shelf(kernel.log)
+    hear_others(kernel, kernel.log, lambda change: _stream_changes(kernel, change))
 
     async def set_value(data: Set, ctx: Context) -> Done:
         """Keep a value under a key."""
@@ -145,6 +147,13 @@ def memory(kernel: Kernel) -> Capability:
         handler_from("command", "Memory.Delete", delete_value),
     ]
     return Capability(id="Memory", description="Values under paths.", handlers=handlers)
+
+
+def _stream_changes(kernel: Kernel, change: Change) -> None:
+    for record in change.records:
+        if record.space == SPACE:
+            kind = "deleted" if record.version == ABSENT else "set"
+            stream(kernel, "Memory.Changed", {"key": record.key, "change": kind})
 
 
 def _collapsed(text: str) -> str:

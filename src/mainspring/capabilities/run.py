@@ -13,13 +13,14 @@ from typing import Annotated, Any, Final, Protocol
 
 import msgspec
 
+from mainspring.capabilities.hearing import hear_others, stream
 from mainspring.errors import MainspringError
 from mainspring.kernel import Capability, Context, Fail, Kernel, handler_from
-from mainspring.log import StoredEvent
+from mainspring.log import ABSENT, Change, StoredEvent
 from mainspring.logs import handling
 from mainspring.message import Metadata, encode_data
 from mainspring.runs import DurableRuns, Outcome, Run, RunRecord, Runtime, UnknownProgram, UnknownRun, Value
-from mainspring.runs.journal import error_fields, reason_json
+from mainspring.runs.journal import LIVE, RUNS, decode_record, error_fields, reason_json
 from mainspring.runs.outcome import Failed
 from mainspring.runs.ports import Prepared
 
@@ -165,6 +166,7 @@ def run(kernel: Kernel, runtime: Runtime) -> Capability:
         return {"run": found.run, "journal": found.journal}
 
     runtime.on_outcome(lambda ended, how: _announce(kernel, ended, how))
+    hear_others(kernel, durable.log, lambda change: _stream_ended(kernel, change))
     handlers = [
         handler_from("command", "Run.Start", start),
         handler_from("command", "Run.Cancel", cancel),
@@ -189,6 +191,20 @@ def _announce(kernel: Kernel, ended: Run[Any], outcome: Outcome[Any]) -> None:
     exchange = kernel.exchange
     event = exchange.make("event", _EVENTS[ended.state], encode_data(data), causation=ended.id)
     exchange.loop.post(exchange.turn_event, (event, None))
+
+
+def _stream_ended(kernel: Kernel, change: Change) -> None:
+    """Runs that ended on another node: those whose record moved from the unfinished to the finished."""
+    gone = {record.key for record in change.records if record.space == LIVE and record.version == ABSENT}
+    for record in change.records if gone else ():
+        if record.space == RUNS and record.key in gone and record.version != ABSENT:
+            ended = decode_record(record.value)
+            data: dict[str, Any] = {"id": ended.id, "program": ended.program}
+            if ended.state == "failed":
+                data["error"] = ended.error
+            elif ended.state == "cancelled":
+                data["reason"] = ended.reason
+            stream(kernel, _EVENTS[ended.state], data, causation=ended.id)
 
 
 def _note(kernel: Kernel, begun: Run[Any], ctx: Context) -> None:
