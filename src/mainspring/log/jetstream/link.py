@@ -20,7 +20,8 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 API_SECONDS: Final = 5.0
-LOOK_SECONDS: Final = 0.25
+LOOK_SECONDS: Final = 1.0
+CANCEL_SECONDS: Final = 0.25
 
 NO_STREAM: Final = 10059
 NO_RESPONDERS: Final = 503
@@ -63,7 +64,9 @@ class Link:
     def complained(self, error: Exception) -> None:
         """The server said something that is no answer. If it forbids what somebody asked for, they need not wait."""
         text = str(error)
-        _logger.warning("the NATS server says: %s", text)
+        if "permissions violation" not in text.lower():
+            return
+        _logger.warning("the NATS server forbids something: %s", text)
         for subject, answer in list(self._waiting.values()):
             if subject.lower() in text.lower() and not answer.done():
                 answer.set_exception(ApiError(FORBIDDEN, 0, text))
@@ -126,4 +129,4 @@ async def ended(task: asyncio.Task[None]) -> None:
     """Cancel until it is done: what the task awaits in `nats-py` may swallow a cancellation."""
     while not task.done():
         task.cancel()
-        await asyncio.wait({task}, timeout=LOOK_SECONDS)
+        await asyncio.wait({task}, timeout=CANCEL_SECONDS)

@@ -25,6 +25,7 @@ from mainspring.log.jetstream.replica import Outcome
 
 TRY_SECONDS: Final = 3.0  # without an answer for that long, ask again: the leader may have changed
 PAUSE_SECONDS: Final = 0.1
+USUAL_MAX_PAYLOAD: Final = 1 << 20
 APPLY_SECONDS: Final = 1.0  # what a message that was stored in the last moment is given to come back
 
 
@@ -45,7 +46,7 @@ class Sender:
         self._number = 0
         self._one_at_a_time = asyncio.Lock()
         self._applied: dict[int, asyncio.Future[Outcome]] = {}
-        self._max_payload = 0
+        self._max_payload = USUAL_MAX_PAYLOAD  # until a server has told its own
 
     @property
     def limit(self) -> int:
