@@ -217,9 +217,19 @@ class TownMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def kill(self, data: st.DataObject) -> None:
         node = self._node(data)
-        self._watch()
+        self._calm(data)
         self.say(node.kill)
         self._forget(node)
+
+    def _calm(self, data: st.DataObject) -> None:
+        """Perhaps everything that was decided is stored by now. If not, the newest deliveries may not be counted."""
+        if data.draw(st.booleans()):
+            self.do(settle(0.05))
+            self._watch()
+        else:
+            self._watch()
+            for event in self.events.values():
+                event.attempt = min(event.attempt, 1)
 
     def _forget(self, node: Node) -> None:
         self.settling = [each for each in self.settling if each[3] is not node]
@@ -243,6 +253,7 @@ class TownMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def cut_off(self, data: st.DataObject) -> None:
         node = self._node(data)
+        self._calm(data)
         node.engine.cut_off = True
         self.settling = [each for each in self.settling if each[3] is not node]
 
@@ -253,12 +264,15 @@ class TownMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), lose=st.booleans())
     def lose_answers(self, data: st.DataObject, lose: bool) -> None:
-        self._node(data).engine.lose_answers = lose
+        node = self._node(data)
+        self._calm(data)
+        node.engine.lose_answers = lose
 
     @rule(data=st.data(), seconds=st.sampled_from([0.0, 0.02, 0.3, 2.5]))
     def late(self, data: st.DataObject, seconds: float) -> None:
         """What the node stores is in doubt first, and stored later."""
         node = self._node(data)
+        self._calm(data)
         node.engine.late_s = seconds
         self.settling = [each for each in self.settling if each[3] is not node]
 
@@ -266,6 +280,7 @@ class TownMachine(RuleBasedStateMachine):
     def fence(self, data: st.DataObject) -> None:
         """Somebody takes the node's lease away, though it lives."""
         node = self._node(data)
+        self._calm(data)
         key = f"node/{node.name}"
         self.settling = [each for each in self.settling if each[3] is not node]
 
@@ -323,6 +338,7 @@ class TownMachine(RuleBasedStateMachine):
             assert attempt >= event.attempt or (attempt == 1 and self.clock.now_ms() - self.moved_at < 1_000), (
                 f"{place}: attempt {attempt} after {event.attempt}"
             )
+        if knows and self._sound(node):  # others are not sure to have stored it
             event.attempt = max(event.attempt, attempt)
         member.holds[place] = Delivery(attempt, self.clock.now_ms(), node.cluster.epoch, self.moves)
         held_now = [each for each, d in member.holds.items() if self._rightful(member, d)]

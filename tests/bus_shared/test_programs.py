@@ -156,6 +156,23 @@ def test_a_node_that_dies_half_way_leaves_nothing_half_done(tmp_path: Path) -> N
     in_shop(story, tmp_path)
 
 
+def test_a_node_that_stops_in_order_hands_over_without_waiting_for_its_lease(tmp_path: Path) -> None:
+    async def story(shop: Shop) -> None:
+        await publish(shop, 0, 40)
+        leaving = shop.nodes.pop(0)
+        await leaving.drain()
+        before = shop.clock.now_ms()
+        await check(shop, 40)
+        assert shop.clock.now_ms() - before < LEASE_MS
+        assert [record.key async for record in shop.shared.state.scan("claims")] == [
+            record.key
+            async for record in shop.shared.state.scan("claims")
+            if record.key.endswith(f"{shop.nodes[0].cluster.epoch:020d}")
+        ]
+
+    in_shop(story, tmp_path)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_lost_answers_and_cuts_acknowledge_nothing_twice(tmp_path: Path, seed: int) -> None:
     async def story(shop: Shop) -> None:

@@ -241,7 +241,7 @@ class SharedGroup(Group):
                 self._check_at(now + known.due - wall)
                 continue
             if exhausted:
-                wanted.taken[offset] = Taking(known, None)
+                wanted.taken[offset] = Taking(known, None, at_once=False)
                 continue
             if room <= 0:
                 return

@@ -168,8 +168,8 @@ class SharedPosition(Position):
         }
         for offset, taking in taken.items():
             known = taking.known
-            if taking.at_once and not known.deliveries:
-                known = msgspec.structs.replace(known, deliveries=1)
+            if taking.at_once:
+                known = msgspec.structs.replace(known, deliveries=known.deliveries + 1)
             events[offset] = known
         return pack(events)
 
