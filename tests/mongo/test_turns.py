@@ -21,7 +21,8 @@ class Turns:
     name = "turns"
 
     def __init__(self, address: str) -> None:
-        self._engines = [MongoEngine(f"{address}?poll_ms=60000") for _ in range(3)]
+        memory = (0, 300, 1 << 20)  # from "asks the server for everything" to "has it all"
+        self._engines = [MongoEngine(f"{address}?poll_ms=60000", recent_bytes=recent) for recent in memory]
         self._turn = itertools.cycle(self._engines)
 
     async def open(self) -> None:

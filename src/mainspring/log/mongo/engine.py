@@ -42,7 +42,7 @@ from mainspring.log.mongo.effects import Entry
 from mainspring.log.mongo.faults import translated
 from mainspring.log.mongo.following import Follower
 from mainspring.log.mongo.journal import Journal, Missed
-from mainspring.log.mongo.ledger import Ledger, Moment, Slot
+from mainspring.log.mongo.ledger import RECENT_BYTES, Ledger, Moment, Slot
 from mainspring.log.mongo.patience import Patience
 from mainspring.log.mongo.placing import Placing
 from mainspring.log.mongo.reading import Reader
@@ -57,7 +57,8 @@ def _ignore(_: str) -> None:
 class MongoEngine:
     """The log at an address `mongodb://...`. Several engines, in any number of processes, may have it open at once.
 
-    `step` is for tests: it is told the name of each write before it is sent.
+    `recent_bytes` is how much of the newest events is kept in memory for readers. `step` is for tests: it is told the
+    name of each write before it is sent.
     """
 
     name = "mongodb"
@@ -69,11 +70,13 @@ class MongoEngine:
         database: str = DEFAULT_DATABASE,
         clock: Clock | None = None,
         step: Callable[[str], object] = _ignore,
+        recent_bytes: int = RECENT_BYTES,
     ) -> None:
         self.address: Address = parse_address(url, database)
         self._clock = clock or MonotonicClock()
         self._patience = Patience(self.address, self._clock)
         self._step = step
+        self._recent_bytes = recent_bytes
         self._watchers: list[Callable[[Change], None]] = []
         self._client: Any = None
         self._database: Any = None
@@ -116,7 +119,7 @@ class MongoEngine:
         self._reader = Reader(database)
         self._journal = Journal(database, self._node, self.address.shown, self._clock, self._step)
         position, version = max(await self._journal.applied(), await self._journal.floor())
-        self._ledger = Ledger(position, version, await self._reader.standings())
+        self._ledger = Ledger(position, version, await self._reader.standings(), self._recent_bytes)
         applier = Applier(database, self._step)
         self._placing = Placing(self._node, self._ledger, self._journal, applier, self._clock, self.address.takeover_ms)
         self._committer = Committer(

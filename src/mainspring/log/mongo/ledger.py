@@ -24,7 +24,8 @@ from mainspring.log.mongo.effects import Effects, Entry, Marked, Removed, Standi
 
 Place = tuple[str, str]  # (space, key) of a record, or (topic, dedupe) of a mark
 
-RECENT_BYTES: Final = 16 << 20  # of events kept for readers at the end of a partition
+RECENT_BYTES: Final = 24 << 20  # of events kept for readers at the end of a partition
+OVERHEAD_BYTES: Final = 400  # what a kept event takes beside its own bytes
 _offset: Final = attrgetter("offset")
 MOST_KNOWN: Final = 100_000  # versions and marks; beyond this the oldest are asked for again
 
@@ -84,7 +85,12 @@ class Slot:
 
 
 class Ledger:
-    def __init__(self, position: int, version: int, standings: Sequence[tuple[Standing, int]]) -> None:
+    """`recent_bytes` is how much of the newest events is kept."""
+
+    def __init__(
+        self, position: int, version: int, standings: Sequence[tuple[Standing, int]], recent_bytes: int = RECENT_BYTES
+    ) -> None:
+        self._most_recent_bytes = recent_bytes
         self.position: int = position  # number of the last entry that is known here
         self.applied: int = position  # everything up to here is in the collections
         self.version: int = version
@@ -149,11 +155,11 @@ class Ledger:
         for event in effects.events:
             slot = self._slot(event.topic, event.partition)
             slot.recent.append(event.stored())
-            size = event_bytes(event)
+            size = event_bytes(event) + OVERHEAD_BYTES
             self._arrived.append((slot, event.offset, size))
             self._recent_bytes += size
-        if self._recent_bytes > RECENT_BYTES:
-            self._drop_oldest(RECENT_BYTES * 3 // 4)
+        if self._recent_bytes > self._most_recent_bytes:
+            self._drop_oldest(self._most_recent_bytes * 3 // 4)
 
     def _drop_oldest(self, left: int) -> None:
         shortened: dict[Slot, int] = {}
