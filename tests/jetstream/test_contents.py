@@ -195,6 +195,28 @@ async def test_a_full_disk_under_the_replica_is_waited_out(
     assert await one.publish("after") == 3
 
 
+async def test_a_replica_damaged_under_a_running_node_ends_it_and_is_made_again(
+    server: NatsServer, name: str, node: OpenNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await node(server.url(name, patience=1))
+    await one.publish("before")
+    failed: list[Exception] = []
+    one.engine.on_failure(failed.append)
+
+    def damaged(*_: object) -> None:
+        error = sqlite3.DatabaseError("database disk image is malformed")
+        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise error
+
+    monkeypatch.setattr(one.engine.replica.writer, "_store", damaged)
+    with pytest.raises(InDoubt):
+        await one.publish("during")
+    assert "damaged" in str(failed[0])
+    await one.log.close()
+    again = await node(server.url(name))
+    assert await again.ids() == ["before", "during"]
+
+
 async def test_two_engines_in_one_directory_are_refused(server: NatsServer, name: str, node: OpenNode) -> None:
     await node(server.url(name))
     with pytest.raises(LogLocked):

@@ -23,6 +23,7 @@ from mainspring.log.contract import (
     Bounds,
     Change,
     Durability,
+    FormatError,
     InDoubt,
     LogUnavailable,
     Mark,
@@ -182,7 +183,8 @@ class JetStreamEngine:
         if self._connection is None:
             raise LogUnavailable("the log is not open", remedy="open it first")
         try:
-            found = await stream.find(await self._connection.linked(), self.address)
+            async with asyncio.timeout(self.address.patience):
+                found = await stream.find(await self._connection.linked(), self.address)
         except (ApiError, LinkLost, TimeoutError) as error:
             raise LogUnavailable("JetStream does not answer", remedy="try again") from error
         if found is None:
@@ -270,6 +272,9 @@ class JetStreamEngine:
             self._waiting_bytes -= self._waiting.popleft().size
         if error is None:
             self._apply()  # the disk works while the news are told
+        elif isinstance(error, FormatError) or self.replica.damaged_by(error):
+            self.replica.suspect.touch()
+            self._failed(error)
         else:
             _logger.error("the replica cannot be written; trying again: %s", error)
             assert self._loop is not None

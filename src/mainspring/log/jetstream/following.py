@@ -30,6 +30,7 @@ MOST_WAITING: Final = 32 << 20  # bytes heard and not yet applied, beyond which 
 EXPIRES_SECONDS: Final = 30.0
 HEARTBEAT_SECONDS: Final = 1.0
 ASK_SECONDS: Final = 1.5  # while there is no leader nobody answers; ask again soon, one may have been elected
+AGAIN_SECONDS: Final = 0.2
 SILENT_SECONDS: Final = 3.5
 BELIEVE_SECONDS: Final = 15.0  # a new leader may for a moment not know the newest messages; after that it lost them
 INACTIVE_SECONDS: Final = 30.0
@@ -77,11 +78,13 @@ class Follower:
                 link = await self._connection.linked()
                 try:
                     await self._follow(link)
-                except (ApiError, LinkLost, TimeoutError, LogUnavailable, OSError) as error:
-                    _logger.info("following the log is interrupted: %s", error or type(error).__name__)
-                    await asyncio.sleep(0.1 if isinstance(error, LinkLost) else 0.3)
                 except _Gap:
                     self._count_gap()
+                except Exception as error:
+                    if isinstance(error, MainspringError) and not isinstance(error, LogUnavailable):
+                        raise
+                    _logger.info("following the log is interrupted: %s: %s", type(error).__name__, error)
+                    await asyncio.sleep(AGAIN_SECONDS)
         except MainspringError as error:
             self._failed(error)
 

@@ -28,7 +28,6 @@ from mainspring.log.jetstream.replica import Replica
 
 AGAIN_SECONDS: Final = 0.3
 _WITH_SQLITE: Final = ("", "-wal", "-shm")
-_BROKEN: Final = (11, 26)  # SQLite's numbers for a damaged file and for a file that is no database
 
 _logger = logging.getLogger(__name__)
 
@@ -86,7 +85,7 @@ async def open_replica(replica: Replica, connection: Connection, address: Addres
     try:
         await replica.open()
     except (FormatError, LogUnavailable) as error:
-        if isinstance(error, LogUnavailable) and getattr(error.__cause__, "sqlite_errorcode", -1) & 0xFF not in _BROKEN:
+        if isinstance(error, LogUnavailable) and not replica.damaged_by(error):
             raise
         _logger.warning("the replica %s cannot be used and is made again: %s", replica.path, error)
         _remove(replica)

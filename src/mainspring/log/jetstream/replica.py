@@ -30,6 +30,7 @@ from mainspring.log.contract import (
     Change,
     DamagedEvent,
     DamagedRecord,
+    FormatError,
     LogUnavailable,
     Receipt,
     Refused,
@@ -45,6 +46,7 @@ from mainspring.log.sqlite.writer import Statement, Writer
 T = TypeVar("T")
 
 REMEMBERED_MS: Final = 3_600_000
+_BROKEN: Final = (11, 26)  # SQLite's numbers for a damaged file and for a file that is no database
 MOST_OPERATIONS: Final = 8_192  # in one transaction while catching up
 
 _TABLES = """
@@ -142,6 +144,7 @@ class ReplicaWriter(Writer):
         outcomes: list[Outcome] = []
         try:
             self._make_sound()
+            self._expect(entries[0])
             start = 0
             while start < len(entries):
                 run = self._run_of_commits(entries, start)
@@ -152,6 +155,14 @@ class ReplicaWriter(Writer):
             self._suspect = True  # what was begun may have moved more than the transaction took back
             return outcomes, fault
         return outcomes, None
+
+    def _expect(self, entry: Entry) -> None:
+        """A commit that failed with an error and is in the file nevertheless: nobody was told what it changed."""
+        if entry.seq <= self.state.applied:
+            raise FormatError(
+                f"message {entry.seq} was applied although the disk reported an error",
+                remedy="check the disk, then restart the node",
+            )
 
     def _run_of_commits(self, entries: Sequence[Entry], start: int) -> list[tuple[Entry, list[Batch | Refused]]]:
         """Whole commits that follow each other and may share a transaction."""
@@ -215,10 +226,8 @@ class ReplicaWriter(Writer):
         if len(parts) != envelope.parts - 1:
             self._in_transaction([entry], lambda: None)
             return [Outcome(entry, passed_over=True)]
-        whole = msgspec.structs.replace(envelope, body=b"".join((*parts, envelope.body)), part=0, parts=1)
-        outcome = self._apply_whole(msgspec.structs.replace(entry, envelope=whole), whole, tell)
-        self._connection.execute(_DROP_PARTS, (envelope.writer, envelope.number))
-        return [outcome]
+        whole = msgspec.structs.replace(envelope, body=b"".join((*parts, envelope.body)))
+        return [self._apply_whole(msgspec.structs.replace(entry, envelope=whole), whole, tell)]
 
     def _apply_whole(self, entry: Entry, envelope: Envelope, tell: bool) -> Outcome:
         if envelope.kind == encoding.COMMIT:
@@ -297,6 +306,7 @@ class ReplicaWriter(Writer):
         if count_writer:
             newest = {e.envelope.writer: (e.envelope.number, e.ts) for e in entries if e.envelope is not None}
             work += [(_KEEP_WRITER, (writer, *seen)) for writer, seen in newest.items()]
+            work += [(_DROP_PARTS, (e.writer, e.number)) for entry in entries if (e := entry.envelope) and e.parts > 1]
         if last.ts // REMEMBERED_MS != self.state.ts // REMEMBERED_MS:
             old = (last.ts - 2 * REMEMBERED_MS,)
             work += [("DELETE FROM writers WHERE ts < ?", old), ("DELETE FROM parts WHERE ts < ?", old)]
@@ -321,6 +331,14 @@ class Replica(SqliteEngine):
     def suspect(self) -> Path:
         """A file that exists once damage was seen: the next opening then makes the replica again."""
         return self.path.with_name(self.path.name + ".suspect")
+
+    def damaged_by(self, error: BaseException | None) -> bool:
+        """Whether an error of SQLite, or what it led to, says that the file itself is damaged."""
+        while error is not None:
+            if getattr(error, "sqlite_errorcode", -1) & 0xFF in _BROKEN:
+                return True
+            error = error.__cause__
+        return False
 
     def _with_reader(self, work: Callable[[Reader], T]) -> T:
         try:

@@ -134,6 +134,8 @@ class Sender:
                 in_doubt, trouble = True, "the connection broke before the answer came"
             except TimeoutError:
                 in_doubt, trouble = True, "the server did not answer in time"
+            except Exception as error:  # an answer nobody understands is none
+                in_doubt, trouble = True, f"{type(error).__name__}: {error}"
             await asyncio.sleep(min(PAUSE_SECONDS, max(0.0, deadline - loop.time())))
         if in_doubt:
             raise InDoubt(
