@@ -2,8 +2,10 @@
 
 The position's record is written by the bus every few milliseconds, so while a settlement is under way the position is
 held (as it is for a dead letter): a record without the settlement must not overtake one with it. When the commit is
-durable the event is settled in memory too, its new events are shown to their groups, and its runs begin. When it fails
-nothing of it happened: the event is refused and comes again.
+durable the event is settled in memory too, its new events are shown to their groups, and its runs begin. When it is
+refused nothing of it happened: the event is refused, too, and comes again. While the log cannot be reached the
+settlement waits for it, as long as the event is leased: the function has done its work, and an outage must not turn
+events into dead letters.
 
 Settlements of one partition that wait for the one under way share the next commit. Only when that one is refused (a run
 exists already) is each tried alone.
@@ -23,13 +25,14 @@ from mainspring.bus.group import Group
 from mainspring.bus.member import Member
 from mainspring.bus.position import OpenEvent, Position
 from mainspring.errors import MainspringError
-from mainspring.log import Append, Batch, InDoubt, Log, Operation, Receipt, Refused
+from mainspring.log import Append, Batch, InDoubt, Log, LogUnavailable, Operation, Receipt, Refused
 from mainspring.runs import RunConflict, RunRecord, Runtime, UnknownRun
 from mainspring.runs.by_hand import beginning
 
 logger: logging.Logger = logging.getLogger("mainspring.app")
 
 _DOUBT_S = 0.05  # between two looks whether a lost answer is found out
+_AWAY_S = 0.5  # between two tries while the log cannot be reached
 _TRIES = 5  # a settlement is refused when a run exists already, or when the runs' lease was just renewed
 
 
@@ -92,6 +95,15 @@ class Settlement:
 
     async def ack_with(self, position: Position, offset: int, together: Together) -> None:
         """Settle it in one commit with its runs and events. Raises when nothing of it happened."""
+        while True:
+            try:
+                await self._try_ack(position, offset, together)
+                return
+            except LogUnavailable as error:
+                logger.info("settling %s %d waits for the log: %s", self._group.topic, offset, error.message)
+                await asyncio.sleep(_AWAY_S)
+
+    async def _try_ack(self, position: Position, offset: int, together: Together) -> None:
         waiting = _Waiting(offset, together, asyncio.get_running_loop().create_future())
         self._queues.setdefault(position, []).append(waiting)
         if position not in self._busy:
