@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from mainspring.log import LogUnavailable
-from mainspring.log.jetstream import stream
 from servers.nats_server import NatsCluster, NatsServer
 
-from .conftest import Node, everything, until, until_equal
+from .conftest import Node, everything, found, until, until_equal
 
 
 class History:
@@ -54,6 +53,4 @@ class History:
 
 
 async def leader_of(node: Node, cluster: NatsCluster) -> NatsServer:
-    found = await stream.find(node.engine.link, node.engine.address)
-    assert found is not None
-    return cluster.named(found.servers[0])
+    return cluster.named((await found(node)).servers[0])

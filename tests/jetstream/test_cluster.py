@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from mainspring.errors import SettingError
-from mainspring.log import open_engine
-from mainspring.log.jetstream import stream
+from mainspring.log import Batch, Put, open_engine
+from mainspring.log.jetstream.snapshots import Housekeeping
 from servers.nats_server import NatsCluster, NatsServer
 
-from .conftest import Node, OpenNode, until
+from .conftest import Node, OpenNode, everything, found, until, until_equal
 from .history import History, leader_of
 
 
@@ -29,9 +30,8 @@ async def opened(node: OpenNode, cluster: NatsCluster, name: str, which: str) ->
 
 async def test_without_a_wish_the_stream_has_three_replicas(cluster: NatsCluster, name: str, node: OpenNode) -> None:
     one = await node(cluster.url(name, patience=20))
-    found = await stream.find(one.engine.link, one.engine.address)
-    assert found is not None
-    assert (found.replicas, sorted(found.servers)) == (3, ["s0", "s1", "s2"])
+    there = await found(one)
+    assert (there.replicas, sorted(there.servers)) == (3, ["s0", "s1", "s2"])
 
 
 async def test_the_leader_killed_stopped_and_restarted_costs_nothing_acknowledged(
@@ -87,13 +87,30 @@ async def test_without_a_majority_nothing_is_acknowledged_and_then_all_goes_on(
     await history.check(one, two)
 
 
+async def test_a_node_starts_from_a_snapshot_while_a_server_is_gone(
+    cluster: NatsCluster, name: str, node: OpenNode
+) -> None:
+    small = Housekeeping(grown_bytes=50_000, keep_ms=0, claim_ms=5_000)
+    one = await node(cluster.url(name, patience=20), "a", small)
+    await one.publish("early")
+    async with asyncio.timeout(60):
+        while (await found(one)).first <= 1:
+            for n in range(20):
+                await one.log.commit(Batch([Put("s", f"k{n}", b"v" * 500)]))
+    gone = cluster.named((await found(one)).servers[1])
+    gone.kill()
+    late = await node(cluster.url(name, patience=20), "late", small)
+    await until_equal(one, late)
+    assert await everything(late.log) == await everything(one.log)
+    assert await late.publish("early") == 1
+    gone.start()
+
+
 async def test_a_log_with_one_replica_gets_three_when_asked(cluster: NatsCluster, name: str, node: OpenNode) -> None:
     one = await node(cluster.url(name, patience=20, replicas=1))
     await one.publish("x")
     two = await node(cluster.url(name, patience=20, replicas=3), "b")
-    found = await stream.find(two.engine.link, two.engine.address)
-    assert found is not None
-    assert found.replicas == 3
+    assert (await found(two)).replicas == 3
     assert await two.publish("y") == 2
 
 
