@@ -98,6 +98,10 @@ class Life:
         self.core.loop.detach()
         self.state = "dead"
 
+    def join_again(self) -> None:
+        if self.state != "dead":
+            self.engine.join_again()
+
 
 class Weather:
     """The nodes, what the clients were told, and what happens to the nodes."""
@@ -159,10 +163,10 @@ class Weather:
             data = msgspec.json.decode(bytes(answer.raw))
             raise Fail(data["code"], data["message"])
 
-    async def trouble(self, rounds: int) -> None:
+    async def trouble(self, name: str, rounds: int) -> None:
+        """One node's: the troubles of several nodes overlap."""
         for _ in range(rounds):
-            await asyncio.sleep(self.random.uniform(0.2, 2.5))
-            name = self.random.choice(NAMES)
+            await asyncio.sleep(self.random.uniform(0.2, 6))
             life = self.nodes[name]
             what = self.random.choice(["kill", "cut", "long cut", "stop", "lose", "leave", "outage"])
             if what == "kill":
@@ -178,12 +182,12 @@ class Weather:
                 await asyncio.sleep(self.random.uniform(0.1, 2))
                 life.engine.lose_answers = False
             elif what == "outage":
-                engines = [each.engine for each in self.nodes.values()]
-                for engine in engines:
-                    engine.cut_off = True
+                lives = [each for each in self.nodes.values() if each.state != "dead"]
+                for each in lives:
+                    each.engine.cut_off = True
                 await asyncio.sleep(self.random.uniform(0.1, 12))
-                for engine in engines:
-                    engine.join_again()
+                for each in lives:
+                    each.join_again()
             else:
                 life.engine.cut_off = True
                 if what == "stop":
@@ -191,7 +195,7 @@ class Weather:
                 await asyncio.sleep(self.random.uniform(0.1, 2) if what == "cut" else 1.5 * LEASE_MS / 1000 + 0.5)
                 if what == "stop":
                     life.core.loop.attach()
-                life.engine.join_again()
+                life.join_again()
 
     async def stored(self, topic: str) -> list[Any]:
         return [msgspec.json.decode(event.payload) for event in await self.shared.state.read(topic, 0, 1, 100_000)]
@@ -201,8 +205,9 @@ async def story(weather: Weather) -> None:
     for name in NAMES:
         await weather.start(name)
     clients = [asyncio.create_task(weather.client(100 * k, 30)) for k in range(2)]
-    await weather.trouble(8)
-    await asyncio.gather(*clients)
+    await asyncio.gather(*clients, *(weather.trouble(name, 4) for name in NAMES))
+    for life in weather.nodes.values():  # an outage may have caught a node whose own trouble was over
+        life.join_again()
     await asyncio.sleep(60)
 
     expected = Counter(weather.published)
