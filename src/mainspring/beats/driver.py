@@ -31,6 +31,10 @@ _WORTH_A_LINE: Final = frozenset(
     {"enzyme_failed", "dead_letter", "beat_aborted", "dependency_cycle", "emission_budget", "chain_depth"}
 )
 
+# A log that is away for minutes is one story, not thousands: of failures in a row the first are logged, then a few.
+_TELL_EACH: Final = 10
+_TELL_AGAIN: Final = 100
+
 
 class Driver:
     """Runs a heartbeat on a loop until it is stopped.
@@ -66,6 +70,7 @@ class Driver:
         self._beating: asyncio.Task[None] | None = None
         self._posted = False
         self._again = False
+        self._failures = 0  # in a row
         if on_work:
             heartbeat.on_signal(self.wake)
 
@@ -175,6 +180,7 @@ class Driver:
         return not for_work or bool(shared.waiting) or shared.waiting_later or shared.has_inlets
 
     def _after(self, report: Report) -> None:
+        self._failures = 0
         for note in report.diagnostics:
             if note.code in _WORTH_A_LINE:
                 names = ", ".join(note.names)
@@ -194,9 +200,11 @@ class Driver:
 
     def _failed(self, error: Exception) -> None:
         self._heartbeat.tally.failed += 1
-        unforeseen = None if isinstance(error, MainspringError) else error
-        level = logging.WARNING if isinstance(error, NotLeading | InDoubt) else logging.ERROR
-        _log.log(level, "beat %d did not happen: %s", self._heartbeat.next_beat, error, exc_info=unforeseen)
+        self._failures += 1
+        if self._failures <= _TELL_EACH or self._failures % _TELL_AGAIN == 0:
+            unforeseen = None if isinstance(error, MainspringError) else error
+            level = logging.WARNING if isinstance(error, NotLeading | InDoubt) else logging.ERROR
+            _log.log(level, "beat %d did not happen: %s", self._heartbeat.next_beat, error, exc_info=unforeseen)
         if isinstance(error, LineBusy):
             self._running = False
         else:
