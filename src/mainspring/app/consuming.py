@@ -27,9 +27,9 @@ from mainspring.bus.position import Position
 from mainspring.bus.tails import ReadyEvent
 from mainspring.errors import MainspringError
 from mainspring.kernel import Kernel
-from mainspring.kernel.lineage import CORRELATION, lineage_headers
+from mainspring.kernel.lineage import lineage_headers
 from mainspring.log import Log
-from mainspring.logs import handling
+from mainspring.logs import CORRELATION, handling
 from mainspring.loop import Loop
 from mainspring.message import encode_data, validation_text
 from mainspring.runs import Runtime

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from mainspring.app.duration import Duration, duration_ms
-from mainspring.kernel.lineage import CORRELATION
+from mainspring.logs import CORRELATION
 from mainspring.message import encode_bytes
 
 T = TypeVar("T")

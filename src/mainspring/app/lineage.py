@@ -17,8 +17,8 @@ from mainspring.beats.program import DeclaredTopic
 from mainspring.bus import Bus
 from mainspring.capabilities.run import BusPort
 from mainspring.kernel import Kernel, Node
-from mainspring.kernel.lineage import CAUSATION, CORRELATION, lineage_headers
-from mainspring.logs import handling
+from mainspring.kernel.lineage import CAUSATION, lineage_headers
+from mainspring.logs import CORRELATION, handling
 from mainspring.message import Metadata
 from mainspring.runs import Prepared, Runtime, UnknownRun
 from mainspring.runs.journal import entry_key
