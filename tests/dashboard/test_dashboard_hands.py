@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from dashboard_site import Dashboard, Opener, sent
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 from shop_day import Shop, aside
 
 VIEWS = ("", "nodes", "topics", "topics/orders", "events?topic=orders", "groups/orders/packing", "deadletters/payments")
@@ -105,6 +105,19 @@ def test_closing_a_detail_leads_back_to_the_list_where_it_was(shop: str, dashboa
     page.page.keyboard.press("Escape")
     expect(grid).to_be_focused()
     assert page.page.evaluate("document.querySelector('.gb').scrollTop") > 0
+
+
+def test_a_row_that_is_not_here_yet_opens_when_it_comes(shop: str, dashboard: Opener) -> None:
+    page = dashboard(shop, "topics")
+    held: list[Route] = []
+    page.page.route("**/topics/orders/events?*", lambda route: held.append(route))
+    page.open("events?topic=orders")
+    page.rows("Events").nth(1).click()
+    expect(page.page.locator(".detail")).to_have_count(0)
+    for route in held:
+        route.continue_()
+    page.page.unroute("**/topics/orders/events?*")
+    page.page.locator(".detail h2").get_by_text("Event").wait_for()
 
 
 def test_whoever_has_the_focus_keeps_it_while_numbers_change(shop: str, dashboard: Opener) -> None:

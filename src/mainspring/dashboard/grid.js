@@ -24,6 +24,7 @@ export class Grid {
     this.count = 0;
     this.getRow = () => undefined;
     this.active = -1;
+    this.wanted = -1; // a row that was opened before it was here
     this.isSelected = () => false;
     this.shown = new Map(); // index -> element
     this.spare = [];
@@ -61,6 +62,7 @@ export class Grid {
   setRows(count, getRow) {
     this.count = count;
     this.getRow = getRow;
+    this.wanted = -1;
     if (this.active >= count) this.active = count - 1;
     setAria(this.element, "rowcount", count + 1);
     this.none.hidden = count > 0;
@@ -87,6 +89,7 @@ export class Grid {
   refresh() {
     for (const [index, element] of this.shown) this.put(element, index);
     this.render();
+    if (this.wanted >= 0 && this.getRow(this.wanted) !== undefined) this.open(this.wanted);
   }
 
   soon() {
@@ -233,6 +236,7 @@ export class Grid {
 
   open(index) {
     const row = this.getRow(index);
+    this.wanted = row === undefined ? index : -1;
     if (row && this.onOpen) this.onOpen(row, index);
     this.mark();
   }
