@@ -314,19 +314,20 @@ class TownMachine(RuleBasedStateMachine):
         for peer, frame in seen:
             if peer in members and frame["type"] in ("MESSAGE", "MESSAGES"):
                 for message in frame.get("messages", [frame]):
-                    self._delivered(members[peer], (message["partition"], message["offset"]), message["attempt"])
+                    place = (message["partition"], message["offset"])
+                    self._delivered(members[peer], place, message["attempt"], frame["epoch"])
         now = self.clock.now_ms()
         for when, place, moves, node in self.settling:
             if now - when >= 100 and moves == self.moves and self._sound(node):
                 self.events[place].gone = True
         self.settling = [each for each in self.settling if now - each[0] < 100 and each[2] == self.moves]
 
-    def _delivered(self, member: Member, place: Place, attempt: int) -> None:
+    def _delivered(self, member: Member, place: Place, attempt: int, epoch: int) -> None:
         event, node = self._event(place), member.node
         event.delivered = True
         # A node that cannot hear may not know yet that the group was moved, or that its lease is gone.
         hears = node.alive and not node.engine.cut_off
-        knows = hears and not self.moving and self._lease(node) == node.cluster.epoch
+        knows = hears and not self.moving and self._lease(node) == epoch
         for other in self.members.values():
             held = other.holds.get(place)
             if held is not None:
@@ -340,7 +341,7 @@ class TownMachine(RuleBasedStateMachine):
             )
         if knows and self._sound(node):  # others are not sure to have stored it
             event.attempt = max(event.attempt, attempt)
-        member.holds[place] = Delivery(attempt, self.clock.now_ms(), node.cluster.epoch, self.moves)
+        member.holds[place] = Delivery(attempt, self.clock.now_ms(), epoch, self.moves)
         held_now = [each for each, d in member.holds.items() if self._rightful(member, d)]
         assert self.moving or len(held_now) <= member.window, f"a member holds {len(held_now)}"
 

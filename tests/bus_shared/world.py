@@ -42,6 +42,18 @@ class LateEngine(SharedMemoryEngine):
             self._keep = asyncio.ensure_future(super().commit(batches))
 
 
+class NodePeer(Peer):
+    """A connection that remembers under which of the node's leases it got a frame."""
+
+    def __init__(self, node: Node, agent: str | None) -> None:
+        self.node = node
+        super().__init__(node.bus, agent, node.town.journal)
+
+    def _take(self, text: bytes) -> None:
+        super()._take(text)
+        self.got[-1]["epoch"] = self.node.cluster.epoch
+
+
 class Node:
     """One node of the town."""
 
@@ -87,7 +99,7 @@ class Node:
         self.town.shared.engines.remove(self.engine)
 
     def connect(self, agent: str | None = None) -> Peer:
-        return Peer(self.bus, agent, self.town.journal)
+        return NodePeer(self, agent)
 
     async def committed(self, topic: str, group: str, partition: int = 0) -> int:
         return (await self.bus.offsets(topic))[partition].groups[group].last_committed
