@@ -21,7 +21,8 @@ class MongoServers:
 
     def url(self, places: Sequence[tuple[str, int]]) -> str:
         ((host, port),) = places
-        return f"mongodb://{host}:{port}/chaos?directConnection=true"
+        # FerretDB looks through the whole journal for each entry, so a long one would make everything slow.
+        return f"mongodb://{host}:{port}/chaos?directConnection=true&keep_ms=20000"
 
     def kill(self, number: int) -> None:
         self._server.kill()

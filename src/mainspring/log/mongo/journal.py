@@ -27,7 +27,7 @@ from mainspring.log.mongo.faults import may_pass, never_sent, translated
 from mainspring.log.mongo.schema import COMMITS, FORMAT, META, commit_id
 from mainspring.loop import Clock
 
-_READ_AHEAD: Final = (1, 1, 2, 4, 8)  # entries asked for at once, the more the farther a node is behind
+_MOST_AHEAD: Final = 16  # entries asked for at once
 _FIRST_PAUSE_MS: Final = 20
 _LONGEST_PAUSE_MS: Final = 500
 
@@ -49,6 +49,7 @@ class Journal:
         self._clock = clock
         self._step = step
         self._tries = 0
+        self._ahead = 1
 
     # -- writing
 
@@ -116,13 +117,13 @@ class Journal:
 
     async def after(self, position: int) -> list[Entry]:
         """The next entries, without a gap; a few at most. Who is far behind asks for several at once."""
+        count = self._ahead
         entries: list[Entry] = []
-        for count in _READ_AHEAD:
-            first = position + 1 + len(entries)
-            for entry in await asyncio.gather(*(self._read(first + n) for n in range(count))):
-                if entry is None:
-                    return entries
-                entries.append(entry)
+        for entry in await asyncio.gather(*(self._read(position + 1 + n) for n in range(count))):
+            if entry is None:
+                break
+            entries.append(entry)
+        self._ahead = min(2 * count, _MOST_AHEAD) if len(entries) == count else 1
         return entries
 
     async def _read(self, number: int) -> Entry | None:

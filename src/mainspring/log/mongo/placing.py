@@ -47,11 +47,11 @@ class Placing:
         self._more = asyncio.Event()
         self._urged = asyncio.Event()
         self._moved: set[asyncio.Event] = set()
-        self._since_ms = clock.now_ms()  # when the first one became the first
+        self._since_ms = clock.now_ms()  # since when the one whose turn it is gives no sign of life
         self.taken_over: int = 0  # entries of other nodes that this one put in place
 
     def add(self, entry: Entry) -> None:
-        if not self._waiting:
+        if not self._waiting or self._waiting[0].node == entry.node:
             self._since_ms = self._clock.now_ms()
         self._waiting.append(entry)
         self._more.set()
@@ -70,6 +70,7 @@ class Placing:
                 longest = _LONGEST_MS if self._is_awaited() else _NOBODY_WAITS_MS
             except PyMongoError:
                 longest = _LOST_MS
+                self._since_ms = self._clock.now_ms()  # it may have the same trouble
             await self._rest(pause)
             pause = min(2 * pause, longest)
 
@@ -85,23 +86,46 @@ class Placing:
 
     async def _advance(self) -> bool:
         """Bring the first ones in place, or see that they are; whether there was progress."""
-        if self._waiting[0].node == self._node:
+        own = self._waiting[0].node == self._node
+        if own and self._silent_ms() < self._takeover_ms // 2:
             await self._apply(first_run(self._waiting))
             return True
+        asked_ms = self._clock.now_ms()
         applied, _ = await self._journal.applied()
         if applied >= self._waiting[0].number:
             self._settle(applied)
             return True
-        if self._clock.now_ms() - self._since_ms < self._takeover_ms:
+        if self._clock.now_ms() - asked_ms > self._takeover_ms // 4:
+            self._since_ms = self._clock.now_ms()  # the server is slow, for everybody
+        if not own and self._silent_ms() < self._takeover_ms:
             return False
-        self.taken_over += 1
+        self.taken_over += not own
         await self._apply(first_run(self._waiting))
         return True
 
+    def _silent_ms(self) -> int:
+        return self._clock.now_ms() - self._since_ms
+
     async def _apply(self, run: list[Entry]) -> None:
         await self._applier.apply(run)
-        await self._journal.set_applied(run[-1].number, run[-1].body.version)
-        self._settle(run[-1].number)
+        applied, _ = await self._journal.applied()
+        if applied < run[-1].number:
+            await self._journal.set_applied(run[-1].number, run[-1].body.version)
+        else:
+            await self._apply_again(run[0].number)
+        self._settle(max(applied, run[-1].number))
+
+    async def _apply_again(self, first: int) -> None:
+        """Another node did the same work, and has perhaps gone further.
+
+        Where the server compares and writes in one step nothing can have gone wrong. Where it does not, something newer
+        may have been overwritten in between; putting everything since then in place once more mends that.
+        """
+        position = first - 1
+        while position < self._ledger.position and (entries := await self._journal.after(position)):
+            run = first_run(entries)
+            await self._applier.apply(run)
+            position = run[-1].number
 
     def _settle(self, applied: int) -> None:
         while self._waiting and self._waiting[0].number <= applied:

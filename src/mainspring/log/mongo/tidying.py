@@ -19,6 +19,7 @@ from mainspring.log.mongo.ledger import Ledger
 from mainspring.loop import Clock
 
 _PAUSE_MS: Final = 30_000
+_SHORTEST_PAUSE_MS: Final = 250
 _STONES_MS: Final = 3_600_000  # longer than a broken connection can hold back a write
 _DAY_MS: Final = 86_400_000
 
@@ -38,7 +39,7 @@ class Tidying:
         """Raises `Missed` when other nodes deleted what this one has not seen."""
         while True:
             await self.round()
-            await asyncio.sleep(_PAUSE_MS / 1000)
+            await asyncio.sleep(min(_PAUSE_MS, max(_SHORTEST_PAUSE_MS, self._keep_ms // 4)) / 1000)
 
     async def round(self) -> None:
         now = self._clock.now_ms()
