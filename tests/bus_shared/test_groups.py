@@ -7,6 +7,8 @@ from tests.bus.world import BEGINNING, LATEST, Peer
 from tests.bus_shared.world import LEASE_MS, Node, Town, in_town, settle
 
 from mainspring.bus import Conflict, Start
+from mainspring.bus.shared_group import SharedGroup
+from mainspring.bus.shared_position import Intent
 
 
 async def publish(node: Node, count: int, first: int = 1, topic: str = "t", **fields: object) -> None:
@@ -352,3 +354,23 @@ async def test_a_start_by_time_holds_on_every_node(town: Town) -> None:
     await one.subscribe("t", "g", {"kind": "timestamp", "value": moment})
     await settle(0.1)
     assert payloads(one) == [4, 5, 6]
+
+
+@in_town
+async def test_what_turns_out_to_be_settled_is_not_given_back(town: Town) -> None:
+    """A write that settles the event is in doubt while its member leaves; the news of it come before it is given back."""
+    first, _ = town.nodes
+    one = first.connect()
+    await one.subscribe("t", "g", BEGINNING)
+    await publish(first, 1)
+    await settle(0.1)
+    group = first.bus.topic_table.get("t").groups["g"]
+    assert isinstance(group, SharedGroup)
+    (position,) = group.shared_positions()
+    event = position.open[1]
+    position.intents[1_000] = Intent({}, settled=frozenset({1}))
+    one.close()
+    position.leave(event)
+    group.landed(position, 1_000, town.clock.now_ms())
+    assert not position.leaving
+    assert not position.open

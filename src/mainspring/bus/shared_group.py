@@ -120,9 +120,12 @@ class SharedGroup(Group):
     def _settle(self, position: SharedPosition, intent: Intent) -> None:
         """What the write settled: who submitted it may never hear of it."""
         for offset in intent.settled:
+            position.leaving.pop(offset, None)
             event = position.open.get(offset)
             if event is None:
                 continue
+            if self._parked:
+                self._parked = [parked for parked in self._parked if parked[2] is not event]
             member = event.member
             if isinstance(member, Member):
                 self._let_go(position, member, event)
