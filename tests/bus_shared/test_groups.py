@@ -358,7 +358,7 @@ async def test_a_start_by_time_holds_on_every_node(town: Town) -> None:
 
 @in_town
 async def test_what_turns_out_to_be_settled_is_not_given_back(town: Town) -> None:
-    """A write that settles the event is in doubt while its member leaves; the news of it come before it is given back."""
+    """A write that settles the event is in doubt while its member leaves; its news come before it is given back."""
     first, _ = town.nodes
     one = first.connect()
     await one.subscribe("t", "g", BEGINNING)
