@@ -13,7 +13,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import uuid_utils
@@ -41,6 +41,8 @@ from mainspring.runs import Runtime
 from mainspring.settings import Settings
 
 logger: logging.Logger = logging.getLogger("mainspring.node")
+
+_MOMENT_S: Final = 0.2  # for each thing that is still to be given back when the time for all of them is up
 
 
 class BootFailure(BootError):
@@ -146,7 +148,7 @@ class Core:
             each.quiesce()
         await self._bounded("stop intake", self._stop_intake())
         await self._bounded("finish", self._finish())
-        await self._bounded("give back", self._undo.aclose())
+        await self._give_back()
 
     async def _finish(self) -> None:
         """Handlers and consumers first: what they say on their last steps must still find the bus open."""
@@ -362,6 +364,19 @@ class Core:
     async def _undo_later(self, start: Callable[[], Awaitable[Any]], stop: Callable[[], Awaitable[Any]]) -> None:
         await start()
         self._undo.push_async_callback(stop)
+
+    async def _give_back(self) -> None:
+        """Everything gets its turn, but when the time is up no more than a moment: an engine may be away for hours."""
+        closing = asyncio.ensure_future(self._undo.aclose())
+        limit_s = self.settings.drain_ms / 1000
+        await asyncio.wait((closing,), timeout=limit_s)
+        if not closing.done():
+            logger.warning("give back took longer than %g s and was cut short", limit_s)
+        while not closing.done():
+            closing.cancel()
+            await asyncio.wait((closing,), timeout=_MOMENT_S)
+        if not closing.cancelled():
+            closing.result()
 
     async def _bounded(self, step: str, *work: Awaitable[Any]) -> None:
         limit_s = self.settings.drain_ms / 1000

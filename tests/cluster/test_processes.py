@@ -167,6 +167,16 @@ def test_a_server_that_goes_away_while_serving_is_waited_for(place: Site) -> Non
     assert {name: node["epoch"] for name, node in a.nodes().items()} == epochs, "an outage costs no leases"
 
 
+def test_a_node_can_be_stopped_while_its_server_is_away(place: Site) -> None:
+    node = place.node("a")
+    assert node.publish("orders", 1) == 201
+    place.server.kill()
+    node.process.signal(signal.SIGTERM)
+    assert node.process.wait() == 0
+    assert not node.process.kernel_socket.exists()
+    assert "Traceback" not in node.process.errors()
+
+
 def test_an_engine_is_prepared_and_checked_from_the_command_line(place: Site) -> None:
     made = mainspring("engine", "init", place.server.address)
     assert made.returncode == 0, made.stderr
