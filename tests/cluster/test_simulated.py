@@ -168,7 +168,7 @@ class Weather:
         for _ in range(rounds):
             await asyncio.sleep(self.random.uniform(0.2, 6))
             life = self.nodes[name]
-            what = self.random.choice(["kill", "cut", "long cut", "stop", "lose", "leave", "outage"])
+            what = self.random.choice(["kill", "cut", "long cut", "stop", "lose", "leave", "outage", "clock"])
             if what == "kill":
                 life.kill()
                 await asyncio.sleep(self.random.uniform(0, 5))
@@ -177,6 +177,8 @@ class Weather:
                 life.state = "dead"
                 await life.core.drain()
                 await self.start(name)
+            elif what == "clock":
+                self.clock.shift_wall(self.random.choice([-20_000, -500, 500, 20_000]))
             elif what == "lose":
                 life.engine.lose_answers = True
                 await asyncio.sleep(self.random.uniform(0.1, 2))
