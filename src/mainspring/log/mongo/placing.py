@@ -29,6 +29,7 @@ _SHORTEST_MS: Final = 4
 _LONGEST_MS: Final = 50
 _NOBODY_WAITS_MS: Final = 250
 _LOST_MS: Final = 500
+_STUCK: Final = 3  # times the usual patience is enough, also with one that shows signs of life
 
 
 class Placing:
@@ -47,11 +48,14 @@ class Placing:
         self._more = asyncio.Event()
         self._urged = asyncio.Event()
         self._moved: set[asyncio.Event] = set()
-        self._since_ms = clock.now_ms()  # since when the one whose turn it is gives no sign of life
+        self._since_ms: int = clock.now_ms()  # since when the one whose turn it is gives no sign of life
+        self._stuck_since_ms: int = self._since_ms  # and since when nothing moves, whatever the reason
         self.taken_over: int = 0  # entries of other nodes that this one put in place
 
     def add(self, entry: Entry) -> None:
-        if not self._waiting or self._waiting[0].node == entry.node:
+        if not self._waiting:
+            self._begin_waiting()
+        elif self._waiting[0].node == entry.node:
             self._since_ms = self._clock.now_ms()
         self._waiting.append(entry)
         self._more.set()
@@ -70,7 +74,7 @@ class Placing:
                 longest = _LONGEST_MS if self._is_awaited() else _NOBODY_WAITS_MS
             except PyMongoError:
                 longest = _LOST_MS
-                self._since_ms = self._clock.now_ms()  # it may have the same trouble
+                self._begin_waiting()  # the one whose turn it is may have the same trouble
             await self._rest(pause)
             pause = min(2 * pause, longest)
 
@@ -97,11 +101,15 @@ class Placing:
             return True
         if self._clock.now_ms() - asked_ms > self._takeover_ms // 4:
             self._since_ms = self._clock.now_ms()  # the server is slow, for everybody
-        if not own and self._silent_ms() < self._takeover_ms:
+        stuck = self._clock.now_ms() - self._stuck_since_ms >= _STUCK * self._takeover_ms
+        if not own and not stuck and self._silent_ms() < self._takeover_ms:
             return False
         self.taken_over += not own
         await self._apply(first_run(self._waiting))
         return True
+
+    def _begin_waiting(self) -> None:
+        self._since_ms = self._stuck_since_ms = self._clock.now_ms()
 
     def _silent_ms(self) -> int:
         return self._clock.now_ms() - self._since_ms
@@ -130,7 +138,7 @@ class Placing:
     def _settle(self, applied: int) -> None:
         while self._waiting and self._waiting[0].number <= applied:
             self._ledger.settle(self._waiting.popleft())
-        self._since_ms = self._clock.now_ms()
+        self._begin_waiting()
         for moved in self._moved:
             moved.set()
 
