@@ -74,6 +74,9 @@ def test_a_log_goes_from_a_file_to_nats_to_mongodb_and_back_to_a_file(tmp_path: 
             check(a)
             check(b)
             mainspring("log", "export", str(second), "--engine", stream.address)  # while both serve
+            stats = json.loads(mainspring("log", "stats", "--json", "--engine", stream.address))
+            (orders,) = (topic for topic in stats["topics"] if topic["topic"] == "orders")
+            assert orders["partitions"][0]["tail"] == 20
     before, after = entries(first), entries(second)
     assert {place: after.get(place) for place in before} == before
     live = [line for line in second.read_text().splitlines() if '"space":"nodes"' in line or '"key":"node/' in line]

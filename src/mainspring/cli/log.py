@@ -1,7 +1,7 @@
 """`mainspring log`: look at a log, verify it, copy it, move it.
 
 `check`, `stats`, `export` and `backup` only read and may run beside a node that serves. `import` makes a new log.
-`export` and `import` work on every engine, so that a log can move from any to any other.
+`stats`, `export` and `import` work on every engine, so that a log can move from any to any other.
 
 Exit codes: 0 done, 1 it could not be done, 2 the command line is wrong, 3 it was done and damage was found.
 """
@@ -29,7 +29,7 @@ from mainspring.log.sqlite.backup import backup as copy_log
 from mainspring.log.sqlite.check import Report
 from mainspring.log.sqlite.check import check as check_log
 from mainspring.log.survey import Survey, survey
-from mainspring.settings import Settings
+from mainspring.settings import Settings, without_secrets
 
 FOUND_DAMAGE = 3
 
@@ -61,20 +61,23 @@ def check(data: DataOption = None, as_json: JsonOption = False, config: ConfigOp
 
 
 @app.command()
-def stats(data: DataOption = None, as_json: JsonOption = False, config: ConfigOption = None) -> None:
-    """Events and bytes of each topic and partition, records of each space, size of the files."""
-    path = _existing(data, config)
-    with _progress() as progress:
-        found = _with_engine(SqliteEngine(path, read_only=True), lambda engine: survey(engine, progress))
-    sizes = {
-        name: file.stat().st_size
-        for name, file in (("file_bytes", path), ("wal_bytes", path.with_name(path.name + "-wal")))
-        if file.exists()
-    }
+def stats(
+    data: DataOption = None, engine: EngineOption = None, as_json: JsonOption = False, config: ConfigOption = None
+) -> None:
+    """Events and bytes of each topic and partition, records of each space; of a file, its size."""
+    settings = _settings(data, config, engine)
+    with _source(settings) as source, _progress() as progress:
+        found = _with_engine(source, lambda engine: survey(engine, progress))
+    place, sizes = without_secrets(settings.engine), {}
+    if settings.engine == "sqlite":
+        path = log_file(settings.data)
+        files = (("file_bytes", path), ("wal_bytes", path.with_name(path.name + "-wal")))
+        place, sizes = str(path), {name: file.stat().st_size for name, file in files if file.exists()}
     if as_json:
-        _print_json(msgspec.structs.asdict(found) | {"file": str(path)} | sizes)
+        named = {"file" if settings.engine == "sqlite" else "engine": place}
+        _print_json(msgspec.structs.asdict(found) | named | sizes)
     else:
-        _print_survey(path, found, sizes)
+        _print_survey(place, found, sizes)
 
 
 @app.command(name="export")
@@ -273,7 +276,7 @@ def _print_report(path: Path, report: Report) -> None:
     typer.echo("sound" if not report.problems else "damaged: restore from a backup, or see docs/how-to/back-up.md")
 
 
-def _print_survey(path: Path, found: Survey, sizes: dict[str, int]) -> None:
+def _print_survey(place: str, found: Survey, sizes: dict[str, int]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -288,8 +291,8 @@ def _print_survey(path: Path, found: Survey, sizes: dict[str, int]) -> None:
     for space in found.spaces:
         table.add_row(space.space, f"{space.records:,}", f"{space.bytes:,}")
     console.print(table)
-    sized = ", ".join(f"{name.removesuffix('_bytes')} {size:,} bytes" for name, size in sizes.items())
-    console.print(f"{path}: {sized}, {found.marks:,} dedupe marks", soft_wrap=True)
+    sized = "".join(f"{name.removesuffix('_bytes')} {size:,} bytes, " for name, size in sizes.items())
+    console.print(f"{place}: {sized}{found.marks:,} dedupe marks", soft_wrap=True)
 
 
 def _print_moved(verb: str, moved: Moved, as_json: bool) -> None:
