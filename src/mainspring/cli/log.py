@@ -166,7 +166,12 @@ def backup(
 
 
 def _settings(data: Path | None, config: Path | None, engine: str | None = None) -> Settings:
-    return load_all(config, data=None if data is None else str(data), engine=engine).settings
+    settings = load_all(config, data=None if data is None else str(data), engine=engine).settings
+    if settings.engine == "memory":
+        raise SettingError(
+            "a log in memory is seen by its node only", remedy="name another engine with --engine or MAINSPRING_ENGINE"
+        )
+    return settings
 
 
 def _existing(data: Path | None, config: Path | None) -> Path:
