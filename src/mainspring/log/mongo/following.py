@@ -16,7 +16,7 @@ from pymongo.errors import OperationFailure, PyMongoError
 
 from mainspring.log.mongo.schema import COMMITS
 
-_SHORTEST_MS: Final = 4
+_SHORTEST_MS: Final = 10
 _WITH_STREAM_MS: Final = 1_000  # between looks while a change stream would say
 _LOST_MS: Final = 500  # between tries while the server is away
 
