@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mainspring.cluster.alone import Alone
-from mainspring.cluster.arrival import check_durability, node_name, with_patience
+from mainspring.cluster.arrival import check_durability, durability, node_name, with_patience
 from mainspring.cluster.contract import About, Cluster, NodeView, Role
 from mainspring.cluster.errors import NameTaken, NotDurable
 from mainspring.cluster.home import Home
@@ -21,6 +21,7 @@ __all__ = [
     "NotDurable",
     "Role",
     "check_durability",
+    "durability",
     "node_name",
     "with_patience",
 ]

@@ -49,18 +49,22 @@ async def with_patience(work: Callable[[], Awaitable[object]], loop: Loop, wait_
             await pause(loop, _STEP_MS)
 
 
-async def check_durability(log: Log, *, required: bool) -> Durability:
-    """Say what an acknowledgement means; raise `NotDurable` when it must mean more than it does."""
+async def durability(log: Log) -> Durability:
+    """What an acknowledgement of the log's engine means, as it is configured now."""
     engine = log.engine
     if isinstance(engine, SharedEngine):
-        found = await engine.durability()
-    elif engine.name == "memory":
-        found = Durability(durable=False, statement="memory: nothing survives the process")
-    else:
-        found = Durability(durable=True, statement=f"{engine.name}: an acknowledgement is on this machine's disk")
+        return await engine.durability()
+    if engine.name == "memory":
+        return Durability(durable=False, statement="memory: nothing survives the process")
+    return Durability(durable=True, statement=f"{engine.name}: an acknowledgement is on this machine's disk")
+
+
+async def check_durability(log: Log, *, required: bool) -> Durability:
+    """Say what an acknowledgement means; raise `NotDurable` when it must mean more than it does."""
+    found = await durability(log)
     if not found.durable and required:
         raise NotDurable(found.statement)
-    if isinstance(engine, SharedEngine):
+    if isinstance(log.engine, SharedEngine):
         if found.durable:
             logger.info("the engine's acknowledgements are durable: %s", found.statement)
         else:

@@ -42,7 +42,7 @@ from mainspring.cluster.records import (
 )
 from mainspring.cluster.roles import Roles, SharedRole
 from mainspring.errors import MainspringError
-from mainspring.log import ABSENT, Batch, Change, InDoubt, KeptRecord, Log, LogUnavailable, Receipt, Refused
+from mainspring.log import ABSENT, Batch, Change, FormatError, KeptRecord, Log, Receipt, Refused
 from mainspring.loop import Loop
 
 logger: logging.Logger = logging.getLogger("mainspring.cluster")
@@ -51,7 +51,7 @@ LEASE_MS: Final = 10_000  # longer than a busy Python process ever pauses by its
 _PULSES: Final = 3  # per lease: two may get lost
 _LOOKS: Final = 10  # per lease: how finely silence is measured
 _SLOW_MS: Final = 2_000  # a commit that takes longer will not be quick for anybody else either
-_PASSING: Final = frozenset({Refused.code, LogUnavailable.code, InDoubt.code})  # what a next try may not meet again
+_FINAL: Final = frozenset({"missed_too_much", FormatError.code})  # errors that every later try would meet again
 _NODE, _ROLE = "node/", "role/"
 
 
@@ -292,7 +292,7 @@ class Membership:
                 self._beat()  # something changed while this one was on its way
         else:
             self._next_beat_ms = 0  # with the next look; a refusal means that news of a lost lease are on their way
-            if isinstance(result, MainspringError) and result.code not in _PASSING:
+            if isinstance(result, MainspringError) and result.code in _FINAL:
                 self._end(result)
 
     def _end(self, error: MainspringError) -> None:
