@@ -33,6 +33,7 @@ from pymongo.errors import PyMongoError
 MODULE = "github.com/FerretDB/FerretDB"
 VERSION = "v1.24.2"
 START_S = 60.0  # how long to wait for a server to answer; never a measurement
+_OWN = f"mainspring_test_{os.getpid()}_"  # how the names of this process's databases begin
 _numbers = itertools.count(1)
 
 
@@ -161,6 +162,7 @@ def own_server(*extra: str, kind: str = "") -> Iterator[MongoServer]:
 def mongo_address() -> str:
     """Where this test run's server is (without a database): started at the first call, ended with the process."""
     if url := os.environ.get("MONGO_URL"):
+        atexit.register(_drop_databases, url)
         return url.rstrip("/")
     ends = contextlib.ExitStack()
     server = ends.enter_context(own_server())
@@ -178,4 +180,13 @@ def with_database(address: str, name: str, options: str = "") -> str:
 
 def new_database(options: str = "") -> str:
     """The address of a database that nobody has used."""
-    return with_database(mongo_address(), f"mainspring_test_{os.getpid()}_{next(_numbers)}", options)
+    return with_database(mongo_address(), f"{_OWN}{next(_numbers)}", options)
+
+
+def _drop_databases(url: str) -> None:
+    """A server that was there before is left as it was."""
+    client: Any = MongoClient(url)
+    for name in client.list_database_names():
+        if name.startswith(_OWN):
+            client.drop_database(name)
+    client.close()

@@ -45,7 +45,7 @@ from mainspring.log.mongo.journal import Journal, Missed
 from mainspring.log.mongo.ledger import RECENT_BYTES, Ledger, Moment, Slot
 from mainspring.log.mongo.patience import Patience
 from mainspring.log.mongo.placing import Placing
-from mainspring.log.mongo.reading import Reader
+from mainspring.log.mongo.reading import PAGE, Reader
 from mainspring.log.mongo.tidying import Tidying
 from mainspring.loop import Clock, MonotonicClock
 
@@ -305,7 +305,7 @@ class MongoEngine:
             page = await self._patience(lambda last=after: self._reader.page(space, prefix, last))  # type: ignore[misc]
             for document in page:
                 yield record_of(document)
-            if not page:
+            if len(page) < PAGE:
                 return
             after = page[-1]["key"]
 
@@ -318,9 +318,12 @@ class MongoEngine:
         self._check()
         last: Mark | None = None
         await self._all_in_place()
-        while page := await self._patience(lambda after=last: self._reader.mark_page(after)):  # type: ignore[misc]
+        while True:
+            page = await self._patience(lambda after=last: self._reader.mark_page(after))  # type: ignore[misc]
             for mark in page:
                 yield mark
+            if len(page) < PAGE:
+                return
             last = page[-1]
 
     async def _in_place(self, slot: Slot) -> Moment:
