@@ -1,8 +1,12 @@
 """A node as a process: its first line, its exit codes, its signals, what it leaves behind."""
 
+import contextlib
 import json
+import os
+import pty
 import signal
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -22,6 +26,35 @@ def test_the_first_line_is_the_boot_message_and_every_socket_listens(tmp_path: P
                 client.connect(str(path))
         with socket.create_connection(("127.0.0.1", node.port)):
             pass
+
+
+def at_a_terminal(folder: Path, *arguments: str) -> str:
+    """What a person sees of the first line and everything after it, until the node has ended."""
+    node = Serving(*arguments, folder=folder)
+    person, terminal = pty.openpty()
+    with subprocess.Popen(node.command, stdout=terminal, stderr=terminal, env=node.env, cwd=folder) as process:
+        os.close(terminal)
+        seen = b""
+        with open(person, "rb", buffering=0) as screen, contextlib.suppress(OSError):  # EIO: the other end is closed
+            while chunk := screen.read(4096):
+                seen += chunk
+                if b"Ctrl-C stops it." in chunk:
+                    process.send_signal(signal.SIGINT)
+        process.wait(30)
+    return seen.decode()
+
+
+def test_a_terminal_gets_the_first_line_in_words(tmp_path: Path) -> None:
+    seen = at_a_terminal(tmp_path)
+    assert seen.startswith("a node is ready at http://127.0.0.1:")
+    assert "log: memory" in seen
+    assert "Sys.BootComplete" not in seen
+
+
+def test_a_terminal_is_told_once_why_a_node_cannot_start(tmp_path: Path) -> None:
+    seen = at_a_terminal(tmp_path, "--engine", "floppy")
+    assert seen.count("floppy") == 1
+    assert seen.startswith("mainspring: ")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

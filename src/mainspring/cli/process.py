@@ -1,6 +1,7 @@
-"""A node as a process: the host loop, the two lines on standard output, the signals, the exit code.
+"""A node as a process: the host loop, the first line on standard output, the signals, the exit code.
 
-The node itself knows nothing of processes; everything that only makes sense once per process is here.
+The node itself knows nothing of processes; everything that only makes sense once per process is here. Whoever starts
+a node from a program reads one line of JSON; a person at a terminal gets the same in words.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from mainspring.logs import configure_logging
 from mainspring.loop import MonotonicClock, new_event_loop
 from mainspring.message import Message, Metadata, counted_ids, encode_data, encode_line
 from mainspring.node import Node
-from mainspring.settings import Settings
+from mainspring.settings import Settings, without_secrets
 
 logger: logging.Logger = logging.getLogger("mainspring")
 
@@ -27,6 +28,14 @@ def say(line: bytes) -> None:
     """One line on standard output, at once."""
     sys.stdout.buffer.write(line + b"\n")
     sys.stdout.flush()
+
+
+def in_words(booted: Message, settings: Settings, program: str | None) -> bytes:
+    """The boot message for a person."""
+    addresses = [each for each in booted.data["adapters"] if each.startswith("http")]
+    place = f"sqlite in {settings.data}" if settings.engine == "sqlite" else without_secrets(settings.engine)
+    where = f"{addresses[0]} (the dashboard is there, too)" if addresses else "unix sockets"
+    return f"{program or 'a node'} is ready at {where}; log: {place}. Ctrl-C stops it.".encode()
 
 
 def boot_failed(error: MainspringError) -> bytes:
@@ -48,7 +57,8 @@ def run(read_settings: Callable[[], Settings], program: str | None) -> int:
         with asyncio.Runner(loop_factory=_host_loop(settings)) as runner:
             return runner.run(_serve(settings, program))
     except MainspringError as error:
-        say(boot_failed(error))
+        if not sys.stdout.isatty():
+            say(boot_failed(error))
         sys.stderr.write(f"mainspring: {error}\n")
         return 1
 
@@ -74,7 +84,7 @@ async def _serve(settings: Settings, program: str | None) -> int:
     booted = await _boot(node, stopping)
     if booted is None:
         return 0
-    ready = encode_line(booted)
+    ready = in_words(booted, settings, program) if sys.stdout.isatty() else encode_line(booted)
     # What boot made stays for good: looking through it for garbage again and again would only cost pauses.
     gc.freeze()
     gc.enable()
