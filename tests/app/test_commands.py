@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import IO, Any
 
@@ -124,6 +125,23 @@ def test_doctor_reports_a_setting_that_is_wrong(tmp_path: Path) -> None:
     found = json.loads(mainspring(tmp_path, "doctor", "--json", "--config", "mainspring.toml", code=1))
     assert found[-1]["check"] == "settings"
     assert "did you mean port" in found[-1]["remedy"]
+
+
+@pytest.mark.parametrize(("engine", "driver"), [("nats://n1/shop", "nats-py"), ("mongodb://m1/shop", "pymongo")])
+def test_doctor_says_when_the_package_of_the_engine_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, driver: str
+) -> None:
+    def nothing_but_ours(name: str) -> str:
+        if name == driver:
+            raise PackageNotFoundError(name)
+        return "1.0"
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MAINSPRING_ENGINE", engine)
+    monkeypatch.setattr("mainspring.cli.doctor.version", nothing_but_ours)
+    done = CliRunner().invoke(command_line, ["doctor"])
+    assert done.exit_code == 1
+    assert f"wrong    {driver}: not installed\n         pip install 'mainspring[" in done.stdout
 
 
 # --- tools

@@ -51,6 +51,7 @@ def test_what_is_published_through_one_node_is_read_through_another_and_any_can_
     assert found[1]["address"].endswith(str(b.process.port))
     people = mainspring("nodes", "--url", f"ws://127.0.0.1:{b.process.port}").stdout
     assert "b (asked)" in people
+    assert " s ago" in people
     assert "Stock.Count" in people
 
 

@@ -34,7 +34,10 @@ from mainspring.node import find_object
 from mainspring.settings import Settings
 
 app: typer.Typer = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Show, replay, watch, compare, fork and signal a line of beats."
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Show, replay, watch, compare, fork and signal a line of beats.",
 )
 
 DataOption = Annotated[Path | None, typer.Option("--data", help="Directory of what must survive.  [default: ./data]")]

@@ -60,7 +60,7 @@ async def checkout(order: dict[str, Any], perform: Any) -> str:
 
 @ends_cleanly
 def demo(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.  [default: a free one]")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, show_default="a free one", help="Port to listen on.")] = 0,
     rate: Annotated[float, typer.Option(min=0.1, max=1000, help="Orders per second.")] = 2.0,
     seconds: Annotated[float | None, typer.Option(min=0.1, help="End by itself after so long.")] = None,
     as_json: JsonOption = False,

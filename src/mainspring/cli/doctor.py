@@ -111,6 +111,7 @@ def _data(settings: Settings) -> Iterator[Finding]:
         return
     if settings.engine != "sqlite":
         shown = without_secrets(settings.engine)
+        yield _driver(settings.engine)
         yield Finding("data", "ok", f"on a server: {shown}", "mainspring engine check says what it promises")
         return
     folder = Path(settings.data)
@@ -124,6 +125,15 @@ def _data(settings: Settings) -> Iterator[Finding]:
         yield Finding("log", "ok", f"{log.stat().st_size >> 20} MB; not read", "mainspring log check reads all of it")
         return
     yield _checked("log", lambda: _sound(log))
+
+
+def _driver(engine: str) -> Finding:
+    """The package that speaks to the engine's server; it is needed with that engine only."""
+    name, extra = ("pymongo", "mongo") if engine.startswith("mongodb") else ("nats-py", "nats")
+    try:
+        return Finding(name, "ok", version(name))
+    except PackageNotFoundError:
+        return Finding(name, "wrong", "not installed", f"pip install 'mainspring[{extra}]'")
 
 
 def _folder(folder: Path) -> Finding:

@@ -15,18 +15,22 @@ import typer
 from mainspring.cli.loading import load_all
 from mainspring.cli.settings import ConfigOption
 from mainspring.cli.visiting import visiting
-from mainspring.cluster import check_durability
+from mainspring.cluster import durability
 from mainspring.log import Durability, Log
 from mainspring.settings import Settings
 
 NOT_DURABLE = 3
 
 app: typer.Typer = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Prepare and check the server that holds the log."
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Prepare and check the server that holds the log.",
 )
 
 AddressArgument = Annotated[
-    str | None, typer.Argument(metavar="[URL]", help="nats://HOST or mongodb://HOST.  [default: the engine set]")
+    str | None,
+    typer.Argument(metavar="[URL]", help="nats://HOST/LOG or mongodb://HOST/DATABASE.  [default: the engine set]"),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 
@@ -47,7 +51,10 @@ def init(url: AddressArgument = None, config: ConfigOption = None) -> None:
 
 @app.command()
 def check(url: AddressArgument = None, as_json: JsonOption = False, config: ConfigOption = None) -> None:
-    """Connect, and say what an acknowledgement of the engine means as its server is configured now."""
+    """Connect, and say what an acknowledgement of the engine means as its server is configured now.
+
+    A log that is not there yet is made, empty. The exit code is 3 when what is acknowledged could still be lost.
+    """
     found = asyncio.run(_durability(load_all(config, engine=url).settings))
     if as_json:
         typer.echo(msgspec.json.encode(found).decode())
@@ -63,7 +70,7 @@ async def _durability(settings: Settings) -> Durability:
         log = Log(engine)
         await log.open()
         try:
-            return await check_durability(log, required=False)
+            return await durability(log)
         finally:
             await log.close()
 

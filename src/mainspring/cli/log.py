@@ -36,11 +36,15 @@ FOUND_DAMAGE = 3
 T = TypeVar("T")
 
 app: typer.Typer = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Look at the log, verify it, copy it, move it elsewhere."
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Look at the log, verify it, copy it, move it elsewhere.",
 )
 
 EngineOption = Annotated[
-    str | None, typer.Option("--engine", help="sqlite, nats://HOST or mongodb://HOST.  [default: the engine set]")
+    str | None,
+    typer.Option("--engine", help="sqlite, nats://HOST/LOG or mongodb://HOST/DATABASE.  [default: the engine set]"),
 ]
 DataOption = Annotated[Path | None, typer.Option("--data", help="The node's data directory.  [default: ./data]")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]

@@ -12,7 +12,10 @@ from mainspring.cli.showing import JsonOption, safe, say_json, table
 
 @ends_cleanly
 def nodes(url: UrlOption = None, token: TokenOption = None, as_json: JsonOption = False) -> None:
-    """Everybody on the log of the node that is asked: name, epoch, address, version, roles, and who serves what."""
+    """Everybody on the log of the node that is asked: name, epoch, address, version, roles, and who serves what.
+
+    A node that was killed is listed until its lease is over; when it was last heard tells.
+    """
     with node(url, token) as connection:
         found: list[dict[str, Any]] = connection.get("/nodes")["nodes"]
     if as_json:
@@ -20,13 +23,14 @@ def nodes(url: UrlOption = None, token: TokenOption = None, as_json: JsonOption 
             say_json(each)
         return
     table(
-        ("node", ">epoch", "address", "since", "version", "roles", "serves"),
+        ("node", ">epoch", "address", "since", "heard", "version", "roles", "serves"),
         (
             (
                 safe(each["name"]) + (" (asked)" if each["here"] else ""),
                 each["epoch"],
                 safe(each["address"]),
                 date_text(each["since"]) if each["since"] else "",
+                "" if each["here"] else f"{each['silent_ms'] // 1000} s ago",
                 safe(each["version"]),
                 safe(" ".join(each["roles"])),
                 safe(" ".join(handled.partition(":")[2] for handled in each["serves"])),

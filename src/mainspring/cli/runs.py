@@ -32,7 +32,10 @@ from mainspring.settings import Settings
 T = TypeVar("T")
 
 app: typer.Typer = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="List, show, start, steer and check durable runs."
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="List, show, start, steer and check durable runs.",
 )
 
 DataOption = Annotated[Path | None, typer.Option("--data", help="Directory of what must survive.  [default: ./data]")]

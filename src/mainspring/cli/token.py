@@ -31,7 +31,9 @@ from mainspring.cli.settings import ConfigOption
 from mainspring.errors import SettingError
 from mainspring.loop import MonotonicClock
 
-app: typer.Typer = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make, list and check tokens.")
+app: typer.Typer = typer.Typer(
+    no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="Make, list and check tokens."
+)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON on standard output.")]
 

@@ -45,6 +45,8 @@ STEP_BYTES: Final = 4 << 20
 _OF_NODES: Final = (("leases", "node/"), ("leases", "role/"), ("nodes", ""))
 _INBOXES: Final = "system.node|"
 
+_ELSEWHERE: Final = "import into a new log: a new data directory, or a new name in the engine's address"
+
 _NOTHING: Final = msgspec.Raw()
 _encode = msgspec.json.Encoder().encode
 
@@ -165,7 +167,7 @@ async def import_lines(lines: Iterable[bytes], engine: Engine, progress: Progres
     When it raises, the engine may hold a part of the export: throw that engine away.
     """
     if await engine.topics() or await engine.spaces():
-        raise Refused("the log to import into is not empty", remedy="import into a new data directory")
+        raise Refused("the log to import into is not empty", remedy=_ELSEWHERE)
     moved = Moved()
     waiting: list[Restorable] = []
     size = 0
@@ -269,6 +271,4 @@ def _restorable(line: _Line, number: int, moved: Moved) -> Restorable:
 
 
 def _no_export(number: int, why: str) -> FormatError:
-    return FormatError(
-        f"line {number} of the export does not fit: {why}", remedy="export again; import into a new data directory"
-    )
+    return FormatError(f"line {number} of the export does not fit: {why}", remedy=f"export again; {_ELSEWHERE}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from mainspring.beats import Heartbeat
 from mainspring.bus import Bus
-from mainspring.cluster import Cluster, check_durability
+from mainspring.cluster import Cluster, durability
 from mainspring.kernel import Kernel
 from mainspring.log import Durability, Log, LogUnavailable
 from mainspring.loop import Loop
@@ -52,7 +52,7 @@ class Promise:
         """None while the engine's server does not answer."""
         if self.known is None:
             try:
-                self.known = await check_durability(log, required=False)
+                self.known = await durability(log)
             except LogUnavailable:
                 return None
         return self.known
