@@ -110,4 +110,6 @@ def main(path: str, clients: int) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit("usage: python examples/sysloop_echo.py SOCKET [CLIENTS], SOCKET as given to mainspring serve")
     main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 0)
