@@ -144,7 +144,8 @@ async def show_leases(face: Face, request: web.Request) -> web.StreamResponse:
     if group is None:
         raise UnknownGroup(f"the topic has no group {name!r}", remedy="GET /groups lists the groups there are")
     limit = integer(request, "limit", least=1, most=MAX_LEASES) or DEFAULT_LEASES
-    return json_response(Leases(topic, name, face.bus.group_table.info(group).members, leases(group, face.bus.clock, limit)))
+    members = face.bus.group_table.info(group).members  # on all nodes
+    return json_response(Leases(topic, name, members, leases(group, face.bus.clock, limit)))
 
 
 async def show_rights(face: Face, request: web.Request) -> web.StreamResponse:
