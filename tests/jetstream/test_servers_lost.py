@@ -163,11 +163,14 @@ async def test_a_stopped_server_is_left_waiting_and_found_again(
     assert await one.ids() == ["before", "frozen", "after"]
 
 
-async def test_an_engine_without_a_server_says_so_and_opens_later(tmp_path: Path) -> None:
+async def test_an_engine_without_a_server_says_so_and_opens_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     server = NatsServer(tmp_path / "server")
     log = Log(open_engine(server.url("late", patience=0.3), tmp_path))
     with pytest.raises(LogUnavailable, match="no NATS server answers"):
         await log.open()
+    assert caplog.text.count("no NATS server answers yet") == 1
     server.start()
     try:
         await log.open()

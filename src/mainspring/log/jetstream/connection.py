@@ -71,6 +71,8 @@ class Connection:
                     f"no NATS server answers at {', '.join(self._address.servers)}: {self.trouble}",
                     remedy="start the server, or check the address; the node can wait with --wait-for-engine SECONDS",
                 )
+            if self._turn == len(self._servers):  # each was asked once: whoever watches should know what we wait for
+                _logger.warning("no NATS server answers yet, trying on: %s", self.trouble)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
         self._keeper = loop.create_task(self._keep(options))
