@@ -57,7 +57,7 @@ def test_what_is_published_through_one_node_is_read_through_another_and_any_can_
 
 def test_a_node_that_was_stopped_for_longer_than_its_lease_comes_back_with_a_new_epoch(place: Site) -> None:
     a, b = place.node("a"), place.node("b")
-    before = a.nodes()["b"]["epoch"]
+    before = eventually(lambda: a.nodes().get("b"), "a hears of b")["epoch"]
     b.process.signal(signal.SIGSTOP)
     eventually(lambda: "b" not in a.nodes(), "b loses its lease")
     b.process.signal(signal.SIGCONT)
