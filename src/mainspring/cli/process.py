@@ -1,7 +1,7 @@
 """A node as a process: the host loop, the first line on standard output, the signals, the exit code.
 
 The node itself knows nothing of processes; everything that only makes sense once per process is here. Whoever starts
-a node from a program reads one line of JSON; a person at a terminal gets the same in words.
+a node reads one line of JSON; a person at a terminal gets the same in words besides, on standard error.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def say(line: bytes) -> None:
     sys.stdout.flush()
 
 
-def in_words(booted: Message, settings: Settings, program: str | None) -> bytes:
+def in_words(booted: Message, settings: Settings, program: str | None) -> str:
     """The boot message for a person."""
     addresses = [each for each in booted.data["adapters"] if each.startswith("http")]
     place = f"sqlite in {settings.data}" if settings.engine == "sqlite" else without_secrets(settings.engine)
     where = f"{addresses[0]} (the dashboard is there, too)" if addresses else "unix sockets"
-    return f"{program or 'a node'} is ready at {where}; log: {place}. Ctrl-C stops it.".encode()
+    return f"{program or 'a node'} is ready at {where}; log: {place}. Ctrl-C stops it.\n"
 
 
 def boot_failed(error: MainspringError) -> bytes:
@@ -57,8 +57,7 @@ def run(read_settings: Callable[[], Settings], program: str | None) -> int:
         with asyncio.Runner(loop_factory=_host_loop(settings)) as runner:
             return runner.run(_serve(settings, program))
     except MainspringError as error:
-        if not sys.stdout.isatty():
-            say(boot_failed(error))
+        say(boot_failed(error))
         sys.stderr.write(f"mainspring: {error}\n")
         return 1
 
@@ -84,11 +83,13 @@ async def _serve(settings: Settings, program: str | None) -> int:
     booted = await _boot(node, stopping)
     if booted is None:
         return 0
-    ready = in_words(booted, settings, program) if sys.stdout.isatty() else encode_line(booted)
+    ready = encode_line(booted)
     # What boot made stays for good: looking through it for garbage again and again would only cost pauses.
     gc.freeze()
     gc.enable()
     say(ready)
+    if sys.stderr.isatty():
+        sys.stderr.write(in_words(booted, settings, program))
     node.on_shutdown(stopping.set)
     await stopping.wait()
     await node.drain()

@@ -42,8 +42,8 @@ def serve(
 ) -> None:
     """Run a node: WebSocket and HTTP on one port, NDJSON and sys/loop on unix sockets.
 
-    The first line on standard output is Sys.BootComplete as one JSON line, printed when every socket listens; a
-    terminal gets it in words. Logs go to standard error. SIGTERM or Ctrl-C stops in order; a second one ends at once.
+    The first line on standard output is Sys.BootComplete as one JSON line, printed when every socket listens; logs go
+    to standard error, and at a terminal the same in words. SIGTERM or Ctrl-C stops in order; a second one ends at once.
     """
     if reload:
         raise typer.Exit(_reloading())
