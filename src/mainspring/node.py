@@ -18,7 +18,6 @@ import os
 import ssl
 import sys
 from collections import deque
-from pathlib import Path
 from typing import Final
 
 from aiohttp import web
@@ -40,6 +39,7 @@ from mainspring.wire.loop_socket import LoopSocketServer
 from mainspring.wire.ndjson import NdjsonServer
 from mainspring.wire.observed import Deaths, Observed
 from mainspring.wire.pages import add_pages
+from mainspring.wire.unix_socket import place_to_listen
 from mainspring.wire.websocket import add_websocket
 
 logger: logging.Logger = logging.getLogger("mainspring.node")
@@ -70,10 +70,12 @@ class Node(Core):
     async def _adapt(self) -> list[str]:
         """Open the sockets; gives their addresses."""
         settings = self.settings
-        self.ndjson: NdjsonServer = NdjsonServer(self.kernel, self._socket_path(settings.kernel_socket, "kernel.sock"))
+        self.ndjson: NdjsonServer = NdjsonServer(
+            self.kernel, place_to_listen(settings.kernel_socket, settings.data, "kernel.sock")
+        )
         await self._undo_later(self.ndjson.start, self.ndjson.stop)
         self.guests: LoopSocketServer = LoopSocketServer(
-            self._socket_path(settings.loop_socket, "loop.sock"), clock=self.clock
+            place_to_listen(settings.loop_socket, settings.data, "loop.sock"), clock=self.clock
         )
         await self._undo_later(self.guests.start, self.guests.stop)
         address = await self._listen()
@@ -150,12 +152,6 @@ class Node(Core):
     def _on_slow_turn(self, slow: SlowTurn) -> None:
         self._slow_turns.append(SlowTurnSeen(self.clock.wall_ms(), slow.name, slow.duration_ms, slow.limit_ms))
         logger.warning("slow turn: %s", slow)
-
-    def _socket_path(self, given: str, name: str) -> Path:
-        if given:
-            return Path(given)
-        runtime = os.environ.get("XDG_RUNTIME_DIR")
-        return (Path(runtime) / "mainspring" if runtime else Path(self.settings.data)) / name
 
 
 def find_object(place: str) -> object:

@@ -43,8 +43,12 @@ class Settings:
     engine: str = setting(
         "sqlite", "Where the log rests: sqlite, memory, or the address of a server: nats://... or mongodb://..."
     )
-    kernel_socket: str = setting("", "Path of the NDJSON socket. Empty: under the runtime directory.")
-    loop_socket: str = setting("", "Path of the ZCL1 socket of sys/loop. Empty: under the runtime directory.")
+    kernel_socket: str = setting(
+        "", "Path of the NDJSON socket. Empty: kernel.sock in $XDG_RUNTIME_DIR/mainspring, or with the data."
+    )
+    loop_socket: str = setting(
+        "", "Path of the ZCL1 socket of sys/loop. Empty: loop.sock in $XDG_RUNTIME_DIR/mainspring, or with the data."
+    )
     bus_url: str = setting("ws://127.0.0.1:7070", "Where clients find the node.", env="BUS_URL")
     mongo_url: str = setting("", "Address of MongoDB; it is the engine when no engine is named.", env="MONGO_URL")
     mongo_db: str = setting("mainspring", "MongoDB's database, unless the address names one.", env="MONGO_DB")

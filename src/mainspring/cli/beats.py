@@ -32,6 +32,7 @@ from mainspring.log.sqlite import SqliteEngine
 from mainspring.loop import MonotonicClock
 from mainspring.node import find_object
 from mainspring.settings import Settings
+from mainspring.wire.unix_socket import place_to_ask
 
 app: typer.Typer = typer.Typer(
     no_args_is_help=True,
@@ -369,7 +370,4 @@ def _ask(path: Path, type: str, data: dict[str, Any], kind: str = "command") -> 
 
 def _socket_path(settings: Settings) -> Path:
     """Where a node with these settings listens."""
-    if settings.kernel_socket:
-        return Path(settings.kernel_socket)
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    return (Path(runtime) / "mainspring" if runtime else Path(settings.data)) / "kernel.sock"
+    return place_to_ask(settings.kernel_socket, settings.data, "kernel.sock")

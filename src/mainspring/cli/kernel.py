@@ -25,6 +25,7 @@ from mainspring.errors import MainspringError
 from mainspring.kernel.lineage import Node, drawn
 from mainspring.loop import MonotonicClock
 from mainspring.message import compact, counted_ids
+from mainspring.wire.unix_socket import place_to_ask
 
 SocketOption = Annotated[Path | None, typer.Option("--socket", help="The node's NDJSON socket.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="The answer as it came: one JSON line.")]
@@ -221,10 +222,7 @@ def _write_out(text: bytes) -> None:
 
 def _default_socket() -> Path:
     settings = load_all().settings
-    if settings.kernel_socket:
-        return Path(settings.kernel_socket)
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    return (Path(runtime) / "mainspring" if runtime else Path(settings.data)) / "kernel.sock"
+    return place_to_ask(settings.kernel_socket, settings.data, "kernel.sock")
 
 
 def listed(wire: Wire) -> Iterator[dict[str, Any]]:

@@ -15,6 +15,41 @@ from mainspring.errors import BootError
 BACKLOG: Final = 512  # connections that wait to be accepted
 
 
+def place_to_listen(given: str, data: str, name: str) -> Path:
+    """Where a node has its socket: where it was told to, else in the user's runtime directory, else with its data.
+
+    The runtime directory is one for all nodes of a user, so the first has its socket there, and the next with its data.
+    """
+    shared, own = _places(data, name)
+    if given or shared is None:
+        return Path(given) if given else own
+    return own if somebody_listens(shared) else shared
+
+
+def place_to_ask(given: str, data: str, name: str) -> Path:
+    """Where a node of this data directory is likely to listen."""
+    shared, own = _places(data, name)
+    if given or shared is None:
+        return Path(given) if given else own
+    return own if somebody_listens(own) else shared
+
+
+def _places(data: str, name: str) -> tuple[Path | None, Path]:
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(runtime, "mainspring", name) if runtime else None, Path(data, name)
+
+
+def somebody_listens(path: Path) -> bool:
+    """Whether a connection to the socket is taken."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
 def listen_at(path: Path) -> socket.socket:
     """A listening socket at `path`. Its folder is locked meanwhile: of two servers that start at once, one is refused.
 
@@ -71,5 +106,8 @@ def _clear_stale(path: Path) -> None:
             if error.errno not in (errno.ECONNREFUSED, errno.ENOENT):
                 raise BootError(f"whether {path} is in use cannot be told: {error.strerror or error}") from None
         else:
-            raise BootError(f"another server listens on {path}", remedy="stop it, or choose another path")
+            raise BootError(
+                f"another server listens on {path}",
+                remedy="stop it, or choose another path with --kernel-socket and --loop-socket",
+            )
     path.unlink(missing_ok=True)
