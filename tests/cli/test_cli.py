@@ -54,10 +54,11 @@ def test_settings_tells_where_each_value_came_from(tmp_path: Path) -> None:
 def test_settings_for_people_names_every_setting(tmp_path: Path) -> None:
     from mainspring.settings import describe
 
-    said = mainspring("settings", env={"COLUMNS": "200"}, cwd=tmp_path)
+    said = mainspring("settings", env={"COLUMNS": "60"}, cwd=tmp_path)
     assert said.returncode == 0
     for one in describe():
-        assert one.name in said.stdout
+        assert f"{one.name}: " in said.stdout
+        assert f"{one.env}]\n    {one.help}\n" in said.stdout
 
 
 def test_a_bad_setting_is_two_lines_not_a_traceback(tmp_path: Path) -> None:

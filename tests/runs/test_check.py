@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from mainspring.cli.runs import app as runs_command
 from mainspring.errors import MainspringError
-from mainspring.log import Log, SqliteEngine, log_file
+from mainspring.log import Log, LogMissing, SqliteEngine, log_file
 from mainspring.loop import VirtualClock
 from mainspring.runs import History, Join, Programs, Runtime, Sleep, Spawn, Version, check
 
@@ -237,3 +237,10 @@ def test_a_history_is_json_both_ways() -> None:
     for history in found:
         text = msgspec.json.encode(history)
         assert msgspec.json.encode(msgspec.json.decode(text, type=History)) == text
+
+
+def test_where_there_is_no_log_the_remedy_is_said_and_none_is_made(tmp_path: Path) -> None:
+    listed = invoke("list", "--data", str(tmp_path / "nowhere"))
+    assert isinstance(listed.exception, LogMissing)
+    assert "--data" in listed.exception.remedy
+    assert not (tmp_path / "nowhere").exists()

@@ -24,7 +24,7 @@ from mainspring.beats.facts import lines as journal_lines
 from mainspring.beats.watching import follow, lines_of
 from mainspring.cli.loading import load_all
 from mainspring.cli.settings import ConfigOption
-from mainspring.cli.visiting import visiting
+from mainspring.cli.visiting import existing_file, visiting
 from mainspring.errors import BootError, MainspringError
 from mainspring.log import BlockingLog, LogLocked
 from mainspring.log.choice import log_file
@@ -80,7 +80,8 @@ def _log(settings: Settings, *, write: bool = False) -> Iterator[BlockingLog]:
     if settings.engine == "memory":
         raise NodeRefused("a log in memory is seen by its node only", remedy="use read, signal, pause, resume or fork")
     if settings.engine == "sqlite":
-        with BlockingLog(SqliteEngine(log_file(settings.data), read_only=not write)) as log:
+        path = log_file(settings.data) if write else existing_file(settings)
+        with BlockingLog(SqliteEngine(path, read_only=not write)) as log:
             yield log
     else:
         with visiting(settings) as engine, BlockingLog(engine) as log:

@@ -20,7 +20,7 @@ import typer
 
 from mainspring.cli.loading import load_all
 from mainspring.cli.settings import ConfigOption
-from mainspring.cli.visiting import visiting
+from mainspring.cli.visiting import existing_file, visiting
 from mainspring.errors import SettingError
 from mainspring.log import Engine, LogExists, LogMissing, SqliteEngine, log_file
 from mainspring.log.moving import Export, Moved, import_lines
@@ -186,21 +186,14 @@ def _existing(data: Path | None, config: Path | None) -> Path:
             f"this command works on the log of the sqlite engine; the settings name {shown!r}",
             remedy="set MAINSPRING_ENGINE=sqlite, or use the tools of the server that holds the log",
         )
-    return _present(settings)
-
-
-def _present(settings: Settings) -> Path:
-    path = log_file(settings.data)
-    if not path.exists():
-        raise LogMissing(f"there is no log at {path}", remedy="name the node's data directory with --data")
-    return path
+    return existing_file(settings)
 
 
 @contextmanager
 def _source(settings: Settings) -> Iterator[Engine]:
     """An engine to read from; a file is not made where there is none."""
     if settings.engine == "sqlite":
-        yield SqliteEngine(_present(settings), read_only=True)
+        yield SqliteEngine(existing_file(settings), read_only=True)
     else:
         with visiting(settings) as engine:
             yield engine

@@ -19,10 +19,9 @@ import typer
 from mainspring.cli.kernel import Wire
 from mainspring.cli.loading import load_all
 from mainspring.cli.settings import ConfigOption
-from mainspring.cli.visiting import visiting
+from mainspring.cli.visiting import existing_file, visiting
 from mainspring.errors import BootError, MainspringError
 from mainspring.log import Engine, Log
-from mainspring.log.choice import log_file
 from mainspring.log.sqlite import SqliteEngine
 from mainspring.runs import Entry, History, RunRecord, Runtime
 from mainspring.runs import check as check_histories
@@ -78,6 +77,8 @@ def list_runs(
         for record in found:
             typer.echo(msgspec.json.encode(record).decode())
         return
+    if not found:
+        typer.echo("no runs", err=True)
     width = max((len(record.id) for record in found), default=2)
     for record in found:
         typer.echo(f"{record.id:{width}}  {record.state:9}  {_time(record.created)}  {record.program}")
@@ -159,7 +160,7 @@ def _read(settings: Settings, ask: Callable[[Store], Awaitable[T]]) -> T:
             await log.close()
 
     if settings.engine == "sqlite":
-        return asyncio.run(opened(SqliteEngine(log_file(settings.data), read_only=True)))
+        return asyncio.run(opened(SqliteEngine(existing_file(settings), read_only=True)))
     with visiting(settings) as engine:
         return asyncio.run(opened(engine))
 

@@ -75,12 +75,9 @@ def settings(
         for row in rows:
             typer.echo(json.dumps(row))
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("setting", "value", "from", "environment", "what it does", box=None, pad_edge=False)
+    # Two lines each: in a table of five columns names and values would be cut off on most screens.
     for row in rows:
-        value = _shown(row["value"])
-        unit = f" {row['unit']}" if row["unit"] and value else ""
-        table.add_row(str(row["name"]), value + unit, str(row["source"]), str(row["env"]), str(row["help"]))
-    Console().print(table)
+        value = _shown(row["value"]) or "(empty)"
+        unit = f" {row['unit']}" if row["unit"] else ""
+        typer.echo(f"{row['name']}: {value}{unit}  [{row['source']}, {row['env']}]")
+        typer.echo(f"    {row['help']}")

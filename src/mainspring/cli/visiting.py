@@ -9,10 +9,19 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-from mainspring.log import Engine, open_engine
+from mainspring.log import Engine, LogMissing, log_file, open_engine
 from mainspring.loop import MonotonicClock
 from mainspring.settings import Settings
+
+
+def existing_file(settings: Settings) -> Path:
+    """The log's file in the data directory; a visitor makes none where there is none."""
+    path = log_file(settings.data)
+    if not path.exists():
+        raise LogMissing(f"there is no log at {path}", remedy="name the node's data directory with --data")
+    return path
 
 
 @contextmanager
