@@ -213,7 +213,7 @@ def verify(
 @app.command()
 def replay(
     program: Annotated[
-        str | None, typer.Argument(metavar="[MODULE:APP]", help="The program; by default the one a node ran last.")
+        str | None, typer.Argument(metavar="MODULE:APP", help="The program; by default the one a node ran last.")
     ] = None,
     first: Annotated[int | None, typer.Option("--from", min=1, help="First beat; by default the first kept.")] = None,
     last: Annotated[int | None, typer.Option("--to", min=1, help="Last beat; by default the last there is.")] = None,
@@ -250,7 +250,7 @@ def load_beats(program: str) -> BeatsProgram:
 @app.command()
 def signal(
     signal: Annotated[str, typer.Argument(metavar="SIGNAL", help="What: a path, or - for none.")],
-    target: Annotated[str | None, typer.Argument(metavar="[TARGET]", help="Where: a path.")] = None,
+    target: Annotated[str | None, typer.Argument(metavar="TARGET", help="Where: a path.")] = None,
     beat: Annotated[int | None, typer.Option("--beat", min=1, help="A later beat than the next.")] = None,
     line: LineOption = "main",
     data: DataOption = None,
@@ -309,7 +309,7 @@ def _set_paused(settings: Settings, line: str, *, paused: bool) -> None:
 def fork(
     at: Annotated[int, typer.Option("--at", min=0, help="The last beat both lines share.")],
     new: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Name of the new line; by default LINE-at-N.")
+        str | None, typer.Argument(metavar="NAME", help="Name of the new line; by default LINE-at-N.")
     ] = None,
     line: LineOption = "main",
     data: DataOption = None,

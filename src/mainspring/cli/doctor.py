@@ -50,7 +50,7 @@ class Finding(msgspec.Struct):
 
 def doctor(
     program: Annotated[
-        str | None, typer.Argument(metavar="[MODULE:APP]", help="Also check that this program can be loaded.")
+        str | None, typer.Argument(metavar="MODULE:APP", help="Also check that this program can be loaded.")
     ] = None,
     data: Annotated[Path | None, typer.Option(help="The data directory.  [default: ./data]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON list on standard output.")] = False,

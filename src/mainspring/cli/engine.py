@@ -30,7 +30,7 @@ app: typer.Typer = typer.Typer(
 
 AddressArgument = Annotated[
     str | None,
-    typer.Argument(metavar="[URL]", help="nats://HOST/LOG or mongodb://HOST/DATABASE.  [default: the engine set]"),
+    typer.Argument(metavar="URL", help="nats://HOST/LOG or mongodb://HOST/DATABASE.  [default: the engine set]"),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 

@@ -171,7 +171,7 @@ def _read(settings: Settings, ask: Callable[[Store], Awaitable[T]]) -> T:
 @app.command()
 def start(
     program: Annotated[str, typer.Argument(help="The name of a registered program.")],
-    args: Annotated[list[str] | None, typer.Argument(metavar="[ARG]...", help="Arguments, each as JSON.")] = None,
+    args: Annotated[list[str] | None, typer.Argument(metavar="ARG", help="Arguments, each as JSON.")] = None,
     run_id: Annotated[str | None, typer.Option("--id", help="Starting the same id again gives the same run.")] = None,
     socket_path: SocketOption = None,
 ) -> None:

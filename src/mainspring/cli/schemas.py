@@ -105,7 +105,7 @@ def register(
 @ends_cleanly
 def check(
     topic: TopicArgument,
-    schema: Annotated[str | None, typer.Argument(metavar="[SCHEMA]", help="As for register.")] = None,
+    schema: Annotated[str | None, typer.Argument(metavar="SCHEMA", help="As for register.")] = None,
     payload: Annotated[str | None, typer.Option(help="Check a payload instead: a file, or -.")] = None,
     version: Annotated[int | None, typer.Option(min=1, help="For a payload.  [default: latest]")] = None,
     compatibility: ModeOption = None,

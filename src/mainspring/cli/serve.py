@@ -15,7 +15,7 @@ from mainspring.cli.settings import ConfigOption
 
 def serve(
     program: Annotated[
-        str | None, typer.Argument(metavar="[MODULE:APP]", help="The program to run; without one, the bus alone.")
+        str | None, typer.Argument(metavar="MODULE:APP", help="The program to run; without one, the bus alone.")
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.  [default: 127.0.0.1]")] = None,
     port: Annotated[int | None, typer.Option(help="Port of WebSocket and HTTP.  [default: 7070]")] = None,
