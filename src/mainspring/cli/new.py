@@ -143,7 +143,7 @@ README: Final = """# $name
 mainspring serve $module:app --reload     # http://127.0.0.1:7070 shows what it does
 mainspring send command Order.Place '{"id": "o-1", "customer": "ada", "cents": 1200}'
 mainspring tail orders
-pytest
+pytest                                 # needs: pip install pytest pytest-asyncio
 ```
 
 `$module.py` is the whole program; `test_$module.py` runs it on virtual time. What must survive is in `data/`.
@@ -190,4 +190,4 @@ def new(
         (folder / path).write_text(text, encoding="utf-8")
     module = next(iter(files)).removesuffix(".py")
     typer.echo(f"made {folder}: {', '.join(files)}")
-    typer.echo(f"  cd {folder} && mainspring serve {module}:app --reload\n  pytest")
+    typer.echo(f"  cd {folder} && mainspring serve {module}:app --reload\n  pytest     # needs: pip install pytest pytest-asyncio")
