@@ -190,4 +190,5 @@ def new(
         (folder / path).write_text(text, encoding="utf-8")
     module = next(iter(files)).removesuffix(".py")
     typer.echo(f"made {folder}: {', '.join(files)}")
-    typer.echo(f"  cd {folder} && mainspring serve {module}:app --reload\n  pytest     # needs: pip install pytest pytest-asyncio")
+    typer.echo(f"  cd {folder} && mainspring serve {module}:app --reload")
+    typer.echo("  pytest     # needs: pip install pytest pytest-asyncio")
