@@ -23,7 +23,6 @@ from mainspring.client import CannotConnect, Client, ClientError, NodeRefused, c
 from mainspring.client.http import NodeHttp
 from serving import Serving
 
-LEASE_MS = 1_500
 NODES = ("north", "east", "west")
 DRAIN_S = 90.0  # how long everything may take to come to rest; never a measurement
 HERE = Path(__file__).parent
@@ -58,8 +57,9 @@ def free_port() -> int:
 class ChaosNode:
     """A node, its network, and its life over kills and restarts."""
 
-    def __init__(self, name: str, folder: Path, servers: Servers) -> None:
+    def __init__(self, name: str, folder: Path, servers: Servers, lease_ms: int) -> None:
         self.name = name
+        self._lease_ms = lease_ms
         self.port = free_port()
         self.proxies = [Proxy(host, port) for host, port in servers.places]
         self._folder = folder / name
@@ -81,7 +81,7 @@ class ChaosNode:
         arguments = ("chaos.program:app", "--node", self.name, "--wait-for-engine", "80", "--port", str(self.port))
         env = {
             "PYTHONPATH": str(HERE.parent),
-            "MAINSPRING_NODE_LEASE_MS": str(LEASE_MS),
+            "MAINSPRING_NODE_LEASE_MS": str(self._lease_ms),
             "BUS_ACK_TIMEOUT_MS": "3000",
             "MAINSPRING_AUDIT": "false",
         }
@@ -111,10 +111,14 @@ class ChaosNode:
 
 
 class Arena:
-    """One round."""
+    """One round. `pace_s` is how long each of two publishers waits between events."""
 
-    def __init__(self, folder: Path, servers: Servers, *, seed: int) -> None:
-        self.nodes = [ChaosNode(name, folder, servers) for name in NODES]
+    def __init__(
+        self, folder: Path, servers: Servers, *, seed: int, lease_ms: int = 1_500, pace_s: float = 0.005
+    ) -> None:
+        self.nodes = [ChaosNode(name, folder, servers, lease_ms) for name in NODES]
+        self._lease_s = lease_ms / 1000
+        self._pace_s = pace_s
         self.history = History()
         self.faults: list[str] = []  # what was done, for whoever reads a failure
         self._servers = servers
@@ -158,7 +162,7 @@ class Arena:
             self.history.confirmed.append(Confirmed(place.id, place.partition, int(place)))
             if "run" in payload:
                 self.history.expected_runs.add(payload["run"])
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(self._pace_s)
 
     async def _insist(self, client: Client, payload: dict[str, Any]) -> Any:
         """Publish it under one id until a node says that it is stored."""
@@ -198,7 +202,7 @@ class Arena:
 
     def _long(self) -> float:
         """Longer than a lease, so that others take over."""
-        return LEASE_MS / 1000 * self._random.uniform(1.5, 3)
+        return self._lease_s * self._random.uniform(1.5, 3)
 
     def _node(self, what: str) -> ChaosNode:
         node = self._random.choice(self.nodes)

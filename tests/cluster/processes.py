@@ -104,6 +104,11 @@ class ServedNode:
         """The status."""
         return self.ask("POST", f"/topics/{topic}/events", {"payload": payload})[0]
 
+    def insist(self, topic: str, payload: Any, id: str) -> None:
+        """Publish it under one id until the node says that it is stored, as a client would."""
+        event = {"payload": payload, "id": id}
+        eventually(lambda: self.ask("POST", f"/topics/{topic}/events", event)[0] == 201, f"{id} to be stored")
+
     def payloads(self, topic: str) -> list[Any]:
         status, found = self.ask("GET", f"/topics/{topic}/events?limit=1000")
         return [event["payload"] for event in found["events"]] if status == 200 else []

@@ -85,7 +85,7 @@ def test_a_program_on_three_nodes_outlives_the_one_that_did_most(kind: str, tmp_
     with site(tmp_path, kind) as place:
         nodes = start_at_once(place, "a", "b", "c")
         for n in range(30):
-            assert nodes[n % 3].publish("orders", {"n": n}) == 201
+            nodes[n % 3].insist("orders", {"n": n}, f"order-{n}")
         for n in range(6):
             ask(nodes[n % 3], "command", "Run.Start", {"program": "checkout", "args": [f"o{n}"], "id": f"r{n}"})
         for node in nodes:
@@ -100,7 +100,7 @@ def test_a_program_on_three_nodes_outlives_the_one_that_did_most(kind: str, tmp_
         left = [node for node in nodes if node is not victim]
         victim.process.kill()
         for n in range(30, 60):
-            assert left[n % 2].publish("orders", {"n": n}) == 201
+            left[n % 2].insist("orders", {"n": n}, f"order-{n}")
         ask(left[0], "command", "Stock.Reserve", {"sku": 1})
         before = len(left[1].payloads("ticks"))
         for node in left:

@@ -67,7 +67,8 @@ async def test_the_leader_killed_stopped_and_restarted_costs_nothing_acknowledge
 async def test_without_a_majority_nothing_is_acknowledged_and_then_all_goes_on(
     cluster: NatsCluster, name: str, node: OpenNode
 ) -> None:
-    one, two = await node(cluster.url(name, patience=2), "a"), await opened(node, cluster, name, "b")
+    two = await opened(node, cluster, name, "b")
+    one = await node(cluster.url(name, patience=2), "a")
     history = History()
     history.write(one, "a")
     await history.grow(20)

@@ -52,7 +52,7 @@ class Tries:
             if isinstance(error, LogUnavailable):
                 raise error
             raise LogUnavailable(
-                f"{what}: {error or type(error).__name__}", remedy="see the servers' logs; then try again"
+                f"{what}: {str(error) or type(error).__name__}", remedy="see the servers' logs; then try again"
             ) from error
         await asyncio.sleep(AGAIN_SECONDS)
 
