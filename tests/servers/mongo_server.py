@@ -63,6 +63,12 @@ def ferretdb() -> Path:
     return binary
 
 
+def prepare() -> None:
+    """Have a server ready to be started."""
+    if not os.environ.get("MONGO_URL") and shutil.which("mongod") is None:
+        ferretdb()
+
+
 def _build(binary: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="ms-ferretdb-") as folder:
         (Path(folder) / "go.mod").write_text("module cache\n")
