@@ -16,7 +16,7 @@ better, 1.0 is as fast as `nats-py` by itself.
   consumer on each side that acknowledges every event. The node and its client are a second and a third process beside
   the server, on the same cores.
 
-MongoDB: see `engines_mongo.py`, which this one runs; `--nats` leaves it out.
+MongoDB: see `_engines_mongo.py`, which this one runs; `--nats` leaves it out.
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ async def measure_nats(place: Path) -> dict[str, Any]:
 
 def measure_mongo() -> dict[str, Any]:
     """In a process of its own: it finds, builds or starts a server."""
-    script = Path(__file__).with_name("engines_mongo.py")
+    script = Path(__file__).with_name("_engines_mongo.py")
     done = subprocess.run([sys.executable, str(script)], stdout=subprocess.PIPE, check=False)
     return json.loads(done.stdout) if done.returncode == 0 else {"failed": f"exit code {done.returncode}"}
 

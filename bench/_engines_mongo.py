@@ -5,7 +5,7 @@ the other. It gets no order across writers, no compare-and-set, no dedupe and no
 those cost. Rounds of both sides alternate, and the ratio is the median over pairs of rounds, so that a busy machine
 hits both. A round ends when all its events are in the collection, not only acknowledged.
 
-`python -m bench.engines_mongo` uses MONGO_URL, else `mongod`, else FerretDB (see tests/servers/mongo_server.py).
+`python -m bench._engines_mongo` uses MONGO_URL, else `mongod`, else FerretDB (see tests/servers/mongo_server.py).
 """
 
 from __future__ import annotations
