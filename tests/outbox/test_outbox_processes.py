@@ -96,7 +96,9 @@ def test_several_drainers_send_every_row_once_and_in_order(shop: Shop, node: Ser
         for each in drainers:
             each.send_signal(signal.SIGTERM)
         told = [each.communicate(timeout=PATIENCE_S) for each in drainers]
-        assert [each.returncode for each in drainers] == [0, 0, 0]
+        for each, (said, _) in zip(drainers, told, strict=True):
+            # One that was still starting when the others had sent everything may end before it listens to signals.
+            assert each.returncode == 0 or (each.returncode == -signal.SIGTERM and not said)
     sent = [sum(json.loads(line)["sent"] for line in said.splitlines()) for said, _ in told]
     assert sum(sent) == 600
     check(stored(node, topic), 600)
