@@ -228,8 +228,8 @@ class DurableLane:
         elif self._log.shared:
             self._spawn(self._look_after(entry))
         else:
-            # The work is done; without its outcome in the log it would be done again after a crash. Keep trying; whoever
-            # asked is told when it is stored, or that the wait is over.
+            # The work is done; without its outcome in the log it would be done again after a crash. Keep trying:
+            # whoever asked is told when it is stored, or that the wait is over.
             self._write_later(entry)
 
     def _write_later(self, entry: _Entry) -> None:
