@@ -65,10 +65,13 @@ class Group:
             tail.partition,
             json_text(self.name),
         )
-        position = Position(tail, head, cursor)
+        position = self._new_position(tail, head, cursor)
         self.positions[tail.partition] = position
         self._turns.append(position)
         return position
+
+    def _new_position(self, tail: Tail, head: bytes, cursor: int) -> Position:
+        return Position(tail, head, cursor)
 
     def seek(self, position: Position, cursor: int, skip_before: int = 0) -> None:
         """Move the whole group in this partition; what members held there is no longer theirs."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 import heapq
 from typing import Final, Protocol
 
-from mainspring.bus.frames import json_text
 from mainspring.bus.group import MAX_OPEN, PAGE, PARKED, Group
 from mainspring.bus.host import Host
 from mainspring.bus.member import Member
@@ -67,16 +66,8 @@ class SharedGroup(Group):
         self._presence = presence
         self._ascending = False  # free events may be lower than what a member already has
 
-    def add_position(self, tail: Tail, cursor: int = 1) -> SharedPosition:
-        head = b'{"type":"MESSAGE","topic":%b,"partition":%d,"group":%b,"offset":' % (
-            json_text(self.topic),
-            tail.partition,
-            json_text(self.name),
-        )
-        position = SharedPosition(tail, head, cursor)
-        self.positions[tail.partition] = position
-        self._turns.append(position)
-        return position
+    def _new_position(self, tail: Tail, head: bytes, cursor: int) -> SharedPosition:
+        return SharedPosition(tail, head, cursor)
 
     def shared_positions(self) -> list[SharedPosition]:
         return [position for position in self.positions.values() if isinstance(position, SharedPosition)]

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from mainspring.cluster.errors import NotDurable
-from mainspring.cluster.pausing import pause
 from mainspring.errors import SettingError
 from mainspring.log import Durability, Log, LogUnavailable, SharedEngine
 from mainspring.loop import Clock, Loop
+from mainspring.loop.pausing import pause
 
 logger: logging.Logger = logging.getLogger("mainspring.cluster")
 
@@ -46,7 +46,7 @@ async def with_patience(work: Callable[[], Awaitable[object]], loop: Loop, wait_
             if waited >= wait_s:
                 raise
             logger.warning("waiting for the engine, %d of %d s: %s", waited, wait_s, error.message)
-            await pause(loop, _STEP_MS)
+            await pause(loop, _STEP_MS, ref=False)
 
 
 async def durability(log: Log) -> Durability:

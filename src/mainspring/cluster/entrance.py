@@ -12,11 +12,11 @@ from typing import Final
 import msgspec
 
 from mainspring.cluster.errors import NameTaken
-from mainspring.cluster.pausing import pause
 from mainspring.cluster.peers import Peer, Peers
 from mainspring.cluster.records import EVERYTHING, LEASES, NODES, Lease, decode_lease, encode, inbox, lease_key
 from mainspring.log import ABSENT, Batch, FormatError, InDoubt, Log, Refused
 from mainspring.loop import Loop
+from mainspring.loop.pausing import pause
 
 logger: logging.Logger = logging.getLogger("mainspring.cluster")
 
@@ -48,7 +48,7 @@ class Entrance:
             elif (other.epoch, other.pulse_version) != first_seen:
                 raise NameTaken(self._node, other.pulse.address if other.pulse is not None else "")
             else:
-                await pause(self._loop, self._lease_ms / _LOOKS)
+                await pause(self._loop, self._lease_ms / _LOOKS, ref=False)
 
     def _is_gone(self, other: Peer, first_time: bool) -> bool:
         # A former life of this node is over. But a node that lost its lease to one with its own home lives itself:
@@ -69,7 +69,7 @@ class Entrance:
             await self._log.commit(batch)
         except (Refused, InDoubt):
             await self._check_lease()
-            await pause(self._loop, self._lease_ms / _LOOKS)  # the news will say what became of it
+            await pause(self._loop, self._lease_ms / _LOOKS, ref=False)  # the news will say what became of it
 
     async def _check_lease(self) -> None:
         """A lease that cannot be read cannot be judged either; somebody has to look at it."""

@@ -26,7 +26,6 @@ import msgspec
 from mainspring.cluster.contract import About, NodeView
 from mainspring.cluster.entrance import Entrance
 from mainspring.cluster.errors import NameTaken
-from mainspring.cluster.pausing import pause
 from mainspring.cluster.peers import Peer, Peers
 from mainspring.cluster.records import (
     EVERYTHING,
@@ -44,6 +43,7 @@ from mainspring.cluster.roles import Roles, SharedRole
 from mainspring.errors import MainspringError
 from mainspring.log import ABSENT, Batch, Change, FormatError, KeptRecord, Log, Receipt, Refused
 from mainspring.loop import Loop
+from mainspring.loop.pausing import pause
 
 logger: logging.Logger = logging.getLogger("mainspring.cluster")
 
@@ -371,7 +371,7 @@ class Membership:
                 return
             except MainspringError as error:
                 logger.debug("node %s could not join again yet: %s", self.node, error.message)
-                await pause(self._loop, self.lease_ms / _LOOKS)
+                await pause(self._loop, self.lease_ms / _LOOKS, ref=False)
         self._tell(self._on_fenced, former)
         self._tell(self._on_death, former)
         self._member_again()

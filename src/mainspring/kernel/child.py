@@ -29,9 +29,9 @@ from mainspring.kernel.context import Context
 from mainspring.kernel.faults import BadOutput, Fail, said
 from mainspring.kernel.frames import Frame, Job, next_frame, packed
 from mainspring.kernel.locate import Place, find_handler, find_spawn, names_of
-from mainspring.kernel.supervisor import sleep_on
 from mainspring.logs import handling, write_lines
 from mainspring.loop import Loop, MonotonicClock
+from mainspring.loop.pausing import pause
 from mainspring.message import Message, Metadata, NotEncodable, counted_ids, encode_data, parse
 
 logger: logging.Logger = logging.getLogger("mainspring.kernel")
@@ -73,7 +73,7 @@ class PipePort:
         return id
 
     def sleep(self, ms: float) -> Awaitable[None]:
-        return sleep_on(self._loop, ms)
+        return pause(self._loop, ms)
 
     async def publish(self, cause: Message, topic: str, payload: Any, options: dict[str, Any]) -> Any:
         answer = await self._ask(Frame("publish", type=topic, raw=bytes(encode_data([payload, options]))))

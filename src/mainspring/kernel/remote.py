@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from mainspring.cluster import Membership, NodeView
-from mainspring.cluster.pausing import pause
 from mainspring.cluster.records import FORMAT, inbox
 from mainspring.errors import MainspringError
 from mainspring.kernel import faults
@@ -31,6 +30,7 @@ from mainspring.kernel.faults import ErrorData
 from mainspring.kernel.pending import Asker, Mail, Origin
 from mainspring.kernel.schema import Shape
 from mainspring.log import Append, Batch, Change, DamagedEvent, InDoubt, Log, Receipt, Refused, Remove
+from mainspring.loop.pausing import pause
 from mainspring.message import Message, Metadata, encode_data
 
 if TYPE_CHECKING:
@@ -307,7 +307,7 @@ class Remote:
             except MainspringError as error:
                 logger.debug("the inbox cannot be read: %s", error.message)
                 self._arrived.set()
-                await pause(self._exchange.loop, _RETRY_MS)
+                await pause(self._exchange.loop, _RETRY_MS, ref=False)
 
     def _open_letter(self, payload: bytes) -> None:
         try:

@@ -11,7 +11,6 @@ A slot only listens to its current actor. What an earlier one still says is igno
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable
@@ -27,12 +26,12 @@ from mainspring.kernel.capability import Plan, RestartPolicy
 from mainspring.kernel.faults import BadOutput, ErrorData, Fail, NotConfigured, WaitsForItself, said
 from mainspring.kernel.lineage import lineage_headers
 from mainspring.kernel.pending import Mail
+from mainspring.loop.pausing import pause
 from mainspring.message import Message, Metadata, encode_data
 
 if TYPE_CHECKING:
     from mainspring.kernel.exchange import Exchange
     from mainspring.kernel.kernel import Kernel
-    from mainspring.loop import Loop
 
 logger: logging.Logger = logging.getLogger("mainspring.kernel")
 
@@ -314,7 +313,7 @@ class LocalPort:
         return self._slot.kernel.timers.schedule(delay_ms, message, cause, id=id)
 
     def sleep(self, ms: float) -> Awaitable[None]:
-        return sleep_on(self._exchange.loop, ms)
+        return pause(self._exchange.loop, ms)
 
     async def publish(self, cause: Message, topic: str, payload: Any, options: dict[str, Any]) -> Any:
         kernel, lane = self._slot.kernel, self._exchange.durable
@@ -332,18 +331,3 @@ class LocalPort:
                 lane.publish_with_outcome(cause, found[0])
                 return found[1]
         return await kernel.publisher(topic, payload, **options)
-
-
-async def sleep_on(loop: Loop, ms: float) -> None:
-    """Wait on a loop's clock; the timer goes when the wait is given up."""
-    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    timer = loop.schedule(ms, _wake, waiter)
-    try:
-        await waiter
-    finally:
-        loop.cancel(timer)
-
-
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)

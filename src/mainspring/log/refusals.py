@@ -52,3 +52,22 @@ def not_storable(item: Append | Put) -> Refused | None:
         if not -MAX_INT <= time <= MAX_INT:
             return Refused(f"the time {time} is out of range", remedy="use epoch milliseconds", code="bad_time")
     return None
+
+
+def are_texts(*texts: str) -> bool:
+    """Whether these can be asked for: well-formed Unicode."""
+    try:
+        for text in texts:
+            text.encode()
+    except (UnicodeEncodeError, AttributeError):
+        return False
+    return True
+
+
+def refusal(error: Exception) -> Refused:
+    """What an operation that could not even be looked at is refused with."""
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, UnicodeEncodeError):
+        return bad_text()
+    return Refused(f"an operation holds a value of the wrong type: {error}", code="bad_operation")

@@ -32,7 +32,7 @@ from mainspring.log.contract import (
 from mainspring.log.measure import event_bytes
 from mainspring.log.mongo.effects import Body, Effects, Event, Marked, Removed, Standing, Written
 from mainspring.log.mongo.ledger import Ledger, Place
-from mainspring.log.refusals import bad_text, moved_tail, moved_version, not_storable
+from mainspring.log.refusals import are_texts, moved_tail, moved_version, not_storable, refusal
 
 Partition = tuple[str, int]
 Present = dict[Partition, dict[int, int]]  # of partitions to remove from: size by offset of what may be hit
@@ -98,7 +98,7 @@ class Plan:
             for step in reversed(self._undo):
                 step()
             self._version = before
-            return _refusal(error)
+            return refusal(error)
         if effects:
             self.batches.append(effects)
         return Receipt(tuple(offsets), tuple(versions))
@@ -267,14 +267,14 @@ class Questions:
         if isinstance(operation, Append):
             if operation.dedupe is not None:
                 place = (operation.topic, operation.dedupe)
-                if place not in ledger.marks and _are_texts(*place):
+                if place not in ledger.marks and are_texts(*place):
                     self.marks[place] = None
         elif isinstance(operation, Remove):
             if self._with_removals:
                 self.removals.setdefault((operation.topic, operation.partition), []).append(operation)
         elif isinstance(operation, Guard) or (isinstance(operation, Put | Delete) and operation.expect != ANY_VERSION):
             place = (operation.space, operation.key)
-            if place not in ledger.versions and _are_texts(*place):
+            if place not in ledger.versions and are_texts(*place):
                 self.records[place] = None
 
 
@@ -301,23 +301,6 @@ def _check_size(effects: Effects) -> None:
             remedy="send smaller payloads, or fewer in one batch",
             code="too_large",
         )
-
-
-def _refusal(error: Exception) -> Refused:
-    if isinstance(error, Refused):
-        return error
-    if isinstance(error, UnicodeEncodeError):
-        return bad_text()
-    return Refused(f"an operation holds a value of the wrong type: {error}", code="bad_operation")
-
-
-def _are_texts(*texts: str) -> bool:
-    try:
-        for text in texts:
-            text.encode()
-    except (UnicodeEncodeError, AttributeError):
-        return False
-    return True
 
 
 def _set(

@@ -31,7 +31,7 @@ from mainspring.log.contract import (
     Result,
 )
 from mainspring.log.measure import event_bytes
-from mainspring.log.refusals import MAX_INT, bad_text, moved_tail, moved_version, not_storable
+from mainspring.log.refusals import MAX_INT, are_texts, moved_tail, moved_version, not_storable, refusal
 from mainspring.log.sqlite.checksum import event_checksum, record_checksum
 from mainspring.log.sqlite.ledger import Ledger, Slot
 from mainspring.log.sqlite.schema import MAX_OFFSET
@@ -81,7 +81,7 @@ class Plan:
                     raise Refused(f"{type(operation).__name__} is no operation of the log", code="bad_operation")
         except (Refused, UnicodeEncodeError, TypeError, AttributeError) as error:
             self._take_back()
-            return _refusal(error)
+            return refusal(error)
         return Receipt(tuple(offsets), tuple(versions))
 
     def _take_back(self) -> None:
@@ -245,14 +245,6 @@ class Plan:
         return written, deleted
 
 
-def _refusal(error: Exception) -> Refused:
-    if isinstance(error, Refused):
-        return error
-    if isinstance(error, UnicodeEncodeError):
-        return bad_text()
-    return Refused(f"an operation holds a value of the wrong type: {error}", code="bad_operation")
-
-
 def questions(batches: Sequence[Batch]) -> tuple[dict[Place, None], dict[Place, None]]:
     """What must be known of the file before planning: records whose version matters, and marks that may exist.
 
@@ -263,11 +255,11 @@ def questions(batches: Sequence[Batch]) -> tuple[dict[Place, None], dict[Place, 
     for batch in batches:
         for operation in batch.operations:
             if type(operation) is Append:
-                if operation.dedupe is not None and _storable(operation.topic, operation.dedupe):
+                if operation.dedupe is not None and are_texts(operation.topic, operation.dedupe):
                     marks[operation.topic, operation.dedupe] = None
             else:
                 place = _place_that_matters(operation)
-                if place is not None and _storable(*place):
+                if place is not None and are_texts(*place):
                     versions[place] = None
     return versions, marks
 
@@ -278,15 +270,6 @@ def _place_that_matters(operation: Operation) -> Place | None:
     if isinstance(operation, Put | Delete) and operation.expect != ANY_VERSION:
         return operation.space, operation.key
     return None
-
-
-def _storable(*texts: str) -> bool:
-    try:
-        for text in texts:
-            text.encode()
-    except (UnicodeEncodeError, AttributeError):
-        return False
-    return True
 
 
 def _set_back(marks: dict[Place, tuple[int, int]], place: Place, before: tuple[int, int] | None) -> None:

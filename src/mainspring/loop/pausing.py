@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from mainspring.loop import Loop
+from mainspring.loop.loop import Loop
 
 
-async def pause(loop: Loop, ms: float) -> None:
-    """Wait; the timer goes when the wait is given up."""
+async def pause(loop: Loop, ms: float, *, ref: bool = True) -> None:
+    """Wait; the timer goes when the wait is given up. `ref`: the loop is not idle meanwhile."""
     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    timer = loop.schedule(ms, _wake, waiter, ref=False)
+    timer = loop.schedule(ms, _wake, waiter, ref=ref)
     try:
         await waiter
     finally:
