@@ -29,16 +29,16 @@ from mainspring.core import BootFailure, Core
 from mainspring.errors import BootError
 from mainspring.loop import SlowTurn
 from mainspring.settings import Settings
-from mainspring.wire.client_js import add_client_js
-from mainspring.wire.dashboard import Dashboard
 from mainspring.wire.http import add_routes
-from mainspring.wire.http_access import Identify, claimed_agent
-from mainspring.wire.http_face import SLOW_TURNS, SlowTurnSeen
-from mainspring.wire.http_tokens import TokenDoor
+from mainspring.wire.http.access import Identify, claimed_agent
+from mainspring.wire.http.client_js import add_client_js
+from mainspring.wire.http.dashboard import Dashboard
+from mainspring.wire.http.face import SLOW_TURNS, SlowTurnSeen
+from mainspring.wire.http.pages import add_pages
+from mainspring.wire.http.tokens import TokenDoor
 from mainspring.wire.loop_socket import LoopSocketServer
 from mainspring.wire.ndjson import NdjsonServer
 from mainspring.wire.observed import Deaths, Observed
-from mainspring.wire.pages import add_pages
 from mainspring.wire.unix_socket import place_to_listen
 from mainspring.wire.websocket import add_websocket
 

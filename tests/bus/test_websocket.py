@@ -19,7 +19,7 @@ from mainspring.bus import Bus
 from mainspring.log import Log, MemoryEngine
 from mainspring.loop import Loop, MonotonicClock
 from mainspring.settings import Settings
-from mainspring.wire.http_access import claimed_agent
+from mainspring.wire.http.access import claimed_agent
 from mainspring.wire.websocket import add_websocket
 
 PATIENCE_S = 20

@@ -11,8 +11,8 @@ import pytest
 from aiohttp import web
 
 import mainspring
-from mainspring.wire.dashboard import CONTENT_TYPES, Dashboard
-from mainspring.wire.http_problem import problems
+from mainspring.wire.http.dashboard import CONTENT_TYPES, Dashboard
+from mainspring.wire.http.problem import problems
 
 FILES = Path(mainspring.__file__).parent / "dashboard"
 
@@ -66,7 +66,7 @@ async def test_every_file_is_served_with_its_type(site: aiohttp.ClientSession, c
             assert await answer.read() == path.read_bytes()
 
 
-@pytest.mark.parametrize("name", ["nothing.js", "../wire/http.py", "..%2Fwire%2Fhttp.py", "%2e%2e/node.py", "css", ""])
+@pytest.mark.parametrize("name", ["nothing.js", "../node.py", "..%2Fwire%2Fwebsocket.py", "%2e%2e/node.py", "css", ""])
 async def test_nothing_else_is_served(site: aiohttp.ClientSession, name: str) -> None:
     async with site.get(f"/dashboard/{name}") as answer:
         assert answer.status == 404

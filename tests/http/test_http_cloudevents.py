@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from mainspring.errors import MainspringError
 from mainspring.log.contract import StoredEvent
-from mainspring.wire import cloudevents
-from mainspring.wire.cloudevents import CloudEvent
+from mainspring.wire.http import cloudevents
+from mainspring.wire.http.cloudevents import CloudEvent
 
 REQUIRED = {"specversion": "1.0", "id": "a-1", "source": "/shop", "type": "order.placed"}
 

@@ -15,7 +15,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from mainspring.errors import MainspringError
 from mainspring.wire import http
-from mainspring.wire.http_problem import STATUS_OF_CODE
+from mainspring.wire.http.problem import STATUS_OF_CODE
 
 # --- errors
 

@@ -16,7 +16,7 @@ from openapi_schema_validator import OAS31Validator
 from mainspring.log import LogUnavailable, MemoryEngine
 from mainspring.settings import Settings
 from mainspring.wire import http
-from mainspring.wire.http_table import Operation
+from mainspring.wire.http.table import Operation
 
 TEXTS = [
     *(

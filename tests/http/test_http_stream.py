@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 from http_site import Site, serve
 
-from mainspring.wire import http_sse
-from mainspring.wire.http_cursor import BadCursor, Cursor
+from mainspring.wire.http import sse
+from mainspring.wire.http.cursor import BadCursor, Cursor
 
 
 @dataclass
@@ -229,5 +229,5 @@ def test_other_text_is_no_cursor(text: str) -> None:
 
 
 def test_the_text_of_a_message() -> None:
-    assert http_sse.message(b'{"a":1}', id="0:1", event="e") == b'id: 0:1\nevent: e\ndata: {"a":1}\n\n'
-    assert http_sse.message(b"[\r\n1\r]\n") == b"data: [\ndata: 1\ndata: ]\ndata: \n\n"
+    assert sse.message(b'{"a":1}', id="0:1", event="e") == b'id: 0:1\nevent: e\ndata: {"a":1}\n\n'
+    assert sse.message(b"[\r\n1\r]\n") == b"data: [\ndata: 1\ndata: ]\ndata: \n\n"

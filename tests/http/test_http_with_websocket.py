@@ -12,7 +12,7 @@ from aiohttp import web
 from http_site import Site, serve
 
 from mainspring.settings import Settings
-from mainspring.wire.http_access import claimed_agent
+from mainspring.wire.http.access import claimed_agent
 from mainspring.wire.websocket import add_websocket
 
 

@@ -74,7 +74,7 @@ async def test_a_node_whose_loop_no_longer_turns_does_not_live(running: Running)
 
 
 async def test_a_stuck_loop_is_told_over_http(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.wire.http_node.stuck_ms", lambda _: 31_000)
+    monkeypatch.setattr("mainspring.wire.http.health.stuck_ms", lambda _: 31_000)
     status, text = await running.get("/healthz")
     told: dict[str, Any] = json.loads(text)
     assert (status, told["code"]) == (503, "stuck")

@@ -22,9 +22,9 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 from mainspring.bus import BadFrame, Bus, LimitReached, Session, Who
 from mainspring.settings import Settings
-from mainspring.wire.http_access import Identify
-from mainspring.wire.http_problem import Handler
-from mainspring.wire.http_tokens import chosen_protocol, while_valid
+from mainspring.wire.http.access import Identify
+from mainspring.wire.http.problem import Handler
+from mainspring.wire.http.tokens import chosen_protocol, while_valid
 
 HOPELESS: Final = (
     16  # times the limit: unsent bytes before reading stops, and the size of a frame that ends a connection

@@ -20,27 +20,27 @@ from aiohttp import hdrs, web
 from mainspring import tracing
 from mainspring.bus import Bus
 from mainspring.kernel import Kernel
-from mainspring.wire import (
-    http_deadletters,
-    http_groups,
-    http_inside,
-    http_messages,
-    http_node,
-    http_publish,
-    http_read,
-    http_schedules,
-    http_schemas,
-    http_stream,
-    http_topics,
+from mainspring.wire.http import (
+    deadletters,
+    groups,
+    health,
+    messages,
+    node,
+    publish,
+    read,
+    schedules,
+    schemas,
+    stream,
+    topics,
 )
-from mainspring.wire.http_access import Identify, OriginCheck, claimed_agent
-from mainspring.wire.http_count import counting
-from mainspring.wire.http_face import Face, SlowTurnSeen
-from mainspring.wire.http_openapi import build_document
-from mainspring.wire.http_problem import problems
-from mainspring.wire.http_query import check_names
-from mainspring.wire.http_table import JSON, PATH_PARAMETERS, Answer, Content, Operation
-from mainspring.wire.http_tokens import while_valid
+from mainspring.wire.http.access import Identify, OriginCheck, claimed_agent
+from mainspring.wire.http.count import counting
+from mainspring.wire.http.face import Face, SlowTurnSeen
+from mainspring.wire.http.openapi import build_document
+from mainspring.wire.http.problem import problems
+from mainspring.wire.http.query import check_names
+from mainspring.wire.http.table import JSON, PATH_PARAMETERS, Answer, Content, Operation
+from mainspring.wire.http.tokens import while_valid
 from mainspring.wire.observed import Observed
 
 
@@ -49,17 +49,17 @@ async def _show_openapi(_face: Face, _: web.Request) -> web.StreamResponse:
 
 
 OPERATIONS: Final = (
-    *http_topics.OPERATIONS,
-    *http_publish.OPERATIONS,
-    *http_read.OPERATIONS,
-    *http_stream.OPERATIONS,
-    *http_groups.OPERATIONS,
-    *http_deadletters.OPERATIONS,
-    *http_schedules.OPERATIONS,
-    *http_schemas.OPERATIONS,
-    *http_messages.OPERATIONS,
-    *http_inside.OPERATIONS,
-    *http_node.OPERATIONS,
+    *topics.OPERATIONS,
+    *publish.OPERATIONS,
+    *read.OPERATIONS,
+    *stream.OPERATIONS,
+    *groups.OPERATIONS,
+    *deadletters.OPERATIONS,
+    *schedules.OPERATIONS,
+    *schemas.OPERATIONS,
+    *messages.OPERATIONS,
+    *node.OPERATIONS,
+    *health.OPERATIONS,
     Operation(
         "GET",
         "/openapi.json",

@@ -10,9 +10,9 @@ from aiohttp import hdrs, web
 from mainspring.bus import Stats
 from mainspring.cluster import Alone, NodeView
 from mainspring.wire.health import readiness, stuck_ms
-from mainspring.wire.http_face import Face, json_response
-from mainspring.wire.http_problem import problem_response
-from mainspring.wire.http_table import JSON, Answer, Content, Operation
+from mainspring.wire.http.face import Face, json_response
+from mainspring.wire.http.problem import problem_response
+from mainspring.wire.http.table import JSON, Answer, Content, Operation
 from mainspring.wire.observed import Observed
 
 

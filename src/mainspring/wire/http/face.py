@@ -13,7 +13,7 @@ from aiohttp import web
 
 from mainspring.bus import Bus, Caller, Forbidden, TopicConfig, Who
 from mainspring.kernel import Kernel
-from mainspring.wire.http_access import Identify, claimed_agent
+from mainspring.wire.http.access import Identify, claimed_agent
 from mainspring.wire.observed import Observed
 
 SLOW_TURNS: Final = 50  # the latest ones; a node with more of them has told enough

@@ -31,8 +31,8 @@ import msgspec
 
 from mainspring.errors import MainspringError
 from mainspring.log.contract import StoredEvent
-from mainspring.wire.http_json import check_text, check_value, refuse_duplicates
-from mainspring.wire.http_problem import bad_json
+from mainspring.wire.http.problem import bad_json
+from mainspring.wire.http.strict_json import check_text, check_value, refuse_duplicates
 
 STRUCTURED: Final = "application/cloudevents+json"
 BATCHED: Final = "application/cloudevents-batch+json"

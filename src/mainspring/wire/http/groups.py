@@ -12,11 +12,11 @@ import msgspec
 from aiohttp import web
 
 from mainspring.bus import GroupInfo, GroupOffsets, Start, UnknownGroup
-from mainspring.wire.http_body import read_body, require_json
-from mainspring.wire.http_face import Face, json_response
-from mainspring.wire.http_json import decode, refuse_duplicates
-from mainspring.wire.http_query import MAX_INTEGER
-from mainspring.wire.http_table import JSON, Answer, Content, Operation, Parameter
+from mainspring.wire.http.body import read_body, require_json
+from mainspring.wire.http.face import Face, json_response
+from mainspring.wire.http.query import MAX_INTEGER
+from mainspring.wire.http.strict_json import decode, refuse_duplicates
+from mainspring.wire.http.table import JSON, Answer, Content, Operation, Parameter
 
 
 class GroupPartition(msgspec.Struct, frozen=True):

@@ -24,7 +24,7 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 
 from mainspring.bus import Caller, Who
-from mainspring.wire.http_problem import Handler, HttpProblem
+from mainspring.wire.http.problem import Handler, HttpProblem
 
 Identify = Callable[[web.Request], Awaitable[Who]]
 

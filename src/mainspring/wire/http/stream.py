@@ -19,13 +19,13 @@ from aiohttp import hdrs, web
 
 from mainspring.bus.frames import envelope
 from mainspring.log import StoredEvent
-from mainspring.wire import http_sse
-from mainspring.wire.http_cursor import Cursor
-from mainspring.wire.http_face import Face
-from mainspring.wire.http_problem import cut_short
-from mainspring.wire.http_query import moment_ms
-from mainspring.wire.http_read import cursor_within
-from mainspring.wire.http_table import EVENT_STREAM, Answer, Content, Operation, Parameter
+from mainspring.wire.http import sse
+from mainspring.wire.http.cursor import Cursor
+from mainspring.wire.http.face import Face
+from mainspring.wire.http.problem import cut_short
+from mainspring.wire.http.query import moment_ms
+from mainspring.wire.http.read import cursor_within
+from mainspring.wire.http.table import EVENT_STREAM, Answer, Content, Operation, Parameter
 
 RECONNECT_MS: Final = 1_000  # soon enough to feel live, late enough not to storm a node that restarts
 _LAST_EVENT_ID: Final = "Last-Event-ID"
@@ -50,7 +50,7 @@ async def stream(face: Face, request: web.Request) -> web.StreamResponse:
         return response
     batches = face.bus.follow(topic, after=cursor.seen, agent=agent)
     try:
-        await _write(face, response, http_sse.retry(RECONNECT_MS) + http_sse.place(str(cursor)))
+        await _write(face, response, sse.retry(RECONNECT_MS) + sse.place(str(cursor)))
         await _relay(face, response, batches, cursor)
         await response.write_eof()
     except Exception as error:
@@ -96,7 +96,7 @@ async def _relay(
             elif closing in done:
                 return
             else:
-                await _write(face, response, http_sse.HEARTBEAT)
+                await _write(face, response, sse.HEARTBEAT)
     finally:
         coming.cancel()
         closing.cancel()
@@ -111,7 +111,7 @@ def _messages(batch: list[StoredEvent], cursor: Cursor) -> bytes:
     messages: list[bytes] = []
     for event in batch:
         cursor.advance(event.partition, event.offset)
-        messages.append(http_sse.message(envelope(event), id=str(cursor)))
+        messages.append(sse.message(envelope(event), id=str(cursor)))
     return b"".join(messages)
 
 

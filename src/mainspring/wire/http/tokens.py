@@ -20,7 +20,7 @@ from aiohttp import hdrs, web
 from mainspring.bus import Caller, Who
 from mainspring.bus.tokens import TokenSource
 from mainspring.loop import Clock
-from mainspring.wire.http_problem import HttpProblem
+from mainspring.wire.http.problem import HttpProblem
 
 SUBPROTOCOL: Final = "mainspring"
 TOKEN_PROTOCOL: Final = "mainspring.token."

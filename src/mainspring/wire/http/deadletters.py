@@ -13,12 +13,12 @@ import msgspec
 from aiohttp import web
 
 from mainspring.bus import DeadLetter, Forbidden, UnknownEvent, Who
-from mainspring.wire.http_body import read_body, require_json
-from mainspring.wire.http_face import Face, json_response
-from mainspring.wire.http_json import decode, refuse_duplicates
-from mainspring.wire.http_publish import PublishedEvent, told
-from mainspring.wire.http_query import MAX_INTEGER, integer, path_integer
-from mainspring.wire.http_table import JSON, Answer, Content, Operation, Parameter
+from mainspring.wire.http.body import read_body, require_json
+from mainspring.wire.http.face import Face, json_response
+from mainspring.wire.http.publish import PublishedEvent, told
+from mainspring.wire.http.query import MAX_INTEGER, integer, path_integer
+from mainspring.wire.http.strict_json import decode, refuse_duplicates
+from mainspring.wire.http.table import JSON, Answer, Content, Operation, Parameter
 
 SUFFIX: Final = ".DLQ"
 PAGE: Final = 256

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from mainspring.wire.http_problem import PROBLEM_TYPE, Problem
-from mainspring.wire.http_table import PATH_PARAMETERS, Content, Operation, Schema
+from mainspring.wire.http.problem import PROBLEM_TYPE, Problem
+from mainspring.wire.http.table import PATH_PARAMETERS, Content, Operation, Schema
 
 _ALWAYS_POSSIBLE: Final = (401, 403, 500)
 _REF: Final = "#/components/schemas/{name}"

@@ -23,12 +23,12 @@ from aiohttp import hdrs, web
 from mainspring.bus import UnknownEvent, Who
 from mainspring.bus.frames import envelope
 from mainspring.log import StoredEvent
-from mainspring.wire import cloudevents, http_accept
-from mainspring.wire.http_cursor import BadCursor, Cursor
-from mainspring.wire.http_face import Face, json_response
-from mainspring.wire.http_problem import bad_query, cut_short
-from mainspring.wire.http_query import integer, moment_ms, path_integer
-from mainspring.wire.http_table import JSON, NDJSON, Answer, Content, Operation, Parameter
+from mainspring.wire.http import accept, cloudevents
+from mainspring.wire.http.cursor import BadCursor, Cursor
+from mainspring.wire.http.face import Face, json_response
+from mainspring.wire.http.problem import bad_query, cut_short
+from mainspring.wire.http.query import integer, moment_ms, path_integer
+from mainspring.wire.http.table import JSON, NDJSON, Answer, Content, Operation, Parameter
 
 PAGE_EVENTS: Final = 256
 DEFAULT_LIMIT: Final = 100  # of a JSON answer, which most readers hold in memory as a whole
@@ -77,7 +77,7 @@ class Range:
 
 async def read_events(face: Face, request: web.Request) -> web.StreamResponse:
     """Stored events in the form the client accepts."""
-    form = http_accept.choose(request, _FORMS)
+    form = accept.choose(request, _FORMS)
     wanted = await _range(face, request, DEFAULT_LIMIT if form != NDJSON else None)
     pages = _pages(face, wanted)
     first: list[StoredEvent] = await anext(
@@ -122,7 +122,7 @@ async def _write_pages(
 
 async def read_event(face: Face, request: web.Request) -> web.StreamResponse:
     """The event at one place; 404 when nothing is there (any more)."""
-    form = http_accept.choose(request, (JSON, cloudevents.STRUCTURED))
+    form = accept.choose(request, (JSON, cloudevents.STRUCTURED))
     topic = request.match_info["topic"]
     partition, offset = path_integer(request, "partition"), path_integer(request, "offset")
     agent = await face.identify(request)

@@ -13,11 +13,11 @@ from aiohttp import web
 
 from mainspring.bus import Schedule, UnknownSchedule
 from mainspring.bus.schedules import LEAST_EVERY_MS
-from mainspring.wire.http_body import read_body, require_json
-from mainspring.wire.http_face import Face, json_response
-from mainspring.wire.http_json import check_value, decode, refuse_duplicates
-from mainspring.wire.http_query import MAX_INTEGER
-from mainspring.wire.http_table import JSON, Answer, Content, Operation
+from mainspring.wire.http.body import read_body, require_json
+from mainspring.wire.http.face import Face, json_response
+from mainspring.wire.http.query import MAX_INTEGER
+from mainspring.wire.http.strict_json import check_value, decode, refuse_duplicates
+from mainspring.wire.http.table import JSON, Answer, Content, Operation
 
 
 class ScheduleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

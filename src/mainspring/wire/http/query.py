@@ -13,7 +13,7 @@ from typing import Final
 
 from aiohttp import web
 
-from mainspring.wire.http_problem import bad_query
+from mainspring.wire.http.problem import bad_query
 
 ALWAYS_KNOWN: Final = frozenset({"agent_id", "token"})
 MAX_INTEGER: Final = 2**53 - 1  # beyond it, JavaScript readers lose digits

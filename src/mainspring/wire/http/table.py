@@ -1,6 +1,6 @@
 """The vocabulary of the route table: one `Operation` is one thing a client can do over HTTP.
 
-An operation is written once, next to its handler, and used twice: `http.py` routes by it, `http_openapi.py` describes
+An operation is written once, next to its handler, and used twice: `routes.py` routes by it, `openapi.py` describes
 it. There is no second list that could forget a route, and no route that could miss its description.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from mainspring.wire.http_face import Face
+from mainspring.wire.http.face import Face
 
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"

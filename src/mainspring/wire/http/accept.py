@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from aiohttp import hdrs, web
 
-from mainspring.wire.http_problem import HttpProblem
+from mainspring.wire.http.problem import HttpProblem
 
 
 def choose(request: web.Request, offered: Sequence[str]) -> str:

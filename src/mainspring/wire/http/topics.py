@@ -8,10 +8,10 @@ import msgspec
 from aiohttp import web
 
 from mainspring.bus import PartitionOffsets, TopicConfig, encode_topic, parse_topic
-from mainspring.wire.http_body import read_body, require_json
-from mainspring.wire.http_face import Face, json_response
-from mainspring.wire.http_json import check_text, refuse_duplicates
-from mainspring.wire.http_table import JSON, Answer, Content, Operation, Parameter
+from mainspring.wire.http.body import read_body, require_json
+from mainspring.wire.http.face import Face, json_response
+from mainspring.wire.http.strict_json import check_text, refuse_duplicates
+from mainspring.wire.http.table import JSON, Answer, Content, Operation, Parameter
 
 _MEMBERS: Final = tuple(member.encode_name for member in msgspec.structs.fields(TopicConfig))
 

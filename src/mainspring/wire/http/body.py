@@ -10,8 +10,8 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
-from mainspring.wire.http_problem import HttpProblem
-from mainspring.wire.http_table import JSON
+from mainspring.wire.http.problem import HttpProblem
+from mainspring.wire.http.table import JSON
 
 _KNOWN_ENCODINGS: Final = frozenset({"", "identity", "gzip", "deflate"})
 

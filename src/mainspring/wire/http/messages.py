@@ -22,12 +22,12 @@ from mainspring.bus import Caller, Forbidden, Who
 from mainspring.kernel import Kernel
 from mainspring.kernel.looking import HeaderView, passed
 from mainspring.message import Message, Metadata, encode_line, is_type
-from mainspring.wire.http_body import read_body, require_json
-from mainspring.wire.http_face import Face, json_response
-from mainspring.wire.http_json import check_value, decode, refuse_duplicates
-from mainspring.wire.http_problem import PROBLEM_TYPE, HttpProblem, Problem
-from mainspring.wire.http_query import integer
-from mainspring.wire.http_table import JSON, Answer, Content, Operation, Parameter
+from mainspring.wire.http.body import read_body, require_json
+from mainspring.wire.http.face import Face, json_response
+from mainspring.wire.http.problem import PROBLEM_TYPE, HttpProblem, Problem
+from mainspring.wire.http.query import integer
+from mainspring.wire.http.strict_json import check_value, decode, refuse_duplicates
+from mainspring.wire.http.table import JSON, Answer, Content, Operation, Parameter
 
 DEFAULT_LIMIT: Final = 100
 MAX_LIMIT: Final = 1_000

@@ -18,10 +18,10 @@ from mainspring.kernel import Kernel
 from mainspring.kernel.looking import ActorView, FaultView, RequestView, actors, faults, open_requests
 from mainspring.loop import Counters
 from mainspring.wire.health import readiness
-from mainspring.wire.http_face import Face, SlowTurnSeen, json_response
-from mainspring.wire.http_messages import may_command
-from mainspring.wire.http_query import integer
-from mainspring.wire.http_table import JSON, Answer, Content, Operation, Parameter
+from mainspring.wire.http.face import Face, SlowTurnSeen, json_response
+from mainspring.wire.http.messages import may_command
+from mainspring.wire.http.query import integer
+from mainspring.wire.http.table import JSON, Answer, Content, Operation, Parameter
 
 SHOWN_REQUESTS: Final = 200
 DEFAULT_LEASES: Final = 200

@@ -11,7 +11,7 @@ from typing import Final
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 
-from mainspring.wire.http_problem import Handler
+from mainspring.wire.http.problem import Handler
 from mainspring.wire.observed import Requests
 
 NO_ROUTE: Final = "(none)"

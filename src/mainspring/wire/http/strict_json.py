@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from mainspring.wire.http_problem import HttpProblem, bad_json
+from mainspring.wire.http.problem import HttpProblem, bad_json
 
 MAX_DEPTH: Final = 128  # deeper than any honest document; a consumer's parser gives up at about a thousand
 

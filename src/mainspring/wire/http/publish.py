@@ -20,14 +20,14 @@ from mainspring import tracing
 from mainspring.bus import NewEvent, Published
 from mainspring.bus.frames import EventId
 from mainspring.errors import MainspringError
-from mainspring.wire import cloudevents
-from mainspring.wire.cloudevents import CloudEvent
-from mainspring.wire.http_body import media_type, read_body, unsupported
-from mainspring.wire.http_face import Face, json_response
-from mainspring.wire.http_json import check_value, decode, refuse_duplicates
-from mainspring.wire.http_problem import HttpProblem
-from mainspring.wire.http_query import MAX_INTEGER
-from mainspring.wire.http_table import JSON, NDJSON, Answer, Content, Operation
+from mainspring.wire.http import cloudevents
+from mainspring.wire.http.body import media_type, read_body, unsupported
+from mainspring.wire.http.cloudevents import CloudEvent
+from mainspring.wire.http.face import Face, json_response
+from mainspring.wire.http.problem import HttpProblem
+from mainspring.wire.http.query import MAX_INTEGER
+from mainspring.wire.http.strict_json import check_value, decode, refuse_duplicates
+from mainspring.wire.http.table import JSON, NDJSON, Answer, Content, Operation
 
 CHECKED_AT_ONCE: Final = 256  # events of a batch before others have their turn
 _NDJSON_TYPES: Final = (NDJSON, "application/ndjson", "application/jsonl", "application/x-jsonlines")

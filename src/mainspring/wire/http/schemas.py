@@ -14,14 +14,14 @@ from aiohttp import web
 
 from mainspring.bus import Compatibility, SchemaCheck, SchemaMismatch, SchemaVersion, UnknownSchema
 from mainspring.bus.schemas import HEADER
-from mainspring.wire.asyncapi import asyncapi_document
-from mainspring.wire.http_access import claimed_agent
-from mainspring.wire.http_body import read_body, require_json
-from mainspring.wire.http_face import Face, json_response
-from mainspring.wire.http_json import check_value, decode, refuse_duplicates
-from mainspring.wire.http_problem import HttpProblem
-from mainspring.wire.http_query import path_integer
-from mainspring.wire.http_table import JSON, Answer, Content, Operation
+from mainspring.wire.http.access import claimed_agent
+from mainspring.wire.http.asyncapi import asyncapi_document
+from mainspring.wire.http.body import read_body, require_json
+from mainspring.wire.http.face import Face, json_response
+from mainspring.wire.http.problem import HttpProblem
+from mainspring.wire.http.query import path_integer
+from mainspring.wire.http.strict_json import check_value, decode, refuse_duplicates
+from mainspring.wire.http.table import JSON, Answer, Content, Operation
 
 
 class SchemaSummary(msgspec.Struct, frozen=True):
