@@ -43,7 +43,7 @@ def servers() -> Iterator[MongoServers]:
         yield MongoServers(server)
 
 
-@pytest.mark.timeout(SECONDS + 300)
+@pytest.mark.timeout(SECONDS + 600)
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_faults_break_no_promise(servers: MongoServers, tmp_path: Path, seed: int) -> None:
     # FerretDB makes some hundred commits a second, and one event is several of them on its way.

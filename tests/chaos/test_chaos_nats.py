@@ -48,7 +48,7 @@ def servers(tmp_path: Path) -> Iterator[NatsServers]:
     servers.end()
 
 
-@pytest.mark.timeout(SECONDS + 300)
+@pytest.mark.timeout(SECONDS + 600)
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_faults_break_no_promise(servers: NatsServers, tmp_path: Path, seed: int) -> None:
     await judge(Arena(tmp_path, servers, seed=seed), SECONDS)
