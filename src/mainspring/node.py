@@ -31,7 +31,7 @@ from mainspring.loop import SlowTurn
 from mainspring.settings import Settings
 from mainspring.wire.http import add_routes
 from mainspring.wire.http.access import Identify, claimed_agent
-from mainspring.wire.http.client_js import add_client_js
+from mainspring.wire.http.assets import add_client_js
 from mainspring.wire.http.dashboard import Dashboard
 from mainspring.wire.http.face import SLOW_TURNS, SlowTurnSeen
 from mainspring.wire.http.pages import add_pages

@@ -10,8 +10,6 @@ Texts from payloads reach it only as text: the browser is told to refuse everyth
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 from functools import cached_property
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -19,13 +17,15 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
+from mainspring.wire.http.assets import SCRIPT, Asset
+
 PREFIX: Final = "/dashboard/"
 PAGE: Final = "index.html"
 
 CONTENT_TYPES: Final = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
+    ".js": SCRIPT,
     ".svg": "image/svg+xml",
 }
 
@@ -55,21 +55,6 @@ GUARDS: Final = {
 }
 
 
-class Asset:
-    """One file, ready to be sent."""
-
-    def __init__(self, body: bytes, content_type: str) -> None:
-        self.body = body
-        self.content_type = content_type
-        # Weak: the compressed form has other bytes and is the same file.
-        self.etag: str = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
-
-    @cached_property
-    def packed(self) -> bytes:
-        """The same compressed; done once, for the first browser that understands it."""
-        return gzip.compress(self.body, mtime=0)
-
-
 class Dashboard:
     """The files of the page. `page` answers `/`, `file` everything below `/dashboard/`."""
 
@@ -85,7 +70,7 @@ class Dashboard:
 
     async def page(self, request: web.Request) -> web.StreamResponse:
         """The page; `Vary` because the same address speaks WebSocket to those who ask for it."""
-        response = self._answer(request, self._assets[PAGE])
+        response = self._assets[PAGE].answer(request, GUARDS)
         response.headers.add(hdrs.VARY, hdrs.UPGRADE)
         return response
 
@@ -94,22 +79,7 @@ class Dashboard:
         asset = self._assets.get(request.match_info["name"])
         if asset is None:
             raise web.HTTPNotFound
-        return self._answer(request, asset)
-
-    def _answer(self, request: web.Request, asset: Asset) -> web.Response:
-        """`no-cache` lets a browser keep a file but ask each time whether it is still the one; most answers are 304."""
-        headers = {
-            **GUARDS,
-            hdrs.ETAG: asset.etag,
-            hdrs.CACHE_CONTROL: "no-cache",
-            hdrs.VARY: hdrs.ACCEPT_ENCODING,
-            hdrs.CONTENT_TYPE: asset.content_type,
-        }
-        if _knows(request.headers.get(hdrs.IF_NONE_MATCH, ""), asset.etag):
-            return web.Response(status=304, headers=headers)
-        if "gzip" in request.headers.get(hdrs.ACCEPT_ENCODING, "").lower():
-            return web.Response(body=asset.packed, headers={**headers, hdrs.CONTENT_ENCODING: "gzip"})
-        return web.Response(body=asset.body, headers=headers)
+        return asset.answer(request, GUARDS)
 
 
 def _read(folder: Traversable, prefix: str) -> list[tuple[str, Asset]]:
@@ -121,9 +91,3 @@ def _read(folder: Traversable, prefix: str) -> list[tuple[str, Asset]]:
         elif (kind := CONTENT_TYPES.get("." + entry.name.rpartition(".")[2])) is not None:
             found.append((name, Asset(entry.read_bytes(), kind)))
     return found
-
-
-def _knows(if_none_match: str, etag: str) -> bool:
-    """Whether one of the tags the client has is this one; weak and strong tags are the same here (RFC 9110)."""
-    known = {tag.strip().removeprefix("W/") for tag in if_none_match.split(",")}
-    return "*" in known or etag.removeprefix("W/") in known

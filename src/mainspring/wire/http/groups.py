@@ -1,4 +1,4 @@
-"""Groups over HTTP: where they stand, moving them, forgetting them.
+"""Groups over HTTP: where they stand, what their members hold, moving them, forgetting them.
 
 A group belongs to a topic, so its address names both. Moving or forgetting one changes what its members get; whoever
 may subscribe to the topic may do it.
@@ -12,11 +12,15 @@ import msgspec
 from aiohttp import web
 
 from mainspring.bus import GroupInfo, GroupOffsets, Start, UnknownGroup
+from mainspring.bus.leases import LeaseView, leases
 from mainspring.wire.http.body import read_body, require_json
 from mainspring.wire.http.face import Face, json_response
-from mainspring.wire.http.query import MAX_INTEGER
+from mainspring.wire.http.query import MAX_INTEGER, integer
 from mainspring.wire.http.strict_json import decode, refuse_duplicates
 from mainspring.wire.http.table import JSON, Answer, Content, Operation, Parameter
+
+DEFAULT_LEASES: Final = 200
+MAX_LEASES: Final = 1_000
 
 
 class GroupPartition(msgspec.Struct, frozen=True):
@@ -43,6 +47,15 @@ class GroupList(msgspec.Struct, frozen=True):
     """Groups by topic and name."""
 
     groups: list[Group]
+
+
+class Leases(msgspec.Struct, frozen=True):
+    """What the members of a group hold or must get again, by partition and offset."""
+
+    topic: str
+    group: str
+    members: int
+    leases: list[LeaseView]
 
 
 class SeekBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,6 +103,19 @@ async def show_group(face: Face, request: web.Request) -> web.StreamResponse:
         if info.group == group:
             return json_response(_told(info))
     raise UnknownGroup(f"the topic has no group {group!r}", remedy="GET /groups lists the groups there are")
+
+
+async def show_leases(face: Face, request: web.Request) -> web.StreamResponse:
+    """Events a group was given and has not settled."""
+    topic, name = request.match_info["topic"], request.match_info["group"]
+    face.bus.topic(topic)
+    await face.bus.check_access(await face.identify(request), "subscribe", topic)
+    group = face.bus.topic_table.get(topic).groups.get(name)
+    if group is None:
+        raise UnknownGroup(f"the topic has no group {name!r}", remedy="GET /groups lists the groups there are")
+    limit = integer(request, "limit", least=1, most=MAX_LEASES) or DEFAULT_LEASES
+    members = face.bus.group_table.info(group).members  # on all nodes
+    return json_response(Leases(topic, name, members, leases(group, face.bus.clock, limit)))
 
 
 async def seek_group(face: Face, request: web.Request) -> web.StreamResponse:
@@ -155,5 +181,22 @@ OPERATIONS: Final = (
         (Answer(204, "Forgotten."),),
         "groups",
         errors=(404, 409, 503),
+    ),
+    Operation(
+        "GET",
+        "/groups/{topic}/{group}/leases",
+        "listLeases",
+        "What the members of a group hold or must get again",
+        show_leases,
+        (Answer(200, "The events, by partition and offset.", (Content(JSON, Leases),)),),
+        "groups",
+        parameters=(
+            Parameter(
+                "limit",
+                f"At most so many of each partition; {DEFAULT_LEASES} by default.",
+                {"type": "integer", "minimum": 1},
+            ),
+        ),
+        errors=(400, 404),
     ),
 )

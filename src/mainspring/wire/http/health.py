@@ -1,19 +1,16 @@
-"""How the node is doing: its numbers, whether it lives, whether it takes requests, and what it can be asked."""
+"""Whether the node lives, and whether it takes requests: answered to anybody, for those who restart and route."""
 
 from __future__ import annotations
 
 from typing import Final, Literal
 
 import msgspec
-from aiohttp import hdrs, web
+from aiohttp import web
 
-from mainspring.bus import Stats
-from mainspring.cluster import Alone, NodeView
 from mainspring.wire.health import readiness, stuck_ms
 from mainspring.wire.http.face import Face, json_response
 from mainspring.wire.http.problem import problem_response
 from mainspring.wire.http.table import JSON, Answer, Content, Operation
-from mainspring.wire.observed import Observed
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -26,11 +23,6 @@ class Ready(msgspec.Struct, frozen=True):
     """The node takes requests."""
 
     status: Literal["ready"] = "ready"
-
-
-async def show_stats(face: Face, _: web.Request) -> web.StreamResponse:
-    """Counters since the node started, and gauges of now."""
-    return json_response(face.bus.stats())
 
 
 async def show_health(face: Face, _: web.Request) -> web.StreamResponse:
@@ -49,65 +41,7 @@ async def show_readiness(face: Face, _: web.Request) -> web.StreamResponse:
     return problem_response(503, "unavailable", f"The node takes no requests: {found.reason}.", "Try again later.")
 
 
-class EngineView(msgspec.Struct, frozen=True):
-    """Where the log is kept. `durable` and `statement` say what an acknowledgement means; null while nobody can say."""
-
-    name: str
-    shared: bool
-    durable: bool | None = None
-    statement: str | None = None
-
-
-class Nodes(msgspec.Struct, frozen=True):
-    """Everybody on this node's log, by name, and the engine that holds it. A bus that is served alone has no engine."""
-
-    nodes: list[NodeView]
-    engine: EngineView | None = None
-
-
-async def show_nodes(face: Face, _: web.Request) -> web.StreamResponse:
-    """Who is on this node's log, as this node sees it."""
-    cluster = face.kernel.cluster if face.kernel is not None else Alone()
-    return json_response(Nodes(cluster.nodes(), await _engine(face.observed)))
-
-
-async def _engine(observed: Observed) -> EngineView | None:
-    log = observed.log
-    if log is None:
-        return None
-    found = await observed.promise.of(log)
-    if found is None:
-        return EngineView(log.engine.name, log.shared)
-    return EngineView(log.engine.name, log.shared, found.durable, found.statement)
-
-
-async def show_metrics(face: Face, request: web.Request) -> web.StreamResponse:
-    """The numbers for Prometheus."""
-    from mainspring.wire.metrics import exposition
-
-    text, content_type = exposition(face.observed, request.headers.get(hdrs.ACCEPT, ""))
-    return web.Response(body=text, headers={hdrs.CONTENT_TYPE: content_type})
-
-
 OPERATIONS: Final = (
-    Operation(
-        "GET",
-        "/stats",
-        "showStats",
-        "Counters since the node started, and gauges of now",
-        show_stats,
-        (Answer(200, "The numbers.", (Content(JSON, Stats),)),),
-        "node",
-    ),
-    Operation(
-        "GET",
-        "/nodes",
-        "showNodes",
-        "The nodes that share this node's log",
-        show_nodes,
-        (Answer(200, "The nodes, this one too.", (Content(JSON, Nodes),)),),
-        "node",
-    ),
     Operation(
         "GET",
         "/healthz",
@@ -129,14 +63,5 @@ OPERATIONS: Final = (
         "node",
         errors=(503,),
         needs_token=False,
-    ),
-    Operation(
-        "GET",
-        "/metrics",
-        "showMetrics",
-        "The numbers in Prometheus' text format",
-        show_metrics,
-        (Answer(200, "The numbers.", (Content("text/plain", {"type": "string"}),)),),
-        "node",
     ),
 )

@@ -1,4 +1,4 @@
-"""The node from inside, read-only: its loop, its kernel, and what a group has under way.
+"""The node from inside, read-only: its loop, its kernel, and the nodes beside it.
 
 `GET /node` is one answer for everything a person looks at first. It says the numbers and names of this moment; payloads
 are in none of it. It also says what the caller may do, so that a page can tell before it is refused.
@@ -7,25 +7,23 @@ are in none of it. It also says what the caller may do, so that a page can tell 
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 from aiohttp import web
 
-from mainspring.bus import Caller, Forbidden, UnknownGroup, Who
-from mainspring.bus.leases import LeaseView, leases
+from mainspring.bus import Caller, Who
+from mainspring.cluster import Alone, NodeView
 from mainspring.kernel import Kernel
 from mainspring.kernel.looking import ActorView, FaultView, RequestView, actors, faults, open_requests
 from mainspring.loop import Counters
 from mainspring.wire.health import readiness
 from mainspring.wire.http.face import Face, SlowTurnSeen, json_response
 from mainspring.wire.http.messages import may_command
-from mainspring.wire.http.query import integer
-from mainspring.wire.http.table import JSON, Answer, Content, Operation, Parameter
+from mainspring.wire.http.table import JSON, Answer, Content, Operation
+from mainspring.wire.observed import Observed
 
 SHOWN_REQUESTS: Final = 200
-DEFAULT_LEASES: Final = 200
-MAX_LEASES: Final = 1_000
 
 
 class Asking(msgspec.Struct, frozen=True):
@@ -64,7 +62,7 @@ class KernelView(msgspec.Struct, frozen=True):
     faults: list[FaultView]
 
 
-class NodeView(msgspec.Struct, frozen=True):
+class NodeInside(msgspec.Struct, frozen=True):
     """One node. `reason` says why it is not ready. `loop` and `kernel` are null where the face serves a bus alone."""
 
     version: str
@@ -78,23 +76,20 @@ class NodeView(msgspec.Struct, frozen=True):
     slow_turns: list[SlowTurnSeen] = msgspec.field(name="slowTurns")
 
 
-class Leases(msgspec.Struct, frozen=True):
-    """What the members of a group hold or must get again, by partition and offset."""
+class EngineView(msgspec.Struct, frozen=True):
+    """Where the log is kept. `durable` and `statement` say what an acknowledgement means; null while nobody can say."""
 
-    topic: str
-    group: str
-    members: int
-    leases: list[LeaseView]
+    name: str
+    shared: bool
+    durable: bool | None = None
+    statement: str | None = None
 
 
-class Rights(msgspec.Struct, frozen=True):
-    """What the caller may do with a topic. The texts say why not, and are empty where it may."""
+class Nodes(msgspec.Struct, frozen=True):
+    """Everybody on this node's log, by name, and the engine that holds it. A bus that is served alone has no engine."""
 
-    topic: str
-    publish: bool
-    subscribe: bool
-    publish_refusal: str = msgspec.field(name="publishRefusal")
-    subscribe_refusal: str = msgspec.field(name="subscribeRefusal")
+    nodes: list[NodeView]
+    engine: EngineView | None = None
 
 
 def _asking(who: Who) -> Asking:
@@ -121,7 +116,7 @@ async def show_node(face: Face, request: web.Request) -> web.StreamResponse:
     """What the node is doing now."""
     who = await face.identify(request)
     kernel, ready = face.kernel, readiness(face.observed)
-    shown = NodeView(
+    shown = NodeInside(
         version("mainspring"),
         face.started_ms,
         face.bus.clock.wall_ms(),
@@ -135,70 +130,39 @@ async def show_node(face: Face, request: web.Request) -> web.StreamResponse:
     return json_response(shown)
 
 
-async def show_leases(face: Face, request: web.Request) -> web.StreamResponse:
-    """Events a group was given and has not settled."""
-    topic, name = request.match_info["topic"], request.match_info["group"]
-    face.bus.topic(topic)
-    await face.bus.check_access(await face.identify(request), "subscribe", topic)
-    group = face.bus.topic_table.get(topic).groups.get(name)
-    if group is None:
-        raise UnknownGroup(f"the topic has no group {name!r}", remedy="GET /groups lists the groups there are")
-    limit = integer(request, "limit", least=1, most=MAX_LEASES) or DEFAULT_LEASES
-    members = face.bus.group_table.info(group).members  # on all nodes
-    return json_response(Leases(topic, name, members, leases(group, face.bus.clock, limit)))
+async def show_nodes(face: Face, _: web.Request) -> web.StreamResponse:
+    """Who is on this node's log, as this node sees it."""
+    cluster = face.kernel.cluster if face.kernel is not None else Alone()
+    return json_response(Nodes(cluster.nodes(), await _engine(face.observed)))
 
 
-async def show_rights(face: Face, request: web.Request) -> web.StreamResponse:
-    """Whether the caller may publish to a topic and read it."""
-    topic = request.match_info["topic"]
-    who = await face.identify(request)
-    publish = await _refusal(face, who, "publish", topic)
-    subscribe = await _refusal(face, who, "subscribe", topic)
-    return json_response(Rights(topic, not publish, not subscribe, publish, subscribe))
-
-
-async def _refusal(face: Face, who: Who, action: Literal["publish", "subscribe"], topic: str) -> str:
-    try:
-        await face.bus.check_access(who, action, topic)
-    except Forbidden as refused:
-        return f"{refused.message}: {refused.remedy}" if refused.remedy else refused.message
-    return ""
+async def _engine(observed: Observed) -> EngineView | None:
+    log = observed.log
+    if log is None:
+        return None
+    found = await observed.promise.of(log)
+    if found is None:
+        return EngineView(log.engine.name, log.shared)
+    return EngineView(log.engine.name, log.shared, found.durable, found.statement)
 
 
 OPERATIONS: Final = (
-    Operation(
-        "GET",
-        "/topics/{topic}/rights",
-        "showRights",
-        "What the caller may do with a topic",
-        show_rights,
-        (Answer(200, "The rights.", (Content(JSON, Rights),)),),
-        "topics",
-    ),
     Operation(
         "GET",
         "/node",
         "showNode",
         "What the node is doing now: loop, kernel, actors, open requests, faults",
         show_node,
-        (Answer(200, "The node.", (Content(JSON, NodeView),)),),
+        (Answer(200, "The node.", (Content(JSON, NodeInside),)),),
         "node",
     ),
     Operation(
         "GET",
-        "/groups/{topic}/{group}/leases",
-        "listLeases",
-        "What the members of a group hold or must get again",
-        show_leases,
-        (Answer(200, "The events, by partition and offset.", (Content(JSON, Leases),)),),
-        "groups",
-        parameters=(
-            Parameter(
-                "limit",
-                f"At most so many of each partition; {DEFAULT_LEASES} by default.",
-                {"type": "integer", "minimum": 1},
-            ),
-        ),
-        errors=(400, 404),
+        "/nodes",
+        "showNodes",
+        "The nodes that share this node's log",
+        show_nodes,
+        (Answer(200, "The nodes, this one too.", (Content(JSON, Nodes),)),),
+        "node",
     ),
 )

@@ -26,6 +26,7 @@ from mainspring.wire.http import (
     health,
     messages,
     node,
+    numbers,
     publish,
     read,
     schedules,
@@ -59,6 +60,7 @@ OPERATIONS: Final = (
     *schemas.OPERATIONS,
     *messages.OPERATIONS,
     *node.OPERATIONS,
+    *numbers.OPERATIONS,
     *health.OPERATIONS,
     Operation(
         "GET",

@@ -1,13 +1,13 @@
-"""Topics over HTTP: create, grow, list, look at."""
+"""Topics over HTTP: create, grow, list, look at, and what a caller may do with one."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from aiohttp import web
 
-from mainspring.bus import PartitionOffsets, TopicConfig, encode_topic, parse_topic
+from mainspring.bus import Forbidden, PartitionOffsets, TopicConfig, Who, encode_topic, parse_topic
 from mainspring.wire.http.body import read_body, require_json
 from mainspring.wire.http.face import Face, json_response
 from mainspring.wire.http.strict_json import check_text, refuse_duplicates
@@ -27,6 +27,16 @@ class TopicOffsets(msgspec.Struct, frozen=True):
 
     topic: str
     partitions: list[PartitionOffsets]
+
+
+class Rights(msgspec.Struct, frozen=True):
+    """What the caller may do with a topic. The texts say why not, and are empty where it may."""
+
+    topic: str
+    publish: bool
+    subscribe: bool
+    publish_refusal: str = msgspec.field(name="publishRefusal")
+    subscribe_refusal: str = msgspec.field(name="subscribeRefusal")
 
 
 async def put_topic(face: Face, request: web.Request) -> web.StreamResponse:
@@ -66,6 +76,23 @@ async def show_offsets(face: Face, request: web.Request) -> web.StreamResponse:
     topic = request.match_info["topic"]
     await face.seen(request, topic)
     return json_response(TopicOffsets(topic, await face.bus.offsets(topic)))
+
+
+async def show_rights(face: Face, request: web.Request) -> web.StreamResponse:
+    """Whether the caller may publish to a topic and read it."""
+    topic = request.match_info["topic"]
+    who = await face.identify(request)
+    publish = await _refusal(face, who, "publish", topic)
+    subscribe = await _refusal(face, who, "subscribe", topic)
+    return json_response(Rights(topic, not publish, not subscribe, publish, subscribe))
+
+
+async def _refusal(face: Face, who: Who, action: Literal["publish", "subscribe"], topic: str) -> str:
+    try:
+        await face.bus.check_access(who, action, topic)
+    except Forbidden as refused:
+        return f"{refused.message}: {refused.remedy}" if refused.remedy else refused.message
+    return ""
 
 
 OPERATIONS: Final = (
@@ -113,5 +140,14 @@ OPERATIONS: Final = (
         (Answer(200, "The partitions, ascending.", (Content(JSON, TopicOffsets),)),),
         "topics",
         errors=(404,),
+    ),
+    Operation(
+        "GET",
+        "/topics/{topic}/rights",
+        "showRights",
+        "What the caller may do with a topic",
+        show_rights,
+        (Answer(200, "The rights.", (Content(JSON, Rights),)),),
+        "topics",
     ),
 )
