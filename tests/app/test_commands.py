@@ -18,7 +18,7 @@ from tests.serving import PATIENCE_S, Serving, clean_environment
 from typer.testing import CliRunner
 
 from mainspring.cli.commands import app as command_line
-from mainspring.cli.kernel import Wire
+from mainspring.cli.wire import Wire
 from mainspring.cli.mcp import Server
 from mainspring.cli.new import CannotMakeProject, files_of
 from mainspring.cli.tools import tool_from

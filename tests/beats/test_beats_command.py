@@ -137,7 +137,9 @@ def test_reading_works_beside_a_writer(run: Run, world: Path) -> None:
         assert run("lines").output.startswith("main  beat 5  ")
         refused = run("signal", "/sig/x", code=1).exception
         assert isinstance(refused, MainspringError)
-        assert "--kernel-socket" in refused.remedy
+        assert "--socket" in refused.remedy
+        elsewhere = run("signal", "/sig/x", "--url", "ws://127.0.0.1:1", code=1).exception
+        assert getattr(elsewhere, "code", "") == "cannot_connect"
         other = run("signal", "/sig/x", "--line", "other", code=1).exception
         assert getattr(other, "code", "") == "log_locked"
 

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from mainspring.cli.kernel import Wire
+from mainspring.cli.wire import Wire
 
 from .processes import ServedNode, Site, eventually, site
 

@@ -15,7 +15,9 @@ from typer.testing import CliRunner
 
 from kernel.world import booted, command, encoded, message, ping, query, virtual
 from mainspring import App
-from mainspring.cli import kernel as commands
+from mainspring.cli.commands import app as command_line
+from mainspring.cli.kernel import BadData
+from mainspring.cli.wire import NoNode, Wire
 from mainspring.loop import VirtualClock
 from mainspring.wire.batch import run_batch
 from serving import Serving, clean_environment
@@ -186,57 +188,51 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         yield running
 
 
-def run(function: Any, *arguments: str) -> Any:
-    import typer
-
-    app = typer.Typer()
-    app.command()(function)
-    return CliRunner().invoke(app, list(arguments))
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(command_line, list(arguments))
 
 
 def test_send_shows_the_answer_or_the_error(node: Serving) -> None:
     where = ("--socket", str(node.kernel_socket))
-    assert json.loads(run(commands.send, "query", "Small.Double", "21", *where).output) == 42
-    line = json.loads(run(commands.send, "query", "Small.Double", "21", "--json", "--correlation", "c", *where).output)
+    assert json.loads(run("send", "query", "Small.Double", "21", *where).output) == 42
+    line = json.loads(run("send", "query", "Small.Double", "21", "--json", "--correlation", "c", *where).output)
     assert (line["kind"], line["metadata"]["correlation"]) == ("reply", "c")
-    refused = run(commands.send, "query", "No.Such", *where)
+    refused = run("send", "query", "No.Such", *where)
     assert refused.exit_code == 1
     assert "Sys.RoutingError 404" in refused.output
-    as_json = run(commands.send, "query", "Small.Double", '"x"', "--json", *where)
+    as_json = run("send", "query", "Small.Double", '"x"', "--json", *where)
     assert (as_json.exit_code, json.loads(as_json.output)["data"]["code"]) == (1, 422)
-    event = run(commands.send, "event", "Some.Event", "{}", *where)
+    event = run("send", "event", "Some.Event", "{}", *where)
     assert (event.exit_code, event.output.startswith("sent ")) == (0, True)
-    wrong = run(commands.send, "banana", "Some.Event", "{}", *where)
-    assert wrong.exit_code == 1
+    wrong = run("send", "banana", "Some.Event", "{}", *where)
+    assert wrong.exit_code == 2
     for text in ('{"a": NaN}', '"\\ud800"', "{", ""):
-        refused = run(commands.send, "query", "Small.Double", text, *where)
-        assert isinstance(refused.exception, commands.BadData), "said before anything is sent"
-    huge = run(commands.send, "query", "Syscall.Ping", '{"payload": 123456789012345678901234567890}', *where)
+        refused = run("send", "query", "Small.Double", text, *where)
+        assert isinstance(refused.exception, BadData), "said before anything is sent"
+    huge = run("send", "query", "Syscall.Ping", '{"payload": 123456789012345678901234567890}', *where)
     assert json.loads(huge.output) == {"payload": 123456789012345678901234567890}
 
 
 def test_describe_lists_all_types_and_shows_one(node: Serving) -> None:
     where = ("--socket", str(node.kernel_socket))
-    listed = run(commands.describe, *where).output
+    listed = run("describe", *where).output
     assert "Small.Double" in listed
     assert "Twice as much." in listed
-    entries = [json.loads(line) for line in run(commands.describe, "--json", *where).output.splitlines()]
+    entries = [json.loads(line) for line in run("describe", "--json", *where).output.splitlines()]
     assert {"Small.Double", "Syscall.Ping", "Memory.Set"} <= {entry["type"] for entry in entries}
-    one = run(commands.describe, "Small.Double", *where).output
+    one = run("describe", "Small.Double", *where).output
     assert one.startswith("query Small.Double\nTwice as much.")
-    assert run(commands.describe, "No.Such", *where).exit_code == 1
+    assert run("describe", "No.Such", *where).exit_code == 1
 
 
 def test_trace_draws_the_tree(node: Serving) -> None:
     where = ("--socket", str(node.kernel_socket))
-    run(commands.send, "query", "Small.Double", "1", "--id", "traced", *where)
-    assert run(commands.trace, "traced", *where).output.splitlines()[0] == "query Small.Double  traced  <--"
-    assert run(commands.trace, "never-was", *where).exit_code == 1
+    run("send", "query", "Small.Double", "1", "--id", "traced", *where)
+    assert run("trace", "traced", *where).output.splitlines()[0] == "query Small.Double  traced  <--"
+    assert run("trace", "never-was", *where).exit_code == 1
 
 
 def test_without_a_node_the_commands_say_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(commands.NoNode, match="no node listens") as caught:
-        commands.Wire(tmp_path / "nothing.sock")
+    with pytest.raises(NoNode, match="no node listens") as caught:
+        Wire(tmp_path / "nothing.sock")
     assert "mainspring serve" in caught.value.remedy
-    with pytest.raises(commands.BadData):
-        commands.send("query", "A.B", "{not json", None)

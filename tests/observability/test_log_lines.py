@@ -14,7 +14,7 @@ from tests.observability.shop import make_shop
 from tests.serving import serving
 
 from mainspring.beats import Heartbeat
-from mainspring.cli.kernel import Wire
+from mainspring.cli.wire import Wire
 from mainspring.client import Event as ClientEvent
 from mainspring.client import connect
 from mainspring.logs import TextLines, WithMessage, handling

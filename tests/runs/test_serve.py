@@ -8,7 +8,7 @@ from typing import Any
 from tests.serving import serving
 from typer.testing import CliRunner
 
-from mainspring.cli.kernel import Wire
+from mainspring.cli.wire import Wire
 from mainspring.cli.runs import app as runs_command
 
 APP = """

@@ -8,6 +8,7 @@ asking the node, with little patience and in silence: a shell that hangs or prin
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import typer
@@ -18,7 +19,12 @@ from mainspring.errors import MainspringError
 
 _TAB_PATIENCE_S: Final = 1.0
 
-UrlOption = Annotated[str | None, typer.Option("--url", help="The node's address.  [default: BUS_URL]")]
+UrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--url", help="The node's address, or several of one log with commas.  [default: BUS_URL, ws://127.0.0.1:7070]"
+    ),
+]
 TokenOption = Annotated[
     str | None, typer.Option("--token", envvar="BUS_TOKEN", show_envvar=True, help="The token to ask with.")
 ]
@@ -33,6 +39,22 @@ def node_url(url: str | None) -> str:
 def node(url: str | None, token: str | None) -> NodeConnection:
     """A connection to the node; nothing is sent yet."""
     return NodeConnection(node_url(url), token)
+
+
+@dataclass(frozen=True)
+class NodeOptions:
+    """Where the node is and who asks."""
+
+    url: UrlOption = None
+    token: TokenOption = None
+
+    @property
+    def address(self) -> str:
+        return node_url(self.url)
+
+    def connect(self) -> NodeConnection:
+        """A connection to the node; nothing is sent yet."""
+        return node(self.url, self.token)
 
 
 def confirm(question: str, yes: bool) -> None:
@@ -74,6 +96,7 @@ GroupArgument = Annotated[str, typer.Argument(help="The group.", autocompletion=
 
 __all__ = [
     "GroupArgument",
+    "NodeOptions",
     "TokenOption",
     "TopicArgument",
     "UrlOption",

@@ -1,19 +1,17 @@
 """`mainspring beats`: look at a line of beats, replay it, fork it, and signal it.
 
 What only reads opens the log beside a running node. What changes something opens the log itself and, when a node owns
-it, asks the node over its kernel socket.
+it or shares it, asks the node. `--socket` and `--url` say which node; with `--url` it is asked in any case.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import typer
@@ -22,32 +20,22 @@ from mainspring.beats import BeatsProgram, Heartbeat
 from mainspring.beats.facts import Commit, Delete, Emit, Enqueue, Fact, Note, Ran, Write
 from mainspring.beats.facts import lines as journal_lines
 from mainspring.beats.watching import follow, lines_of
-from mainspring.cli.loading import load_all
-from mainspring.cli.settings import ConfigOption
-from mainspring.cli.visiting import existing_file, visiting
+from mainspring.cli.options import Commands
+from mainspring.cli.visiting import LogOptions, existing_file, visiting
+from mainspring.cli.wire import WireOptions
 from mainspring.errors import BootError, MainspringError
 from mainspring.log import BlockingLog, LogLocked
 from mainspring.log.choice import log_file
 from mainspring.log.sqlite import SqliteEngine
-from mainspring.loop import MonotonicClock
 from mainspring.node import find_object
 from mainspring.settings import Settings
-from mainspring.wire.unix_socket import place_to_ask
 
-app: typer.Typer = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    help="Show, replay, watch, compare, fork and signal a line of beats.",
-)
+app: typer.Typer = Commands("Show, replay, watch, compare, fork and signal a line of beats.")
 
-DataOption = Annotated[Path | None, typer.Option("--data", help="Directory of what must survive.  [default: ./data]")]
-EngineOption = Annotated[str | None, typer.Option("--engine", help="Where the log rests.  [default: sqlite]")]
+MAIN: Final = "main"  # the line a node works on
 LineOption = Annotated[str, typer.Option("--line", help="Which line of beats.")]
-SocketOption = Annotated[Path | None, typer.Option("--kernel-socket", help="Path of a running node's NDJSON socket.")]
 BeatArgument = Annotated[int, typer.Argument(metavar="N", min=1, help="A beat.")]
 
-_ANSWER_BYTES: Final = 64 << 20
 _WATCH_S: Final = 0.2  # a beat is shown this late at most; looking costs one record
 
 
@@ -57,22 +45,17 @@ class NodeRefused(MainspringError):
     code = "refused"
 
 
-def _settings(
-    config: Path | None, data: Path | None, engine: str | None, kernel_socket: Path | None = None
-) -> Settings:
-    flags = {
-        "data": None if data is None else str(data),
-        "engine": engine,
-        "kernel_socket": None if kernel_socket is None else str(kernel_socket),
-    }
-    return load_all(config, **flags).settings
+@dataclass(frozen=True)
+class LineOptions(LogOptions):
+    """A line of beats, and the log it is in."""
 
+    line: LineOption = MAIN
 
-@contextmanager
-def _opened(settings: Settings, line: str, *, write: bool = False) -> Iterator[Heartbeat]:
-    """The heartbeat of a line; read-only beside a running node where the engine allows it."""
-    with _log(settings, write=write) as log:
-        yield Heartbeat(log=log, line=line)
+    @contextmanager
+    def open(self, *, write: bool = False) -> Iterator[Heartbeat]:
+        """The heartbeat of the line; read-only beside a running node where the engine allows it."""
+        with _log(self.load().settings, write=write) as log:
+            yield Heartbeat(log=log, line=self.line)
 
 
 @contextmanager
@@ -107,13 +90,11 @@ def _summary(beat: int, facts: list[Fact]) -> str:
 def show(
     beat: BeatArgument,
     journal: Annotated[bool, typer.Option("--journal", help="The records as they stand in the log.")] = False,
-    line: LineOption = "main",
-    data: DataOption = None,
-    engine: EngineOption = None,
-    config: ConfigOption = None,
+    *,
+    beats: LineOptions,
 ) -> None:
     """Show what happened in a beat: inbox, agenda with results, stage, emissions, diagnostics, digest."""
-    with _opened(_settings(config, data, engine), line) as heartbeat:
+    with beats.open() as heartbeat:
         whole = heartbeat.read(f"/rt/beat/{beat}")
         if whole is None or "digest" not in whole:
             raise _unknown(heartbeat, beat)
@@ -134,18 +115,15 @@ def _unknown(heartbeat: Heartbeat, beat: int) -> MainspringError:
 def read(
     path: Annotated[str, typer.Argument(metavar="PATH", help="A path of the state, of /rt or of /cas.")],
     at: Annotated[int | None, typer.Option("--at", min=1, help="As enzymes of this beat read it.")] = None,
-    line: LineOption = "main",
-    data: DataOption = None,
-    engine: EngineOption = None,
-    kernel_socket: SocketOption = None,
-    config: ConfigOption = None,
+    *,
+    beats: LineOptions,
+    node: WireOptions,
 ) -> None:
     """Read a path, now or as of a beat."""
-    settings = _settings(config, data, engine, kernel_socket)
-    if settings.engine == "memory":
-        _print(_ask(_socket_path(settings), "Beat.Read", {"path": path, "at": at}, kind="query")["value"])
+    if node.url is not None or beats.load().settings.engine == "memory":
+        _print(_ask(beats, node, "Beat.Read", {"path": path, "at": at}, kind="query")["value"])
         return
-    with _opened(settings, line) as heartbeat:
+    with beats.open() as heartbeat:
         _print(heartbeat.read(path, at=at))
 
 
@@ -153,13 +131,11 @@ def read(
 def diff(
     earlier: BeatArgument,
     later: Annotated[int, typer.Argument(metavar="M", min=1, help="Another beat.")],
-    line: LineOption = "main",
-    data: DataOption = None,
-    engine: EngineOption = None,
-    config: ConfigOption = None,
+    *,
+    beats: LineOptions,
 ) -> None:
     """Show which paths enzymes of two beats read differently, one JSON object per line."""
-    with _opened(_settings(config, data, engine), line) as heartbeat:
+    with beats.open() as heartbeat:
         for each in heartbeat.diff(earlier, later):
             row = {"path": each.path, str(earlier): each.earlier, str(later): each.later}
             typer.echo(json.dumps(row, ensure_ascii=False))
@@ -169,16 +145,14 @@ def diff(
 def watch(
     count: Annotated[int | None, typer.Option("--count", min=1, help="Stop after so many beats.")] = None,
     since: Annotated[int | None, typer.Option("--from", min=1, help="Start with this beat, not with the next.")] = None,
-    line: LineOption = "main",
-    data: DataOption = None,
-    engine: EngineOption = None,
-    config: ConfigOption = None,
+    *,
+    beats: LineOptions,
 ) -> None:
     """Print a line for each beat as it happens, until interrupted."""
     pause = threading.Event()
     seen = 0
-    with _log(_settings(config, data, engine)) as log:
-        for beat, facts in follow(log, line, since, lambda: pause.wait(_WATCH_S)):
+    with _log(beats.load().settings) as log:
+        for beat, facts in follow(log, beats.line, since, lambda: pause.wait(_WATCH_S)):
             typer.echo(_summary(beat, facts))
             seen += 1
             if seen == count:
@@ -186,9 +160,9 @@ def watch(
 
 
 @app.command()
-def lines(data: DataOption = None, engine: EngineOption = None, config: ConfigOption = None) -> None:
+def lines(at: LogOptions) -> None:
     """List the lines of beats in the log, where each stands and where it came from."""
-    with _log(_settings(config, data, engine)) as log:
+    with _log(at.load().settings) as log:
         for name, head in lines_of(log).items():
             origin = f"  forked from {head.parent} at beat {head.forked_at}" if head.parent else ""
             state = "  paused" if head.paused else ""
@@ -196,18 +170,16 @@ def lines(data: DataOption = None, engine: EngineOption = None, config: ConfigOp
 
 
 @app.command()
-def verify(
-    line: LineOption = "main", data: DataOption = None, engine: EngineOption = None, config: ConfigOption = None
-) -> None:
+def verify(beats: LineOptions) -> None:
     """Check every kept journal against its digest. Exit code 1 when one is damaged."""
-    with _opened(_settings(config, data, engine), line) as heartbeat:
+    with beats.open() as heartbeat:
         damaged = heartbeat.verify()
         last = heartbeat.next_beat - 1
     for beat in damaged:
         typer.echo(f"beat {beat} is damaged; what beats made before it can be trusted")
     if damaged:
         raise typer.Exit(1)
-    typer.echo(f"line {line} is intact up to beat {last}, digest {heartbeat.digest}")
+    typer.echo(f"line {beats.line} is intact up to beat {last}, digest {heartbeat.digest}")
 
 
 @app.command()
@@ -217,16 +189,14 @@ def replay(
     ] = None,
     first: Annotated[int | None, typer.Option("--from", min=1, help="First beat; by default the first kept.")] = None,
     last: Annotated[int | None, typer.Option("--to", min=1, help="Last beat; by default the last there is.")] = None,
-    line: LineOption = "main",
-    data: DataOption = None,
-    engine: EngineOption = None,
-    config: ConfigOption = None,
+    *,
+    beats: LineOptions,
 ) -> None:
     """Run old beats again from what came from outside and compare every record. Exit code 1 when one differs.
 
     Enzymes are really called: those that touch the world outside their stage touch it again.
     """
-    with _opened(_settings(config, data, engine), line) as heartbeat:
+    with beats.open() as heartbeat:
         load_beats(program if program is not None else heartbeat.program).install(heartbeat)
         found = heartbeat.replay(first, last)
     if found.divergence is not None:
@@ -252,14 +222,11 @@ def signal(
     signal: Annotated[str, typer.Argument(metavar="SIGNAL", help="What: a path, or - for none.")],
     target: Annotated[str | None, typer.Argument(metavar="TARGET", help="Where: a path.")] = None,
     beat: Annotated[int | None, typer.Option("--beat", min=1, help="A later beat than the next.")] = None,
-    line: LineOption = "main",
-    data: DataOption = None,
-    engine: EngineOption = None,
-    kernel_socket: SocketOption = None,
-    config: ConfigOption = None,
+    *,
+    beats: LineOptions,
+    node: WireOptions,
 ) -> None:
     """Queue a signal; prints the beat it lands in. It is durable when the command ends."""
-    settings = _settings(config, data, engine, kernel_socket)
     what = None if signal == "-" else signal
 
     def directly(heartbeat: Heartbeat) -> dict[str, Any]:
@@ -267,41 +234,29 @@ def signal(
         heartbeat.flush()
         return {"beat": lands}
 
-    answer = _change(settings, line, directly, "Beat.Signal", {"signal": what, "target": target, "beat": beat})
+    answer = _change(beats, node, directly, "Beat.Signal", {"signal": what, "target": target, "beat": beat})
     typer.echo(f"beat {answer['beat']}")
 
 
 @app.command()
-def pause(
-    line: LineOption = "main",
-    data: DataOption = None,
-    engine: EngineOption = None,
-    kernel_socket: SocketOption = None,
-    config: ConfigOption = None,
-) -> None:
+def pause(beats: LineOptions, node: WireOptions) -> None:
     """Let signals wait, in order and without loss."""
-    _set_paused(_settings(config, data, engine, kernel_socket), line, paused=True)
+    _set_paused(beats, node, paused=True)
 
 
 @app.command()
-def resume(
-    line: LineOption = "main",
-    data: DataOption = None,
-    engine: EngineOption = None,
-    kernel_socket: SocketOption = None,
-    config: ConfigOption = None,
-) -> None:
+def resume(beats: LineOptions, node: WireOptions) -> None:
     """Work on waiting signals again."""
-    _set_paused(_settings(config, data, engine, kernel_socket), line, paused=False)
+    _set_paused(beats, node, paused=False)
 
 
-def _set_paused(settings: Settings, line: str, *, paused: bool) -> None:
+def _set_paused(beats: LineOptions, node: WireOptions, *, paused: bool) -> None:
     def directly(heartbeat: Heartbeat) -> dict[str, Any]:
         (heartbeat.pause if paused else heartbeat.resume)()
         heartbeat.flush()
         return {"beat": heartbeat.next_beat}
 
-    answer = _change(settings, line, directly, "Beat.Pause" if paused else "Beat.Resume", {})
+    answer = _change(beats, node, directly, "Beat.Pause" if paused else "Beat.Resume", {})
     typer.echo(f"{'paused' if paused else 'running'} from beat {answer['beat']} on")
 
 
@@ -311,64 +266,53 @@ def fork(
     new: Annotated[
         str | None, typer.Argument(metavar="NAME", help="Name of the new line; by default LINE-at-N.")
     ] = None,
-    line: LineOption = "main",
-    data: DataOption = None,
-    engine: EngineOption = None,
-    kernel_socket: SocketOption = None,
-    config: ConfigOption = None,
+    *,
+    beats: LineOptions,
+    node: WireOptions,
 ) -> None:
     """Start a new line from an old beat. The old line stays as it is."""
-    settings = _settings(config, data, engine, kernel_socket)
-    name = new if new is not None else f"{line}-at-{at}"
+    name = new if new is not None else f"{beats.line}-at-{at}"
 
     def directly(heartbeat: Heartbeat) -> dict[str, Any]:
         heartbeat.fork(at, name)
         return {}
 
-    _change(settings, line, directly, "Beat.Fork", {"at": at, "name": name})
-    typer.echo(f"line {name} continues line {line} with beat {at + 1}")
+    _change(beats, node, directly, "Beat.Fork", {"at": at, "name": name})
+    typer.echo(f"line {name} continues line {beats.line} with beat {at + 1}")
 
 
 def _change(
-    settings: Settings, line: str, directly: Callable[[Heartbeat], dict[str, Any]], type: str, data: dict[str, Any]
+    beats: LineOptions,
+    node: WireOptions,
+    directly: Callable[[Heartbeat], dict[str, Any]],
+    type: str,
+    data: dict[str, Any],
 ) -> dict[str, Any]:
     """Change a line in its log, or, when a node owns the log or shares it, by asking the node."""
-    if settings.engine == "sqlite":
+    if node.url is None and beats.load().settings.engine == "sqlite":
         try:
-            with _opened(settings, line, write=True) as heartbeat:
+            with beats.open(write=True) as heartbeat:
                 return directly(heartbeat)
         except LogLocked:
-            if line != "main":
+            if beats.line != MAIN:
                 raise
-    return _ask(_socket_path(settings), type, data)
+    return _ask(beats, node, type, data)
 
 
-def _ask(path: Path, type: str, data: dict[str, Any], kind: str = "command") -> dict[str, Any]:
+def _ask(
+    beats: LineOptions, node: WireOptions, type: str, data: dict[str, Any], kind: str = "command"
+) -> dict[str, Any]:
     """A running node's answer."""
-    with socket.socket(socket.AF_UNIX) as node:
-        try:
-            node.connect(str(path))
-        except OSError as error:
-            raise NodeRefused(
-                f"the node that owns the log does not listen at {path}", remedy="say where with --kernel-socket"
-            ) from error
-        metadata = {"id": f"beats-{os.getpid()}", "timestamp": MonotonicClock().wall_ms()}
-        given = {key: value for key, value in data.items() if value is not None}
-        message = {"kind": kind, "type": type, "data": given, "metadata": metadata}
-        node.sendall(json.dumps(message).encode() + b"\n")
-        with node.makefile("rb") as answers:
-            for text in iter(lambda: answers.readline(_ANSWER_BYTES), b""):
-                answer = json.loads(text)
-                if answer["kind"] in ("reply", "error"):
-                    break
-            else:
-                raise NodeRefused("the node closed the connection without an answer", remedy="try again")
-    if answer["kind"] == "error":
-        raise NodeRefused(answer["data"]["message"], remedy=answer["data"].get("remedy", ""))
+    if beats.line != MAIN:
+        raise NodeRefused(
+            f"a node answers for the line {MAIN} only, not for {beats.line}",
+            remedy="leave --line out, or stop the node and work on its log with --data",
+        )
+    given = {key: value for key, value in data.items() if value is not None}
+    loaded = beats.load()
+    with node.open(loaded=loaded, owner_of_data=loaded.settings.engine == "sqlite") as wire:
+        answer = wire.ask(kind, type, given)
     reply: dict[str, Any] = answer["data"]
+    if answer["kind"] == "error":
+        raise NodeRefused(reply["message"], remedy=reply.get("remedy", ""))
     return reply
-
-
-def _socket_path(settings: Settings) -> Path:
-    """Where a node with these settings listens."""
-    return place_to_ask(settings.kernel_socket, settings.data, "kernel.sock")

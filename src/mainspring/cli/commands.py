@@ -12,6 +12,8 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
+from mainspring.cli.options import spread
+
 # name -> module of this package and attribute: a function, or a Typer app with subcommands of its own
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "new": ("new", "new"),
@@ -64,7 +66,7 @@ class LazyCommands(TyperGroup):
             group = typer.main.get_command(found)
         else:
             alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-            alone.command(cmd_name)(found)
+            alone.command(cmd_name)(spread(found))
             group = typer.main.get_command(alone)
         group.name = cmd_name
         return group

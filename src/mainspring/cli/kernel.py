@@ -1,7 +1,7 @@
 """`mainspring send`, `describe`, `trace` and `run`: the kernel from a terminal.
 
-The first three talk to a running node over its NDJSON socket; `run` boots a kernel of its own, feeds it standard input
-and ends. Data goes to standard output, complaints to standard error; an error answer is exit code 1.
+The first three talk to a running node, over its unix socket or at its address; `run` boots a kernel of its own, feeds
+it standard input and ends. Data goes to standard output, complaints to standard error; an error answer is exit code 1.
 """
 
 from __future__ import annotations
@@ -11,31 +11,21 @@ import itertools
 import json
 import os
 import select
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Literal
 
 import msgspec
 import typer
 
-from mainspring.cli.loading import load_all
+from mainspring.cli.wire import TIMEOUT_MS, AnyWire, WireOptions
 from mainspring.errors import MainspringError
 from mainspring.kernel.lineage import Node, drawn
 from mainspring.loop import MonotonicClock
-from mainspring.message import compact, counted_ids
-from mainspring.wire.unix_socket import place_to_ask
+from mainspring.message import compact
 
-SocketOption = Annotated[Path | None, typer.Option("--socket", help="The node's NDJSON socket.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="The answer as it came: one JSON line.")]
-_PATIENCE_MS: Final = 5_000  # beyond the request's own timeout, for a node that does not answer at all
-
-
-class NoNode(MainspringError):
-    """No node answers on the socket."""
-
-    code = "no_node"
 
 
 class BadData(MainspringError):
@@ -44,103 +34,67 @@ class BadData(MainspringError):
     code = "bad_data"
 
 
-class Wire:
-    """One connection to a node, for one command after the other."""
-
-    def __init__(self, path: Path | None, timeout_ms: int = 30_000) -> None:
-        self.path: Path = path or _default_socket()
-        self._ids = counted_ids()
-        self._clock = MonotonicClock()
-        self._timeout_ms = timeout_ms
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout((timeout_ms + _PATIENCE_MS) / 1000)
-        try:
-            self._socket.connect(str(self.path))
-        except OSError as error:
-            raise NoNode(
-                f"no node listens on {self.path}: {error.strerror or error}",
-                remedy="start one with `mainspring serve`, or say where it is with --socket",
-            ) from None
-        self._lines = self._socket.makefile("rb")
-
-    def close(self) -> None:
-        self._lines.close()
-        self._socket.close()
-
-    def __enter__(self) -> Wire:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def send(self, kind: str, type: str, data: Any, **metadata: Any) -> str:
-        """Send a message; its id."""
-        given = {"id": self._ids(), "timestamp": self._clock.wall_ms(), "timeout": self._timeout_ms, **metadata}
-        message = {"kind": kind, "type": type, "data": data, "metadata": given}
-        self._socket.sendall(msgspec.json.encode(message) + b"\n")
-        return str(given["id"])
-
-    def answer(self) -> dict[str, Any]:
-        """The next line."""
-        try:
-            line = self._lines.readline()
-        except TimeoutError:
-            line = b""
-        if not line:
-            raise NoNode("the node closed the connection without an answer", remedy="look at the node's log")
-        found: dict[str, Any] = json.loads(line)
-        return found
-
-    def ask(self, kind: str, type: str, data: Any, **metadata: Any) -> dict[str, Any]:
-        self.send(kind, type, data, **metadata)
-        return self.answer()
-
-
 def send(
-    kind: Annotated[str, typer.Argument(help="command, query or event.")],
+    kind: Annotated[Literal["command", "query", "event"], typer.Argument(help="What kind of message.")],
     type: Annotated[str, typer.Argument(help="Two PascalCase segments, like Memory.Get.")],
     data: Annotated[str, typer.Argument(help="JSON; `-` reads it from standard input.")] = "{}",
-    socket_path: SocketOption = None,
-    timeout_ms: Annotated[int, typer.Option(min=1, help="How long to wait for the outcome.")] = 30_000,
+    *,
+    node: WireOptions,
+    timeout_ms: Annotated[
+        int, typer.Option(min=1, metavar="MS", help="How long to wait for the outcome, in milliseconds.")
+    ] = TIMEOUT_MS,
     correlation: Annotated[str | None, typer.Option(help="Groups this message with others.")] = None,
     id: Annotated[str | None, typer.Option(help="The message's id; one is made otherwise.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Send one message to a running node and show what comes back."""
+    """Send one message to a running node and show what comes back.
+
+    Events, --id and --correlation need the node's socket. At an address of a node with tokens a query needs a token, a
+    command one with the scope admin.
+
+    Examples: `send query Memory.Get '{"key": "/a"}'`, `send command Order.Place - < order.json`.
+    """
     text = sys.stdin.read() if data == "-" else data
     try:
         given = msgspec.json.decode(compact(text.encode()), type=msgspec.Raw)  # goes as it is: no number changes
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise BadData(f"DATA is not JSON: {error}", remedy='quote it for the shell: \'{"key": "/a"}\'') from None
     extra = {name: value for name, value in (("correlation", correlation), ("id", id)) if value is not None}
-    wire = Wire(socket_path, timeout_ms)
-    ident = wire.send(kind, type, given, **extra)
-    if kind == "event":
-        _confirm_event(wire, ident, as_json)
-        return
-    _show(wire.answer(), as_json)
+    with node.open(timeout_ms) as wire:
+        answer = wire.tell(type, given, **extra) if kind == "event" else wire.ask(kind, type, given, **extra)
+    if isinstance(answer, dict):
+        _show(answer, as_json)
+    elif not as_json:
+        typer.echo(f"sent {answer}")
 
 
 def describe(
     type: Annotated[str | None, typer.Argument(help="A message type; without one, all are listed.")] = None,
-    socket_path: SocketOption = None,
+    *,
+    node: WireOptions,
     as_json: JsonOption = False,
     tools: Annotated[bool, typer.Option("--tools", help="As JSON tool definitions for language models.")] = False,
 ) -> None:
     """Show what a node handles: every type, or one type's description and schemas."""
-    wire = Wire(socket_path)
-    if tools:
-        _show_tools(wire, type)
-        return
-    if type is None:
-        for entry in listed(wire):
-            if as_json:
-                typer.echo(json.dumps(entry))
-            else:
-                told = f"on node {entry['node']}" if "node" in entry else entry["description"]
-                typer.echo(f"{entry['kind']:8} {entry['type']:32} {told}")
-        return
-    answer = wire.ask("query", "Syscall.Describe", {"name": type})
+    with node.open() as wire:
+        if tools:
+            _show_tools(wire, type)
+        elif type is None:
+            _show_types(wire, as_json)
+        else:
+            _show_type(wire.ask("query", "Syscall.Describe", {"name": type}), as_json)
+
+
+def _show_types(wire: AnyWire, as_json: bool) -> None:
+    for entry in listed(wire):
+        if as_json:
+            typer.echo(json.dumps(entry))
+        else:
+            told = f"on node {entry['node']}" if "node" in entry else entry["description"]
+            typer.echo(f"{entry['kind']:8} {entry['type']:32} {told}")
+
+
+def _show_type(answer: dict[str, Any], as_json: bool) -> None:
     if as_json or answer["kind"] == "error":
         _show(answer, as_json)
         return
@@ -152,11 +106,13 @@ def describe(
 
 def trace(
     id: Annotated[str, typer.Argument(help="The id of a message that passed lately.")],
-    socket_path: SocketOption = None,
+    *,
+    node: WireOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Show what caused a message and what followed from it, as a tree."""
-    answer = Wire(socket_path).ask("query", "Syscall.Trace", {"id": id})
+    with node.open() as wire:
+        answer = wire.ask("query", "Syscall.Trace", {"id": id})
     if as_json or answer["kind"] == "error":
         _show(answer, as_json)
         return
@@ -220,12 +176,7 @@ def _write_out(text: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-def _default_socket() -> Path:
-    settings = load_all().settings
-    return place_to_ask(settings.kernel_socket, settings.data, "kernel.sock")
-
-
-def listed(wire: Wire) -> Iterator[dict[str, Any]]:
+def listed(wire: AnyWire) -> Iterator[dict[str, Any]]:
     """Every type, page by page: all of them seldom fit one answer."""
     for page in itertools.count():
         answer = wire.ask("query", "Syscall.List", {"page": page})
@@ -236,7 +187,7 @@ def listed(wire: Wire) -> Iterator[dict[str, Any]]:
             return
 
 
-def _show_tools(wire: Wire, type: str | None) -> None:
+def _show_tools(wire: AnyWire, type: str | None) -> None:
     from mainspring.cli.tools import tool_from
 
     found = []
@@ -246,15 +197,6 @@ def _show_tools(wire: Wire, type: str | None) -> None:
             _show(answer, False)
         found.append(tool_from(name, answer["data"]).definition())
     typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
-
-
-def _confirm_event(wire: Wire, ident: str, as_json: bool) -> None:
-    """An event gets no answer; a ping behind it shows that it was taken, or what was wrong with it."""
-    ping = wire.send("query", "Syscall.Ping", {"payload": None})
-    while (answer := wire.answer())["metadata"].get("causation") != ping:
-        _show(answer, as_json)
-    if not as_json:
-        typer.echo(f"sent {ident}")
 
 
 def _show(answer: dict[str, Any], as_json: bool) -> None:

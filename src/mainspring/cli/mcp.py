@@ -1,6 +1,6 @@
 """`mainspring mcp`: a node's messages as tools of the Model Context Protocol, over standard input and output.
 
-JSON-RPC 2.0, one message a line. The node is asked over its NDJSON socket, each time anew, so that this server, which
+JSON-RPC 2.0, one message a line. The node is asked over a connection of its own each time, so that this server, which
 an editor or an agent started, lives through restarts of the node. What a handler refuses is an answer with `isError`,
 for the model to read; what is wrong with the call itself is a JSON-RPC error.
 """
@@ -12,13 +12,13 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from mainspring.cli.kernel import SocketOption, Wire, listed
+from mainspring.cli.kernel import listed
 from mainspring.cli.tools import Tool, tool_from
+from mainspring.cli.wire import TIMEOUT_MS, AnyWire, WireOptions
 from mainspring.errors import MainspringError
 
 VERSIONS: Final = ("2025-06-18", "2025-03-26", "2024-11-05")  # of the protocol, the newest first
@@ -41,7 +41,7 @@ class RpcError(Exception):
 class Server:
     """Answers one request after the other. `connect` gives a new connection to the node."""
 
-    def __init__(self, connect: Callable[[], Wire], *, read_only: bool = False, only: tuple[str, ...] = ()) -> None:
+    def __init__(self, connect: Callable[[], AnyWire], *, read_only: bool = False, only: tuple[str, ...] = ()) -> None:
         self._connect = connect
         self._read_only = read_only
         self._only = only
@@ -95,7 +95,7 @@ class Server:
             "instructions": "Each tool is a message type of a Mainspring node; Syscall_Describe explains a type.",
         }
 
-    def _tools(self, wire: Wire) -> Iterator[Tool]:
+    def _tools(self, wire: AnyWire) -> Iterator[Tool]:
         for entry in listed(wire):
             if not self._offers(entry["type"], entry["kind"]):
                 continue
@@ -148,16 +148,18 @@ def _encoded(answer: Any) -> str:
 
 
 def mcp(
-    socket_path: SocketOption = None,
+    *,
+    node: WireOptions,
     read_only: Annotated[bool, typer.Option("--read-only", help="Offer queries only.")] = False,
     only: Annotated[
         list[str] | None, typer.Option("--only", metavar="PATTERN", help="Offer types like this, e.g. 'Order.*'.")
     ] = None,
-    timeout_ms: Annotated[int, typer.Option(min=1, help="How long to wait for an answer of the node.")] = 30_000,
+    timeout_ms: Annotated[
+        int, typer.Option(min=1, metavar="MS", help="How long to wait for an answer of the node, in milliseconds.")
+    ] = TIMEOUT_MS,
 ) -> None:
     """Serve a running node's messages as Model Context Protocol tools on standard input and output."""
-    path: Path | None = socket_path
-    server = Server(lambda: Wire(path, timeout_ms), read_only=read_only, only=tuple(only or ()))
+    server = Server(lambda: node.open(timeout_ms), read_only=read_only, only=tuple(only or ()))
     for given in sys.stdin.buffer:
         line = given.decode(errors="replace")
         if line.strip() and (answer := server.answer(line)) is not None:

@@ -1,7 +1,7 @@
 """`mainspring runs`: look at durable runs, start and steer them, check journals against a changed program.
 
 `list` and `show` read the log and may run beside a node. `start`, `signal`, `cancel`, `retry` and `fork` ask the
-running node over its kernel socket, because a run needs somebody to execute it. `check` needs neither node nor log.
+running node, because a run needs somebody to execute it. `check` needs neither node nor log.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import typer
 
-from mainspring.cli.kernel import Wire
-from mainspring.cli.loading import load_all
-from mainspring.cli.settings import ConfigOption
-from mainspring.cli.visiting import existing_file, visiting
+from mainspring.cli.options import Commands
+from mainspring.cli.visiting import LogOptions, existing_file, visiting
+from mainspring.cli.wire import WireOptions
 from mainspring.errors import BootError, MainspringError
 from mainspring.log import Engine, Log
 from mainspring.log.sqlite import SqliteEngine
@@ -30,16 +29,8 @@ from mainspring.settings import Settings
 
 T = TypeVar("T")
 
-app: typer.Typer = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    help="List, show, start, steer and check durable runs.",
-)
+app: typer.Typer = Commands("List, show, start, steer and check durable runs.")
 
-DataOption = Annotated[Path | None, typer.Option("--data", help="Directory of what must survive.  [default: ./data]")]
-EngineOption = Annotated[str | None, typer.Option("--engine", help="Where the log rests.  [default: sqlite]")]
-SocketOption = Annotated[Path | None, typer.Option("--socket", help="The node's NDJSON socket.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id of a run.")]
 
@@ -67,12 +58,11 @@ def list_runs(
     prefix: Annotated[str, typer.Option(help="Only ids that start with this.")] = "",
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
     as_json: JsonOption = False,
-    data: DataOption = None,
-    engine: EngineOption = None,
-    config: ConfigOption = None,
+    *,
+    log: LogOptions,
 ) -> None:
     """Durable runs by id, with their state and age."""
-    found = _read(_settings(config, data, engine), lambda store: store.runs(state=state, prefix=prefix, limit=limit))
+    found = _read(log.load().settings, lambda store: store.runs(state=state, prefix=prefix, limit=limit))
     if as_json:
         for record in found:
             typer.echo(msgspec.json.encode(record).decode())
@@ -88,15 +78,14 @@ def list_runs(
 def show(
     run_id: IdArgument,
     as_json: JsonOption = False,
-    data: DataOption = None,
-    engine: EngineOption = None,
-    config: ConfigOption = None,
+    *,
+    log: LogOptions,
 ) -> None:
     """The timeline of a run: each effect, its answer, when it was performed and how long the answer took.
 
     With --json the output is what `mainspring runs check` reads.
     """
-    history = _read(_settings(config, data, engine), lambda store: store.history(run_id))
+    history = _read(log.load().settings, lambda store: store.history(run_id))
     if as_json:
         typer.echo(msgspec.json.encode(history).decode())
         return
@@ -144,10 +133,6 @@ def _time(epoch_ms: int) -> str:
     return datetime.fromtimestamp(epoch_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
 
 
-def _settings(config: Path | None, data: Path | None, engine: str | None) -> Settings:
-    return load_all(config, data=None if data is None else str(data), engine=engine).settings
-
-
 def _read(settings: Settings, ask: Callable[[Store], Awaitable[T]]) -> T:
     """Open the log, beside a running node where the engine allows it, and ask it something."""
 
@@ -173,11 +158,12 @@ def start(
     program: Annotated[str, typer.Argument(help="The name of a registered program.")],
     args: Annotated[list[str] | None, typer.Argument(metavar="ARG", help="Arguments, each as JSON.")] = None,
     run_id: Annotated[str | None, typer.Option("--id", help="Starting the same id again gives the same run.")] = None,
-    socket_path: SocketOption = None,
+    *,
+    node: WireOptions,
 ) -> None:
     """Start a durable run; prints its id."""
     given = [_json(text, "ARG") for text in args or ()]
-    typer.echo(_ask(socket_path, "Run.Start", {"program": program, "args": given, "id": run_id})["id"])
+    typer.echo(_ask(node, "Run.Start", {"program": program, "args": given, "id": run_id})["id"])
 
 
 @app.command()
@@ -185,10 +171,11 @@ def signal(
     run_id: IdArgument,
     name: Annotated[str, typer.Argument(help="What the run waits for.")],
     value: Annotated[str, typer.Argument(help="JSON.")] = "null",
-    socket_path: SocketOption = None,
+    *,
+    node: WireOptions,
 ) -> None:
     """Send a value to a run; durable when the command ends."""
-    answer = _ask(socket_path, "Run.Signal", {"id": run_id, "name": name, "value": _json(value, "VALUE")})
+    answer = _ask(node, "Run.Signal", {"id": run_id, "name": name, "value": _json(value, "VALUE")})
     _done(answer["signalled"], f"{run_id} was signalled", f"run {run_id} is over or unknown")
 
 
@@ -196,21 +183,22 @@ def signal(
 def cancel(
     run_id: IdArgument,
     reason: Annotated[str, typer.Option(help="Kept with the outcome; JSON or plain text.")] = "null",
-    socket_path: SocketOption = None,
+    *,
+    node: WireOptions,
 ) -> None:
     """Cancel a run, wherever it is executed."""
     try:
         given = json.loads(reason)
     except ValueError:
         given = reason
-    answer = _ask(socket_path, "Run.Cancel", {"id": run_id, "reason": given})
+    answer = _ask(node, "Run.Cancel", {"id": run_id, "reason": given})
     _done(answer["cancelled"], f"{run_id} was cancelled", f"run {run_id} is over or unknown")
 
 
 @app.command()
-def retry(run_id: IdArgument, socket_path: SocketOption = None) -> None:
+def retry(run_id: IdArgument, *, node: WireOptions) -> None:
     """Go on with a run that failed or was cancelled, from its journal."""
-    typer.echo(_ask(socket_path, "Run.Retry", {"id": run_id})["id"])
+    typer.echo(_ask(node, "Run.Retry", {"id": run_id})["id"])
 
 
 @app.command()
@@ -218,14 +206,16 @@ def fork(
     run_id: IdArgument,
     at: Annotated[int, typer.Option("--at", min=0, help="How many answers the new run begins with.")],
     new_id: Annotated[str | None, typer.Option("--id", help="The id of the new run.")] = None,
-    socket_path: SocketOption = None,
+    *,
+    node: WireOptions,
 ) -> None:
     """Start a new run with the first answers of another; prints its id."""
-    typer.echo(_ask(socket_path, "Run.Fork", {"id": run_id, "at": at, "newId": new_id})["id"])
+    typer.echo(_ask(node, "Run.Fork", {"id": run_id, "at": at, "newId": new_id})["id"])
 
 
-def _ask(socket_path: Path | None, type: str, data: dict[str, Any]) -> dict[str, Any]:
-    answer = Wire(socket_path).ask("command", type, {key: value for key, value in data.items() if value is not None})
+def _ask(node: WireOptions, type: str, data: dict[str, Any]) -> dict[str, Any]:
+    with node.open() as wire:
+        answer = wire.ask("command", type, {key: value for key, value in data.items() if value is not None})
     found: dict[str, Any] = answer["data"]
     if answer["kind"] == "error":
         raise NodeRefused(found.get("message", "the node refused"), remedy=found.get("remedy", ""))

@@ -9,11 +9,49 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from mainspring.cli.loading import load_all
+from mainspring.cli.settings import ConfigOption
 from mainspring.log import Engine, LogMissing, log_file, open_engine
 from mainspring.loop import MonotonicClock
-from mainspring.settings import Settings
+from mainspring.settings import Loaded, Settings
+
+DataOption = Annotated[Path | None, typer.Option("--data", help="The node's data directory.  [default: ./data]")]
+EngineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        help="Where the log is: sqlite, nats://HOST/LOG or mongodb://HOST/DATABASE.  [default: sqlite]",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """Where the log of the sqlite engine is, for what works on its file."""
+
+    data: DataOption = None
+    config: ConfigOption = None
+
+    def load(self) -> Loaded:
+        return load_all(self.config, data=None if self.data is None else str(self.data))
+
+
+@dataclass(frozen=True)
+class LogOptions:
+    """Where the log is, on whichever engine."""
+
+    data: DataOption = None
+    engine: EngineOption = None
+    config: ConfigOption = None
+
+    def load(self) -> Loaded:
+        return load_all(self.config, data=None if self.data is None else str(self.data), engine=self.engine)
 
 
 def existing_file(settings: Settings) -> Path:

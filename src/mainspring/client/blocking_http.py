@@ -9,6 +9,7 @@ known here; who repeats one gives it an id.
 from __future__ import annotations
 
 import http.client
+import json
 import select
 import socket
 import ssl as ssl_module
@@ -139,6 +140,39 @@ class NodeConnection:
         params: Mapping[str, str | int | None] | None = None,
     ) -> bytes:
         """One request; the bytes of the answer."""
+        response, data = self._exchange(method, path, body, content_type, params)
+        if response.status >= 400:
+            raise self._refusal(response, data)
+        return data
+
+    def ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """What the kernel answers to a command or a query: its reply or its error, as the message it is.
+
+        Raises NodeRefused where it was not the kernel that refused, as with a token that does not reach so far.
+        """
+        response, data = self._exchange("POST", "/messages", msgspec.json.encode(message), JSON, None)
+        try:
+            told = json.loads(data)  # keeps large integers as they are
+        except ValueError:
+            told = None
+        if response.status >= 400:
+            error = told.get("error") if isinstance(told, dict) else None
+            if not isinstance(error, dict):
+                raise self._refusal(response, data)
+            return error
+        if not isinstance(told, dict) or "kind" not in told:
+            raise self._no_node()
+        return told
+
+    def _exchange(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        content_type: str,
+        params: Mapping[str, str | int | None] | None,
+    ) -> tuple[http.client.HTTPResponse, bytes]:
+        """One request; the whole answer, whatever it says."""
         try:
             response = self._request(method, path, body, content_type, params)
             data = response.read()
@@ -150,9 +184,7 @@ class NodeConnection:
             raise
         if response.will_close:
             self.close()
-        if response.status >= 400:
-            raise self._refusal(response, data)
-        return data
+        return response, data
 
     @contextmanager
     def lines(self, path: str, *, params: Mapping[str, str | int | None] | None = None) -> Iterator[Iterator[bytes]]:
