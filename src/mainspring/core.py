@@ -20,10 +20,10 @@ import uuid_utils
 
 from mainspring import tracing
 from mainspring.app import App
+from mainspring.app.agreement import Agreement
 from mainspring.app.consuming import Consuming
 from mainspring.app.lineage import RunTraces, TracedInlet, TracedPort, note_event, with_lineage
-from mainspring.app.planning import plan_schedules, schedule_consumers
-from mainspring.app.topics import configure_topics
+from mainspring.app.planning import schedule_consumers
 from mainspring.beats import Driver, Heartbeat, SharedHeartbeat
 from mainspring.bus import Bus, Checker, Published
 from mainspring.capabilities import kernel_capabilities
@@ -91,6 +91,7 @@ class Core:
         )
         self.app = app
         self.consuming: list[Consuming] = []
+        self.agreement: Agreement | None = None
         self._engine = engine
         self._source = source
         self._new_id = new_id
@@ -114,7 +115,8 @@ class Core:
             phases = self.kernel.phases
             await self._undo_later(self.bus.start, self.bus.stop)
             if self.app is not None:
-                await configure_topics(self.app.topics, self.bus)
+                self.agreement = Agreement(self.app, self.bus, self.log, self.loop, self.cluster)
+                await self._undo_later(self.agreement.settle_topics, self.agreement.stop)
                 await self.app.payloads.install(self.bus, self.app.consumers)
                 self._serve_tasks(self.app)
                 await self.app.hooks.enter(self.app, self._undo)
@@ -329,8 +331,8 @@ class Core:
             driver.wake()
 
     async def _start_consumers(self) -> None:
-        if self.app is not None:
-            await plan_schedules(self.app, self.bus)
+        if self.agreement is not None:
+            await self.agreement.settle_schedules()
         for each in self.consuming:
             await self._undo_later(each.start, each.stop)
 

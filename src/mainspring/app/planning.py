@@ -3,16 +3,19 @@
 A schedule is one of the bus: its next time is kept in the log, and firing it appends an event and moves that time in
 one commit. The function is called by a consumer of that event. So a firing is never lost and never doubled, and a call
 that was cut short by a crash is made again. A schedule that is declared as before keeps its next time over a restart;
-one that is no longer declared is removed.
+one that no living node's program declares any more is removed when the next node boots.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import msgspec
 
 from mainspring.app.app import App
 from mainspring.app.declared import DeclaredConsumer, DeclaredSchedule
 from mainspring.bus import Bus, Schedule, TopicConfig
+from mainspring.cluster import InForce
 
 _KEPT_FIRINGS = 1_000  # of each schedule, for people who look back
 
@@ -42,19 +45,24 @@ def schedule_consumers(app: App) -> list[DeclaredConsumer]:
     ]
 
 
-async def plan_schedules(app: App, bus: Bus) -> None:
-    """Make the rows of the log agree with what the program declares."""
-    wanted = {schedule_name(app, declared): declared for declared in app.schedules}
-    for known in bus.schedules():
-        if known.name.startswith(f"app/{app.name}/") and known.name not in wanted:
-            await bus.delete_schedule(known.name)
-    for name, declared in wanted.items():
+def declared_schedules(app: App) -> dict[str, dict[str, Any]]:
+    """The schedules of a program as other nodes read them, by their names in the log."""
+    return {
+        schedule_name(app, each): {"topic": schedule_topic(app, each), "every": each.every_ms, "cron": each.cron}
+        for each in app.schedules
+    }
+
+
+async def plan_schedules(app: App, bus: Bus, in_force: InForce) -> None:
+    """Make the rows of the log agree with what is in force. Raises Refused when that changed meanwhile."""
+    for declared in app.schedules:
         topic = schedule_topic(app, declared)
         if not bus.topic_table.open(topic).stored:
             await bus.put_topic(TopicConfig(topic=topic, retention_count=_KEPT_FIRINGS))
-        found = bus.schedule_table.find(name)
-        if found is None or (found.every, found.cron, found.topic) != (declared.every_ms, declared.cron, topic):
-            payload = msgspec.Raw(msgspec.json.encode({"schedule": declared.name}))
-            await bus.put_schedule(
-                Schedule(name=name, topic=topic, payload=payload, every=declared.every_ms, cron=declared.cron)
-            )
+    prefix = f"app/{app.name}/"
+    wanted = {}
+    for name, said in in_force.of("schedules").items():
+        if name.startswith(prefix):
+            payload = msgspec.Raw(msgspec.json.encode({"schedule": name.removeprefix(prefix)}))
+            wanted[name] = bus.intake.scheduled(Schedule(name=name, payload=payload, **said[-1]), None)
+    await bus.schedule_table.agree(prefix, wanted, in_force.guard)

@@ -2,6 +2,7 @@
 
 A topic's settings belong to whoever runs the node as much as to the program. So the program changes what it says and
 leaves the rest: access lists that were set by hand outlive every boot, and partitions only grow, whoever added them.
+While an older and a newer program run side by side, the newer one decides about what both of them mention.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import msgspec
 
 from mainspring.bus import Bus, TopicConfig
 from mainspring.bus.topics import topic_from
+from mainspring.cluster import InForce
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +42,19 @@ class DeclaredPages:
     policy: str | None = None
 
 
-async def configure_topics(declared: Iterable[DeclaredTopic], bus: Bus) -> None:
-    """Create the topics, or change them where they differ."""
+def declared_topics(declared: Iterable[DeclaredTopic]) -> dict[str, dict[str, Any]]:
+    """What a program says about topics as other nodes read it, by topic."""
+    said: dict[str, dict[str, Any]] = {}
     for each in declared:
+        said[each.topic] = {**said.get(each.topic, {}), **each.settings}
+    return said
+
+
+async def configure_topics(in_force: InForce, own: Iterable[DeclaredTopic], bus: Bus) -> None:
+    """Create this program's topics, or change them where they differ from what is in force for them."""
+    everything = in_force.of("topics")
+    for topic in declared_topics(own):
+        each = DeclaredTopic(topic, {key: value for said in everything[topic] for key, value in said.items()})
         state = bus.topic_table.open(each.topic)
         wanted = each.over(state.config)
         if not state.stored or wanted != state.config:

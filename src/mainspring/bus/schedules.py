@@ -17,7 +17,7 @@ firing missed while no node ran is made up once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Annotated, Final
 
 import msgspec
@@ -182,15 +182,55 @@ class Schedules:
 
     # -- schedules
 
-    async def put(self, schedule: Schedule) -> Schedule:
+    async def agree(self, prefix: str, wanted: Mapping[str, Schedule], guard: Callable[[Batch], None]) -> None:
+        """Make those whose names begin with `prefix` these and no others, in one commit.
+
+        One that is as it was keeps its next time. Raises Refused when the guard does not hold or one of them changed
+        meanwhile (it fired): then look again.
+        """
+        batch = Batch()
+        guard(batch)
+        put: list[Schedule] = []
+        gone: list[str] = []
+        versions = dict.fromkeys(wanted, ABSENT)
+        async for record in self._log.scan(SPACE, NAMED + prefix):
+            name = record.key.removeprefix(NAMED)
+            if name not in wanted:
+                batch.delete(SPACE, record.key, expect=record.version)
+                gone.append(name)
+            elif _fires_like(record.value, wanted[name]):
+                del versions[name]
+            else:
+                versions[name] = record.version
+        for name, version in versions.items():
+            put.append(self._from_now(wanted[name]))
+            batch.put(SPACE, NAMED + name, _encode(put[-1]), expect=version)
+        if not put and not gone:
+            return
+        receipt = await self._log.commit(batch)
+        for name in gone:
+            self._named.pop(name, None)
+        for each, version in zip(put, receipt.versions, strict=True):
+            self._keep(each, version)
+
+    def _from_now(self, schedule: Schedule) -> Schedule:
         check_name("schedule", schedule.name)
+        schedule = msgspec.structs.replace(schedule, next_ms=0)
+        return msgspec.structs.replace(schedule, next_ms=schedule.following(self._clock.wall_ms()))
+
+    def _keep(self, schedule: Schedule, version: int) -> None:
+        known = self._named.get(schedule.name)
+        if known is None or known[1] < version:
+            self._named[schedule.name] = (schedule, version)
+            self.plan(schedule.next_ms)
+
+    async def put(self, schedule: Schedule) -> Schedule:
         if (schedule.every is None) == (schedule.cron is None):
             raise BadFrame("a schedule has either `every` or `cron`", remedy="give exactly one of them")
         if schedule.every is not None and not LEAST_EVERY_MS <= schedule.every <= MOST_EVERY_MS:
             raise BadFrame(f"`every` is {schedule.every} ms", remedy=f"give at least {LEAST_EVERY_MS} ms")
         self._topics.open(schedule.topic)
-        schedule = msgspec.structs.replace(schedule, next_ms=0)
-        schedule = msgspec.structs.replace(schedule, next_ms=schedule.following(self._clock.wall_ms()))
+        schedule = self._from_now(schedule)
         batch = Batch()
         batch.put(SPACE, NAMED + schedule.name, _encode(schedule))
         try:
@@ -315,6 +355,15 @@ class Schedules:
             self._named.pop(name, None)
         else:
             self._named[name] = (_decode_schedule(record.value), record.version)
+
+
+def _fires_like(stored: bytes, wanted: Schedule) -> bool:
+    """At the same times, into the same topic."""
+    try:
+        known = _decode_schedule(stored)
+    except msgspec.DecodeError:
+        return False
+    return (known.every, known.cron, known.topic) == (wanted.every, wanted.cron, wanted.topic)
 
 
 def _due_of(key: str) -> int:

@@ -8,18 +8,22 @@ from mainspring.cluster.contract import About, Cluster, NodeView, Role
 from mainspring.cluster.errors import NameTaken, NotDurable
 from mainspring.cluster.home import Home
 from mainspring.cluster.membership import LEASE_MS, Membership
+from mainspring.cluster.roster import Declared, InForce, Roster
 
 __all__ = [
     "LEASE_MS",
     "About",
     "Alone",
     "Cluster",
+    "Declared",
     "Home",
+    "InForce",
     "Membership",
     "NameTaken",
     "NodeView",
     "NotDurable",
     "Role",
+    "Roster",
     "check_durability",
     "durability",
     "node_name",
