@@ -22,6 +22,7 @@ from mainspring import tracing
 from mainspring.app import App
 from mainspring.app.agreement import Agreement
 from mainspring.app.consuming import Consuming
+from mainspring.app.leading import BEATS, Leading
 from mainspring.app.lineage import RunTraces, TracedInlet, TracedPort, note_event, with_lineage
 from mainspring.app.planning import schedule_consumers
 from mainspring.beats import Driver, Heartbeat, SharedHeartbeat
@@ -287,7 +288,9 @@ class Core:
         slots = [slot for slot in self.kernel.slots if slot.id not in self._built_in]
         own = (handled for slot in slots for handled in slot.plan.handles)
         address = self.settings.advertise or next((each for each in adapters if each.startswith("http")), "")
-        self._about = About(address, serves=tuple(sorted(own)))
+        program = "" if self.agreement is None else self.agreement.roster.digest
+        able = (BEATS,) if self._has_beats else ()
+        self._about = About(address, serves=tuple(sorted(own)), program=program, able=able)
         self.cluster.announce()
 
     def _tell(self) -> About:
@@ -295,7 +298,7 @@ class Core:
 
     def _retire(self) -> None:
         """Other nodes shall ask this one for nothing any more."""
-        self._about = msgspec.structs.replace(self._about, serves=())
+        self._about = msgspec.structs.replace(self._about, serves=(), able=())
         self.cluster.announce()
 
     def _install(self, app: App) -> None:
@@ -316,6 +319,10 @@ class Core:
         self._undo.callback(setattr, app, "publisher", None)
 
     async def _start_beats(self) -> None:
+        if isinstance(self.heartbeat, SharedHeartbeat) and isinstance(self.cluster, Membership):
+            roster = None if self.agreement is None else self.agreement.roster
+            leading = Leading(self.heartbeat, self.log, self.cluster, roster, able=self._has_beats)
+            self._undo.push_async_callback(leading.stop)
         await self.heartbeat.open()
         self._undo.push_async_callback(self.heartbeat.aclose)
         driver = Driver(self.heartbeat, self.loop, interval_ms=self.settings.beat_interval_ms or None)
@@ -325,6 +332,10 @@ class Core:
             self._in_background(self._wake_on_events(driver, declared.topic))
         driver.start()
         self._undo.push_async_callback(driver.stop)
+
+    @property
+    def _has_beats(self) -> bool:
+        return self.app is not None and bool(self.app.beats)
 
     async def _wake_on_events(self, driver: Driver, topic: str) -> None:
         async for _ in self.bus.follow(topic):

@@ -51,6 +51,8 @@ class Alone:
                 since=self._started,
                 version=about.version,
                 serves=list(about.serves),
+                program=about.program,
+                able=list(about.able),
                 here=True,
             )
         ]

@@ -28,6 +28,8 @@ class About(msgspec.Struct, frozen=True):
     address: str = ""
     version: str = ""
     serves: tuple[str, ...] = ()
+    program: str = ""
+    able: tuple[str, ...] = ()
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +43,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     format: int = 1  # of the records that nodes share
     roles: list[str] = msgspec.field(default_factory=list)
     serves: list[str] = msgspec.field(default_factory=list)  # `kind:Type` of what its program handles
+    program: str = ""  # digest of what its program declares; the same for the same declarations
+    able: list[str] = msgspec.field(default_factory=list)  # roles that its program has something for
     here: bool = False  # it is the node that was asked
     silent_ms: int = 0  # how long ago the node that was asked heard from it
 

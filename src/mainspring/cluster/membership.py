@@ -151,6 +151,14 @@ class Membership:
     def role(self, name: str) -> SharedRole:
         return self._roles.want(name)
 
+    def only_if(self, role: str, fit: Callable[[], bool]) -> None:
+        """Do not try to get this role while `fit` says no. Some living node must be fit, or nobody has it."""
+        self._roles.only_if(role, fit)
+
+    async def hand_over(self, role: str) -> None:
+        """Give a role back, so that a node that is fit for it takes it. Raises when the log did not let it happen."""
+        await self._roles.hand_over(role)
+
     def nodes(self) -> list[NodeView]:
         """Everybody who holds a lease, by name."""
         return [self._view(peer) for peer in sorted(self._peers, key=lambda peer: peer.name)]
@@ -166,6 +174,8 @@ class Membership:
             format=peer.lease.format,
             roles=self._roles.of(peer.epoch),
             serves=list(pulse.serves),
+            program=pulse.program,
+            able=list(pulse.able),
             here=peer.epoch == self._epoch,
             silent_ms=0 if peer.epoch == self._epoch else max(0, self._clock.now_ms() - peer.heard_ms),
         )
@@ -267,6 +277,8 @@ class Membership:
             started=self._started,
             version=about.version,
             serves=about.serves,
+            program=about.program,
+            able=about.able,
         )
         batch = Batch()
         self.guard(batch)

@@ -57,6 +57,8 @@ class Pulse(msgspec.Struct, frozen=True):
     version: str = ""  # of the software
     format: int = FORMAT
     serves: tuple[str, ...] = ()  # `kind:Type` of what its program handles
+    program: str = ""  # digest of what its program declares
+    able: tuple[str, ...] = ()  # roles that its program has something for
 
 
 class Holder(msgspec.Struct, frozen=True):

@@ -67,6 +67,7 @@ class Roles:
         self._membership = membership
         self._wanted: dict[str, SharedRole] = {}
         self._holders: dict[str, tuple[int, Holder]] = {}
+        self._fit: dict[str, Callable[[], bool]] = {}  # roles that this node wants under a condition
 
     def want(self, name: str) -> SharedRole:
         role = self._wanted.get(name)
@@ -75,6 +76,17 @@ class Roles:
             self._believe(name)
             self._try(role)
         return role
+
+    def only_if(self, name: str, fit: Callable[[], bool]) -> None:
+        self._fit[name] = fit
+
+    async def hand_over(self, name: str) -> None:
+        version, holder = self._holders.get(name, (ABSENT, None))
+        if holder is not None and holder.epoch == self._membership.epoch:
+            batch = Batch()
+            self._membership.guard(batch)
+            batch.delete(LEASES, role_key(name), expect=version)
+            await self._membership.log.commit(batch)
 
     def heard(self, name: str, record: KeptRecord) -> None:
         if record.version == ABSENT:
@@ -109,11 +121,14 @@ class Roles:
             mine = found is not None and self._membership.joined and found[1].epoch == self._membership.epoch
             role.settle(found[0] if mine and found is not None else None)
 
+    def _is_fit(self, name: str) -> bool:
+        return name not in self._fit or self._fit[name]()
+
     def _try(self, role: SharedRole) -> None:
         membership = self._membership
         version, holder = self._holders.get(role.name, (ABSENT, None))
         taken = holder is not None and membership.alive(holder.epoch)
-        if role.asking or taken or not membership.joined:
+        if role.asking or taken or not membership.joined or not self._is_fit(role.name):
             return
         batch = Batch()
         membership.guard(batch)

@@ -95,7 +95,7 @@ class Roster:
 
     def __init__(self, log: Log, loop: Loop, cluster: Cluster, declares: Declared) -> None:
         self.digest: str = digest_of(declares)
-        self.order: Order = Order()
+        self._order = Order()
         self._declares: dict[str, dict[str, Any]] = msgspec.json.decode(msgspec.json.encode(declares))
         self._log = log
         self._loop = loop
@@ -146,6 +146,10 @@ class Roster:
             return False
         return True
 
+    def rank(self, digest: str) -> int:
+        """Greater is newer, as far as this node knows; 0 for a program that is not known."""
+        return self._order.rank(digest)
+
     # -- news
 
     def hear(self, record: KeptRecord) -> bool:
@@ -155,7 +159,7 @@ class Roster:
         return self._learn(_decode_order(record.value))
 
     def _learn(self, order: Order) -> bool:
-        known, self.order = self.order, order
+        known, self._order = self._order, order
         return known != order
 
 
