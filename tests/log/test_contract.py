@@ -316,6 +316,39 @@ class TestDedupe:
         await publish(log, event(1, expect=0, dedupe="x", dedupe_until=5000))
         assert (await publish(log, event(1, expect=0, dedupe="x", dedupe_until=5000))).offsets == ((0, 1, True),)
 
+    async def test_a_second_try_changes_nothing_for_its_neighbours_in_the_commit(self, log: Log) -> None:
+        await log.commit(Batch([event(1, dedupe="x", dedupe_until=5000), Put("s", "k", b"old")]))
+        new_topic, again, written, refused, removed, behind = await asyncio.gather(
+            log.commit(Batch([event(2, topic="new", dedupe="n", dedupe_until=5000)])),
+            log.commit(Batch([event(3, dedupe="y", dedupe_until=5000), event(4, dedupe="x", dedupe_until=5000)])),
+            log.commit(Batch([Put("s", "k", b"new"), Put("s", "other", b"1", expect=ABSENT)])),
+            log.commit(Batch([event(5, dedupe="z", dedupe_until=5000), Guard("s", "k", 1 << 40)])),
+            log.commit(Batch([Remove("t", 0, below=2)])),
+            log.commit(Batch([event(6, expect=2, dedupe="z", dedupe_until=5000)])),
+            return_exceptions=True,
+        )
+        assert isinstance(refused, Refused)
+        assert [new_topic.offsets, again.offsets, behind.offsets] == [  # type: ignore[union-attr]
+            ((0, 1, False),),
+            ((0, 2, False), (0, 1, True)),
+            ((0, 3, False),),
+        ]
+        assert isinstance(removed, Receipt)
+        assert (await offsets(log), await offsets(log, "new")) == ([2, 3], [1])
+        record = await log.get("s", "k")
+        assert record is not None
+        assert (record.value, record.version) == (b"new", written.versions[0])  # type: ignore[union-attr]
+        assert [(mark.dedupe, mark.offset) async for mark in log.marks()] == [("n", 1), ("x", 1), ("y", 2), ("z", 3)]
+
+    async def test_a_second_try_may_be_refused_for_what_else_is_in_its_batch(self, log: Log) -> None:
+        await publish(log, event(1, dedupe="x", dedupe_until=5000))
+        both = Batch([event(2, dedupe="x", dedupe_until=5000), event(3, expect=1)])
+        assert (await log.commit(both)).offsets == ((0, 1, True), (0, 2, False))
+        with pytest.raises(Refused) as refusal:
+            await log.commit(both)
+        assert refusal.value.actual == 2
+        assert await offsets(log) == [1, 2]
+
     async def test_marks_survive_reopening_and_are_forgotten_when_due(self, make_engine: MakeEngine) -> None:
         log = Log(make_engine())
         await log.open()

@@ -6,6 +6,7 @@ from mainspring.log.contract import ABSENT, Append, Put, Refused
 
 MAX_PARTITION = (1 << 31) - 1
 MAX_INT = (1 << 63) - 1
+MIN_INT = -MAX_INT
 
 
 def moved_tail(event: Append, actual: int) -> Refused:
@@ -49,7 +50,7 @@ def not_storable(item: Append | Put) -> Refused | None:
     if not 0 <= item.partition <= MAX_PARTITION:
         return Refused(f"partition {item.partition} is out of range", remedy="use 0 or more", code="bad_partition")
     for time in (item.ts, item.dedupe_until):
-        if not -MAX_INT <= time <= MAX_INT:
+        if not MIN_INT <= time <= MAX_INT:
             return Refused(f"the time {time} is out of range", remedy="use epoch milliseconds", code="bad_time")
     return None
 

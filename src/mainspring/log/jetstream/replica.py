@@ -151,7 +151,7 @@ class ReplicaWriter(Writer):
                 outcomes += self._apply_commits(run, tell) if run else self._apply_other(entries[start], tell)
                 start = len(outcomes)
         except Exception as error:
-            fault = self._failed(None, error)
+            fault = self._failed(error)
             self._suspect = True  # what was begun may have moved more than the transaction took back
             return outcomes, fault
         return outcomes, None
@@ -245,7 +245,7 @@ class ReplicaWriter(Writer):
         try:
             return Outcome(entry, value=self._in_transaction([entry], lambda: work(entry, envelope.body)))
         except (Refused, msgspec.DecodeError, UnicodeError, OverflowError) as error:
-            self._failed(None, error)
+            self._failed(error)
             self._suspect = True  # the work may have moved the ledger
             self._make_sound()
             self._in_transaction([entry], lambda: None)

@@ -9,7 +9,8 @@ Why many-row statements: Python's sqlite3 lets go of the interpreter lock at eve
 thread beside it each step can wait for its turn again; 512 rows by `executemany` were measured at 13 ms, by one
 statement at 2.3 ms. Fewer steps are worth more here than anything inside them.
 
-`Append` is by far the most frequent operation and is handled inline; the rest is dispatched.
+`Append` is by far the most frequent operation, so its way is kept short: what a batch did to a partition or to the
+marks is noted once, not by a closure for each event.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from mainspring.log.contract import (
     Result,
 )
 from mainspring.log.measure import event_bytes
-from mainspring.log.refusals import MAX_INT, are_texts, moved_tail, moved_version, not_storable, refusal
+from mainspring.log.refusals import MAX_INT, MIN_INT, are_texts, moved_tail, moved_version, not_storable, refusal
 from mainspring.log.sqlite.checksum import event_checksum, record_checksum
 from mainspring.log.sqlite.ledger import Ledger, Slot
 from mainspring.log.sqlite.schema import MAX_OFFSET
@@ -40,21 +41,32 @@ Place = tuple[str, str]  # (space, key) of a record, or (topic, dedupe) of a mar
 Found = tuple[int, int]  # of a mark: pos, until
 
 
+class UnknownMarks(Exception):
+    """A batch would be refused, but perhaps only because the plan supposed its marks to be new."""
+
+
 class Plan:
     """What one commit will do. Made for one commit, then thrown away."""
 
-    def __init__(self, ledger: Ledger, versions: dict[Place, int], marks: dict[Place, Found]) -> None:
-        """`versions` and `marks` hold what the file has of the records and marks that `questions` named."""
+    def __init__(self, ledger: Ledger, versions: dict[Place, int], marks: dict[Place, Found] | None) -> None:
+        """`versions` and `marks` hold what the file has of the records and marks that `questions` named.
+
+        Without `marks` the plan supposes that the file has none of them. Whoever carries it out must then insert marks
+        so that it fails if there is one, and must be ready for `UnknownMarks`.
+        """
         self._ledger = ledger
         self._versions = versions
-        self._found_marks = marks
-        self.event_values: list[object] = []  # nine per event, in the table's order
+        self.supposes_new_marks: bool = marks is None
+        self._found_marks = marks or {}
+        self.event_values: list[object] = []  # nine per event, in the order of `EVENT_COLUMNS`
         self.records: dict[Place, tuple[int, int, bytes] | None] = {}  # version, crc, value; None: deleted
         self.marks: dict[Place, tuple[int, int]] = {}
         self.removals: list[tuple[Slot, int, tuple[int, ...]]] = []  # below, offsets
         self.touched: list[Slot] = []
         self.first_version: int = ledger.version
-        self._before: list[tuple[Slot, int, int, int | None]] = []  # what each append of the batch under way found
+        self._values_before = 0  # the length of `event_values` when the batch under way began
+        self._before: list[tuple[Slot, int, int, int | None]] = []  # what it found in the partitions it appends to
+        self._marks_before: list[tuple[Place, Found | None]] = []  # and among the marks
         self._undo: list[Callable[[], object]] = []  # and how to take back the rest of it
         self._version_before = ledger.version
 
@@ -63,7 +75,9 @@ class Plan:
         offsets: list[tuple[int, int, bool]] = []
         versions: list[int] = []
         self._before.clear()
+        self._marks_before.clear()
         self._undo.clear()
+        self._values_before = len(self.event_values)
         self._version_before = self._ledger.version
         try:
             for operation in batch.operations:
@@ -81,6 +95,8 @@ class Plan:
                     raise Refused(f"{type(operation).__name__} is no operation of the log", code="bad_operation")
         except (Refused, UnicodeEncodeError, TypeError, AttributeError) as error:
             self._take_back()
+            if self.supposes_new_marks and _has_marks(batch):
+                raise UnknownMarks from error
             return refusal(error)
         return Receipt(tuple(offsets), tuple(versions))
 
@@ -89,10 +105,14 @@ class Plan:
         self._ledger.version = self._version_before
         for step in reversed(self._undo):
             step()
-        if self._before:
-            del self.event_values[-9 * len(self._before) :]
-            for slot, tail, total, high_ts in reversed(self._before):
-                slot.tail, slot.total, slot.high_ts = tail, total, high_ts
+        for place, found in reversed(self._marks_before):
+            if found is None:
+                del self.marks[place]
+            else:
+                self.marks[place] = found
+        del self.event_values[self._values_before :]
+        for slot, tail, total, high_ts in reversed(self._before):
+            slot.tail, slot.total, slot.high_ts = tail, total, high_ts
 
     def abandon(self) -> None:
         """The commit failed: nothing of it happened, so the ledger goes back to what is on disk."""
@@ -120,36 +140,33 @@ class Plan:
     # -- events
 
     def _append(self, event: Append) -> tuple[int, int, bool]:
-        if event.dedupe is not None:
-            first = self._seen(event)
+        dedupe = event.dedupe
+        if dedupe is not None:
+            first = self._seen(event.topic, dedupe, event.ts)
             if first is not None:
                 return first
         partition = event.partition
         slot = self._ledger.slots.get((event.topic, partition))
         if slot is None or slot.saved is None:
             slot = self._touch(event, slot)
-        tail = slot.tail
+        tail, total, high = slot.tail, slot.total, slot.high_ts
         if event.expect is not None and event.expect != tail:
             raise moved_tail(event, tail)
         ts, id, key, headers, payload = event.ts, event.id, event.key, event.headers, event.payload
         offset = tail + 1
-        if offset > MAX_OFFSET or not -MAX_INT <= ts <= MAX_INT:
+        if offset > MAX_OFFSET or not MIN_INT <= ts <= MAX_INT:
             raise not_storable(event) or Refused("the partition has no offset left", code="partition_full")
         pos = slot.base + offset
         crc = event_checksum(pos, ts, id, key, headers, payload)
-        total, high = slot.total, slot.high_ts
-        size = event_bytes(event)
+        if not self._before or self._before[-1][0] is not slot:
+            self._before.append((slot, tail, total, high))
         slot.tail = offset
-        slot.total = total + size
+        slot.total = total = total + event_bytes(event)
         if high is None or ts >= high:
-            slot.high_ts = ts
-            own_high = None
-        else:
-            own_high = high
-        self.event_values += (pos, ts, own_high, total + size, crc, id, key, headers, payload)
-        self._before.append((slot, tail, total, high))
-        if event.dedupe is not None:
-            self._mark(event, pos)
+            slot.high_ts, high = ts, None
+        self.event_values += (pos, ts, total, crc, id, payload, high, key, headers)
+        if dedupe is not None:
+            self._mark(event, dedupe, pos)
         return partition, offset, False
 
     def _touch(self, event: Append, slot: Slot | None) -> Slot:
@@ -161,23 +178,23 @@ class Plan:
         self.touched.append(slot)
         return slot
 
-    def _seen(self, event: Append) -> tuple[int, int, bool] | None:
-        assert event.dedupe is not None
-        place = (event.topic, event.dedupe)
+    def _seen(self, topic: str, dedupe: str, ts: int) -> tuple[int, int, bool] | None:
+        place = (topic, dedupe)
         found = self.marks.get(place) or self._found_marks.get(place)
-        if found is None or found[1] < event.ts:
+        if found is None or found[1] < ts:
             return None
         slot = self._ledger.slot_of(found[0])
         return None if slot is None else (slot.partition, found[0] & MAX_OFFSET, True)
 
-    def _mark(self, event: Append, pos: int) -> None:
-        assert event.dedupe is not None
-        if fault := not_storable(event):
+    def _mark(self, event: Append, dedupe: str, pos: int) -> None:
+        until = event.dedupe_until
+        if dedupe is not event.id:  # which was just looked at
+            dedupe.encode()
+        if not MIN_INT <= until <= MAX_INT and (fault := not_storable(event)):
             raise fault
-        place = (event.topic, event.dedupe)
-        before = self.marks.get(place)
-        self.marks[place] = (pos, event.dedupe_until)
-        self._undo.append(lambda: _set_back(self.marks, place, before))
+        place = (event.topic, dedupe)
+        self._marks_before.append((place, self.marks.get(place)))
+        self.marks[place] = (pos, until)
 
     def _remove(self, remove: Remove) -> None:
         slot = self._ledger.slots.get((remove.topic, remove.partition))
@@ -245,7 +262,11 @@ class Plan:
         return written, deleted
 
 
-def questions(batches: Sequence[Batch]) -> tuple[dict[Place, None], dict[Place, None]]:
+def _has_marks(batch: Batch) -> bool:
+    return any(isinstance(operation, Append) and operation.dedupe is not None for operation in batch.operations)
+
+
+def questions(batches: Sequence[Batch], *, of_marks: bool) -> tuple[dict[Place, None], dict[Place, None]]:
     """What must be known of the file before planning: records whose version matters, and marks that may exist.
 
     Texts that no file can hold are left out; planning refuses them.
@@ -255,7 +276,7 @@ def questions(batches: Sequence[Batch]) -> tuple[dict[Place, None], dict[Place, 
     for batch in batches:
         for operation in batch.operations:
             if type(operation) is Append:
-                if operation.dedupe is not None and are_texts(operation.topic, operation.dedupe):
+                if of_marks and operation.dedupe is not None and are_texts(operation.topic, operation.dedupe):
                     marks[operation.topic, operation.dedupe] = None
             else:
                 place = _place_that_matters(operation)
@@ -270,10 +291,3 @@ def _place_that_matters(operation: Operation) -> Place | None:
     if isinstance(operation, Put | Delete) and operation.expect != ANY_VERSION:
         return operation.space, operation.key
     return None
-
-
-def _set_back(marks: dict[Place, tuple[int, int]], place: Place, before: tuple[int, int] | None) -> None:
-    if before is None:
-        del marks[place]
-    else:
-        marks[place] = before

@@ -46,7 +46,7 @@ class _Restoration:
         pos = slot.base + event.offset
         crc = event_checksum(pos, event.ts, event.id, event.key, event.headers, event.payload)
         own_high = None if slot.high_ts == event.ts else slot.high_ts
-        self._events += (pos, event.ts, own_high, slot.total, crc, event.id, event.key, event.headers, event.payload)
+        self._events += (pos, event.ts, slot.total, crc, event.id, event.payload, own_high, event.key, event.headers)
 
     def tail(self, tail: Tail) -> None:
         slot = self._slot(tail.topic, tail.partition)
@@ -68,7 +68,7 @@ class _Restoration:
         self._connection.execute(statement, values)
 
     def finish(self) -> None:
-        for statement, values in sql.pieces(sql.INSERT_EVENTS, 9, self._events):
+        for statement, values in sql.insert_events(self._events):
             self._connection.execute(statement, values)
         for slot in self._touched.values():
             slot.stored = True

@@ -7,6 +7,11 @@ the connection and the ledger are made afresh first.
 
 `BEGIN IMMEDIATE` is left out when a commit is a single statement: that is its own transaction, and two round trips to
 SQLite less.
+
+Events published under an id leave a mark, and almost every id is new. So a commit supposes that all of its marks are,
+and inserts them without having looked for them first. When SQLite finds one that is there, the transaction is rolled
+back, the ledger goes back with it, and the commit is planned again with a look. Second tries come in groups (a client
+that lost its connection sends again what was under way), so the next commits look first.
 """
 
 from __future__ import annotations
@@ -24,9 +29,10 @@ from mainspring.log.sqlite import statements as sql
 from mainspring.log.sqlite.connection import connect_writer, give_wal_its_size
 from mainspring.log.sqlite.faults import connection_is_suspect, unavailable
 from mainspring.log.sqlite.ledger import VERSIONS_PER_RESERVATION, Ledger, Slot
-from mainspring.log.sqlite.plan import Found, Place, Plan, questions
+from mainspring.log.sqlite.plan import Found, Place, Plan, UnknownMarks, questions
 from mainspring.log.sqlite.schema import migrate
 
+COMMITS_THAT_LOOK_FIRST = 32  # after one that found a mark it had supposed to be new
 COMMITS_OF_A_BUSY_LOG = 64  # from then on it pays to give the WAL its size; most logs of tests never get there
 
 _logger = logging.getLogger(__name__)
@@ -53,6 +59,7 @@ class Writer:
             raise
         self._suspect = False
         self._commits = 0
+        self._looking_first = 0  # commits left that do not suppose their marks to be new
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="mainspring-log-writer", daemon=True)
         self._thread.start()
@@ -83,25 +90,51 @@ class Writer:
     # -- commits
 
     def _commit(self, batches: Sequence[Batch]) -> list[Result]:
-        plan = None
         try:
             self._make_sound()
-            plan = self._plan(batches)
-            results: list[Result] = [plan.add(batch) for batch in batches]
-            self._store(plan)
+            if self._looking_first:
+                self._looking_first -= 1
+                results = self._carry_out(self._plan(batches), batches)
+            else:
+                results = self._suppose_and_carry_out(batches)
         except Exception as error:
-            return [self._failed(plan, error)] * len(batches)
+            return [self._failed(error)] * len(batches)
         self._commits += 1
         return results
 
-    def _plan(self, batches: Sequence[Batch]) -> Plan:
-        asked_versions, asked_marks = questions(batches)
+    def _suppose_and_carry_out(self, batches: Sequence[Batch]) -> list[Result]:
+        plan = self._plan(batches, suppose_new_marks=True)
+        try:
+            return self._carry_out(plan, batches)
+        except UnknownMarks:
+            pass
+        except sqlite3.IntegrityError:
+            if not plan.marks:
+                raise
+            self._connection.execute("ROLLBACK")
+            self._looking_first = COMMITS_THAT_LOOK_FIRST
+        return self._carry_out(self._plan(batches), batches)
+
+    def _carry_out(self, plan: Plan, batches: Sequence[Batch]) -> list[Result]:
+        """Whatever is raised, the ledger is then what it was."""
+        try:
+            results: list[Result] = [plan.add(batch) for batch in batches]
+            self._store(plan)
+        except BaseException:
+            plan.abandon()
+            raise
+        return results
+
+    def _plan(self, batches: Sequence[Batch], *, suppose_new_marks: bool = False) -> Plan:
+        asked_versions, asked_marks = questions(batches, of_marks=not suppose_new_marks)
         versions: dict[Place, int] = {}
-        marks: dict[Place, Found] = {}
         if asked_versions:
             places = list(asked_versions)
             for n, (version,) in sql.ask(self._connection, sql.FIND_VERSIONS, places).items():
                 versions[places[n]] = version
+        if suppose_new_marks:
+            return Plan(self.ledger, versions, None)
+        marks: dict[Place, Found] = {}
         if asked_marks:
             places = list(asked_marks)
             for n, (pos, until) in sql.ask(self._connection, sql.FIND_MARKS, places).items():
@@ -137,15 +170,16 @@ class Writer:
         if fresh:
             rows = [value for slot in fresh for value in (slot.id, slot.topic, slot.partition, 0, 0, None, 0, 0)]
             work += sql.pieces(sql.INSERT_PARTITIONS, 8, rows)
-        work += sql.pieces(sql.INSERT_EVENTS, 9, plan.event_values)
+        work += sql.insert_events(plan.event_values)
         if plan.records:
             written, deleted = plan.record_values()
+            written[4::5] = sql.as_blobs(written[4::5])
             for space, keys in deleted.items():
                 work += ((statement, (space, *some)) for statement, some in sql.pieces(sql.DELETE_RECORDS, 1, keys))
             work += sql.pieces(sql.WRITE_RECORDS, 5, written)
         if plan.marks:
             rows = [value for place, found in plan.marks.items() for value in (*place, *found)]
-            work += sql.pieces(sql.WRITE_MARKS, 4, rows)
+            work += sql.pieces(sql.ADD_MARKS if plan.supposes_new_marks else sql.WRITE_MARKS, 4, rows)
         return work
 
     def _remove(self, slot: Slot, below: int, offsets: tuple[int, ...], removed: dict[Slot, tuple[int, int]]) -> None:
@@ -180,12 +214,10 @@ class Writer:
             self._connection.execute("COMMIT")
         except Exception as error:
             self._suspect = True  # the work may have moved the ledger
-            return self._failed(None, error)
+            return self._failed(error)
         return result
 
-    def _failed(self, plan: Plan | None, error: Exception) -> MainspringError:
-        if plan is not None:
-            plan.abandon()
+    def _failed(self, error: Exception) -> MainspringError:
         try:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
