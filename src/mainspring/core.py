@@ -25,6 +25,7 @@ from mainspring.app.consuming import Consuming
 from mainspring.app.leading import BEATS, Leading
 from mainspring.app.lineage import RunTraces, TracedInlet, TracedPort, note_event, with_lineage
 from mainspring.app.planning import schedule_consumers
+from mainspring.app.schemas import Spoken
 from mainspring.beats import Driver, Heartbeat, SharedHeartbeat
 from mainspring.bus import Bus, Checker, Published
 from mainspring.capabilities import kernel_capabilities
@@ -118,7 +119,7 @@ class Core:
             if self.app is not None:
                 self.agreement = Agreement(self.app, self.bus, self.log, self.loop, self.cluster)
                 await self._undo_later(self.agreement.settle_topics, self.agreement.stop)
-                await self.app.payloads.install(self.bus, self.app.consumers)
+                await self.app.payloads.install(self.bus, self.app.consumers, self.spoken)
                 self._serve_tasks(self.app)
                 await self.app.hooks.enter(self.app, self._undo)
                 tracing.switch_on()  # once more: a program may configure its traces when it starts
@@ -190,6 +191,7 @@ class Core:
             checker=self._checker or (app.checker if app else None),
             cluster=self.cluster,
         )
+        self.spoken: Spoken = Spoken(self.bus)
         self.kernel: Kernel = Kernel(
             loop=self.loop,
             ids=self._message_ids,
@@ -216,7 +218,7 @@ class Core:
             slow_step_ms=None if isinstance(self.clock, VirtualClock) else settings.slow_turn_ms,
         )
         self.kernel.trace_more = RunTraces(self.runtime)
-        port = TracedPort(self.bus, self.kernel)
+        port = TracedPort(self.bus, self.kernel, self.spoken)
         self.runtime.connect(ask=KernelPort(self.kernel), publish=port, events=port)
         self.heartbeat: Heartbeat = self._heartbeat()
         self.kernel.register(
@@ -305,12 +307,10 @@ class Core:
         app.install_runs(self.runtime)
         app.beats.install(self.heartbeat)
         self.kernel.register(*app.capabilities(self.kernel.ids_taken))
+        parts: dict[str, Any] = {"bus": self.bus, "log": self.log, "loop": self.loop, "kernel": self.kernel}
+        parts |= {"runtime": self.runtime, "spoken": self.spoken}
         for declared in (*app.consumers, *schedule_consumers(app)):
-            self.consuming.append(
-                Consuming(
-                    declared, bus=self.bus, log=self.log, loop=self.loop, kernel=self.kernel, runtime=self.runtime
-                )
-            )
+            self.consuming.append(Consuming(declared, **parts))
             if declared.max_attempts is not None:
                 self.bus.topic_table.attempts[(declared.topic, declared.group)] = declared.max_attempts
 
@@ -357,7 +357,7 @@ class Core:
         self._undo.push_async_callback(end)
 
     async def _publish(self, topic: str, payload: Any, **options: Any) -> Any:
-        options["headers"] = with_lineage(options.get("headers"))
+        options["headers"] = self.spoken.headers(topic, with_lineage(options.get("headers")))
         published = await self.bus.publish(topic, bytes(encode_data(payload)), **options)
         note_event(self.kernel, topic, published.id, published.ts, options.get("headers"))
         return published
@@ -366,7 +366,7 @@ class Core:
         """An event to be stored with the outcome of a durable command; a delayed one is stored by itself."""
         if options.keys() - {"key", "headers", "id"}:
             return None
-        key, headers, id = options.get("key"), options["headers"], options["id"]
+        key, headers, id = options.get("key"), self.spoken.headers(topic, options["headers"]), options["id"]
         prepared = self.bus.prepare(topic, bytes(encode_data(payload)), key=key, headers=headers, id=id)
         (append,) = (operation for operation in prepared[0] if isinstance(operation, Append))
         note_event(self.kernel, topic, id, append.ts, headers)

@@ -20,6 +20,7 @@ from mainspring import tracing
 from mainspring.app.declared import DeclaredConsumer
 from mainspring.app.event import Event
 from mainspring.app.lineage import note, note_event
+from mainspring.app.schemas import Spoken
 from mainspring.app.settlement import Settlement, Together
 from mainspring.bus import Bus
 from mainspring.bus.member import Gate, Member
@@ -68,9 +69,18 @@ class Consuming:
     """One declared consumer at work. `start`, then `quiesce`, `finish` and `stop`."""
 
     def __init__(
-        self, declared: DeclaredConsumer, *, bus: Bus, log: Log, loop: Loop, kernel: Kernel, runtime: Runtime
+        self,
+        declared: DeclaredConsumer,
+        *,
+        bus: Bus,
+        log: Log,
+        loop: Loop,
+        kernel: Kernel,
+        runtime: Runtime,
+        spoken: Spoken,
     ) -> None:
         self.declared = declared
+        self.spoken = spoken
         self.kernel = kernel
         self.runtime = runtime
         self.bus = bus
@@ -246,7 +256,8 @@ class _Work:
     ) -> str:
         given = id or f"{event.group}/{event.id}/{len(self.together.events)}"
         headers = {**lineage_headers(event.id, event.correlation), **headers}
-        prepared = self._consuming.bus.prepare(topic, payload, key=key, headers=headers, id=given)
+        spoken = self._consuming.spoken.headers(topic, headers)
+        prepared = self._consuming.bus.prepare(topic, payload, key=key, headers=spoken, id=given)
         self.together.events.append(prepared)
         note_event(self._consuming.kernel, topic, given, self._consuming.bus.clock.wall_ms(), headers)
         return given

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from mainspring.app.schemas import Spoken
 from mainspring.beats import TopicInlet
 from mainspring.beats.inlet import Events, Taken
 from mainspring.beats.program import DeclaredTopic
@@ -81,22 +82,25 @@ class RunTraces:
 class TracedPort(BusPort):
     """The bus as runs see it; what a run publishes is noted below the run."""
 
-    def __init__(self, bus: Bus, kernel: Kernel) -> None:
+    def __init__(self, bus: Bus, kernel: Kernel, spoken: Spoken) -> None:
         super().__init__(bus)
         self._kernel = kernel
+        self._spoken = spoken
 
     def prepare(
         self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None, id: str
     ) -> Prepared:
         _, correlation = handling.get() or (None, None)
         headers = {**lineage_headers(id.rpartition("#")[0], correlation), **(headers or {})}
-        prepared = super().prepare(topic, payload, key=key, headers=headers, id=id)
+        spoken = self._spoken.headers(topic, headers)
+        prepared = super().prepare(topic, payload, key=key, headers=spoken, id=id)
         note_event(self._kernel, topic, id, self._kernel.clock.wall_ms(), headers)
         return prepared
 
     async def publish(self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None) -> str:
         headers = with_lineage(headers)
-        id = await super().publish(topic, payload, key=key, headers=headers)
+        spoken = self._spoken.headers(topic, headers)
+        id = await super().publish(topic, payload, key=key, headers=spoken)
         note_event(self._kernel, topic, id, self._kernel.clock.wall_ms(), headers)
         return id
 
