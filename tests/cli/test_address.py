@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
-from unittest import mock
 
 import pytest
 
-from mainspring.cli import main
-from serving import Serving, clean_environment, serving
+from cli.in_process import mainspring
+from serving import Serving, serving
 
 PROGRAM = """
 from mainspring import App, Fail
@@ -47,36 +43,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     (folder / "small.py").write_text(PROGRAM)
     with serving(folder, "small:app", engine="sqlite") as running:
         yield running
-
-
-@pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder without a node, a log or settings; the commands run there, and nothing of the tester's is seen."""
-    for name in os.environ.keys() - clean_environment().keys():
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # the socket of somebody's node must not answer
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-class Said(NamedTuple):
-    stdout: str
-    stderr: str
-
-
-def mainspring(*arguments: str, code: int = 0, stdin: str = "", env: Mapping[str, str] | None = None) -> Said:
-    """One command to its end: what it wrote, checked against the exit code. In this process, for there are many."""
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        mock.patch.dict(os.environ, env or {}),
-        mock.patch("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()))),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        pytest.raises(SystemExit) as ended,
-    ):
-        main(list(arguments))
-    assert (ended.value.code or 0) == code, out.getvalue() + err.getvalue()
-    return Said(out.getvalue(), err.getvalue())
 
 
 def url_of(node: Serving) -> str:

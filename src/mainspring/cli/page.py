@@ -22,12 +22,13 @@ This page is made from the help texts: `python -m mainspring.cli.page` writes it
 
 - `--json` gives one JSON object per line, for programs; without it the output is for people and may change.
 - Colour only on a terminal; `NO_COLOR` turns it off. Control characters in names and payloads are shown as escapes.
-- Commands that talk to a node find it by `--url`, `BUS_URL`, or the setting `bus_url`, in this order; several addresses of
-  nodes on one log are separated by commas, and the first that answers is asked. A token is given by `--token` or,
-  better, `BUS_TOKEN`: the arguments of a process can be read by others on the machine.
-- `send`, `describe`, `trace`, `mcp`, and what steers runs and beats, also go over a node's unix socket: the one `--socket`
-  names, or, when nothing names an address, the one of the node with this data directory. Whoever may open the socket
-  needs no token. Events of the kernel, and messages with an id or a correlation of their own, go over the socket only.
+- Commands that talk to a node find it by `--url`, `BUS_URL`, or the setting `bus_url`, in this order; several
+  addresses of nodes on one log are separated by commas, and the first that answers is asked. A token is given by
+  `--token` or, better, `BUS_TOKEN`: the arguments of a process can be read by others on the machine.
+- `send`, `describe`, `trace`, `mcp`, and what steers runs and beats, also go over a node's unix socket: the one
+  `--socket` names, or, when nothing names an address, the one of the node with this data directory. Whoever may open
+  the socket needs no token. Events of the kernel, and messages with an id or a correlation of their own, go over the
+  socket only.
 - Exit codes: 0 done, 1 it could not be done, 2 the command line is wrong, 130 ended by Ctrl-C. A reader that closes the
   pipe (`| head`) is a success.
 - An error is two lines on standard error: what happened, and what to do.

@@ -37,22 +37,32 @@ def open_engine(name: str, data_dir: str | Path, clock: Clock | None = None, *, 
         from mainspring.log.mongo import MongoEngine  # says by itself when its package is missing
 
         return MongoEngine(name, database=database, clock=clock)
-    raise SettingError(
+    raise no_engine(name)
+
+
+def no_engine(name: str) -> SettingError:
+    return SettingError(
         f"there is no engine {without_secrets(name)!r}",
         remedy="use sqlite (durable, in the data directory), memory, nats://HOST or mongodb://HOST",
     )
 
 
 def _jetstream(address: str, data_dir: str | Path) -> Engine:
-    """Imported only when asked for: the package for NATS is an extra."""
+    need_jetstream()
+    from mainspring.log.jetstream import JetStreamEngine
+    from mainspring.log.jetstream.address import parse
+
+    where = parse(address)
+    return JetStreamEngine(where, Path(data_dir) / f"nats-{where.name}.sqlite3")
+
+
+def need_jetstream() -> None:
+    """The package for NATS is an extra: what needs it is imported only when asked for, after this."""
     try:
-        from mainspring.log.jetstream import JetStreamEngine
-        from mainspring.log.jetstream.address import parse
+        import mainspring.log.jetstream  # noqa: F401
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "nats":
             raise
         raise MissingExtra(
             "the NATS engine needs the package nats-py", remedy="pip install 'mainspring[nats]'"
         ) from error
-    where = parse(address)
-    return JetStreamEngine(where, Path(data_dir) / f"nats-{where.name}.sqlite3")

@@ -11,10 +11,11 @@ import asyncio
 import logging
 import os
 import sqlite3
+from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import nats.errors
 
@@ -30,6 +31,8 @@ AGAIN_SECONDS: Final = 0.3
 _WITH_SQLITE: Final = ("", "-wal", "-shm")
 
 _logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Tries:
@@ -57,19 +60,36 @@ class Tries:
         await asyncio.sleep(AGAIN_SECONDS)
 
 
-async def find_stream(connection: Connection, address: Address, replica: Path) -> stream.Found:
-    """The log's stream, made if there is none and this node has never seen one."""
+async def look_for_stream(connection: Connection, address: Address) -> stream.Found | None:
+    """The log's stream as it is, or None; nothing is made or changed."""
+
+    async def look(link: Link, _: Tries) -> stream.Found | None:
+        return await stream.find(link, address)
+
+    return await _answered(connection, address, look)
+
+
+async def find_stream(connection: Connection, address: Address, replica: Path | None = None) -> stream.Found:
+    """The log's stream, made if there is none and this node, which would have this replica, has never seen one."""
+
+    async def find(link: Link, tries: Tries) -> stream.Found:
+        found = await stream.find(link, address)
+        if found is None:
+            if replica is not None:
+                _refuse_if_known(replica, address)
+            found = await stream.make(link, address, patient=tries.left > 1)
+        if address.replicas not in (0, found.replicas):
+            found = await stream.set_replicas(link, address)
+        return found
+
+    return await _answered(connection, address, find)
+
+
+async def _answered(connection: Connection, address: Address, ask: Callable[[Link, Tries], Awaitable[T]]) -> T:
     tries = Tries(address)
     while True:
         try:
-            link = await tries.link(connection)
-            found = await stream.find(link, address)
-            if found is None:
-                _refuse_if_known(replica, address)
-                found = await stream.make(link, address, patient=tries.left > 1)
-            if address.replicas not in (0, found.replicas):
-                found = await stream.set_replicas(link, address)
-            return found
+            return await ask(await tries.link(connection), tries)
         except (ApiError, LinkLost, TimeoutError, LogUnavailable) as error:
             await tries.again("JetStream does not answer", error)
 

@@ -29,6 +29,7 @@ class Found(msgspec.Struct, frozen=True):
     """The stream as the server describes it. `identity` differs for every stream that was ever made."""
 
     identity: str
+    format: int
     first: int
     last: int
     bytes: int
@@ -128,6 +129,7 @@ def _checked(info: dict[str, Any], address: Address) -> Found:
     servers = [cluster.get("leader"), *(replica.get("name") for replica in cluster.get("replicas") or ())]
     return Found(
         identity=info["created"],
+        format=int(found),
         first=state["first_seq"],
         last=state["last_seq"],
         bytes=state["bytes"],

@@ -125,6 +125,25 @@ async def check_format(database: Any) -> bool:
     return True
 
 
+async def missing(database: Any) -> list[str]:
+    """What `create` would make, in words."""
+    there = set(await database.list_collection_names())
+    found = [f"the collection {name}" for name in COLLECTIONS if name not in there]
+    for name, fields, unique in INDEXES:
+        if name not in there or not await _has_index(database, name, fields):
+            found.append(_index_text(name, fields, unique))
+    return found
+
+
+async def _has_index(database: Any, name: str, fields: tuple[str, ...]) -> bool:
+    known = await database[name].index_information()
+    return any(list(index["key"]) == [(field, 1) for field in fields] for index in known.values())
+
+
+def _index_text(name: str, fields: tuple[str, ...], unique: bool) -> str:
+    return f"the {'unique ' if unique else ''}index ({', '.join(fields)}) of {name}"
+
+
 async def create(database: Any) -> list[str]:
     """Make what is missing; what was done, in words. May be run at any time, by several nodes at once."""
     from pymongo.errors import CollectionInvalid, DuplicateKeyError, OperationFailure
@@ -140,12 +159,9 @@ async def create(database: Any) -> list[str]:
                 if name not in await database.list_collection_names():
                     raise error
     for name, fields, unique in INDEXES:
-        keys = [(field, 1) for field in fields]
-        known = await database[name].index_information()
-        if any(list(index["key"]) == keys for index in known.values()):
-            continue
-        await database[name].create_index(keys, unique=unique)
-        done.append(f"created the {'unique ' if unique else ''}index ({', '.join(fields)}) of {name}")
+        if not await _has_index(database, name, fields):
+            await database[name].create_index([(field, 1) for field in fields], unique=unique)
+            done.append(f"created {_index_text(name, fields, unique)}")
     try:
         await database[META].insert_one({"_id": "format", "format": FORMAT})
         done.append(f"wrote the format's version: {FORMAT}")
