@@ -1,7 +1,9 @@
 """A node as a process: the host loop, the first line on standard output, the signals, the exit code.
 
 The node itself knows nothing of processes; everything that only makes sense once per process is here. Whoever starts
-a node reads one line of JSON; a person at a terminal gets the same in words besides, on standard error.
+a node reads one line of JSON; a person at a terminal gets the same in words besides, on standard error. Why a boot
+failed is in that line, too, and on standard error for whoever keeps that as a log; where both end on one screen it is
+said once.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ def run(read_settings: Callable[[], Settings], program: str | None) -> int:
             return runner.run(_serve(settings, program))
     except MainspringError as error:
         say(boot_failed(error))
-        sys.stderr.write(f"mainspring: {error}\n")
+        on_one_screen = sys.stdout.isatty() and sys.stderr.isatty()
+        sys.stderr.write(f"mainspring: {'not started; the line above says why' if on_one_screen else error}\n")
         return 1
 
 

@@ -43,7 +43,8 @@ def serve(
     """Run a node: WebSocket and HTTP on one port, NDJSON and sys/loop on unix sockets.
 
     The first line on standard output is Sys.BootComplete as one JSON line, printed when every socket listens; logs go
-    to standard error, and at a terminal the same in words. SIGTERM or Ctrl-C stops in order; a second one ends at once.
+    to standard error, and at a terminal the same in words. A node that cannot start prints Sys.BootFailed instead, with
+    the reason, and ends with exit code 1. SIGTERM or Ctrl-C stops in order; a second one ends at once.
     """
     if reload:
         raise typer.Exit(_reloading())
