@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import random
 import signal
 import socket
@@ -22,6 +23,7 @@ from chaos.history import Confirmed, History, Stored
 from chaos.proxy import Proxy
 from mainspring.client import CannotConnect, Client, ClientError, NodeRefused, connect
 from mainspring.client.http import NodeHttp
+from mainspring.log import LogUnavailable
 from serving import Serving
 
 NODES = ("north", "east", "west")
@@ -289,13 +291,20 @@ class Arena:
         return lag + len(self.history.expected_runs - ended.keys())
 
     async def _look(self) -> None:
-        history = self.history
         for node in self.nodes:
-            async with _asking(node) as http:
-                history.work[node.name] = await _stored(http, "work")
-                history.outcomes[node.name] = await self._outcomes(http)
-                for group in await _groups(http):
-                    history.lags[f"{node.name} {group['topic']} {group['group']}"] = group["lag"]
+            await _patiently(functools.partial(self._look_at, node))
+        await _patiently(self._look_at_the_rest)
+
+    async def _look_at(self, node: ChaosNode) -> None:
+        history = self.history
+        async with _asking(node) as http:
+            history.work[node.name] = await _stored(http, "work")
+            history.outcomes[node.name] = await self._outcomes(http)
+            for group in await _groups(http):
+                history.lags[f"{node.name} {group['topic']} {group['group']}"] = group["lag"]
+
+    async def _look_at_the_rest(self) -> None:
+        history = self.history
         async with _asking(self.nodes[0]) as http:
             history.settled = [one.payload["work"] for one in await _stored(http, "done")]
             history.steps = [(one.payload["run"], one.payload["step"]) for one in await _stored(http, "steps")]
@@ -339,6 +348,18 @@ async def _asking(node: ChaosNode) -> AsyncIterator[NodeHttp]:
         yield http
     finally:
         await http.close()
+
+
+async def _patiently(look: Callable[[], Awaitable[None]]) -> None:
+    """Again, while a node says that its log cannot be read just now."""
+    async with asyncio.timeout(DRAIN_S):
+        while True:
+            try:
+                return await look()
+            except NodeRefused as error:
+                if error.code != LogUnavailable.code:
+                    raise
+            await asyncio.sleep(0.5)
 
 
 async def _groups(http: NodeHttp) -> list[dict[str, Any]]:

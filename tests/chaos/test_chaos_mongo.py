@@ -21,8 +21,9 @@ class MongoServers:
 
     def url(self, places: Sequence[tuple[str, int]]) -> str:
         ((host, port),) = places
-        # FerretDB looks through the whole journal for each entry, so a long one would make everything slow.
-        return f"mongodb://{host}:{port}/chaos?directConnection=true&keep_ms=20000"
+        # FerretDB looks through the whole journal for each entry, so a long one would make everything slow. It is kept
+        # for longer than a node is ever paused.
+        return f"mongodb://{host}:{port}/chaos?directConnection=true&keep_ms=12000"
 
     def kill(self, number: int) -> None:
         self._server.kill()

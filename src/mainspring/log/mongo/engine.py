@@ -125,7 +125,7 @@ class MongoEngine:
         self._committer = Committer(
             self._ledger, self._journal, self._placing, self._reader, self, self._patience, self._clock
         )
-        self._follower = Follower(database, self.address.poll_ms, self.look)
+        self._follower = Follower(database, self._clock, self.address.poll_ms, self.look)
         while await self.look():
             pass
         self.tidying: Tidying = Tidying(self._ledger, self._journal, applier, self._clock, self.address.keep_ms)

@@ -2,8 +2,8 @@
 
 Where the server has change streams, one on the journal says when to look; it is a wake-up and nothing more, so that
 losing it costs time and never an entry. Where it has none, and beside it, the next number of the journal is looked for
-again and again, with pauses that grow while nothing happens. An own commit counts as a look: it would have found its
-number taken.
+again and again, with pauses that grow while nothing happens, and that are never shorter than the answer took: who asks
+a slow server more often makes it slower. An own commit counts as a look: it would have found its number taken.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Final
 from pymongo.errors import OperationFailure, PyMongoError
 
 from mainspring.log.mongo.schema import COMMITS
+from mainspring.loop import Clock
 
 _SHORTEST_MS: Final = 10
 _WITH_STREAM_MS: Final = 1_000  # between looks while a change stream would say
@@ -24,8 +25,9 @@ _LOST_MS: Final = 500  # between tries while the server is away
 class Follower:
     """Calls `look`, which tells whether there was news. Errors of the server are waited out; others end it."""
 
-    def __init__(self, database: Any, poll_ms: int, look: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(self, database: Any, clock: Clock, poll_ms: int, look: Callable[[], Awaitable[bool]]) -> None:
         self._commits = database[COMMITS]
+        self._clock = clock
         self._poll_ms = poll_ms
         self._look = look
         self._wake = asyncio.Event()
@@ -41,6 +43,7 @@ class Follower:
     async def poll(self) -> None:
         pause, lost = _SHORTEST_MS, False
         while True:
+            asked_ms = self._clock.now_ms()
             try:
                 if await self._look():
                     pause = _SHORTEST_MS // 2  # more may come soon
@@ -48,7 +51,7 @@ class Follower:
                 lost = False
             except PyMongoError:
                 pause, lost = _LOST_MS, True
-            await self._rest(pause)
+            await self._rest(max(pause, self._clock.now_ms() - asked_ms))
             pause = min(max(pause, 1) * 2, _WITH_STREAM_MS if self._streaming else self._poll_ms)
 
     async def _rest(self, pause_ms: int) -> None:

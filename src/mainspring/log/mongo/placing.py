@@ -67,6 +67,7 @@ class Placing:
                 self._more.clear()
                 await self._more.wait()
                 pause = _SHORTEST_MS
+            asked_ms = self._clock.now_ms()
             try:
                 if await self._advance():
                     pause = _SHORTEST_MS
@@ -75,7 +76,7 @@ class Placing:
             except PyMongoError:
                 longest = _LOST_MS
                 self._begin_waiting()  # the one whose turn it is may have the same trouble
-            await self._rest(pause)
+            await self._rest(max(pause, self._clock.now_ms() - asked_ms))  # a slow server is not asked more often
             pause = min(2 * pause, longest)
 
     async def _rest(self, pause_ms: int) -> None:
