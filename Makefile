@@ -38,10 +38,10 @@ format: $(DEV)
 	$(BIN)/ruff format src tests bench examples
 
 bench: $(DEV)
-	$(BIN)/python -m bench $(ARGS)
+	@$(BIN)/python -m bench $(ARGS)
 
 bench-long: $(DEV)
-	$(BIN)/python -m bench --long $(ARGS)
+	@$(BIN)/python -m bench --long $(ARGS)
 
 # What docs/reference says about names, commands and settings is what the code says; tests compare.
 pages: $(DEV)
