@@ -89,8 +89,14 @@ class ChaosNode:
             "BUS_ACK_TIMEOUT_MS": "3000",
             "MAINSPRING_AUDIT": "false",
         }
-        self._serving = Serving(*arguments, folder=self._folder, engine=engine, env=env, patience_s=DRAIN_S)
-        await asyncio.to_thread(self._serving.__enter__)
+        while True:
+            serving = Serving(*arguments, folder=self._folder, engine=engine, env=env, patience_s=DRAIN_S)
+            await asyncio.to_thread(serving.launch)
+            if serving.boot.get("data", {}).get("reason") != LogUnavailable.code:
+                break
+            serving.__exit__(None, None, None)  # what supervises nodes starts one again that could not read its log
+        self._serving = serving
+        assert serving.boot.get("type") == "Sys.BootComplete", f"{serving.boot}\n{self.errors()}"
 
     def signal(self, number: signal.Signals) -> None:
         assert self._serving is not None
