@@ -156,7 +156,8 @@ class Core:
 
     async def _finish(self) -> None:
         """Handlers and consumers first: what they say on their last steps must still find the bus open."""
-        await asyncio.gather(self.kernel.drain(self.settings.drain_ms), *(each.finish() for each in self.consuming))
+        finishing = [self.runtime.finish(), *(each.finish() for each in self.consuming)]
+        await asyncio.gather(self.kernel.drain(self.settings.drain_ms), *finishing)
         await self.bus.drain()
 
     # What a node adds

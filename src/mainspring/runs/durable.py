@@ -165,6 +165,8 @@ class DurableState:
         if self._versions is not None and isinstance(effect, Version) and effect.name in self._versions:
             self._scheduler.enqueue(run, RESUME, self._versions[effect.name])
             return
+        if self._scheduler.finishing:
+            return
         if self._at < 0:
             self._at = self._scheduler.clock.wall_ms()
         ask_handler(self._scheduler, run, effect, handled)

@@ -200,6 +200,16 @@ class Runtime:
         self.durable.writer.hold()
         await self._service.start()
 
+    async def finish(self) -> None:
+        """Before an orderly stop: handlers at work may answer, and nobody asks another one for a durable run.
+
+        Their answers are stored, so that what was done is not done again by whoever goes on with the run. An error is
+        no answer any more, because it may come from the stopping: the handler is asked again, with the same key.
+        """
+        self._scheduler.finishing = True
+        if self._scheduler.tasks:
+            await asyncio.wait(set(self._scheduler.tasks))
+
     async def stop_service(self) -> None:
         """Let go of the durable runs; unfinished ones go on later or elsewhere."""
         await self._service.stop()

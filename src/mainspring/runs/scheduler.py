@@ -78,6 +78,7 @@ class Scheduler:
         self.after_pump: Callable[[], None] = lambda: None
         self.join_request: Callable[[Run[Any]], Effect[Any]]
         self.tasks: set[Any] = set()
+        self.finishing: bool = False  # the process stops in order: see `Runtime.finish`
         self._tracing = trace
         self._queue: deque[Run[Any]] = deque()
         self._ready: deque[Run[Any]] = deque()
@@ -277,10 +278,10 @@ class Scheduler:
         """The answer of a handler that took its time; too late when the run is past that step."""
         if run._asked is not handled or run._steps != step:
             self.late_completions += 1
-        elif error is not None:
-            self.bring(run, FAILURE, error)
-        else:
+        elif error is None:
             apply(self, run, handled, result)
+        elif not (self.finishing and run._durable is not None):
+            self.bring(run, FAILURE, error)
 
     def answer_later(
         self, run: Run[Any], step: int, handled: Handled, result: Any, error: BaseException | None
