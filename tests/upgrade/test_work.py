@@ -106,8 +106,9 @@ async def test_what_only_new_nodes_handle_is_passed_on_to_them(site: Site) -> No
     assert await b.ask("command", "Stock.Release", {"sku": 1}) == "done"
     assert await b.ask("command", "Stock.Reserve", {"sku": 1}) == "old", "what it handles itself it does itself"
     await a.stop()
-    with pytest.raises(Fail):
+    with pytest.raises(Fail) as caught:
         await b.ask("query", "Stock.Count", {})
+    assert caught.value.type == "Sys.RoutingError"
     a = await site.start("a", new())
     assert await b.ask("query", "Stock.Count", {}) == 7
 
