@@ -11,12 +11,9 @@ Stopping is bounded: stop intake, finish what was accepted, give back what is he
 from __future__ import annotations
 
 import asyncio
-import importlib
 import ipaddress
 import logging
-import os
 import ssl
-import sys
 from collections import deque
 from typing import Final
 
@@ -27,6 +24,7 @@ from mainspring.bus import Checker
 from mainspring.bus.tokens import TokenSource
 from mainspring.core import BootFailure, Core
 from mainspring.errors import BootError
+from mainspring.finding import find_object
 from mainspring.loop import SlowTurn
 from mainspring.settings import Settings
 from mainspring.wire.http import add_routes
@@ -152,25 +150,6 @@ class Node(Core):
     def _on_slow_turn(self, slow: SlowTurn) -> None:
         self._slow_turns.append(SlowTurnSeen(self.clock.wall_ms(), slow.name, slow.duration_ms, slow.limit_ms))
         logger.warning("slow turn: %s", slow)
-
-
-def find_object(place: str) -> object:
-    """What `MODULE:NAME` names, imported with the working directory on the path."""
-    module_name, colon, attribute = place.partition(":")
-    if not (module_name and colon and attribute):
-        raise BootError(f"{place!r} does not name a program", remedy="write MODULE:APP, like shop:app")
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise BootError(
-            f"there is no module {error.name!r}", remedy="run the command in the folder of the program, or install it"
-        ) from error
-    if not hasattr(module, attribute):
-        raise BootError(f"module {module_name!r} has no {attribute!r}", remedy="name the variable that holds the App")
-    found: object = getattr(module, attribute)
-    return found
 
 
 def load_program(program: App | str | None) -> App | None:

@@ -221,7 +221,13 @@ def test_a_worker_that_waits_for_its_node_can_be_stopped(tmp_path: Path) -> None
 
 
 def test_a_worker_without_a_queue_says_what_to_write(tmp_path: Path) -> None:
-    for program, said in (("task_app:nothing", "no TaskQueue"), ("nowhere:queue", "no module"), ("x", "MODULE:APP")):
+    for program, said in (
+        ("task_app:nothing", "holds the TaskQueue"),
+        ("task_app:App", "holds the TaskQueue"),
+        ("os:sep", "no TaskQueue"),
+        ("nowhere:queue", "no module"),
+        ("x", "MODULE:QUEUE"),
+    ):
         done = subprocess.run(
             [sys.executable, "-m", "mainspring", "worker", program],
             env=clean_environment({"PYTHONPATH": HERE}),

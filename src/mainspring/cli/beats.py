@@ -24,10 +24,10 @@ from mainspring.cli.options import Commands
 from mainspring.cli.visiting import LogOptions, existing_file, visiting
 from mainspring.cli.wire import WireOptions
 from mainspring.errors import BootError, MainspringError
+from mainspring.finding import find_object
 from mainspring.log import BlockingLog, LogLocked
 from mainspring.log.choice import log_file
 from mainspring.log.sqlite import SqliteEngine
-from mainspring.node import find_object
 from mainspring.settings import Settings
 
 app: typer.Typer = Commands("Show, replay, watch, compare, fork and signal a line of beats.")

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
+from mainspring.cli.ending import clean_ending
 from mainspring.cli.options import spread
 
 # name -> module of this package and attribute: a function, or a Typer app with subcommands of its own
@@ -47,7 +48,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 
 
 class LazyCommands(TyperGroup):
-    """Finds subcommands in COMMANDS and imports the one that is needed."""
+    """Finds subcommands in COMMANDS, imports the one that is needed, and sees to how it ends."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -70,6 +71,10 @@ class LazyCommands(TyperGroup):
             group = typer.main.get_command(alone)
         group.name = cmd_name
         return group
+
+    def invoke(self, ctx: Any) -> Any:
+        with clean_ending():
+            return super().invoke(ctx)
 
 
 app: typer.Typer = typer.Typer(

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from mainspring.app import App
-from mainspring.cli.ending import INTERRUPTED, ends_cleanly
+from mainspring.cli.ending import INTERRUPTED
 from mainspring.cli.showing import JsonOption, note, paint, say, say_json
 from mainspring.client import Client, Closed, Event, connect
 from mainspring.logs import configure_logging
@@ -58,7 +58,6 @@ async def checkout(order: dict[str, Any], perform: Any) -> str:
     return receipt
 
 
-@ends_cleanly
 def demo(
     port: Annotated[int, typer.Option(min=0, max=65535, show_default="a free one", help="Port to listen on.")] = 0,
     rate: Annotated[float, typer.Option(min=0.1, max=1000, help="Orders per second.")] = 2.0,

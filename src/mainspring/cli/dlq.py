@@ -11,25 +11,14 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from mainspring.cli.asking import (
-    TokenOption,
-    TopicArgument,
-    UrlOption,
-    YesOption,
-    complete_topic,
-    confirm,
-    node,
-    path,
-)
-from mainspring.cli.ending import ends_cleanly
+from mainspring.cli.asking import NodeOptions, TopicArgument, YesOption, complete_topic, confirm, path
 from mainspring.cli.moments import date_text, moment_ms
-from mainspring.cli.showing import JsonOption, compact, safe, say, say_json, short, table
+from mainspring.cli.options import Commands
+from mainspring.cli.showing import JsonOption, compact, listing, safe, say, say_json, short
 from mainspring.client.blocking_http import NodeConnection
 from mainspring.loop import MonotonicClock
 
-app: typer.Typer = typer.Typer(
-    no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="List, show and redrive dead letters."
-)
+app: typer.Typer = Commands("List, show and redrive dead letters.")
 
 _PAGE: Final = 500
 
@@ -39,7 +28,6 @@ ReasonFilter = Annotated[str | None, typer.Option("--reason", help="Only those w
 
 
 @app.command("list")
-@ends_cleanly
 def list_letters(
     topic: Annotated[
         str | None, typer.Argument(help="Without one: the topics with dead letters.", autocompletion=complete_topic)
@@ -48,49 +36,43 @@ def list_letters(
     key: KeyFilter = None,
     reason: ReasonFilter = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 100,
-    url: UrlOption = None,
-    token: TokenOption = None,
+    *,
+    at: NodeOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Topics with dead letters, or the dead letters of one topic, oldest first."""
-    with node(url, token) as connection:
+    with at.connect() as connection:
         if topic is None:
             _list_topics(connection, as_json)
             return
         letters = list(_letters(connection, topic, limit, {"group": group, "key": key, "reason": reason}))
-    if as_json:
-        for letter in letters:
-            say_json(letter)
-        return
-    table(
+    listing(
+        letters,
+        as_json,
         (">offset", "died", "group", ">attempts", "key", "reason", "payload"),
-        (
-            (
-                each["offset"],
-                date_text(each["ts"])[:19],
-                each["group"],
-                each["attempts"],
-                each.get("key"),
-                short(each["reason"], 60),
-                short(compact(each["payload"]), 60),
-            )
-            for each in letters
+        lambda each: (
+            each["offset"],
+            date_text(each["ts"])[:19],
+            each["group"],
+            each["attempts"],
+            each.get("key"),
+            short(each["reason"], 60),
+            short(compact(each["payload"]), 60),
         ),
         empty="no dead letters",
     )
 
 
 @app.command()
-@ends_cleanly
 def show(
     topic: TopicArgument,
     offset: Annotated[int, typer.Argument(min=1, help="Its offset, as `dlq list` shows it.")],
-    url: UrlOption = None,
-    token: TokenOption = None,
+    *,
+    at: NodeOptions,
     as_json: JsonOption = False,
 ) -> None:
     """One dead letter: where it came from, who gave up on it and why, its headers and payload."""
-    with node(url, token) as connection:
+    with at.connect() as connection:
         letter = connection.get(path("dlq", topic, offset))
     if as_json:
         say_json(letter)
@@ -113,7 +95,6 @@ def show(
 
 
 @app.command()
-@ends_cleanly
 def redrive(
     topic: TopicArgument,
     offset: Annotated[list[int] | None, typer.Option("--offset", "-o", help="This one; may be repeated.")] = None,
@@ -124,8 +105,8 @@ def redrive(
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many, oldest first.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All dead letters of the topic.")] = False,
     yes: YesOption = False,
-    url: UrlOption = None,
-    token: TokenOption = None,
+    *,
+    at: NodeOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Send dead letters to their topic again. Every group of the topic gets them, not only the one that gave up."""
@@ -142,7 +123,7 @@ def redrive(
         raise typer.BadParameter("say which: --offset, --group, --key, --reason, --before, --limit, or --all")
     which = "all dead letters" if not wanted else "these dead letters"
     confirm(f"Send {which} of {safe(topic)} again?", yes)
-    with node(url, token) as connection:
+    with at.connect() as connection:
         moved = connection.call("POST", path("dlq", topic, "redrive"), msgspec.json.encode(wanted))
     if as_json:
         say_json(moved)
@@ -153,13 +134,11 @@ def redrive(
 
 def _list_topics(connection: NodeConnection, as_json: bool) -> None:
     found = connection.get("/dlq")["topics"]
-    if as_json:
-        for each in found:
-            say_json(each)
-        return
-    table(
+    listing(
+        found,
+        as_json,
         ("topic", "dead letters in", ">at most"),
-        ((each["topic"], each["deadLetterTopic"], each["atMost"]) for each in found),
+        lambda each: (each["topic"], each["deadLetterTopic"], each["atMost"]),
         empty="no dead letters",
     )
 

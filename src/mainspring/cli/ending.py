@@ -6,36 +6,28 @@ the interpreter flushes a closed pipe on its way out; here the rest of the outpu
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
-from collections.abc import Callable
-from typing import Final, ParamSpec, TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
 
 import typer
 
 INTERRUPTED: Final = 130  # 128 + SIGINT, what a shell expects
 
-P = ParamSpec("P")
-R = TypeVar("R")
 
-
-def ends_cleanly(command: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a command: an interrupt ends it with 130, a closed pipe with 0, and neither says anything."""
-
-    @functools.wraps(command)
-    def ended(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            result = command(*args, **kwargs)
-            sys.stdout.flush()
-        except KeyboardInterrupt:
-            raise typer.Exit(INTERRUPTED) from None
-        except BrokenPipeError:
-            _discard_output()
-            raise typer.Exit(0) from None
-        return result
-
-    return ended
+@contextmanager
+def clean_ending() -> Iterator[None]:
+    """Around a command: an interrupt ends it with 130, a closed pipe with 0, and neither says anything."""
+    try:
+        yield
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except BrokenPipeError:
+        _discard_output()
+        raise typer.Exit(0) from None
 
 
 def _discard_output() -> None:

@@ -17,6 +17,7 @@ import typer
 from mainspring.cli.loading import load_all
 from mainspring.cli.options import Commands
 from mainspring.cli.settings import ConfigOption
+from mainspring.cli.showing import JsonOption
 from mainspring.errors import SettingError
 from mainspring.log import SqliteEngine, log_file
 from mainspring.log.inspection import Inspection, inspect
@@ -33,7 +34,6 @@ AddressArgument = Annotated[
         metavar="URL", help="sqlite, nats://HOST/LOG or mongodb://HOST/DATABASE.  [default: the setting `engine`]"
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 
 
 @app.command()

@@ -7,78 +7,61 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from mainspring.cli.asking import (
-    GroupArgument,
-    TokenOption,
-    TopicArgument,
-    UrlOption,
-    YesOption,
-    complete_topic,
-    confirm,
-    node,
-    path,
-)
-from mainspring.cli.ending import ends_cleanly
+from mainspring.cli.asking import GroupArgument, NodeOptions, TopicArgument, YesOption, complete_topic, confirm, path
 from mainspring.cli.moments import start_frame
-from mainspring.cli.showing import JsonOption, safe, say, say_json, table
+from mainspring.cli.options import Commands
+from mainspring.cli.showing import JsonOption, listing, safe, say, say_json, table
 from mainspring.loop import MonotonicClock
 
-app: typer.Typer = typer.Typer(
-    no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="List, show, move and forget groups."
-)
+app: typer.Typer = Commands("List, show, move and forget groups.")
 
 
 @app.command("list")
-@ends_cleanly
 def list_groups(
     topic: Annotated[
         str | None, typer.Argument(help="Only groups of this topic.", autocompletion=complete_topic)
     ] = None,
     lagging: Annotated[bool, typer.Option("--lagging", help="Only groups that have something to do.")] = False,
-    url: UrlOption = None,
-    token: TokenOption = None,
+    *,
+    at: NodeOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Every group: members connected now, lag (events not settled), events in flight."""
-    with node(url, token) as connection:
+    with at.connect() as connection:
         groups = connection.get("/groups", topic=topic)["groups"]
     shown = [each for each in groups if each["lag"] or not lagging]
-    if as_json:
-        for each in shown:
-            say_json(each)
-        return
-    table(
+    listing(
+        shown,
+        as_json,
         ("topic", "group", ">members", ">lag", ">in flight"),
-        ((each["topic"], each["group"], each["members"], each["lag"], each["inflight"]) for each in shown),
+        lambda each: (each["topic"], each["group"], each["members"], each["lag"], each["inflight"]),
         empty="no groups" + (" lag" if lagging else " yet; `mainspring sub TOPIC --group NAME` makes one"),
     )
 
 
 @app.command()
-@ends_cleanly
 def show(
     topic: TopicArgument,
     group: GroupArgument,
-    url: UrlOption = None,
-    token: TokenOption = None,
+    *,
+    at: NodeOptions,
     as_json: JsonOption = False,
 ) -> None:
     """One group: where it stands in each partition."""
-    with node(url, token) as connection:
+    with at.connect() as connection:
         found = connection.get(path("groups", topic, group))
     _show(found, as_json)
 
 
 @app.command()
-@ends_cleanly
 def seek(
     topic: TopicArgument,
     group: GroupArgument,
     to: Annotated[str, typer.Option("--to", help="latest, beginning, an offset, 10m (ago), or a date and time.")],
     partition: Annotated[int | None, typer.Option(min=0, help="Only in this partition.")] = None,
     yes: YesOption = False,
-    url: UrlOption = None,
-    token: TokenOption = None,
+    *,
+    at: NodeOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Move a group. Its members give back what they hold; events behind the new place are delivered again."""
@@ -86,24 +69,23 @@ def seek(
     if partition is not None:
         place["partition"] = partition
     confirm(f"Move the group {safe(group)} of {safe(topic)} to {to}?", yes)
-    with node(url, token) as connection:
+    with at.connect() as connection:
         found = connection.call("POST", path("groups", topic, group, "seek"), msgspec.json.encode(place))
     _show(found, as_json)
 
 
 @app.command()
-@ends_cleanly
 def delete(
     topic: TopicArgument,
     group: GroupArgument,
     yes: YesOption = False,
-    url: UrlOption = None,
-    token: TokenOption = None,
+    *,
+    at: NodeOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Forget where a group stood. Refused while it has members."""
     confirm(f"Forget where the group {safe(group)} of {safe(topic)} stands?", yes)
-    with node(url, token) as connection:
+    with at.connect() as connection:
         connection.call("DELETE", path("groups", topic, group))
     if as_json:
         say_json({"topic": topic, "group": group, "deleted": True})

@@ -18,9 +18,9 @@ from typing import IO, Annotated, Any, TypeVar
 import msgspec
 import typer
 
-from mainspring.cli.loading import load_all
-from mainspring.cli.settings import ConfigOption
-from mainspring.cli.visiting import existing_file, visiting
+from mainspring.cli.options import Commands
+from mainspring.cli.showing import JsonOption
+from mainspring.cli.visiting import FileOptions, LogOptions, existing_file, visiting
 from mainspring.errors import SettingError
 from mainspring.log import Engine, LogExists, LogMissing, SqliteEngine, log_file
 from mainspring.log.moving import Export, Moved, import_lines
@@ -35,25 +35,13 @@ FOUND_DAMAGE = 3
 
 T = TypeVar("T")
 
-app: typer.Typer = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    help="Look at the log, verify it, copy it, move it elsewhere.",
-)
-
-EngineOption = Annotated[
-    str | None,
-    typer.Option("--engine", help="sqlite, nats://HOST/LOG or mongodb://HOST/DATABASE.  [default: the engine set]"),
-]
-DataOption = Annotated[Path | None, typer.Option("--data", help="The node's data directory.  [default: ./data]")]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+app: typer.Typer = Commands("Look at the log, verify it, copy it, move it elsewhere.")
 
 
 @app.command()
-def check(data: DataOption = None, as_json: JsonOption = False, config: ConfigOption = None) -> None:
+def check(at: FileOptions, as_json: JsonOption = False) -> None:
     """Verify every checksum, offset, tail and version of the log. Changes nothing; may run while a node serves."""
-    path = _existing(data, config)
+    path = _existing(at)
     with _progress() as progress:
         report = check_log(path, progress)
     if as_json:
@@ -65,11 +53,9 @@ def check(data: DataOption = None, as_json: JsonOption = False, config: ConfigOp
 
 
 @app.command()
-def stats(
-    data: DataOption = None, engine: EngineOption = None, as_json: JsonOption = False, config: ConfigOption = None
-) -> None:
+def stats(at: LogOptions, as_json: JsonOption = False) -> None:
     """Events and bytes of each topic and partition, records of each space; of a file, its size."""
-    settings = _settings(data, config, engine)
+    settings = _settings(at)
     with _source(settings) as source, _progress() as progress:
         found = _with_engine(source, lambda engine: survey(engine, progress))
     place, sizes = without_secrets(settings.engine), {}
@@ -88,13 +74,12 @@ def stats(
 def export_command(
     target: Annotated[str, typer.Argument(metavar="FILE", help="Where to write; - is standard output.")] = "-",
     skip_damaged: Annotated[bool, typer.Option(help="Leave damaged entries out instead of stopping at them.")] = False,
-    data: DataOption = None,
-    engine: EngineOption = None,
+    *,
+    at: LogOptions,
     as_json: JsonOption = False,
-    config: ConfigOption = None,
 ) -> None:
     """Write events, records, tails and dedupe marks as lines of JSON. May run while nodes serve."""
-    settings = _settings(data, config, engine)
+    settings = _settings(at)
     if as_json and target == "-":
         raise typer.BadParameter("--json and the export cannot share standard output; name a file", param_hint="FILE")
 
@@ -115,13 +100,12 @@ def export_command(
 @app.command(name="import")
 def import_command(
     source: Annotated[str, typer.Argument(metavar="FILE", help="What to read; - is standard input.")] = "-",
-    data: DataOption = None,
-    engine: EngineOption = None,
+    *,
+    at: LogOptions,
     as_json: JsonOption = False,
-    config: ConfigOption = None,
 ) -> None:
     """Make a new log from an export, with the same offsets, versions and tails. There must be no log yet."""
-    settings = _settings(data, config, engine)
+    settings = _settings(at)
     with _progress() as progress, _input(source) as lines:
 
         async def work(engine: Engine) -> Moved:
@@ -152,12 +136,12 @@ def _new_log(settings: Settings, work: Callable[[Engine], Coroutine[Any, Any, Mo
 @app.command()
 def backup(
     target: Annotated[Path, typer.Argument(metavar="FILE", help="The copy; must not exist yet.")],
-    data: DataOption = None,
+    *,
+    at: FileOptions,
     as_json: JsonOption = False,
-    config: ConfigOption = None,
 ) -> None:
     """Copy the log as it is at one moment, while a node serves. The copy is a log: put it in a data directory."""
-    path = _existing(data, config)
+    path = _existing(at)
     with _progress() as progress:
         size = copy_log(path, target, progress)
     if as_json:
@@ -169,8 +153,8 @@ def backup(
 # -- where things are
 
 
-def _settings(data: Path | None, config: Path | None, engine: str | None = None) -> Settings:
-    settings = load_all(config, data=None if data is None else str(data), engine=engine).settings
+def _settings(at: LogOptions | FileOptions) -> Settings:
+    settings = at.load().settings
     if settings.engine == "memory":
         raise SettingError(
             "a log in memory is seen by its node only", remedy="name another engine with --engine or MAINSPRING_ENGINE"
@@ -178,8 +162,8 @@ def _settings(data: Path | None, config: Path | None, engine: str | None = None)
     return settings
 
 
-def _existing(data: Path | None, config: Path | None) -> Path:
-    settings = _settings(data, config)
+def _existing(at: FileOptions) -> Path:
+    settings = _settings(at)
     if settings.engine != "sqlite":
         shown = settings.engine.partition(":")[0]
         raise SettingError(

@@ -19,9 +19,10 @@ from typing import Annotated, Any
 import typer
 import uuid_utils
 
-from mainspring.cli.asking import TokenOption, UrlOption, YesOption, confirm, node_url
-from mainspring.cli.ending import INTERRUPTED, ends_cleanly
+from mainspring.cli.asking import NodeOptions, YesOption, confirm
+from mainspring.cli.ending import INTERRUPTED
 from mainspring.cli.moments import date_text, duration_ms, duration_text
+from mainspring.cli.options import Commands
 from mainspring.cli.showing import JsonOption, note, safe, say, say_json, short, table
 from mainspring.client.blocking_http import PATIENCE_S, NodeConnection
 from mainspring.client.outbox import TABLE
@@ -30,12 +31,7 @@ from mainspring.client.outbox_open import open_outbox
 from mainspring.client.outbox_store import OutboxStore
 from mainspring.loop import MonotonicClock
 
-app: typer.Typer = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    help="Carry rows of a program's own database to the bus.",
-)
+app: typer.Typer = Commands("Carry rows of a program's own database to the bus.")
 
 DatabaseOption = Annotated[
     str,
@@ -51,7 +47,6 @@ TableOption = Annotated[str, typer.Option("--table", "-t", help="The outbox's ta
 
 
 @app.command()
-@ends_cleanly
 def create(database: DatabaseOption, table: TableOption = TABLE, as_json: JsonOption = False) -> None:
     """Make the outbox's table and indexes where they are missing."""
     with _opened(database, table) as store:
@@ -63,7 +58,6 @@ def create(database: DatabaseOption, table: TableOption = TABLE, as_json: JsonOp
 
 
 @app.command()
-@ends_cleanly
 def drain(
     database: DatabaseOption,
     table: TableOption = TABLE,
@@ -73,8 +67,8 @@ def drain(
     max_attempts: Annotated[int, typer.Option(min=1, help="Refusals before a row is set aside.")] = 10,
     poll: Annotated[str, typer.Option(help="Time between two looks when nothing is there.")] = "500ms",
     keep: Annotated[str, typer.Option(help="Forget sent rows after so long. 0: never.")] = "7d",
-    url: UrlOption = None,
-    token: TokenOption = None,
+    *,
+    at: NodeOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Publish rows, oldest first, and stamp them when the node has them. Until Ctrl-C or SIGTERM.
@@ -91,7 +85,7 @@ def drain(
     logging.basicConfig(level=logging.WARNING, format="mainspring: %(message)s", stream=sys.stderr)
     with _opened(database, table) as store:
         patience_s = min(PATIENCE_S, options.lease_ms / 2000)
-        connection = NodeConnection(node_url(url), token, patience_s=patience_s)
+        connection = NodeConnection(at.address, at.token, patience_s=patience_s)
         drainer = Drainer(store, connection, _name(), MonotonicClock(), random.random, options)
         try:
             if once:
@@ -103,7 +97,6 @@ def drain(
 
 
 @app.command()
-@ends_cleanly
 def show(
     database: DatabaseOption,
     table: TableOption = TABLE,
@@ -125,7 +118,6 @@ def show(
 
 
 @app.command()
-@ends_cleanly
 def retry(
     database: DatabaseOption,
     table: TableOption = TABLE,

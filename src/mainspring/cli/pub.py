@@ -24,8 +24,7 @@ import msgspec
 import typer
 import uuid_utils
 
-from mainspring.cli.asking import TokenOption, TopicArgument, UrlOption, node, path
-from mainspring.cli.ending import ends_cleanly
+from mainspring.cli.asking import NodeOptions, TopicArgument, path
 from mainspring.cli.moments import duration_ms
 from mainspring.cli.showing import JsonOption, note, safe, say, say_json
 from mainspring.client.blocking_http import NDJSON, NodeConnection
@@ -58,7 +57,6 @@ class Line(msgspec.Struct, frozen=True):
     event: bytes
 
 
-@ends_cleanly
 def pub(
     topic: TopicArgument,
     data: Annotated[
@@ -73,8 +71,8 @@ def pub(
     envelopes: Annotated[
         bool, typer.Option("--envelopes", help="Lines are whole events, as `tail --json` writes them.")
     ] = False,
-    url: UrlOption = None,
-    token: TokenOption = None,
+    *,
+    at: NodeOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Publish events: DATA, a file, or every line of standard input.
@@ -83,7 +81,7 @@ def pub(
     twice.
     """
     extras = _extras(key, header, delay)
-    with node(url, token) as connection:
+    with at.connect() as connection:
         if data == "-":
             if count != 1 or id is not None:
                 raise typer.BadParameter("--count and --id are for one event, not for lines of standard input")

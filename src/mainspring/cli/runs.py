@@ -17,6 +17,7 @@ import msgspec
 import typer
 
 from mainspring.cli.options import Commands
+from mainspring.cli.showing import JsonOption
 from mainspring.cli.visiting import LogOptions, existing_file, visiting
 from mainspring.cli.wire import WireOptions
 from mainspring.errors import BootError, MainspringError
@@ -31,7 +32,6 @@ T = TypeVar("T")
 
 app: typer.Typer = Commands("List, show, start, steer and check durable runs.")
 
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id of a run.")]
 
 WIDEST_VALUE = 60

@@ -6,9 +6,7 @@ A schema is a file with JSON Schema, `-` for standard input, or MODULE:TYPE, a P
 
 from __future__ import annotations
 
-import importlib
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,17 +14,13 @@ from typing import Annotated, Any
 import typer
 
 from mainspring.bus.schema_validator import schema_of
-from mainspring.cli.asking import TokenOption, TopicArgument, UrlOption, node, path
-from mainspring.cli.ending import ends_cleanly
-from mainspring.cli.showing import JsonOption, safe, say, say_json, table
-from mainspring.errors import MainspringError
+from mainspring.cli.asking import NodeOptions, TopicArgument, path
+from mainspring.cli.options import Commands
+from mainspring.cli.showing import JsonOption, listing, safe, say, say_json
+from mainspring.errors import BootError, MainspringError
+from mainspring.finding import find_object
 
-app: typer.Typer = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    help="List, show, register and check the schemas of topics.",
-)
+app: typer.Typer = Commands("List, show, register and check the schemas of topics.")
 
 SourceArgument = Annotated[
     str, typer.Argument(metavar="SCHEMA", help="A file with JSON Schema, - for standard input, or MODULE:TYPE.")
@@ -43,33 +37,29 @@ class NoSchema(MainspringError):
 
 
 @app.command("list")
-@ends_cleanly
-def list_schemas(url: UrlOption = None, token: TokenOption = None, as_json: JsonOption = False) -> None:
+def list_schemas(at: NodeOptions, as_json: JsonOption = False) -> None:
     """Topics that have a schema: its latest version, and what the next must keep to."""
-    with node(url, token) as connection:
+    with at.connect() as connection:
         found = connection.get("/schemas")["schemas"]
-    if as_json:
-        for each in found:
-            say_json(each)
-        return
-    table(
+    listing(
+        found,
+        as_json,
         ("topic", ">latest", "compatibility"),
-        ((each["topic"], each["latest"], each["compatibility"]) for each in found),
+        lambda each: (each["topic"], each["latest"], each["compatibility"]),
         empty="no topic has a schema; `mainspring schemas register TOPIC SCHEMA` gives it one",
     )
 
 
 @app.command()
-@ends_cleanly
 def show(
     topic: TopicArgument,
     version: Annotated[int | None, typer.Option(min=1, help="Which version.  [default: the latest]")] = None,
-    url: UrlOption = None,
-    token: TokenOption = None,
+    *,
+    at: NodeOptions,
     as_json: JsonOption = False,
 ) -> None:
     """One version of a topic's schema. On standard output is the schema alone, so that it can be kept in a file."""
-    with node(url, token) as connection:
+    with at.connect() as connection:
         if version is not None:
             told = connection.get(path("schemas", topic, version))
         else:
@@ -82,17 +72,16 @@ def show(
 
 
 @app.command()
-@ends_cleanly
 def register(
     topic: TopicArgument,
     schema: SourceArgument,
     compatibility: ModeOption = None,
-    url: UrlOption = None,
-    token: TokenOption = None,
+    *,
+    at: NodeOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Make this the topic's next version. The same schema again is the version that is there."""
-    with node(url, token) as connection:
+    with at.connect() as connection:
         asked = _request(schema=read_schema(schema), compatibility=compatibility)
         told = connection.call("POST", path("schemas", topic), asked)
     if as_json:
@@ -102,15 +91,14 @@ def register(
 
 
 @app.command()
-@ends_cleanly
 def check(
     topic: TopicArgument,
     schema: Annotated[str | None, typer.Argument(metavar="SCHEMA", help="As for register.")] = None,
     payload: Annotated[str | None, typer.Option(help="Check a payload instead: a file, or -.")] = None,
     version: Annotated[int | None, typer.Option(min=1, help="For a payload.  [default: latest]")] = None,
     compatibility: ModeOption = None,
-    url: UrlOption = None,
-    token: TokenOption = None,
+    *,
+    at: NodeOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Ask whether a schema could be registered, or whether a payload could be published. Exit code 1: no."""
@@ -120,7 +108,7 @@ def check(
         asked = _request(schema=read_schema(schema), compatibility=compatibility)
     else:
         asked = _request(payload=_read_json(payload or "-"), version=version)
-    with node(url, token) as connection:
+    with at.connect() as connection:
         told = connection.call("POST", path("schemas", topic, "check"), asked)
     fits = told.get("compatible", told.get("fits"))
     if as_json:
@@ -144,17 +132,12 @@ def _request(**members: Any) -> bytes:
 
 def read_schema(source: str) -> Any:
     """The schema that a file, standard input or MODULE:TYPE holds."""
-    module_name, colon, name = source.partition(":")
-    if source == "-" or not colon or Path(source).exists():
+    if source == "-" or ":" not in source or Path(source).exists():
         return _read_json(source)
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     try:
-        return schema_of(getattr(importlib.import_module(module_name), name))
-    except (ImportError, AttributeError) as error:
-        raise NoSchema(
-            f"{safe(source)} is neither a file nor a type: {error}", remedy="write MODULE:TYPE, like shop:Order"
-        ) from None
+        return schema_of(find_object(source, "type", "MODULE:TYPE, like shop:Order"))
+    except BootError as error:
+        raise NoSchema(f"{safe(source)} is neither a file nor a type: {error.message}", remedy=error.remedy) from None
 
 
 def _read_json(source: str) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Final
 
 import typer
@@ -95,6 +95,22 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str =
     from rich.console import Console
 
     Console(highlight=False, soft_wrap=not sys.stdout.isatty(), **_wide()).print(made)
+
+
+def listing(
+    found: Iterable[dict[str, Any]],
+    as_json: bool,
+    columns: Sequence[str],
+    cells: Callable[[dict[str, Any]], Sequence[Any]],
+    *,
+    empty: str,
+) -> None:
+    """What was found: an object a line for programs, else a table with these cells of each."""
+    if as_json:
+        for each in found:
+            say_json(each)
+    else:
+        table(columns, map(cells, found), empty=empty)
 
 
 def make_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> Any:

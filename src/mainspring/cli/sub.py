@@ -13,8 +13,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from mainspring.cli.asking import TokenOption, TopicArgument, UrlOption, complete_group, node, node_url
-from mainspring.cli.ending import ends_cleanly
+from mainspring.cli.asking import NodeOptions, TopicArgument, complete_group
 from mainspring.cli.moments import start_frame
 from mainspring.cli.showing import JsonOption, event_line, note, say, say_json
 from mainspring.client import Event, connect
@@ -24,7 +23,6 @@ _WINDOW: Final = 64
 Start = Literal["latest", "beginning"] | int | datetime | None
 
 
-@ends_cleanly
 def sub(
     topic: TopicArgument,
     group: Annotated[
@@ -41,8 +39,8 @@ def sub(
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many events.")] = None,
     window: Annotated[int, typer.Option(min=1, help="Events to hold at once.")] = _WINDOW,
     key: Annotated[str | None, typer.Option("--key", "-k", help="Only events of this key.")] = None,
-    url: UrlOption = None,
-    token: TokenOption = None,
+    *,
+    at: NodeOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Consume a topic as a member of a group: show each event and acknowledge it.
@@ -51,9 +49,9 @@ def sub(
     begins at the beginning. Goes on until Ctrl-C, or until --count events were shown.
     """
     begin = _start(start)
-    with node(url, token) as connection:
+    with at.connect() as connection:
         connection.get("/healthz")  # says what is wrong at once; the client would try again first
-    asyncio.run(_consume(topic, group, begin, ack, count, window, key, node_url(url), token, as_json))
+    asyncio.run(_consume(topic, group, begin, ack, count, window, key, at.address, at.token, as_json))
 
 
 def _start(text: str | None) -> Start:

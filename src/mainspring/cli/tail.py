@@ -17,8 +17,7 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from mainspring.cli.asking import TokenOption, UrlOption, complete_topic, node, node_url, path
-from mainspring.cli.ending import ends_cleanly
+from mainspring.cli.asking import NodeOptions, complete_topic, path
 from mainspring.cli.filters import Envelope, Fits, parse_filter
 from mainspring.cli.moments import moment_ms
 from mainspring.cli.showing import JsonOption, event_line, note, safe, say, say_json
@@ -35,7 +34,6 @@ _QUIET_S: Final = 45.0  # a comment comes every 15 seconds; without one the conn
 Tails = dict[int, tuple[int, int]]  # partition -> first and last offset
 
 
-@ends_cleanly
 def tail(
     topics: Annotated[
         list[str], typer.Argument(metavar="TOPIC...", help="One or more topics.", autocompletion=complete_topic)
@@ -49,8 +47,8 @@ def tail(
     ] = None,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Without --since: the last so many.")] = _LINES,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Then go on with what comes, until Ctrl-C.")] = False,
-    url: UrlOption = None,
-    token: TokenOption = None,
+    *,
+    at: NodeOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Look at topics without a group: the last events, or those since a moment, and with --follow what comes.
@@ -60,7 +58,7 @@ def tail(
     fits = [parse_filter(each) for each in filter or ()]
     names = list(dict.fromkeys(topics))
     show = _shower(len(names) > 1, as_json)
-    with node(url, token) as connection:
+    with at.connect() as connection:
         tails = {topic: _tails(connection, topic) for topic in names}
         stored: Iterable[Envelope]
         if since is not None:
@@ -70,7 +68,7 @@ def tail(
         for envelope in stored:
             show(envelope)
     if follow:
-        _follow(node_url(url), token, tails, fits, show)
+        _follow(at.address, at.token, tails, fits, show)
 
 
 def _shower(several: bool, as_json: bool) -> Callable[[Envelope], None]:

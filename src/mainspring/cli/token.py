@@ -27,15 +27,13 @@ from mainspring.bus.tokens import (
     read_tokens,
 )
 from mainspring.cli.loading import load_all
+from mainspring.cli.options import Commands
 from mainspring.cli.settings import ConfigOption
+from mainspring.cli.showing import JsonOption
 from mainspring.errors import SettingError
 from mainspring.loop import MonotonicClock
 
-app: typer.Typer = typer.Typer(
-    no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="Make, list and check tokens."
-)
-
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON on standard output.")]
+app: typer.Typer = Commands("Make, list and check tokens.")
 
 
 @app.command()

@@ -12,8 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from mainspring.cli.asking import TokenOption, UrlOption, node
-from mainspring.cli.ending import ends_cleanly
+from mainspring.cli.asking import NodeOptions
 from mainspring.cli.moments import clock_text, duration_ms
 from mainspring.cli.sampling import COUNTERS, Sample, report, take
 from mainspring.cli.showing import JsonOption, coloured, make_table, note, number, say, say_json
@@ -26,7 +25,6 @@ _LABELS: Final = {"dlq": "dead letters"}
 _FAULTS: Final = ("nacks", "redeliveries", "dlq")
 
 
-@ends_cleanly
 def top(
     every: Annotated[str, typer.Option("--every", "-e", help="Time between two looks, like 500ms or 2s.")] = "1s",
     once: Annotated[
@@ -34,13 +32,13 @@ def top(
     ] = False,
     all: Annotated[bool, typer.Option("--all", "-a", help="Also the node's own topics, system.*")] = False,
     rows: Annotated[int, typer.Option(min=1, help="At most so many topics and groups, the busiest first.")] = 20,
-    url: UrlOption = None,
-    token: TokenOption = None,
+    *,
+    at: NodeOptions,
     as_json: JsonOption = False,
 ) -> None:
     """A live view of a node: topics, groups, lag, rates and faults. Ctrl-C ends it."""
     interval_s = max(_LEAST_MS, duration_ms(every)) / 1000
-    with node(url, token) as connection:
+    with at.connect() as connection:
         looks = _looks(connection, interval_s, all, once)
         if as_json:
             for look in looks:

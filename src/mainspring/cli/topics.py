@@ -6,36 +6,76 @@ back, so that what nobody mentioned stays.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from mainspring.cli.asking import TokenOption, TopicArgument, UrlOption, node, path
-from mainspring.cli.ending import ends_cleanly
+from mainspring.cli.asking import NodeOptions, TopicArgument, path
 from mainspring.cli.moments import duration_ms, duration_text
-from mainspring.cli.showing import JsonOption, safe, say, say_json, table
+from mainspring.cli.options import Commands
+from mainspring.cli.showing import JsonOption, listing, safe, say, say_json, table
 from mainspring.client.blocking_http import NodeConnection
 from mainspring.client.errors import NodeRefused
 from mainspring.errors import MainspringError
 
-app: typer.Typer = typer.Typer(
-    no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="List, show, create and alter topics."
-)
+app: typer.Typer = Commands("List, show, create and alter topics.")
 
-PartitionsOption = Annotated[int | None, typer.Option(min=1, help="Partitions; they only grow.")]
-RetentionOption = Annotated[str | None, typer.Option(help="Forget events after so long, like 7d. 0: never.")]
-BytesOption = Annotated[int | None, typer.Option(min=0, help="Forget the oldest beyond so many bytes. 0: never.")]
-CountOption = Annotated[int | None, typer.Option(min=0, help="Forget the oldest beyond so many events. 0: never.")]
-AttemptsOption = Annotated[int | None, typer.Option(min=0, help="Deliveries before an event is a dead letter.")]
-AckOption = Annotated[str | None, typer.Option(help="Time a consumer has to acknowledge, like 30s.")]
-CompactOption = Annotated[bool | None, typer.Option(help="Keep only the newest event of each key.")]
-AuditOption = Annotated[bool | None, typer.Option(help="Write what happens to system.bus.audit.")]
-RateOption = Annotated[int | None, typer.Option(min=0, help="Events per second it takes. 0: no limit.")]
-AllowPub = Annotated[list[str] | None, typer.Option(help="An agent that may publish; may be repeated.")]
-DenyPub = Annotated[list[str] | None, typer.Option(help="An agent that may not publish; may be repeated.")]
-AllowSub = Annotated[list[str] | None, typer.Option(help="An agent that may read; may be repeated.")]
-DenySub = Annotated[list[str] | None, typer.Option(help="An agent that may not read; may be repeated.")]
+Agents = list[str] | None
+
+
+@dataclass(frozen=True)
+class TopicOptions:
+    """What a topic can be set to; None is what nobody mentioned."""
+
+    partitions: Annotated[int | None, typer.Option(min=1, help="Partitions; they only grow.")] = None
+    retention: Annotated[str | None, typer.Option(help="Forget events after so long, like 7d. 0: never.")] = None
+    retention_bytes: Annotated[
+        int | None, typer.Option(min=0, help="Forget the oldest beyond so many bytes. 0: never.")
+    ] = None
+    retention_count: Annotated[
+        int | None, typer.Option(min=0, help="Forget the oldest beyond so many events. 0: never.")
+    ] = None
+    max_attempts: Annotated[
+        int | None, typer.Option(min=0, help="Deliveries before an event is a dead letter. 0: no limit.")
+    ] = None
+    ack_timeout: Annotated[str | None, typer.Option(help="Time a consumer has to acknowledge, like 30s.")] = None
+    compact: Annotated[bool | None, typer.Option(help="Keep only the newest event of each key.")] = None
+    audit: Annotated[bool | None, typer.Option(help="Write what happens to system.bus.audit.")] = None
+    rate: Annotated[int | None, typer.Option(min=0, help="Events per second it takes. 0: no limit.")] = None
+    allow_publish: Annotated[Agents, typer.Option(help="An agent that may publish; may be repeated.")] = None
+    deny_publish: Annotated[Agents, typer.Option(help="An agent that may not publish; may be repeated.")] = None
+    allow_subscribe: Annotated[Agents, typer.Option(help="An agent that may read; may be repeated.")] = None
+    deny_subscribe: Annotated[Agents, typer.Option(help="An agent that may not read; may be repeated.")] = None
+
+    def settings(self) -> dict[str, Any]:
+        """What was mentioned, in the node's words."""
+        given = {
+            "partitions": self.partitions,
+            "retentionMs": _span(self.retention),
+            "retentionBytes": self.retention_bytes,
+            "retentionCount": self.retention_count,
+            "maxAttempts": self.max_attempts,
+            "ackTimeoutMs": _span(self.ack_timeout),
+            "compact": self.compact,
+            "audit": self.audit,
+            "ratePerSecond": self.rate,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+    def access(self, now: dict[str, Any]) -> dict[str, Any]:
+        """The access lists that were mentioned; of a topic that has lists now, the others of the same stay."""
+        changed: dict[str, Any] = {}
+        for name, allow, deny in (
+            ("publishACL", self.allow_publish, self.deny_publish),
+            ("subscribeACL", self.allow_subscribe, self.deny_subscribe),
+        ):
+            # An option never given arrives as None or as an empty list.
+            given = {verb: agents for verb, agents in (("allow", allow), ("deny", deny)) if agents}
+            if given:
+                changed[name] = {**now.get(name, {}), **given}
+        return changed
 
 
 class TopicExists(MainspringError):
@@ -45,36 +85,32 @@ class TopicExists(MainspringError):
 
 
 @app.command("list")
-@ends_cleanly
 def list_topics(
     prefix: Annotated[str, typer.Argument(help="Only topics that begin so.")] = "",
     all: Annotated[bool, typer.Option("--all", "-a", help="Also the node's own topics, system.*")] = False,
-    url: UrlOption = None,
-    token: TokenOption = None,
+    *,
+    at: NodeOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Every topic: partitions, events, bytes of time kept, groups and the largest lag."""
-    with node(url, token) as connection:
+    with at.connect() as connection:
         found = connection.get("/topics", prefix=prefix or None)["topics"]
         shown = [each for each in found if all or prefix or not each["topic"].startswith("system.")]
         groups = _by_topic(connection.get("/groups")["groups"])
         rows = [_summary(connection, each, groups.get(each["topic"], [])) for each in shown]
-    if as_json:
-        for row in rows:
-            say_json(row)
-        return
-    table(
+    listing(
+        rows,
+        as_json,
         ("topic", ">partitions", ">events", ">last offset", ">groups", ">lag", "keeps"),
-        ((r["topic"], r["partitions"], r["events"], r["tail"], r["groups"], r["lag"], r["keeps"]) for r in rows),
+        lambda r: (r["topic"], r["partitions"], r["events"], r["tail"], r["groups"], r["lag"], r["keeps"]),
         empty="no topics yet; `mainspring pub TOPIC DATA` makes one",
     )
 
 
 @app.command()
-@ends_cleanly
-def show(topic: TopicArgument, url: UrlOption = None, token: TokenOption = None, as_json: JsonOption = False) -> None:
+def show(topic: TopicArgument, *, at: NodeOptions, as_json: JsonOption = False) -> None:
     """One topic: settings, head and tail of each partition, and where each group stands."""
-    with node(url, token) as connection:
+    with at.connect() as connection:
         settings = connection.get(path("topics", topic))
         offsets = connection.get(path("topics", topic, "offsets"))["partitions"]
     if as_json:
@@ -97,31 +133,16 @@ def show(topic: TopicArgument, url: UrlOption = None, token: TokenOption = None,
 
 
 @app.command()
-@ends_cleanly
 def create(
     topic: Annotated[str, typer.Argument(help="Its name.")],
-    partitions: PartitionsOption = None,
-    retention: RetentionOption = None,
-    retention_bytes: BytesOption = None,
-    retention_count: CountOption = None,
-    max_attempts: AttemptsOption = None,
-    ack_timeout: AckOption = None,
-    compact: CompactOption = None,
-    audit: AuditOption = None,
-    rate: RateOption = None,
-    allow_publish: AllowPub = None,
-    deny_publish: DenyPub = None,
-    allow_subscribe: AllowSub = None,
-    deny_subscribe: DenySub = None,
-    url: UrlOption = None,
-    token: TokenOption = None,
+    *,
+    options: TopicOptions,
+    at: NodeOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Create a topic. Topics also come into being when someone publishes; this is for settings of its own."""
-    wanted = _settings(partitions, retention, retention_bytes, retention_count, max_attempts, ack_timeout)
-    wanted |= _rules(compact, audit, rate)
-    wanted |= _access({}, allow_publish, deny_publish, allow_subscribe, deny_subscribe)
-    with node(url, token) as connection:
+    wanted = options.settings() | options.access({})
+    with at.connect() as connection:
         if _existing(connection, topic) is not None:
             raise TopicExists(
                 f"there is a topic {safe(topic)!r} already", remedy="change it with `mainspring topics alter`"
@@ -130,86 +151,24 @@ def create(
 
 
 @app.command()
-@ends_cleanly
-def alter(
-    topic: TopicArgument,
-    partitions: PartitionsOption = None,
-    retention: RetentionOption = None,
-    retention_bytes: BytesOption = None,
-    retention_count: CountOption = None,
-    max_attempts: AttemptsOption = None,
-    ack_timeout: AckOption = None,
-    compact: CompactOption = None,
-    audit: AuditOption = None,
-    rate: RateOption = None,
-    allow_publish: AllowPub = None,
-    deny_publish: DenyPub = None,
-    allow_subscribe: AllowSub = None,
-    deny_subscribe: DenySub = None,
-    url: UrlOption = None,
-    token: TokenOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def alter(topic: TopicArgument, *, options: TopicOptions, at: NodeOptions, as_json: JsonOption = False) -> None:
     """Change settings of a topic; what is not mentioned stays. An access list given here replaces that list."""
-    wanted = _settings(partitions, retention, retention_bytes, retention_count, max_attempts, ack_timeout)
-    wanted |= _rules(compact, audit, rate)
-    with node(url, token) as connection:
+    wanted = options.settings()
+    with at.connect() as connection:
         now = connection.get(path("topics", topic))
-        wanted |= _access(now, allow_publish, deny_publish, allow_subscribe, deny_subscribe)
+        wanted |= options.access(now)
         if not wanted:
             raise typer.BadParameter("say what to change; `mainspring topics alter --help` lists the settings")
         _put(connection, {**now, **wanted}, as_json)
 
 
-# -- settings
+# -- asking
 
 
-def _settings(
-    partitions: int | None,
-    retention: str | None,
-    retention_bytes: int | None,
-    retention_count: int | None,
-    max_attempts: int | None,
-    ack_timeout: str | None,
-) -> dict[str, Any]:
-    given = {
-        "partitions": partitions,
-        "retentionMs": None if retention is None else _span(retention),
-        "retentionBytes": retention_bytes,
-        "retentionCount": retention_count,
-        "maxAttempts": max_attempts,
-        "ackTimeoutMs": None if ack_timeout is None else _span(ack_timeout),
-    }
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _rules(compact: bool | None, audit: bool | None, rate: int | None) -> dict[str, Any]:
-    given = {"compact": compact, "audit": audit, "ratePerSecond": rate}
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _span(text: str) -> int:
+def _span(text: str | None) -> int | None:
+    if text is None:
+        return None
     return 0 if text == "0" else duration_ms(text)
-
-
-def _access(
-    now: dict[str, Any],
-    allow_publish: list[str] | None,
-    deny_publish: list[str] | None,
-    allow_subscribe: list[str] | None,
-    deny_subscribe: list[str] | None,
-) -> dict[str, Any]:
-    changed: dict[str, Any] = {}
-    for name, allow, deny in (
-        ("publishACL", allow_publish, deny_publish),
-        ("subscribeACL", allow_subscribe, deny_subscribe),
-    ):
-        given = {
-            verb: agents for verb, agents in (("allow", allow), ("deny", deny)) if agents
-        }  # an option never given arrives as None or as an empty list
-        if given:
-            changed[name] = {**now.get(name, {}), **given}
-    return changed
 
 
 def _existing(connection: NodeConnection, topic: str) -> dict[str, Any] | None:

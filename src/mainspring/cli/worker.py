@@ -3,36 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import os
 import signal
-import sys
 from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
+from mainspring.cli.asking import NodeOptions
+from mainspring.cli.loading import load_all
 from mainspring.client import connect
 from mainspring.client.tasks import TaskQueue, Worker
 from mainspring.errors import MainspringError
+from mainspring.finding import find_object
 from mainspring.logs import configure_logging
 from mainspring.loop import new_event_loop
-from mainspring.settings import Settings
 
 logger: logging.Logger = logging.getLogger("mainspring.tasks")
 
 
 class NoQueue(MainspringError):
-    """MODULE:APP does not lead to a task queue."""
+    """MODULE:QUEUE does not lead to a task queue."""
 
     code = "no_queue"
 
 
 def worker(
-    program: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the TaskQueue is, or a list of them.")],
-    url: Annotated[str | None, typer.Option(help="The node.  [default: BUS_URL, or ws://127.0.0.1:7070]")] = None,
-    token: Annotated[str | None, typer.Option(envvar="BUS_TOKEN", help="The token, if the node wants one.")] = None,
+    program: Annotated[str, typer.Argument(metavar="MODULE:QUEUE", help="Where the TaskQueue is, or a list of them.")],
+    *,
+    at: NodeOptions,
     concurrency: Annotated[int, typer.Option(min=1, help="Tasks at a time, of each queue.")] = 16,
     grace: Annotated[float, typer.Option(min=0, help="Seconds for running tasks to finish when stopping.")] = 30.0,
 ) -> None:
@@ -41,36 +41,24 @@ def worker(
     SIGTERM or Ctrl-C stops in order: no new tasks, running ones finish, the rest goes to other workers. A second one
     ends at once; what ran then is run again elsewhere. MAINSPRING_LOG_LEVEL and MAINSPRING_LOG_FORMAT say how it logs.
     """
-    level, format = os.environ.get("MAINSPRING_LOG_LEVEL", "info"), os.environ.get("MAINSPRING_LOG_FORMAT", "text")
-    configure_logging(Settings(log_level=level, log_format=format))
+    configure_logging(load_all().settings)
     queues = find_queues(program)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(_work(queues, url, token, concurrency, grace))
+        runner.run(_work(queues, at, concurrency, grace))
 
 
 def find_queues(program: str) -> list[TaskQueue]:
-    """The queues a `MODULE:APP` text leads to. The current directory is searched, too."""
-    module_name, _, attribute = program.partition(":")
-    if not module_name or not attribute:
-        raise NoQueue(f"{program!r} is not MODULE:APP", remedy="write, for instance, shop.tasks:queue")
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise
-        raise NoQueue(f"there is no module {error.name!r}", remedy="run this where it can be imported") from error
-    found: Any = module
-    for part in attribute.split("."):
-        found = getattr(found, part, None)
+    """The queues that `MODULE:QUEUE` names."""
+    found = find_object(program, "TaskQueue", "MODULE:QUEUE, like shop.tasks:queue")
     queues = found if isinstance(found, (list, tuple)) else [found]
     if not queues or not all(isinstance(queue, TaskQueue) for queue in queues):
-        raise NoQueue(f"{program} is no TaskQueue", remedy='write `queue = TaskQueue("name")` there')
+        raise NoQueue(
+            f"{program} is no TaskQueue and no list of them", remedy='write `queue = TaskQueue("name")` there'
+        )
     return list(queues)
 
 
-async def _work(queues: list[TaskQueue], url: str | None, token: str | None, concurrency: int, grace: float) -> None:
+async def _work(queues: list[TaskQueue], at: NodeOptions, concurrency: int, grace: float) -> None:
     stopping = asyncio.Event()
 
     def on_signal(number: signal.Signals) -> None:
@@ -81,7 +69,7 @@ async def _work(queues: list[TaskQueue], url: str | None, token: str | None, con
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
-    async with connect(url, token, connect_timeout=0, on_state=_report()) as bus:
+    async with connect(at.address, at.token, connect_timeout=0, on_state=_report()) as bus:
         workers = [Worker(queue.use(bus), concurrency=concurrency) for queue in queues]
         if not await _unless(stopping, asyncio.gather(*(one.start() for one in workers))):
             return
