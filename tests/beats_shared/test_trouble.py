@@ -2,71 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.cluster.trouble import FAULTS, Trouble, recover, weather
 
 from mainspring.beats import RETRY, Heartbeat
-from mainspring.log import Batch, Delete, Log, LogUnavailable
+from mainspring.log import Log, Operation
 from mainspring.loop import VirtualClock, run_virtual
 
 from .kit import LEASE_MS, Node, World, install, nodes, publish, seen, signals_of, wait
 
-FAULTS = ("killed before", "killed after", "answer lost", "stopped before", "stopped after", "lease taken before")
+KILLED = 1 / 6  # of all that happens
 
 
-class Trouble:
-    """Lets a node's commits through, except that something happens around one of those that are about beats."""
-
-    def __init__(self, victim: Node, fault: str, at: int) -> None:
-        self.victim, self.fault, self.at = victim, fault, at
-        self.commits = 0
-        self._commit = victim.engine.commit
-        victim.engine.commit = self.commit  # type: ignore[method-assign]
-
-    async def commit(self, batches: Sequence[Batch]) -> Any:
-        operations = [operation for batch in batches for operation in batch.operations]
-        if not any("beats" in getattr(each, "space", getattr(each, "topic", "")) for each in operations):
-            return await self._commit(batches)
-        self.commits += 1
-        if self.commits != self.at:
-            return await self._commit(batches)
-        return await self._trouble(batches)
-
-    async def _trouble(self, batches: Sequence[Batch]) -> Any:
-        victim, fault = self.victim, self.fault
-        if fault == "answer lost":
-            victim.engine.lose_answers = True
-            try:
-                return await self._commit(batches)
-            finally:
-                victim.engine.lose_answers = False
-        if fault == "lease taken before":
-            other = next(each for each in victim.member.world.members if each is not victim.member)
-            await other.log.commit(Batch([Delete("leases", f"node/{victim.name}")]))
-            return await self._commit(batches)
-        results = await self._commit(batches) if fault.endswith("after") else None
-        (victim.kill if fault.startswith("killed") else victim.freeze)()
-        if fault.startswith("killed"):
-            await asyncio.get_running_loop().create_future()
-        await wait(3 * LEASE_MS)
-        victim.thaw()
-        await wait(5)
-        if results is None:
-            try:
-                return await self._commit(batches)
-            except LogUnavailable:
-                return await self._commit(batches)
-        return results
+def about_beats(operation: Operation) -> bool:
+    return "beats" in getattr(operation, "space", getattr(operation, "topic", ""))
 
 
 async def story(world: World, fault: str, at: int) -> int:
     a, b, c = await nodes(world, "a", "b", "c", topic="orders")
     assert a.heartbeat.leads
-    trouble = Trouble(a, fault, at)
+    trouble = Trouble(a.member, fault, at, about_beats)
     for n in range(3):
         b.heartbeat.bind(f"/places/{n}", "bound")
         await b.signal(f"/work/b{n}")
@@ -155,10 +113,10 @@ async def storm(world: World, chance: random.Random) -> None:
         await trouble(chance, living, begin)
         await wait(chance.choice((5, 50, 300, LEASE_MS / 2)))
         for each in living[-1:]:
-            recover(each)
+            recover(each.member)
             await each.heartbeat.aflush()  # what a node has not sent dies with it, and nobody was told otherwise
     for each in living:
-        recover(each)
+        recover(each.member)
     await wait(12 * LEASE_MS)
     assert sum(each.heartbeat.leads for each in living) == 1
     assert seen(living[0]) == {f"/work/{n}": 1 for n in range(sent)} | {
@@ -180,26 +138,12 @@ async def storm(world: World, chance: random.Random) -> None:
 
 async def trouble(chance: random.Random, living: list[Node], begin: Any) -> None:
     victim = chance.choice(living)
-    what = chance.choice(("kill", "freeze", "cut", "doubt", "well", "well"))
-    if what == "kill" and len(living) > 2 and not victim.heartbeat.waiting:
+    if chance.random() < KILLED and len(living) > 2 and not victim.heartbeat.waiting:
         living.remove(victim)
         victim.kill()
         await begin()
-    elif what == "freeze":
-        victim.freeze()
-        await wait(chance.choice((100, 2 * LEASE_MS)))
-        victim.thaw()
-    elif what == "cut":
-        victim.engine.cut_off = True
-    elif what == "doubt":
-        victim.engine.lose_answers = True
     else:
-        recover(victim)
-
-
-def recover(victim: Node) -> None:
-    victim.engine.lose_answers = False
-    victim.engine.join_again()
+        await weather(victim.member, chance)
 
 
 @pytest.mark.parametrize("seed", range(10))

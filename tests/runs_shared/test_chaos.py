@@ -6,6 +6,7 @@ import random
 from collections import Counter
 
 import pytest
+from tests.cluster.trouble import recover, weather
 
 from mainspring.loop import VirtualClock, run_virtual
 from mainspring.runs import Value
@@ -14,6 +15,7 @@ from .kit import LEASE_MS, Node, World, node, noter, outcomes_of, wait
 
 RUNS = 12
 STEPS = 3
+KILLED = 1 / 6  # of all that happens
 
 
 async def storm(world: World, chance: random.Random) -> None:
@@ -30,7 +32,7 @@ async def storm(world: World, chance: random.Random) -> None:
         await trouble(world, chance, living, everyone, names)
         await wait(chance.choice((5, 40, 200, LEASE_MS / 2)))
     for each in living:
-        recover(each)
+        recover(each.member)
     await wait(4 * LEASE_MS)
     for run_id in started:  # those that a killed node was about to write down are started by whoever wanted them
         living[0].start(noter, STEPS, id=run_id)
@@ -41,27 +43,14 @@ async def storm(world: World, chance: random.Random) -> None:
 
 
 async def trouble(world: World, chance: random.Random, living: list[Node], everyone: list[Node], names: object) -> None:
-    victim, what = chance.choice(living), chance.choice(("kill", "freeze", "cut", "doubt", "well", "well"))
-    if what == "kill" and len(living) > 1:
+    victim = chance.choice(living)
+    if chance.random() < KILLED and len(living) > 1:
         living.remove(victim)
         victim.kill()
         living.append(await node(world, next(names), recovery_ms=1_000))  # type: ignore[call-overload]
         everyone.append(living[-1])
-    elif what == "freeze":
-        victim.freeze()
-        await wait(chance.choice((100, 2 * LEASE_MS)))
-        victim.thaw()
-    elif what == "cut":
-        victim.engine.cut_off = True
-    elif what == "doubt":
-        victim.engine.lose_answers = True
     else:
-        recover(victim)
-
-
-def recover(victim: Node) -> None:
-    victim.engine.lose_answers = False
-    victim.engine.join_again()
+        await weather(victim.member, chance)
 
 
 async def decide(world: World, living: list[Node], everyone: list[Node], started: list[str]) -> None:

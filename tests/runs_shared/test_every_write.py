@@ -6,20 +6,17 @@ longer than its lease around each, or has its lease taken away right before each
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.cluster.trouble import FAULTS, Trouble
 
-from mainspring.log import Batch, Delete, LogUnavailable
+from mainspring.log import Operation
 from mainspring.loop import VirtualClock, run_virtual
 from mainspring.runs import Value, WaitSignal
 
-from .kit import LEASE_MS, Hop, Node, Note, World, node, outcomes_of, wait
-
-FAULTS = ("killed before", "killed after", "answer lost", "stopped before", "stopped after", "lease taken before")
+from .kit import LEASE_MS, Hop, Note, World, node, outcomes_of, wait
 
 
 async def work(count: int, perform: Any) -> list[Any]:
@@ -31,54 +28,13 @@ async def work(count: int, perform: Any) -> list[Any]:
     return heard
 
 
-class Trouble:
-    """Lets commits of a node through, except that something happens around one of them."""
-
-    def __init__(self, victim: Node, fault: str, at: int) -> None:
-        self.victim, self.fault, self.at = victim, fault, at
-        self.commits = 0
-        self._commit = victim.engine.commit
-        victim.engine.commit = self.commit  # type: ignore[method-assign]
-
-    async def commit(self, batches: Sequence[Batch]) -> Any:
-        writes = [operation for batch in batches for operation in batch.operations if hasattr(operation, "space")]
-        if not any(operation.space.startswith(("runs", "journal")) for operation in writes):
-            return await self._commit(batches)
-        self.commits += 1
-        if self.commits != self.at:
-            return await self._commit(batches)
-        return await self._trouble(batches)
-
-    async def _trouble(self, batches: Sequence[Batch]) -> Any:
-        victim, fault = self.victim, self.fault
-        if fault == "answer lost":
-            victim.engine.lose_answers = True
-            try:
-                return await self._commit(batches)
-            finally:
-                victim.engine.lose_answers = False
-        if fault == "lease taken before":
-            other = victim.member.world.members[1].log
-            await other.commit(Batch([Delete("leases", "node/a")]))
-            return await self._commit(batches)
-        results = await self._commit(batches) if fault.endswith("after") else None
-        (victim.kill if fault.startswith("killed") else victim.freeze)()
-        if fault.startswith("killed"):
-            await asyncio.get_running_loop().create_future()
-        await wait(3 * LEASE_MS)
-        victim.thaw()
-        await wait(5)
-        if results is None:
-            try:
-                return await self._commit(batches)
-            except LogUnavailable:
-                return await self._commit(batches)
-        return results
+def about_runs(operation: Operation) -> bool:
+    return getattr(operation, "space", "").startswith(("runs", "journal"))
 
 
 async def story(world: World, fault: str, at: int) -> int:
     a, b, c = [await node(world, name, programs=(work,), recovery_ms=1_000) for name in "abc"]
-    trouble = Trouble(a, fault, at)
+    trouble = Trouble(a.member, fault, at, about_runs)
     run = a.start(work, 2, id="run")
     await wait(100)
     sent = [b.start(work, 2, id="run")]
