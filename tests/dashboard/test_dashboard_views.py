@@ -119,6 +119,13 @@ def test_stored_events_are_paged_by_offset_and_shown_as_json(shop: str, dashboar
     assert "offset=7" in page.page.url
 
 
+def test_without_a_topic_some_are_offered(shop: str, dashboard: Opener) -> None:
+    page = dashboard(shop, "events")
+    page.see("Which topic?")
+    page.page.locator("#view").get_by_role("link", name="orders", exact=True).click()
+    page.see("of orders in partition 0, newest first.")
+
+
 def test_numbers_too_large_for_javascript_are_shown_as_they_are_stored(shop: str, dashboard: Opener) -> None:
     publish(shop, "big", {"n": 12345678901234567890})
     page = dashboard(shop, "events?topic=big")
@@ -220,6 +227,12 @@ def test_dead_letters_say_why_and_are_sent_again(shop: str, dashboard: Opener) -
     page.see("4 events that a group gave up on")
 
 
+def test_where_nothing_died_nothing_can_be_sent_again(shop: str, dashboard: Opener) -> None:
+    page = dashboard(shop, "deadletters/inventory.changes")
+    page.see("No dead letters")
+    assert page.button("Redrive all…").count() == 0
+
+
 def test_a_dead_letter_is_told_of_at_once(shop: str, dashboard: Opener) -> None:
     page = dashboard(shop, "kernel")
     expect(page.page.locator(".state")).to_have_text("Live")
@@ -272,6 +285,34 @@ def test_a_message_can_be_sent_and_its_answer_is_shown(shop: str, dashboard: Ope
     tree.get_by_role("treeitem").first.focus()
     page.page.keyboard.press("ArrowDown")
     assert page.page.evaluate("document.activeElement.getAttribute('aria-level')") == "2"
+
+
+def test_what_the_program_brings_comes_first_and_its_data_is_laid_out(shop: str, dashboard: Opener) -> None:
+    page = dashboard(shop, "kernel")
+    page.page.get_by_role("article", name="Bus").wait_for()
+    names = page.page.get_by_role("article").evaluate_all("all => all.map((each) => each.getAttribute('aria-label'))")
+    assert names.index("Order") < names.index("Syscall")
+    page.page.get_by_role("tab", name="Ask").click()
+    page.until("() => document.querySelector('#view select')?.options.length > 20")
+    groups = page.page.locator("#view optgroup").evaluate_all("all => all.map((each) => each.label)")
+    assert groups == ["Of the program", "Of every node"]
+    page.page.get_by_label("Type").select_option("Order.Place")
+    data = page.page.get_by_label("Data (JSON)")
+    expect(data).to_have_value('{\n  "id": "",\n  "customer": "",\n  "total": 0\n}')
+    data.fill('{"sku": "mine"}')
+    page.page.get_by_label("Type").select_option("Stock.Count")
+    page.see("How many of an article there are.")
+    expect(data).to_have_value('{"sku": "mine"}')  # what somebody wrote stays
+
+
+def test_an_event_that_several_read_is_listed_once(shop: str, dashboard: Opener) -> None:
+    page = dashboard(shop, "trace")
+    page.rows("Messages that passed lately").first.wait_for()
+    shown = page.rows("Messages that passed lately").evaluate_all(
+        "all => all.map((row) => row.children[3]?.textContent).filter(Boolean)"
+    )
+    assert len(shown) > 5
+    assert len(shown) == len(set(shown))
 
 
 def test_an_unknown_message_has_no_tree_and_says_so(shop: str, dashboard: Opener) -> None:

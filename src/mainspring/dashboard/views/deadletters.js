@@ -126,6 +126,10 @@ class Letters {
 
   drawActs() {
     const chosen = this.marked.size;
+    if (!this.rows.length) {
+      fill(this.acts);
+      return;
+    }
     fill(this.acts,
       action(this.ctx, chosen ? `Redrive ${count(chosen)} marked` : "Redrive all…", () => this.redrive(), { why: this.why, kind: "main" }),
       this.why && h("span", { class: "dim", text: "Read-only for this token." }));

@@ -12,7 +12,8 @@ import { note, to } from "../router.js";
 const PAGE = 200;
 const SEARCH_PAGE = 1_000;
 const MOST_FOUND = 500;
-const NO_TOPIC = () => empty("No topic chosen", "Write the name of one above, or choose it in Topics.");
+const OFFERED = 24; // topics to choose from where there is no topic yet; the field above knows all of them
+const SYSTEM = /^system\./;
 
 export function open(ctx) {
   return new Browser(ctx);
@@ -46,7 +47,7 @@ class Browser {
     this.grid = new Grid({
       label: "Events",
       onOpen: (event) => this.show(event),
-      none: NO_TOPIC(),
+      none: empty("No topic chosen", "Write the name of one above."),
       columns: [
         { label: "Offset", width: "92px", kind: "r", always: true, cell: (event, index) => count(event?.offset ?? this.offsetAt(index)) },
         { label: "Time", width: "118px", kind: "m", least: 420, cell: (event) => moment(event.ts) },
@@ -74,7 +75,18 @@ class Browser {
     this.partitionField.addEventListener("change", () => this.submit());
     this.trouble = trouble();
     this.element = h("div", {}, head("Events", this.sentence, [this.status, this.stopButton]), form, this.trouble.element, this.split);
-    ctx.api.get("/topics", { signal: ctx.signal }).then(({ topics }) => fill(this.names, topics.map(({ topic }) => h("option", { value: topic }))), () => {});
+    ctx.api.get("/topics", { signal: ctx.signal }).then(({ topics }) => this.offer(topics.map(({ topic }) => topic)), () => {});
+  }
+
+  /** The names of all topics for the field, and some to press while none is chosen. */
+  offer(names) {
+    fill(this.names, names.map((name) => h("option", { value: name })));
+    const own = names.filter((name) => !SYSTEM.test(name));
+    if (this.topic) return;
+    const links = own.slice(0, OFFERED).map((name) => h("a", { class: "button", href: to(["events"], { topic: name }), text: name }));
+    const rest = own.length > OFFERED ? h("a", { class: "button", href: to(["topics"]), text: `all ${count(own.length)}…` }) : null;
+    this.grid.explain(own.length ? h("div", { class: "empty" }, h("b", { text: "Which topic?" }), h("div", { class: "choices" }, links, rest)) : empty("No topics yet", "The first event that is published to a topic makes it."));
+    this.grid.setRows(0, () => undefined);
   }
 
   // -- which events

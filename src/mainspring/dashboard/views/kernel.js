@@ -7,9 +7,11 @@ import { ago, count, moment, plural, span } from "../format.js";
 import { Grid } from "../grid.js";
 import { tree } from "../json.js";
 import { note, to } from "../router.js";
+import { sample } from "../sample.js";
 import { kindTag, traceLink } from "./trace.js";
 
 const STATES = { running: "good", restarting: "warn", unhealthy: "bad" };
+const BUILT_IN = new Set(["Syscall", "Timer", "Memory", "Event", "Bus", "Run", "Beat"]); // the rest is the program's
 const TABS = [["actors", "Actors"], ["requests", "Open requests"], ["faults", "Faults"], ["ask", "Ask"]];
 
 export function open(ctx) {
@@ -62,7 +64,7 @@ function actors() {
   return {
     element,
     update({ kernel }) {
-      for (const actor of kernel.actors) {
+      for (const actor of ownFirst(kernel.actors, ({ id }) => id)) {
         if (!cards.has(actor.id)) {
           cards.set(actor.id, card(actor));
           element.append(cards.get(actor.id).element);
@@ -71,6 +73,12 @@ function actors() {
       }
     },
   };
+}
+
+/** What the program brings comes before what every node has; apart from that the order stays. */
+function ownFirst(all, segmentOf) {
+  const isOwn = (each) => !BUILT_IN.has(segmentOf(each));
+  return [...all.filter(isOwn), ...all.filter((each) => !isOwn(each))];
 }
 
 function card(actor) {
@@ -164,6 +172,7 @@ function ask(ctx) {
   const schema = h("div");
   const sendPlace = h("div", { class: "buttons" });
   let types = [];
+  let blank = data.value; // what the page wrote into the field itself, and may replace
 
   async function load() {
     try {
@@ -173,7 +182,7 @@ function ask(ctx) {
         types.push(...found.types);
       }
       types.sort((a, b) => (a.type < b.type ? -1 : 1));
-      fill(type, types.map((each) => h("option", { value: each.type, text: `${each.type} (${each.kind})` })));
+      fill(type, [["Of the program", false], ["Of every node", true]].map(([label, builtIn]) => group(label, types.filter((each) => BUILT_IN.has(segment(each)) === builtIn))));
       describe();
     } catch (problem) {
       if (problem.name !== "AbortError") fill(answer, refused(problem));
@@ -188,6 +197,8 @@ function ask(ctx) {
     fill(sendPlace, action(ctx, "Send", () => send(chosen), { why, kind: "main" }), why && h("span", { class: "dim", text: why }));
     try {
       const described = await ctx.api.ask("Syscall.Describe", { name: chosen.type }, { signal: ctx.signal });
+      if (type.value !== chosen.type) return; // another was chosen meanwhile
+      if (data.value === blank) data.value = blank = JSON.stringify(sample(described.input) ?? {}, null, 2);
       fill(schema, h("details", {}, h("summary", { text: "Schema of its data" }), tree(described.input)), h("details", {}, h("summary", { text: "Schema of the answer" }), tree(described.output)));
     } catch (problem) {
       refusal(problem);
@@ -217,4 +228,13 @@ function ask(ctx) {
       panel("Message", {}, h("div", { class: "body stack" }, field("Type", type), about, field("Data (JSON)", data), sendPlace, schema)),
       panel("Answer", {}, h("div", { class: "body" }, answer))),
   };
+}
+
+function segment({ type }) {
+  return type.split(".")[0];
+}
+
+function group(label, types) {
+  const options = types.map((each) => h("option", { value: each.type, text: `${each.type} (${each.kind})` }));
+  return options.length ? h("optgroup", { label }, options) : null;
 }

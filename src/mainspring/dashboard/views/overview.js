@@ -59,7 +59,8 @@ export function open(ctx) {
   function update() {
     const { node, points } = store;
     if (!node) return;
-    const place = store.shared ? `${store.here}, one of ${plural(store.nodes.length, "node")} on the log. ` : "";
+    const others = store.shared ? `, one of ${plural(store.nodes.length, "node")} on the log` : "";
+    const place = store.here ? `${store.here}${others}. ` : "";
     say(sentence, `${place}Mainspring ${node.version}, up ${span(node.now - node.started)}, ${plural(store.stats.connections, "connection")}.`);
     for (const figure of figures) figure.update(points);
     chart.draw(points, node.now);

@@ -2,7 +2,7 @@
 
 import { topicPath } from "../api.js";
 import { h, empty, head, panel, say } from "../dom.js";
-import { action, question, toast, trouble } from "../feedback.js";
+import { action, prose, question, toast, trouble } from "../feedback.js";
 import { brief, exact, moment, plural, span } from "../format.js";
 import { Grid, Pages } from "../grid.js";
 import { to } from "../router.js";
@@ -37,7 +37,7 @@ export function open(ctx) {
   const plans = new Grid({
     label: "Schedules",
     maxRows: 12,
-    none: empty("No schedules", "POST /schedules makes one."),
+    none: empty("No schedules", prose("`@app.every` and `@app.cron` in a program make them; so does `POST /schedules`.")),
     columns: [
       { label: "Schedule", width: "minmax(96px, 1.4fr)", cell: (row) => row.name },
       { label: "When", width: "minmax(128px, 1fr)", kind: "m", cell: (row) => row.cron ?? `every ${span(row.every)}` },

@@ -68,7 +68,8 @@ export function open(ctx) {
     try {
       const text = search.value.trim();
       const { messages } = await ctx.api.get(withQuery("/messages", { text, kind: kind.value, limit: 1000 }), { signal: ctx.signal });
-      rows = own.checked ? messages.filter(({ type }) => !OWN.has(type)) : messages;
+      const once = [...new Map(messages.map((message) => [message.id, message])).values()]; // an event passes by each of its readers
+      rows = own.checked ? once.filter(({ type }) => !OWN.has(type)) : once;
       grid.setRows(rows.length, (index) => rows[index]);
       place.over();
       return rows;
