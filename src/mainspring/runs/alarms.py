@@ -1,25 +1,30 @@
 """Timers of the scheduler: calls to be made in the first tick at or after their time.
 
 Delays are cut to whole milliseconds; negative and NaN mean at once, which is the next tick. Calls leave by deadline,
-equal deadlines in the order in which they were set.
+equal deadlines in the order in which they were set. What is due is taken out before the first call is made: a call that
+sets the next timer for this very moment waits for the next tick like everybody else, and cannot keep a tick for itself.
 """
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from mainspring.loop import Clock, TimerEntry, TimerWheel
+
+logger: logging.Logger = logging.getLogger("mainspring.runs")
 
 
 class Alarms:
     """The pending timers of one scheduler."""
 
-    __slots__ = ("_clock", "_set", "_wheel")
+    __slots__ = ("_clock", "_due", "_set", "_wheel")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._wheel = TimerWheel()
+        self._due: dict[Hashable, Callable[[], object]] = {}  # taken out of the wheel, not made yet
         self._set = 0
 
     def set(self, delay_ms: float, call: Callable[[], object]) -> tuple[int, int]:
@@ -32,18 +37,23 @@ class Alarms:
 
     def forget(self, timer: int) -> bool:
         """False when it was made or forgotten before."""
-        return self._wheel.cancel(timer)
+        return self._due.pop(timer, None) is not None or self._wheel.cancel(timer)
 
     def any_due(self) -> bool:
-        return len(self._wheel) > 0 and self._wheel.has_ready(self._clock.now_ms())
+        return bool(self._due) or (len(self._wheel) > 0 and self._wheel.has_ready(self._clock.now_ms()))
 
     def next_deadline(self) -> int | None:
         return self._wheel.next_deadline()
 
     def ring(self) -> None:
-        """Make every call that is due."""
-        if not len(self._wheel):
-            return
-        now = self._clock.now_ms()
-        while (entry := self._wheel.pop_ready(now)) is not None:
-            entry.message()
+        """Make every call that is due. What one of them raises is logged and stops no other."""
+        if len(self._wheel):
+            now = self._clock.now_ms()
+            while (entry := self._wheel.pop_ready(now)) is not None:
+                self._due[entry.id] = entry.message
+        while self._due:
+            call = self._due.pop(next(iter(self._due)))
+            try:
+                call()
+            except Exception:
+                logger.exception("a timer of the runs failed")

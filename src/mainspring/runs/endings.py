@@ -68,10 +68,10 @@ def close_program(run: Run[Any]) -> None:
     for _ in range(CLOSE_ATTEMPTS):
         try:
             close()
-        except ValueError:  # it is running right now: the step closes it when it comes back
-            run._close = close
-            return
-        except RuntimeError as error:
+        except (ValueError, RuntimeError) as error:
+            if "already executing" in str(error):  # the step closes it when it comes back
+                run._close = close
+                return
             if "ignored GeneratorExit" not in str(error):
                 logger.exception("run %s raised while it was closed", run.id)
                 return

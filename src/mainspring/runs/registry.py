@@ -9,8 +9,8 @@ from mainspring.runs.group import PROGRAMS
 from mainspring.runs.programs import Program, form_of, name_of
 
 
-class UnknownProgram(RunError):
-    """A run names a program that is not registered here."""
+class UnknownProgram(RunError, TypeError):
+    """A run names a program that is not registered here. A TypeError like everything else that is no program."""
 
     code = "unknown_program"
 

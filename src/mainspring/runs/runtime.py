@@ -328,21 +328,13 @@ class Runtime:
 
     def advance(self, ms: float) -> None:
         """Let virtual time pass, stopping at each deadline and draining everything ready before time moves on."""
-        if not math.isfinite(ms):
-            raise ValueError(f"time advances by a finite number of milliseconds, not {ms}")
+        clock, target = self._until(ms)
         if ms < 0:
             return
-        clock = self.clock
-        if not isinstance(clock, VirtualClock):
-            raise RunError("only a virtual clock can be advanced", remedy="make the runtime with clock=VirtualClock()")
-        target = clock.now_ms() + int(ms)
         while True:
             self.run_until_idle()
-            deadline = self._scheduler.alarms.next_deadline()
-            if deadline is None or deadline > target:
-                break
-            clock.move_to(deadline)
-        clock.move_to(target)
+            if not self._move(clock, target):
+                return
 
     async def settle(self) -> None:
         """Tick until nothing is ready and nothing is being stored, letting handlers on this asyncio loop go on.
@@ -359,14 +351,29 @@ class Runtime:
 
     async def elapse(self, ms: float) -> None:
         """`advance` for tests with durable runs: settles before each deadline."""
-        clock = self.clock
-        if not isinstance(clock, VirtualClock):
-            raise RunError("only a virtual clock can be advanced", remedy="make the runtime with clock=VirtualClock()")
-        target = clock.now_ms() + int(ms)
+        clock, target = self._until(ms)
+        if ms < 0:
+            return
         while True:
             await self.settle()
-            deadline = self._scheduler.alarms.next_deadline()
-            if deadline is None or deadline > target:
-                break
-            clock.move_to(deadline)
-        clock.move_to(target)
+            if not self._move(clock, target):
+                return
+
+    def _until(self, ms: float) -> tuple[VirtualClock, int]:
+        """The clock to move, and where to."""
+        if not math.isfinite(ms):
+            raise ValueError(f"time advances by a finite number of milliseconds, not {ms}")
+        if not isinstance(self.clock, VirtualClock):
+            raise RunError("only a virtual clock can be advanced", remedy="make the runtime with clock=VirtualClock()")
+        return self.clock, self.clock.now_ms() + int(ms)
+
+    def _move(self, clock: VirtualClock, target: int) -> bool:
+        """Move to the next deadline, or to the target if none comes before; False when time stands there.
+
+        A program may have moved the clock itself, and a clock may stand between two milliseconds.
+        """
+        deadline = self._scheduler.alarms.next_deadline()
+        until = target if deadline is None else min(deadline, target)
+        if until > clock.now_ms():
+            clock.move_to(until)
+        return deadline is not None and deadline <= target

@@ -83,6 +83,7 @@ class Scheduler:
         self._queue: deque[Run[Any]] = deque()
         self._ready: deque[Run[Any]] = deque()
         self._stale = 0
+        self._draining = False
         self._outside: deque[Callable[[], None]] = deque()
         self.alarms: Alarms = Alarms(clock)
         self._armed = False
@@ -125,12 +126,14 @@ class Scheduler:
         """One host turn: ticks until nothing is ready or a budget of steps is spent, then the next wake-up."""
         self._armed = self.pumping = True
         left = self.budget
-        while left > 0 and not self.is_idle():
-            left -= max(1, self.tick())
-        self._armed = self.pumping = False
-        self.after_pump()
-        self.arm()
-        self._wake_for_timers()
+        try:
+            while left > 0 and not self.is_idle():
+                left -= max(1, self.tick())
+        finally:  # an interrupt of the user goes through; the other runs must not wait for ever behind it
+            self._armed = self.pumping = False
+            self.after_pump()
+            self.arm()
+            self._wake_for_timers()
 
     def resume_all(self, answers: Iterable[tuple[Run[Any] | None, Any]]) -> None:
         """Queue many answers that came together, and take the turn for them now if the host allows it."""
@@ -184,21 +187,28 @@ class Scheduler:
     def _drain(self) -> None:
         """Endings take effect; the rest is ready. What this causes waits for the next tick."""
         queue, ready = self._queue, self._ready
-        for _ in range(len(queue)):
-            if not queue:
-                return  # an ending made everything stale and the queue was cleared
-            run = queue.popleft()
-            if run._done:
-                self._stale -= 1
-            elif run._brings <= RESUME:
-                ready.append(run)
-            else:
-                run._queued = False
-                answer, run._answer = run._answer, None
-                if run._brings == VALUE:
-                    self._returned(run, answer)
+        self._draining = True
+        try:
+            for _ in range(len(queue)):
+                if not queue:
+                    return  # somebody who heard of an ending made ticks of their own
+                run = queue.popleft()
+                if run._done:
+                    self._stale -= 1
+                elif run._brings <= RESUME:
+                    ready.append(run)
                 else:
-                    self.settle(run, Failed(answer))
+                    self._take_effect(run)
+        finally:
+            self._draining = False
+
+    def _take_effect(self, run: Run[Any]) -> None:
+        run._queued = False
+        answer, run._answer = run._answer, None
+        if run._brings == VALUE:
+            self._returned(run, answer)
+        else:
+            self.settle(run, Failed(answer))
 
     def _returned(self, run: Run[Any], value: Any) -> None:
         if run._family is not None and run._family.holds_back(run, value):
@@ -213,7 +223,7 @@ class Scheduler:
         if self._tracing:
             self.trace.append(f"step {run.id} {run._steps}")
         run._steps += 1
-        self.current = run
+        around, self.current = self.current, run
         lineage = run._lineage
         entered = None if lineage is None else lineage.enter()
         try:
@@ -231,7 +241,7 @@ class Scheduler:
             else:
                 self._dispatch(run, request)
         finally:
-            self.current = None
+            self.current = around
             if lineage is not None:
                 lineage.leave(entered)
 
@@ -311,7 +321,10 @@ class Scheduler:
     def release(self, run: Run[Any]) -> None:
         releases, run._releases = run._releases, None
         for release in releases or ():
-            release()
+            try:
+                release()
+            except Exception:
+                logger.exception("something that run %s held could not be released", run.id)
 
     def timer(self, delay_ms: float, call: Callable[[], object]) -> int:
         """Call `call` in the first tick after the delay. Fractions are cut, negative and NaN are 0."""
@@ -321,8 +334,18 @@ class Scheduler:
         return timer
 
     def release_timer(self, run: Run[Any], delay_ms: float, call: Callable[[], object]) -> int:
-        """A timer that dies with the current effect of the run."""
-        timer = self.timer(delay_ms, call)
+        """A timer that dies with the current effect of the run; what it raises is raised by the effect's handler."""
+        handled, step = run._asked, run._steps
+
+        def ring() -> None:
+            try:
+                call()
+            except Exception as error:
+                if handled is None or run._asked is not handled or run._steps != step:
+                    raise
+                self.answered(run, step, handled, None, error)
+
+        timer = self.timer(delay_ms, ring)
         self.on_release(run, lambda: self.alarms.forget(timer))
         return timer
 
@@ -411,7 +434,7 @@ class Scheduler:
         self._stale += 1
         if run._brings != START:
             self.late_completions += 1
-        if len(self._queue) + len(self._ready) == self._stale:
+        if len(self._queue) + len(self._ready) == self._stale and not self._draining:
             self._queue.clear()
             self._ready.clear()
             self._stale = 0
