@@ -288,8 +288,8 @@ async def test_a_silent_low_level_actor_is_not_remembered_for_ever(clock: Virtua
             asked = [kernel.ask("command", "Low.Do", {}, timeout_ms=1) for _ in range(10_000)]
             await asyncio.gather(*asked, return_exceptions=True)
         slot: Any = kernel.exchange.router.slots["Low"]
-        assert len(slot._known) <= 50_000
-        assert len(slot._unanswered) <= 50_000
+        assert len(slot._life.known) <= 50_000
+        assert len(slot._life.unanswered) <= 50_000
 
 
 @virtual
@@ -344,6 +344,26 @@ async def test_an_error_whose_text_json_cannot_say_is_told_all_the_same(
         with pytest.raises(Fail) as raised:
             await kernel.ask("command", "Text.Try", True)
         assert (raised.value.code, raised.value.message) == told
+        assert await kernel.ask("command", "Text.Try", False) is True
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"code": 409.5}, {"code": True}, {"remedy": None}, {"cause": RuntimeError("not a Fail")}]
+)
+@virtual
+async def test_a_refusal_made_wrongly_is_a_crash_and_the_actor_goes_on(clock: VirtualClock, wrong: dict) -> None:
+    """Checklist 76, 129: the mistake is told to whoever asked, and nobody behind waits for ever."""
+    app = App("wrong")
+
+    @app.command("Text.Try")
+    async def attempt(data: bool, ctx: Any) -> bool:
+        if data:
+            raise Fail(**{"code": 409, "message": "no", **wrong})
+        return True
+
+    async with booted(app, clock) as kernel:
+        with pytest.raises(Fail, match="Fail takes"):
+            await kernel.ask("command", "Text.Try", True)
         assert await kernel.ask("command", "Text.Try", False) is True
 
 

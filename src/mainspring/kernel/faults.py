@@ -49,8 +49,11 @@ class Fail(Exception):
         self, code: int, message: str, *, remedy: str = "", cause: Fail | None = None, type: str | None = None
     ) -> None:
         super().__init__(message)
-        if not 400 <= code <= 599:
-            raise ValueError(f"Fail takes a code from 400 to 599, not {code}")
+        # Looked at here, where the mistake is, and not when the refusal is being told and nobody can help any more.
+        if not isinstance(code, int) or isinstance(code, bool) or not 400 <= code <= 599:
+            raise ValueError(f"Fail takes a code from 400 to 599, not {code!r}")
+        if not isinstance(remedy, str) or not (cause is None or isinstance(cause, Fail)):
+            raise TypeError("Fail takes a text as remedy and another Fail as cause")
         self.code = code
         self.message: str = str(message) or "refused"
         self.remedy = remedy

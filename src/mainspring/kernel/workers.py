@@ -5,14 +5,19 @@ was given, with the correlation kept. A reply or an error answers the request it
 broken rule is an `ActorFault`, an error event an `ActorCrash`; either way the actor is replaced.
 
 A Worker cannot say which message an error belongs to. The oldest unanswered one is taken for it, because an actor
-takes its mail in order; what lies behind goes to the next actor. Ids belong to connections, so an id may come twice
-at once: the second one is then shown to the actor under another id, and what it says about that id is translated
-back.
+takes its mail in order; what lies behind goes to the next actor. What an actor said before it failed counts, although
+the fault overtakes it on the system lane: a request it has answered is neither blamed nor carried out again. What it
+says afterwards is ignored.
+
+Ids belong to connections, so an id may come twice at once: the second one is then shown to the actor under another id,
+and what it says about that id is translated back.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -35,12 +40,22 @@ _REMEMBERED: Final = 16_384  # messages nobody waits for any more, to which a sl
 Lineage = tuple[str, str | None]  # a message's own id and correlation
 
 
+@dataclass(slots=True, eq=False)
+class _Life:
+    """What lies between the kernel and one actor. Ids are those the actor knows."""
+
+    actor: Any
+    unanswered: dict[str, Mail] = field(default_factory=dict)  # oldest first
+    known: dict[str, Lineage] = field(default_factory=dict)  # every message it was given lately
+    unheard: deque[Any] = field(default_factory=deque)  # what it said and no turn has taken yet
+    failed: bool = False  # from here on it is not listened to
+    forget_at: int = 2 * _REMEMBERED
+
+
 class WorkerSlot(Slot):
     def __init__(self, plan: Plan, kernel: Kernel, policy: RestartPolicy) -> None:
         super().__init__(plan, kernel, policy)
-        self._unanswered: dict[str, Mail] = {}  # by the id the actor knows, oldest first
-        self._known: dict[str, Lineage] = {}  # every message it was given lately, by the id it knows
-        self._forget_at = 2 * _REMEMBERED
+        self._life = _Life(None)
 
     def _spawn(self) -> Any:
         spawn = self.plan.capability.spawn
@@ -53,15 +68,18 @@ class WorkerSlot(Slot):
 
     def attach(self) -> None:
         actor = self.actor
+        life = self._life = _Life(actor)
 
         def on_message(event: Any) -> None:
-            if actor is self.actor:
-                self.exchange.loop.post(self._turn_output, (actor, event.data))
+            if actor is self.actor and not life.failed:
+                life.unheard.append(event.data)
+                self.exchange.loop.post(self._turn_output, life)
 
         def on_error(event: Any) -> None:
             error = getattr(event, "error", None)
             text = said(error) if isinstance(error, BaseException) else sayable(str(getattr(event, "message", "error")))
             logger.error("the actor of %s reported an error", self.id, exc_info=error)
+            life.failed = True
             self.fault(actor, None, faults.ACTOR_CRASH, text)
 
         if callable(getattr(actor, "add_event_listener", None)):
@@ -71,76 +89,75 @@ class WorkerSlot(Slot):
             actor.onmessage, actor.onerror = on_message, on_error
 
     def _post(self, mail: Mail) -> None:
-        message = mail.message
+        message, life = mail.message, self._life
         if mail.origin is not None:
             mail.seen_id = message.id
-            if message.id in self._known:
+            if message.id in life.known:
                 mail.seen_id = self.exchange.ids()
                 metadata = msgspec.structs.replace(message.metadata, id=mail.seen_id)
                 message = msgspec.structs.replace(message, metadata=metadata)
-            self._unanswered[mail.seen_id] = mail
-        self._known[message.id] = (mail.message.id, message.metadata.correlation)
-        if len(self._known) > self._forget_at:
-            self._forget_oldest()
+            life.unanswered[mail.seen_id] = mail
+        life.known[message.id] = (mail.message.id, message.metadata.correlation)
+        if len(life.known) > life.forget_at:
+            _forget_oldest(life)
         try:
-            self.actor.post_message(message)
+            life.actor.post_message(message)
         except Exception as error:
-            self.fault(self.actor, mail, faults.ACTOR_CRASH, said(error))
+            life.failed = True
+            self.fault(life.actor, mail, faults.ACTOR_CRASH, said(error))
         else:
             if mail.origin is None:
                 self.exchange.event_done()  # a Worker never says that it is done with an event
-
-    def _forget_oldest(self) -> None:
-        """Keep what somebody waits for, and of the rest the latest."""
-        for ident in tuple(self._known)[:-_REMEMBERED]:
-            mail = self._unanswered.get(ident)
-            if mail is None or (mail.closed and not mail.unrecorded):
-                del self._known[ident]
-                self._unanswered.pop(ident, None)
-        self._forget_at = len(self._known) + _REMEMBERED
 
     def _terminate(self, actor: Any) -> None:
         actor.terminate()
 
     def _unfinished(self, actor: Any, mail: Mail | None) -> tuple[Mail | None, list[Mail]]:
-        waiting = [each for each in self._unanswered.values() if not each.closed or each.unrecorded]
-        self._unanswered.clear()
-        self._known.clear()
+        life = self._life
+        answered = {_causation_of(given) for given in life.unheard if _kind_of(given) in ("reply", "error")}
+        waiting = [
+            each
+            for ident, each in life.unanswered.items()
+            if ident not in answered and (not each.closed or each.unrecorded)
+        ]
+        life.unanswered = {ident: each for ident, each in life.unanswered.items() if ident in answered}
         if mail is None or (mail.origin is not None and mail not in waiting):
             mail = waiting[0] if waiting else None
         return mail, [each for each in waiting if each is not mail]
 
     # --- what the actor says -------------------------------------------------------------------------------------
 
-    def _turn_output(self, item: tuple[Any, Any]) -> None:
-        actor, given = item
+    def _turn_output(self, life: _Life) -> None:
+        if not life.unheard:
+            return
+        given = life.unheard.popleft()
         try:
             message = _as_message(given)
         except MainspringError as error:
-            self._broken(actor, _causation_of(given), error.message)
+            self._broken(life, _causation_of(given), error.message)
             return
         causation = message.metadata.causation or ""
-        cause = self._known.get(causation)
+        cause = life.known.get(causation)
         if cause is None:
-            self._broken(actor, "", "its causation is not a message the actor was given")
+            self._broken(life, "", "its causation is not a message the actor was given")
             return
         wrong = self._mistake(message, cause[1])
         if wrong:
-            self._broken(actor, causation, wrong)
+            self._broken(life, causation, wrong)
             return
         if cause[0] != causation:
             metadata = msgspec.structs.replace(message.metadata, causation=cause[0])
             message = msgspec.structs.replace(message, metadata=metadata)
-        self._route(causation, message)
+        self._route(life, causation, message)
 
-    def _route(self, seen_id: str, message: Message) -> None:
+    def _route(self, life: _Life, seen_id: str, message: Message) -> None:
         exchange = self.exchange
         if message.kind == "event":
             exchange.turn_event((message, None))
         elif message.kind in ("command", "query"):
             exchange.turn_request((message, exchange.nobody))
         else:
-            mail = self._unanswered.pop(seen_id, None)
+            mail = life.unanswered.pop(seen_id, None)
             if mail is None:
                 exchange.witness(message)
                 exchange.counters["late"] += 1
@@ -159,10 +176,27 @@ class WorkerSlot(Slot):
         wrong = shape.accepts(message.raw)
         return f"data: {wrong}" if wrong else ""
 
-    def _broken(self, actor: Any, causation: str, text: str) -> None:
-        if actor is self.actor:
-            logger.error("the actor of %s said something invalid: %s", self.id, text)
-            self.fault(actor, self._unanswered.get(causation), faults.ACTOR_FAULT, f"invalid output: {text}")
+    def _broken(self, life: _Life, causation: str, text: str) -> None:
+        logger.error("the actor of %s said something invalid: %s", self.id, text)
+        text = f"invalid output: {text}"
+        if life.actor is self.actor:
+            life.failed = True
+            life.unheard.clear()
+            self.fault(life.actor, life.unanswered.get(causation), faults.ACTOR_FAULT, text)
+            return
+        mail = life.unanswered.pop(causation, None)  # replaced already: only whoever asked is left to be told
+        if mail is not None:
+            self._report(mail, faults.ACTOR_FAULT, text)
+
+
+def _forget_oldest(life: _Life) -> None:
+    """Keep what somebody waits for, and of the rest the latest."""
+    for ident in tuple(life.known)[:-_REMEMBERED]:
+        mail = life.unanswered.get(ident)
+        if mail is None or (mail.closed and not mail.unrecorded):
+            del life.known[ident]
+            life.unanswered.pop(ident, None)
+    life.forget_at = len(life.known) + _REMEMBERED
 
 
 def _as_message(given: Any) -> Message:
@@ -181,3 +215,7 @@ def _causation_of(given: Any) -> str:
     metadata = given.get("metadata") if isinstance(given, dict) else getattr(given, "metadata", None)
     found = metadata.get("causation") if isinstance(metadata, dict) else getattr(metadata, "causation", None)
     return found if isinstance(found, str) else ""
+
+
+def _kind_of(given: Any) -> Any:
+    return given.get("kind") if isinstance(given, dict) else getattr(given, "kind", None)
