@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 from typing import Any
 
 import pytest
@@ -202,6 +204,29 @@ async def test_an_interrupt_leaves_the_other_runs_able_to_go_on() -> None:
 
     assert await asyncio.to_thread(drive) == "counted"
     assert stopped == [True]
+
+
+@pytest.mark.parametrize("ending", ["cancelled", "timed out"])
+async def test_a_handlers_coroutine_that_is_not_needed_any_more_is_closed_before_its_first_turn(
+    world: World, ending: str
+) -> None:
+    async def handler(effect: Poll, ctx: Any) -> Any:
+        raise Boom
+
+    world.runtime.handle(Poll, handler, timeout_ms=0)
+    run = world.runtime.start(polling)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        world.runtime.tick()
+        if ending == "cancelled":
+            run.cancel("enough")
+        else:
+            world.runtime.run_until_idle()
+        await world.runtime.settle()
+        gc.collect()
+    assert [str(each.message) for each in warned] == []
+    assert run.state == ("cancelled" if ending == "cancelled" else "failed")
+    assert not isinstance(run.outcome_now(), Failed) or "within 0 ms" in str(run.outcome_now())
 
 
 def test_a_clock_that_stands_between_two_milliseconds_can_be_advanced() -> None:

@@ -207,7 +207,12 @@ def supervise(scheduler: Scheduler, run: Run[Any], handled: Handled, awaitable: 
         finished = True
         scheduler.answered(run, step, handled, result, error)
 
+    def over(task: asyncio.Task[None]) -> None:
+        scheduler.tasks.discard(task)
+        if asyncio.iscoroutine(awaitable):
+            awaitable.close()  # cancelled before its first turn, it would be reported as never awaited
+
     task = loop.create_task(wait(), name=f"{handled.name} of {run.id}")
     scheduler.tasks.add(task)
-    task.add_done_callback(scheduler.tasks.discard)
+    task.add_done_callback(over)
     scheduler.on_release(run, lambda: None if finished else task.cancel())
