@@ -40,8 +40,8 @@ export function open(ctx) {
     none: empty("No schedules", prose("`@app.every` and `@app.cron` in a program make them; so does `POST /schedules`.")),
     columns: [
       { label: "Schedule", width: "minmax(96px, 1.4fr)", cell: (row) => row.name },
-      { label: "When", width: "minmax(128px, 1fr)", kind: "m", cell: (row) => row.cron ?? `every ${span(row.every)}` },
-      { label: "Next", width: "minmax(110px, 1fr)", least: 520, cell: (row) => due(row.nextMs) },
+      { label: "When", width: "minmax(128px, 1fr)", kind: "m", least: 440, cell: (row) => row.cron ?? `every ${span(row.every)}` },
+      { label: "Next", width: "minmax(110px, 1fr)", cell: (row) => due(row.nextMs) },
       { label: "Topic", width: "minmax(90px, 1fr)", least: 620, cell: (row) => h("a", { href: to(["topics", row.topic]), tabindex: "-1", text: row.topic }) },
       { label: "Payload", width: "minmax(90px, 1.6fr)", kind: "m", least: 820, cell: (row) => brief(row.payload, 100) },
       { label: "", width: "96px", kind: "r", keep: (row) => row.name, cell: (row) => action(ctx, "Forget", () => forget(row), { kind: "plain", why: refusals.get(row.topic) ?? "" }) },
