@@ -163,6 +163,27 @@ async def test_a_peer_that_answers_no_ping_is_gone_and_its_events_are_free() -> 
         raw.close()
 
 
+@pytest.mark.parametrize("send_buffer_bytes", [64 << 10, 64 << 20])
+async def test_a_consumer_that_hangs_up_without_reading_gives_its_events_back_at_once(send_buffer_bytes: int) -> None:
+    """Whether deliveries to it are paused or not, it will never read what is unsent."""
+    async with site(send_buffer_bytes=send_buffer_bytes, ping_interval_ms=600_000, ack_timeout_ms=600_000) as here:
+        raw = await stuck_consumer(here.port)
+        writer = await here.connect()
+        batch = [{"payload": "x" * 10_000}] * 80
+        for _ in range(10):
+            await writer.send_json({"type": "PUBLISH_BATCH", "topic": "t", "events": batch})
+            assert (await receive(writer))["type"] == "PUBLISHED_BATCH"
+        assert here.bus.stats().inflight > 0
+        raw.shutdown(socket.SHUT_RDWR)
+        for _ in range(PATIENCE_S * 100):
+            if here.bus.stats().inflight == 0:
+                break
+            await asyncio.sleep(0.01)
+        assert here.bus.stats().inflight == 0
+        assert [info.members for info in here.bus.groups("t")] == [0]
+        raw.close()
+
+
 async def test_a_writer_that_does_not_read_its_answers_is_held_back() -> None:
     async with site(send_buffer_bytes=16 << 10) as here:
         ws = await here.connect()

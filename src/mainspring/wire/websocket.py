@@ -7,7 +7,8 @@ and a write of its own, which costs several times as much as everything else tha
 A peer that does not read is noticed by what is left unsent. From `send_buffer_bytes` on, deliveries to it pause;
 answers still go out, because it may be busy sending. From sixteen times as much on, nothing more is read from it
 either. So its memory on the node is bounded, and whoever shares a group with it goes on. If it stays like that, it also
-answers no ping and is closed.
+answers no ping and is closed. A peer that hangs up with something unsent is gone at once: the transport would wait for
+it to read the rest, and all that time it would hold its events.
 
 A frame over the limit is answered with an ERROR and the connection goes on; only a frame so large that reading it would
 be an attack ends the connection (code 1009).
@@ -32,6 +33,7 @@ HOPELESS: Final = (
 READS_PER_TURN: Final = 256  # frames of one connection before the others have their turn
 FIRST_LOOK_S: Final = 0.002
 LAST_LOOK_S: Final = 0.05
+HUNG_UP_S: Final = 0.2  # how often a connection with something unsent is asked whether its peer hung up
 
 
 class WebSocketFace:
@@ -147,6 +149,7 @@ class Outlet:
         self._parts: list[bytes] = []
         self._size = 0
         self._paused = False
+        self._watched = False
         self._look_s = FIRST_LOOK_S
         self._drained = asyncio.Event()
         self._drained.set()
@@ -191,8 +194,28 @@ class Outlet:
         if not parts or self._transport.is_closing():
             return
         self._transport.write(b"".join(parts))
+        if not self._watched:
+            self._watch()
         if not self._paused and self._transport.get_write_buffer_size() > self._high:
             self._pause()
+
+    def _watch(self) -> None:
+        self._watched = True
+        self._loop.call_later(HUNG_UP_S, self._has_hung_up)
+
+    def _has_hung_up(self) -> None:
+        """While something is unsent: a transport that is closing waits for a peer that may never read."""
+        self._watched = False
+        if self._closed:
+            return
+        if self._transport.is_closing():
+            self._hang_up()
+        elif self._transport.get_write_buffer_size():
+            self._watch()
+
+    def _hang_up(self) -> None:
+        self._transport.abort()
+        self._drained.set()
 
     def _pause(self) -> None:
         """Too much is unsent. Look again soon, later less often, until half of it has left."""
@@ -206,7 +229,10 @@ class Outlet:
     def _look(self) -> None:
         if self._closed:
             return
-        if self._unsent() > self._high // 2 and not self._transport.is_closing():
+        if self._transport.is_closing():
+            self._hang_up()
+            return
+        if self._unsent() > self._high // 2:
             self._look_s = min(self._look_s * 2, LAST_LOOK_S)
             self._loop.call_later(self._look_s, self._look)
             return
