@@ -437,21 +437,21 @@ class Group:
         gate, opened, leased = member.gate, position.open, 0
         held = member.held.setdefault(position.partition, {})
         deadline = now + self.ack_timeout_ms
-        for ready in events:
-            if not member.has_room():
-                break
+        for ready in events[: member.room()]:
             offset = ready.offset
             opened[offset] = held[offset] = OpenEvent(offset, member, deadline, 1)
-            position.cursor = offset + 1
-            member.inflight += 1
             leased += 1
-            if gate.credits is not None:
-                gate.credits -= 1
             member.deliver(position, ready, 1)
+            if gate.paused:  # by what was just sent
+                break
         if leased:
+            position.cursor = offset + 1
+            member.inflight += leased
+            if gate.credits is not None:
+                gate.credits -= leased
             self._lease_ends_at(deadline)
             self._host.inflight(leased)
-            self._host.delivered(self, position, position.cursor - 1, 1, leased)
+            self._host.delivered(self, position, offset, 1, leased)
 
     def _deliver_parked(self, now: int) -> None:
         chooser = self._chooser

@@ -69,6 +69,14 @@ class Member:
         gate = self.gate
         return self.inflight < self.window and not gate.paused and (gate.credits is None or gate.credits > 0)
 
+    def room(self) -> int:
+        """How many events it could be given now, if its peer reads them."""
+        gate = self.gate
+        if gate.paused:
+            return 0
+        window = max(self.window - self.inflight, 0)
+        return window if gate.credits is None else min(window, max(gate.credits, 0))
+
     def accepts(self, event: ReadyEvent) -> bool:
         return self.filter is None or accepts(self.filter, event)
 

@@ -151,31 +151,42 @@ class Publisher:
         """Let the tails know; the groups are woken in a later turn."""
         topics = pending.topics
         self._counters.published += len(placed)
-        if len(topics) == 1 and not any(topic.active for topic in topics.values()):
+        if len(topics) == 1:
             (topic,) = topics.values()
-            newest = {partition: offset for partition, offset, duplicate in placed if not duplicate}
-            for partition, offset in newest.items():
-                topic.tails[partition].advance(offset)
-            topic.published += len(placed)
-            self._told(topics)
-            return
-        grown: dict[Tail, None] = {}
-        for append, (partition, offset, duplicate) in zip(pending.appends, placed, strict=True):
-            if duplicate:
-                continue
-            topic = topics[append.topic]
-            topic.published += 1
-            tail = topic.tails[partition]
+            if not topic.active:
+                newest = {partition: offset for partition, offset, duplicate in placed if not duplicate}
+                for partition, offset in newest.items():
+                    topic.tails[partition].advance(offset)
+                topic.published += len(placed)
+                self._told(topics)
+                return
+        for tail, (first, appends) in _runs(pending, placed).items():
+            topic = topics[tail.topic]
+            topic.published += len(appends)
             if topic.active:
-                tail.append(offset, append)
-                grown[tail] = None
+                tail.extend(first, appends)
             else:
-                tail.advance(offset)
-        for tail in grown:
-            tail.bound()
+                tail.advance(first + len(appends) - 1)
         self._told(topics)
 
     def _told(self, topics: dict[str, TopicState]) -> None:
         for topic in topics.values():
             topic.stored = True
             self._appended(topic)
+
+
+def _runs(pending: _Pending, placed: Sequence[Placed]) -> dict[Tail, tuple[int, list[Append]]]:
+    """The events that were stored, by partition: the first offset, and those that follow each other from there.
+
+    Nobody else appends in the middle of a batch, so the offsets of a batch in one partition have no gaps.
+    """
+    runs: dict[Tail, tuple[int, list[Append]]] = {}
+    topics = pending.topics
+    for append, (partition, offset, duplicate) in zip(pending.appends, placed, strict=True):
+        if not duplicate:
+            tail = topics[append.topic].tails[partition]
+            run = runs.get(tail)
+            if run is None:
+                run = runs[tail] = (offset, [])
+            run[1].append(append)
+    return runs

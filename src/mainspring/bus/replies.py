@@ -19,6 +19,8 @@ from mainspring.bus.intake import Accepted, refusal
 from mainspring.bus.publisher import Placed
 from mainspring.errors import MainspringError
 
+_to_json = msgspec.json.Encoder().encode
+
 MOST: Final = 8_192  # requests without an answer before a connection is not read from
 MOST_BYTES: Final = 8 << 20
 
@@ -134,8 +136,8 @@ class PublishAnswer(Answer):
             elif accepted.due_at(0):
                 frame = b'%b,"not_before":%d}' % (frame[:-1], accepted.due_at(0))
         else:
-            places = b",".join([b"[%d,%d]" % (place[0], place[1]) for place in placed])
-            frame = b'{"type":"PUBLISHED_BATCH","topic":%b,"offsets":[%b]}' % (topic, places)
+            places = _to_json([(partition, offset) for partition, offset, _ in placed])
+            frame = b'{"type":"PUBLISHED_BATCH","topic":%b,"offsets":%b}' % (topic, places)
         self.frame: bytes = with_corr(frame, self._corr) if self._corr is not NOTHING else frame
         self._replies.published(self)
 

@@ -8,7 +8,7 @@ read from the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -39,7 +39,7 @@ class ReadyEvent(msgspec.Struct, frozen=True, gc=False, eq=False):
 class Tail:
     """One partition's end. `offset` is the last durable offset, UNKNOWN until the log was asked."""
 
-    __slots__ = ("_grown", "budget", "bytes", "events", "first", "head", "offset", "partition", "topic", "upcast")
+    __slots__ = ("budget", "bytes", "events", "first", "head", "offset", "partition", "topic", "upcast")
 
     def __init__(self, topic: str, partition: int, budget: TailBudget) -> None:
         self.topic: str = topic
@@ -49,7 +49,6 @@ class Tail:
         self.events: list[ReadyEvent] = []  # consecutive, the last one at `offset`
         self.first: int = 0  # offset of events[0]
         self.bytes: int = 0
-        self._grown = 0
         self.budget: TailBudget = budget
         self.upcast: Callable[[StoredEvent], StoredEvent] | None = None
 
@@ -66,22 +65,22 @@ class Tail:
         if self.events:
             self.forget()
 
-    def append(self, offset: int, event: Append) -> None:
-        """An event became durable and someone may want it now. `bound` follows when all of a commit are here."""
-        if self.offset != offset - 1 or not self.events:
+    def extend(self, first: int, events: Sequence[Append]) -> None:
+        """Events became durable, at offsets from `first` on, and someone may want them now."""
+        if self.offset != first - 1 or not self.events:
             self.forget()
-            self.first = offset
-        self.offset = offset
+            self.first = first
+        self.offset = first + len(events) - 1
         if self.upcast is None:
-            body = join_envelope(event, self.head, offset)
-            self.events.append(ReadyEvent(offset, event.ts, event.key, event.headers, body))
+            head = self.head
+            ready = [
+                ReadyEvent(offset, event.ts, event.key, event.headers, join_envelope(event, head, offset))
+                for offset, event in enumerate(events, first)
+            ]
         else:
-            self.events.append(self.ready(_stored(offset, event)))
-        self._grown += len(self.events[-1].envelope)
-
-    def bound(self) -> None:
-        """Keep to the limits."""
-        grown, self._grown = self._grown, 0
+            ready = [self.ready(_stored(offset, event)) for offset, event in enumerate(events, first)]
+        self.events += ready
+        grown = sum([len(event.envelope) for event in ready])
         self.bytes += grown
         self.budget.grew(self, grown)
         while len(self.events) > KEPT_EVENTS or self.bytes > KEPT_BYTES:
@@ -94,7 +93,7 @@ class Tail:
     def forget(self) -> None:
         self.budget.shrank(self, self.bytes)
         self.events.clear()
-        self.bytes = self._grown = 0
+        self.bytes = 0
 
     def _drop_older_half(self) -> None:
         dropped = self.events[: (len(self.events) + 1) // 2]
@@ -117,14 +116,14 @@ class SharedTail(Tail):
     def advance(self, offset: int) -> None:
         self.offset = max(self.offset, offset)
 
-    def append(self, offset: int, event: Append) -> None:
-        if self.first + len(self.events) != offset:
+    def extend(self, first: int, events: Sequence[Append]) -> None:
+        if self.first + len(self.events) != first:
             self.forget()
-            self.first = offset
+            self.first = first
         newest = self.offset
-        self.offset = offset - 1
-        super().append(offset, event)
-        self.offset = max(newest, offset)
+        self.offset = first - 1
+        super().extend(first, events)
+        self.offset = max(newest, self.offset)
 
 
 def _stored(offset: int, event: Append) -> StoredEvent:
