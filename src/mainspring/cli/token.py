@@ -57,9 +57,7 @@ def new(
     typer.echo(f"token  {text}")
     typer.echo(f"line   {token.line()}")
     if file is not None:
-        typer.echo(
-            f"The line is in {file}; a node with tokens_file = {str(file)!r} knows it from its next start.", err=True
-        )
+        typer.echo(f"The line is in {file}; a node with tokens_file = {str(file)!r} knows it in a moment.", err=True)
     else:
         typer.echo(
             "Give the token to the client; it is not shown again. Give the line to the node: in mainspring.toml as\n"
