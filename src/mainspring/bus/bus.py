@@ -30,8 +30,9 @@ from mainspring.bus.errors import BadFrame, BadOffset, BusError, UnknownEvent
 from mainspring.bus.follow import follow, read_on
 from mainspring.bus.group_table import GroupTable
 from mainspring.bus.housekeeping import Housekeeping
-from mainspring.bus.intake import Accepted, Intake, check_headers, check_payload, refusal
+from mainspring.bus.intake import Accepted, Intake, check_headers, refusal
 from mainspring.bus.metrics import Counters
+from mainspring.bus.payload import HALF, check_json
 from mainspring.bus.publisher import Publisher
 from mainspring.bus.redrive import redrive
 from mainspring.bus.retention import Retention
@@ -287,7 +288,7 @@ class Bus:
 
     async def _publish(self, topic: str, events: Sequence[NewEvent], agent: Who, expect: int | None) -> list[Published]:
         for event in events:
-            check_payload(event.payload)
+            check_json(event.payload)
             _check_event(event)
         taken: list[Accepted] = []
         ticket = FutureTicket()
@@ -318,7 +319,7 @@ class Bus:
         The event's `id` makes it exactly one: the same id within the dedupe window is stored once.
         """
         event = NewEvent(payload, key, check_headers(headers), id)
-        check_payload(payload)
+        check_json(payload)
         _check_event(event)
         return self.intake.prepare(topic, event)
 
@@ -421,7 +422,7 @@ class Bus:
     async def put_schedule(self, schedule: Schedule, *, agent: Who = None) -> Schedule:
         """Create or replace the schedule of this name; durable when it returns, with `next_ms` filled in."""
         await self.access.check(self.topic_table.open(schedule.topic).config, "publish", agent)
-        check_payload(bytes(schedule.payload))
+        check_json(bytes(schedule.payload))
         return await self.schedule_table.put(self.intake.scheduled(schedule, agent))
 
     def schedules(self) -> list[Schedule]:
@@ -477,7 +478,7 @@ def _check_event(event: NewEvent) -> None:
         (event.key or "").encode()
         (event.id or "").encode()
     except UnicodeEncodeError:
-        raise BadFrame("a text holds half a character (a lone surrogate)") from None
+        raise BadFrame(HALF) from None
     if event.id is not None and not 0 < len(event.id) <= 255:
         raise BadFrame("an event's id has 1 to 255 characters")
     if event.delay_ms < 0 or event.not_before < 0:

@@ -16,6 +16,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from mainspring.bus.errors import BadFrame, BadJson, BusError, UnknownType
+from mainspring.bus.payload import HALF, too_deep
 from mainspring.bus.start import Start
 from mainspring.log import Append, StoredEvent
 
@@ -156,10 +157,12 @@ def decode(data: bytes) -> Request:
 
 def _diagnose(data: bytes, cause: Exception) -> Rejected:
     """Why `data` is no frame. The standard parser reads what msgspec refuses (half surrogate pairs), so it can tell."""
+    if isinstance(cause, UnicodeDecodeError):
+        return Rejected(BadJson("the frame is not UTF-8", remedy="send one JSON object per text frame"))
     try:
         value = json.loads(data, parse_constant=_no_constant)
     except RecursionError:
-        return Rejected(BadFrame("the frame is nested too deeply"))
+        return Rejected(too_deep("frame"))
     except ValueError:
         return Rejected(BadJson("the frame is not JSON", remedy="send one JSON object per text frame"))
     if not isinstance(value, dict):
@@ -179,7 +182,7 @@ def _reason(cause: Exception) -> str:
         return str(cause)
     if isinstance(cause, RecursionError):
         return "nested too deeply"
-    return "a text holds half a character (a lone surrogate)"
+    return HALF
 
 
 def _no_constant(text: str) -> None:

@@ -25,6 +25,7 @@ from mainspring.bus.errors import (
 )
 from mainspring.bus.limits import TokenBucket
 from mainspring.bus.partition import partition_of
+from mainspring.bus.payload import check_json, check_readable
 from mainspring.bus.publisher import Publisher, Ticket
 from mainspring.bus.schedules import Schedule, Schedules
 from mainspring.bus.schemas import Schemas
@@ -169,6 +170,7 @@ class Intake:
 
     def scheduled(self, schedule: Schedule, who: Who) -> Schedule:
         """The schedule as it is kept: its payload fits the topic, its headers say who made it."""
+        check_readable(bytes(schedule.payload))
         headers = sealed(schedule.headers, who)
         schemas = self._schemas.of(schedule.topic)
         if schemas is not None:
@@ -187,17 +189,21 @@ class Intake:
         self, topic: TopicState, events: Sequence[Offered], now: int, expect: int | None, sealed: bytes
     ) -> list[Append]:
         """The events as they are stored. What is put on headers is joined once for all events that get the same."""
+        payloads = [bytes(event.payload) for event in events]
+        _check_all(payloads)
+        given = zip(events, payloads, strict=True)
         schemas = self._schemas.of(topic.name)
         if schemas is None:
             seal = Seal(sealed)
-            return [self._append(topic, event, now, expect, seal) for event in events]
+            return [self._append(topic, event, payload, now, expect, seal) for event, payload in given]
         stamps = schemas.check_all(events, tombstones=topic.config.compact)
         seals = {stamp: Seal(sealed, stamp) for stamp in set(stamps)}
-        pairs = zip(events, stamps, strict=True)
-        return [self._append(topic, event, now, expect, seals[stamp]) for event, stamp in pairs]
+        stamped = zip(given, stamps, strict=True)
+        return [self._append(topic, *one, now, expect, seals[stamp]) for one, stamp in stamped]
 
-    def _append(self, topic: TopicState, event: Offered, now: int, expect: int | None, seal: Seal) -> Append:
-        payload = bytes(event.payload)
+    def _append(
+        self, topic: TopicState, event: Offered, payload: bytes, now: int, expect: int | None, seal: Seal
+    ) -> Append:
         headers = seal.put_on(event.headers) if event.headers else seal.alone
         if len(payload) + (0 if headers is None else len(headers)) > self._most_bytes:
             raise TooLarge(f"an event may have {self._most_bytes} bytes", remedy="publish a reference")
@@ -279,13 +285,16 @@ def refusal(error: MainspringError) -> BusError:
     return Unavailable(f"the event could not be stored: {error.message}", remedy=error.remedy or "try again")
 
 
-def check_payload(payload: bytes) -> None:
-    """Raise BadFrame unless this is JSON text (for callers whose payload was not part of a decoded frame)."""
-    try:
-        payload.decode()
-        msgspec.json.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadFrame(f"the payload is not JSON: {error}") from None
+def _check_all(payloads: list[bytes]) -> None:
+    """The event that is refused is named, where there are several."""
+    for number, payload in enumerate(payloads):
+        try:
+            check_readable(payload)
+        except BusError as error:
+            if len(payloads) > 1:
+                error.message = f"event {number} of the batch: {error.message}"
+                error.details = {**error.details, "event": number}
+            raise
 
 
 def check_headers(headers: Mapping[str, str] | None) -> dict[str, str] | None:
@@ -298,6 +307,7 @@ def check_headers(headers: Mapping[str, str] | None) -> dict[str, str] | None:
 
 def check_sha256(payload: bytes, digest: str) -> None:
     """The SHA-256 of the payload as JSON with sorted keys and no spaces, in UTF-8, in hexadecimal."""
-    check_payload(payload)
+    check_json(payload)
+    check_readable(payload)
     if hashlib.sha256(_sorted(msgspec.json.decode(payload))).hexdigest() != digest.lower():
         raise BadFrame("payload_sha256 does not fit the payload", remedy="hash JSON with sorted keys and no spaces")

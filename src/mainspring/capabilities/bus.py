@@ -18,7 +18,7 @@ from mainspring.errors import MainspringError
 from mainspring.kernel import Capability, Context, Fail, Handler, handler_from
 from mainspring.kernel.lineage import lineage_headers
 from mainspring.log import StoredEvent
-from mainspring.message import encode_bytes
+from mainspring.message import NULL
 
 _ANSWER_BYTES: Final = 13_000  # of a line of 16384: the rest is envelope
 _STATUS: Final = {
@@ -45,7 +45,7 @@ GroupName = Annotated[str, _about("The group's name.")]
 
 class Publish(msgspec.Struct):
     topic: Topic
-    payload: Annotated[Any, _about("Any JSON value.")]
+    payload: Annotated[msgspec.Raw, _about("Any JSON value.")]
     key: Annotated[str | None, _about("Events of one key stay in order.")] = None
     headers: Annotated[dict[str, str] | None, _about("Text by name, stored with the event.")] = None
     id: Annotated[str | None, _about("The same id within the dedupe window is stored once.")] = None
@@ -157,7 +157,7 @@ class Redriven(msgspec.Struct):
 class PutSchedule(msgspec.Struct):
     name: Annotated[str, _about("A schedule of this name is replaced.")]
     topic: Topic
-    payload: Annotated[Any, _about("Any JSON value, published each time.")] = None
+    payload: Annotated[msgspec.Raw, _about("Any JSON value, published each time.")] = NULL
     every: Annotated[int | None, _about("Milliseconds between two events.")] = None
     cron: Annotated[str | None, _about("Minute, hour, day of month, month, day of week, in UTC.")] = None
     key: Annotated[str | None, _about("The key of its events.")] = None
@@ -197,7 +197,7 @@ def _events(bus: Bus) -> list[Handler]:
         with _answered():
             stored = await bus.publish(
                 data.topic,
-                encode_bytes(data.payload),
+                bytes(data.payload),
                 key=data.key,
                 headers=headers,
                 id=data.id,
@@ -296,7 +296,7 @@ def _schedules(bus: Bus) -> list[Handler]:
                 Schedule(
                     name=data.name,
                     topic=data.topic,
-                    payload=msgspec.Raw(encode_bytes(data.payload)),
+                    payload=data.payload.copy(),
                     every=data.every,
                     cron=data.cron,
                     key=data.key,

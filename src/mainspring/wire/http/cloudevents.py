@@ -29,10 +29,10 @@ from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
 
+from mainspring.bus.payload import check_json, why_unreadable
 from mainspring.errors import MainspringError
 from mainspring.log.contract import StoredEvent
-from mainspring.wire.http.problem import bad_json
-from mainspring.wire.http.strict_json import check_text, check_value, refuse_duplicates
+from mainspring.wire.http.strict_json import check_text, refuse_duplicates
 
 STRUCTURED: Final = "application/cloudevents+json"
 BATCHED: Final = "application/cloudevents-batch+json"
@@ -156,7 +156,7 @@ def _decoded(decoder: msgspec.json.Decoder[Any], body: bytes, what: str) -> Any:
     except msgspec.ValidationError:
         raise BadCloudEvent(f"A CloudEvent body of this type is {what}.", remedy=_SPECIFICATION) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise bad_json(f"The body is not valid JSON: {error}.") from None
+        raise why_unreadable(body, error, "body") from None
 
 
 def _from_members(members: dict[str, msgspec.Raw]) -> CloudEvent:
@@ -170,7 +170,6 @@ def _from_members(members: dict[str, msgspec.Raw]) -> CloudEvent:
             attributes[name] = text
     if encoded is None:
         payload = b"null" if data is None else bytes(data)
-        check_value(payload)
         return _checked(attributes, payload, in_base64=False)
     payload = bytes(encoded)
     _check_base64(payload)
@@ -179,7 +178,10 @@ def _from_members(members: dict[str, msgspec.Raw]) -> CloudEvent:
 
 def _attribute_text(name: str, raw: msgspec.Raw) -> str | None:
     """An attribute's value as text; null means that it is not set."""
-    value = msgspec.json.decode(raw)
+    try:
+        value = msgspec.json.decode(raw)
+    except msgspec.ValidationError:
+        raise BadCloudEvent(f"The attribute {name} is a number beyond every range.", remedy=_SPECIFICATION) from None
     if value is None:
         return None
     if isinstance(value, bool):
@@ -202,7 +204,7 @@ def _payload_of(content_type: str | None, body: bytes) -> tuple[bytes, bool]:
     kind = (content_type or "application/json").split(";")[0].strip().lower()
     if _JSON_TYPE.match(kind):
         check_text(body)
-        check_value(body)
+        check_json(body)
         return body.strip(b" \t\r\n"), False
     if kind.startswith("text/"):
         check_text(body)

@@ -19,14 +19,15 @@ from aiohttp import web
 
 from mainspring import tracing
 from mainspring.bus import Caller, Forbidden, Who
+from mainspring.bus.payload import check_readable
 from mainspring.kernel import Kernel
 from mainspring.kernel.looking import HeaderView, passed
-from mainspring.message import Message, Metadata, encode_line, is_type
+from mainspring.message import MAX_DEPTH, Message, Metadata, encode_line, is_type
 from mainspring.wire.http.body import read_body, require_json
 from mainspring.wire.http.face import Face, json_response
 from mainspring.wire.http.problem import PROBLEM_TYPE, HttpProblem, Problem
 from mainspring.wire.http.query import integer
-from mainspring.wire.http.strict_json import check_value, decode, refuse_duplicates
+from mainspring.wire.http.strict_json import decode, refuse_duplicates
 from mainspring.wire.http.table import JSON, Answer, Content, Operation, Parameter
 
 DEFAULT_LIMIT: Final = 100
@@ -108,7 +109,7 @@ async def send_message(face: Face, request: web.Request) -> web.StreamResponse:
     body = await read_body(request, face.max_event_bytes)
     wanted = decode(body, _BODY)
     refuse_duplicates(body, MessageBody.__struct_encode_fields__)
-    check_value(bytes(wanted.data))
+    check_readable(bytes(wanted.data), levels=MAX_DEPTH, what="data")
     await check_message(face, request, wanted.kind, wanted.type)
     if not is_type(wanted.type):
         raise HttpProblem(

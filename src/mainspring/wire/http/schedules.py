@@ -16,7 +16,7 @@ from mainspring.bus.schedules import LEAST_EVERY_MS
 from mainspring.wire.http.body import read_body, require_json
 from mainspring.wire.http.face import Face, json_response
 from mainspring.wire.http.query import MAX_INTEGER
-from mainspring.wire.http.strict_json import check_value, decode, refuse_duplicates
+from mainspring.wire.http.strict_json import decode, refuse_duplicates
 from mainspring.wire.http.table import JSON, Answer, Content, Operation
 
 
@@ -62,7 +62,6 @@ async def put_schedule(face: Face, request: web.Request) -> web.StreamResponse:
     body = await read_body(request, face.max_body_bytes)
     given = decode(body, _DECODER)
     refuse_duplicates(body, ScheduleBody.__struct_encode_fields__)
-    check_value(bytes(given.payload))
     for known in face.bus.schedules():
         if known.name == given.name:  # replacing one takes it away from its topic
             await face.bus.check_access(agent, "publish", known.topic)

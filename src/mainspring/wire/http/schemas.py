@@ -13,6 +13,7 @@ import msgspec
 from aiohttp import web
 
 from mainspring.bus import Compatibility, SchemaCheck, SchemaMismatch, SchemaVersion, UnknownSchema
+from mainspring.bus.payload import check_readable
 from mainspring.bus.schemas import HEADER
 from mainspring.wire.http.access import claimed_agent
 from mainspring.wire.http.asyncapi import asyncapi_document
@@ -20,7 +21,7 @@ from mainspring.wire.http.body import read_body, require_json
 from mainspring.wire.http.face import Face, json_response
 from mainspring.wire.http.problem import HttpProblem
 from mainspring.wire.http.query import path_integer
-from mainspring.wire.http.strict_json import check_value, decode, refuse_duplicates
+from mainspring.wire.http.strict_json import decode, refuse_duplicates
 from mainspring.wire.http.table import JSON, Answer, Content, Operation
 
 
@@ -142,7 +143,7 @@ async def _body(face: Face, request: web.Request, decoder: msgspec.json.Decoder[
     body = await read_body(request, face.max_event_bytes)
     given = decode(body, decoder)
     refuse_duplicates(body, names)
-    check_value(body)  # a schema is as deep as it likes to be only within bounds
+    check_readable(body, what="body")  # a schema is as deep as it likes to be only within bounds
     return given
 
 
