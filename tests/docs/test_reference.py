@@ -6,11 +6,13 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import mainspring
 from mainspring.cli.reference import MODULES, document_of, methods_of, pages, public_names
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reference"
@@ -66,3 +68,7 @@ def test_links_between_the_pages_lead_somewhere() -> None:
             assert found.exists(), (path, target)
             headings = re.findall(r"^#+ (.*)$", found.read_text(encoding="utf-8"), re.MULTILINE)
             assert not anchor or anchor in {heading.lower() for heading in headings}, (path, target, anchor)
+
+
+def test_the_package_says_its_version() -> None:
+    assert mainspring.__version__ == version("mainspring")
