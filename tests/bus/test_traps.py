@@ -153,7 +153,7 @@ async def test_b11_a_start_offset_becomes_the_groups_place(world: World) -> None
     assert await peer.offsets() == [7]
 
 
-@pytest.mark.parametrize("group", ["changelog:c", "0:g", "a/b:c", "gruppe-ä", "グループ"])
+@pytest.mark.parametrize("group", ["changelog:c", "0:g", "a/b:c", "gruppe-ä", "グループ", "🦆:1"])
 @in_virtual_time
 async def test_b12_colons_in_names_work_fully(world: World, group: str) -> None:
     topic, other = "a", "a:0"
@@ -293,6 +293,40 @@ async def test_b19_the_dead_letter_is_a_copy_that_tells_its_story(world: World) 
     }
     assert {"topic": "t", "partition": 0, "offset": 1, "group": "g"}.items() <= notice["payload"].items()
     assert await world.stored("t") == [{"a": [1]}]  # other groups still need it
+    assert await world.committed("t", "g") == 1
+
+
+@pytest.mark.parametrize("topic", ["t" * 255, "ü" * 127 + "t"], ids=["ascii", "unicode"])
+@in_virtual_time
+async def test_b19_events_of_a_topic_with_the_longest_name_can_die(world: World, topic: str) -> None:
+    await world.create(topic, maxAttempts=1)
+    peer, watcher = world.connect(), world.connect()
+    await watcher.subscribe(f"{topic}.DLQ", "w", BEGINNING)
+    await peer.publish(topic, "x")
+    await peer.subscribe(topic, "g", BEGINNING)
+    await peer.message()
+    peer.nack(topic, "g", 1)
+    await settle()
+    assert (await watcher.message())["envelope"]["payload"] == "x"
+    assert await world.committed(topic, "g") == 1
+    await world.kill()
+    assert await world.stored(f"{topic}.DLQ") == ["x"]
+
+
+@in_virtual_time(max_topics=5)
+async def test_b19_events_can_die_on_a_node_that_takes_no_more_topics(world: World) -> None:
+    await world.create("t", maxAttempts=1)
+    peer = world.connect()
+    for n in range(3):
+        peer.send({"type": "PUBLISH", "topic": f"other{n}", "payload": 1})
+    await settle()
+    assert {frame.get("code") for frame in peer.got} >= {"unavailable"}
+    peer.got.clear()
+    await peer.publish("t", "x")
+    await peer.subscribe("t", "g", BEGINNING)
+    await peer.message()
+    peer.nack("t", "g", 1)
+    assert await world.stored("t.DLQ") == ["x"]
     assert await world.committed("t", "g") == 1
 
 

@@ -24,9 +24,9 @@ from typing import Any, Final, Literal
 import msgspec
 
 from mainspring.bus.errors import Forbidden, Unavailable
+from mainspring.bus.names import DEAD_LETTERS
 from mainspring.bus.patterns import NameSet, Pattern
 from mainspring.bus.tokens import Scopes
-from mainspring.bus.topic_state import DEAD_LETTERS
 from mainspring.bus.topics import AccessList, TopicConfig
 from mainspring.loop import Clock
 

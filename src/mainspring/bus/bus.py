@@ -32,6 +32,7 @@ from mainspring.bus.group_table import GroupTable
 from mainspring.bus.housekeeping import Housekeeping
 from mainspring.bus.intake import Accepted, Intake, check_headers, refusal
 from mainspring.bus.metrics import Counters
+from mainspring.bus.names import DEAD_LETTERS
 from mainspring.bus.payload import HALF, check_json
 from mainspring.bus.publisher import Publisher
 from mainspring.bus.redrive import redrive
@@ -44,7 +45,7 @@ from mainspring.bus.settle import FutureTicket
 from mainspring.bus.sharing import Sharing
 from mainspring.bus.start import Start
 from mainspring.bus.storing import StoringDelivery
-from mainspring.bus.topic_state import DEAD_LETTERS, TopicState
+from mainspring.bus.topic_state import TopicState
 from mainspring.bus.topic_table import TopicTable
 from mainspring.bus.topics import TopicChange, TopicConfig
 from mainspring.cluster import Alone, Cluster
@@ -115,7 +116,7 @@ class Bus:
             self.counters,
             self._audit,
             new_id=new_id,
-            topic=self.topic_table.open,
+            topic=self.topic_table.found,
         )
         self.delivery.on_bury = self._undertaker.bury
         self.schedule_table: Schedules = Schedules(

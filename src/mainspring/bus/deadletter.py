@@ -21,9 +21,10 @@ from mainspring.bus.audit import Audit
 from mainspring.bus.delivery import Delivery, Written
 from mainspring.bus.group import Group
 from mainspring.bus.metrics import Counters
+from mainspring.bus.names import DEAD_LETTERS
 from mainspring.bus.position import OpenEvent, Position
 from mainspring.bus.publisher import Placed, Publisher
-from mainspring.bus.topic_state import DEAD_LETTERS, TopicState
+from mainspring.bus.topic_state import TopicState
 from mainspring.errors import MainspringError
 from mainspring.log import Append, Batch, DamagedEvent, Log, StoredEvent
 from mainspring.loop import Clock

@@ -160,7 +160,7 @@ def _diagnose(data: bytes, cause: Exception) -> Rejected:
     if isinstance(cause, UnicodeDecodeError):
         return Rejected(BadJson("the frame is not UTF-8", remedy="send one JSON object per text frame"))
     try:
-        value = json.loads(data, parse_constant=_no_constant)
+        value = json.loads(data.decode(), parse_constant=_no_constant)  # of bytes it would guess the encoding
     except RecursionError:
         return Rejected(too_deep("frame"))
     except ValueError:

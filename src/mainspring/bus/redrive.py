@@ -9,8 +9,8 @@ import msgspec
 
 from mainspring.bus.answers import DeadLetter, NewEvent, Published
 from mainspring.bus.intake import refusal
+from mainspring.bus.names import DEAD_LETTERS
 from mainspring.bus.settle import FutureTicket
-from mainspring.bus.topic_state import DEAD_LETTERS
 from mainspring.errors import MainspringError
 from mainspring.log import Batch
 

@@ -12,13 +12,13 @@ from typing import Final
 from mainspring.bus.frames import json_text
 from mainspring.bus.group import Group
 from mainspring.bus.limits import TokenBucket, bucket
+from mainspring.bus.names import DEAD_LETTERS
 from mainspring.bus.tails import UNKNOWN, Tail, TailBudget
 from mainspring.bus.topics import TopicConfig
 from mainspring.bus.upcasting import Upcaster
 from mainspring.log import ABSENT, Bounds
 
 SYSTEM: Final = "system."
-DEAD_LETTERS: Final = ".DLQ"
 
 
 class TopicState:
