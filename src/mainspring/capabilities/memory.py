@@ -1,6 +1,6 @@
 """Memory: values under paths, kept in the log where there is one.
 
-Keys are paths: they start with a slash, and empty segments collapse. What lies under `/vault/` must be sealed already:
+Keys are paths: they start with a slash, and empty segments collapse. What lies in `/vault` or below it must be sealed already:
 the kernel refuses to keep a secret in the clear. Every change is announced as `Memory.Changed`, with the key and not
 the value, because whoever may listen is not always whoever may read.
 """
@@ -110,7 +110,7 @@ def memory(kernel: Kernel) -> Capability:
     async def set_value(data: Set, ctx: Context) -> Done:
         """Keep a value under a key."""
         key = _path(data.key)
-        if key.startswith(VAULT) and not (isinstance(data.value, str) and data.value.startswith(SEALED)):
+        if f"{key}/".startswith(VAULT) and not (isinstance(data.value, str) and data.value.startswith(SEALED)):
             raise Fail(422, f"Schema validation failed: data.value: only sealed texts ({SEALED}...) go under {VAULT}")
         encoded = msgspec.json.encode(data.value)
         if len(encoded) > MAX_VALUE_BYTES:

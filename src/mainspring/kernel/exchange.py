@@ -303,7 +303,7 @@ class Exchange:
             (None, None, kind),
             (None, None, ""),
         ):
-            text, remedy = "the answer does not fit one line of 16KB", "return a Blob"
+            text, remedy = "the answer does not fit one line of 16KB", "ask for less; a handler can return a Blob"
             data = encode_data(ErrorData(413, text, remedy=remedy, requestType=told))
             error = self.make("error", faults.TOO_LARGE, data, causation=causation, correlation=correlation)
             if origin.deliver(error):
