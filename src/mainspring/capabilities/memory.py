@@ -1,8 +1,8 @@
 """Memory: values under paths, kept in the log where there is one.
 
-Keys are paths: they start with a slash, and empty segments collapse. What lies in `/vault` or below it must be sealed already:
-the kernel refuses to keep a secret in the clear. Every change is announced as `Memory.Changed`, with the key and not
-the value, because whoever may listen is not always whoever may read.
+Keys are paths: they start with a slash, and empty segments collapse. What lies in `/vault` or below it must be sealed
+already: the kernel refuses to keep a secret in the clear. Every change is announced as `Memory.Changed`, with the key
+and not the value, because whoever may listen is not always whoever may read.
 """
 
 from __future__ import annotations
