@@ -174,6 +174,8 @@ def is_async(function: Enzyme) -> bool:
 
 
 def closed(stage: Stage, answer: object) -> Outcome:
+    if inspect.isgenerator(answer) or inspect.isasyncgen(answer):
+        raise TypeError("the enzyme is a generator, of which nothing was executed: write it without yield")
     result = result_of(answer)
     return stage.close(result, detail="" if result in ("ok", "retry") else f"returned {answer!r}")
 

@@ -36,7 +36,7 @@ from mainspring.beats.facts import (
 from mainspring.beats.registry import Registration
 from mainspring.beats.report import AgendaEntry, Diagnostic, Emitted, Report, Staged
 from mainspring.beats.rules import Rules
-from mainspring.beats.stage import Addition, Outcome, Signal
+from mainspring.beats.stage import COUNTABLE, Addition, Outcome, Signal
 from mainspring.beats.value import content_hash, from_text
 
 
@@ -252,7 +252,7 @@ class Draft:
             return str(addition.base + addition.amount)
         text = self._latest[path]
         before = 0 if text is None else from_text(text)
-        return str((before if type(before) is int else 0) + addition.amount)
+        return str((before if type(before) is int and abs(before) < COUNTABLE else 0) + addition.amount)
 
     def _keep_change(self, pair: Pair, change: object) -> None:
         """An earlier enzyme of this beat may have asked for the contrary; the first in agenda order stands."""

@@ -71,7 +71,7 @@ class Follower:
             case "dead":
                 state.dead[int(rest)] = msgspec.json.decode(value, type=list[Dead])
             case "digest":
-                state.digests[int(rest)] = value.decode()
+                state.note_digest(int(rest), value.decode())
             case "head":
                 self._head(msgspec.json.decode(value, type=Head))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -60,7 +60,7 @@ class Heartbeat(Declaring):
         workers: int = 4,
         **rules: Any,
     ) -> None:
-        if "backoff_beats" in rules:
+        if isinstance(rules.get("backoff_beats"), Iterable):
             rules["backoff_beats"] = tuple(rules["backoff_beats"])
         super().__init__(Rules(**rules), log, line, program)
         self._log = log

@@ -10,11 +10,12 @@ from typing import Any
 
 from mainspring.beats import tree
 from mainspring.beats.errors import DamagedJournal, UnknownBeat
-from mainspring.beats.facts import GENESIS, Commit, Fact, read_journal
+from mainspring.beats.facts import GENESIS, Begin, Commit, Delete, Fact, Write, read_journal
 from mainspring.beats.line import Line
 from mainspring.beats.path import canonical
 from mainspring.beats.state import State
 from mainspring.beats.value import from_text
+from mainspring.log import DamagedRecord
 
 
 class Reader:
@@ -90,23 +91,62 @@ class Reader:
         journal = await self.journal(beat)
         if journal is None:
             state = self._state
+            if isinstance(beat, int) and state.oldest <= beat < state.beat:
+                raise DamagedJournal(beat, "its journal is missing")
             raise UnknownBeat(
                 f"the details of beat {beat} are not kept", remedy=f"beats {state.oldest} to {state.beat - 1} are"
             )
         return journal
 
     async def damaged(self) -> list[int]:
-        """The beats whose journals are missing, do not fit their digests, or state another digest than the line."""
-        found: list[int] = []
-        for beat in range(self._state.oldest, self._state.beat):
-            try:
-                facts = await self.facts(beat)
-                commit = facts[-1]
-                if not isinstance(commit, Commit) or commit.digest != await self.digest(beat):
-                    found.append(beat)
-            except (DamagedJournal, UnknownBeat):
+        """The beats whose journals are missing, do not fit their digests, or are not those the line goes back to, and
+        those whose values are not the ones that were written.
+
+        Looked at from the end, as they are stored: the line states the digest of its last beat, and each journal that
+        of the beat before it. So a beat that was rewritten together with its digest is found out, and no other one.
+        """
+        state, found = self._state, list[int]()
+        wanted: str | None = state.digest
+        for beat in range(state.beat - 1, state.oldest - 1, -1):
+            previous = await self._sound(beat, wanted)
+            if previous is None:
                 found.append(beat)
-        return found
+            before = await self._stored_digest(beat - 1)
+            wanted = before if previous is None else previous
+            if beat == state.oldest and previous is not None and previous != before:
+                found.append(beat)
+        return found[::-1]
+
+    async def _sound(self, beat: int, digest: str | None) -> str | None:
+        """What the stored journal of a beat names as the digest before it; None unless all of it has this digest."""
+        try:
+            journal = self._state.journals.get(beat) if self._line is None else await self._line.journal(beat)
+            facts = read_journal(beat, journal or b"")
+        except DamagedJournal:
+            return None
+        begin, commit = facts[0], facts[-1]
+        fits = isinstance(commit, Commit) and commit.digest == digest == await self._stored_digest(beat)
+        return begin.previous if fits and isinstance(begin, Begin) and self._holds(beat, facts) else None
+
+    def _holds(self, beat: int, facts: list[Fact]) -> bool:
+        """Whether the beat after this one reads what this one wrote."""
+        state = self._state
+        latest = {fact.path: fact for fact in facts if isinstance(fact, Write | Delete)}
+        for path, fact in latest.items():
+            written: str | None = None
+            if isinstance(fact, Write):
+                written = state.content.get(fact.content) if fact.content is not None else bytes(fact.value).decode()
+            if state.cells.text(path, beat + 1) != written:
+                return False
+        return True
+
+    async def _stored_digest(self, beat: int) -> str | None:
+        if beat == 0 or self._line is None:
+            return await self.digest(beat)
+        try:
+            return await self._line.digest(beat)
+        except DamagedRecord:
+            return None
 
     async def digest(self, beat: int) -> str | None:
         """The digest of a beat; kept also when the beat's details are gone."""

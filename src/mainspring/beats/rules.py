@@ -42,8 +42,8 @@ class Rules(msgspec.Struct, frozen=True):
             _at_least(name, getattr(self, name), 0)
         if self.retain_beats is not None:
             _at_least("retain_beats", self.retain_beats, 1)
-        if not self.backoff_beats:
-            raise SettingError("backoff_beats has at least one entry", remedy="write backoff_beats=(1,)")
+        if not isinstance(self.backoff_beats, tuple) or not self.backoff_beats:
+            raise SettingError("backoff_beats is a sequence of at least one number", remedy="write backoff_beats=(1,)")
         for beats in self.backoff_beats:
             _at_least("backoff_beats", beats, 1)
 

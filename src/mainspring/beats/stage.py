@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
+from decimal import Decimal
+from numbers import Real
 from typing import Any, Final
 
 import msgspec
@@ -22,6 +24,10 @@ RETRY: Final = -1
 FATAL: Final = -2
 LAST_BEAT: Final = 10**15  # a thousand beats a second for thirty thousand years; beats are 16 digits in keys
 _RESERVED: Final = ("/rt", "/cas")
+# Python writes no number of more than 4300 digits as text. A beat must never find that out while it adds up: what may
+# be added, and added to, ends so far before that no number of additions gets there.
+_ADDABLE: Final = 10**1000
+COUNTABLE: Final = 10**4000
 
 
 class Signal(msgspec.Struct, frozen=True, gc=False):
@@ -110,9 +116,12 @@ class Stage:
         """
         place = writable(path)
         base = self.read(place)
-        if not _is_whole(amount) or not (base is None or _is_whole(base)):
-            what = f"{amount!r} cannot be added" if not _is_whole(amount) else f"{place} holds no whole number"
-            raise InvalidValue(what, remedy="add whole numbers; write what is something else")
+        for number, what in ((amount, "this"), (0 if base is None else base, f"what {place} holds")):
+            if not _is_whole(number) or abs(number) >= _ADDABLE:
+                raise InvalidValue(
+                    f"{what} is no whole number of at most 1000 digits, and not to be added",
+                    remedy="add whole numbers; write what is something else",
+                )
         self._open()
         self._writes.append((place, Addition(amount, base or 0)))
 
@@ -202,7 +211,7 @@ def landing(beat: object, earliest: int) -> int:
 
 def result_of(answer: object) -> str:
     """What an enzyme's return value means: negative numbers are failures, everything else is fine."""
-    if answer is None or not isinstance(answer, int | float) or not answer < 0:
+    if answer is None or not isinstance(answer, Real | Decimal) or not answer < 0:
         return "ok"
     if answer == RETRY:
         return "retry"

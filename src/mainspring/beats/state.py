@@ -203,6 +203,12 @@ class State:
         if self._keep_journals is not None:
             self.journals.pop(beat - self._keep_journals, None)
 
+    def note_digest(self, beat: int, digest: str) -> None:
+        """Keep the digest of a beat; where a log has it too, only as long as its journal."""
+        self.digests[beat] = digest
+        if self._keep_journals is not None:
+            self.digests.pop(beat - self._keep_journals, None)
+
     def refer(self, beat: int, hashes: list[str]) -> None:
         """Note what the journal of a beat refers to."""
         if beat not in self._references:
@@ -270,7 +276,8 @@ class State:
         self.journals[beat] = decided.journal
         if self._keep_journals is not None:
             self.journals.pop(beat - self._keep_journals, None)
-        self.digest = self.digests[beat] = decided.report.digest
+        self.digest = decided.report.digest
+        self.note_digest(beat, self.digest)
         self.beat = beat + 1
         for change in decided.changes:
             self.change(change)

@@ -100,7 +100,7 @@ class Timeline:
         return "" if self._keeper is None else self._keeper.program
 
     def verify(self) -> list[int]:
-        """The beats whose kept journals do not fit their digests or are missing; empty when all is well."""
+        """The beats whose journals or values are not what the line's last digest says; empty when all is well."""
         self._need_blocking("averify")
         return run_now(self.reader.damaged())
 
