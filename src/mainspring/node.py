@@ -109,8 +109,9 @@ class Node(Core):
         try:
             await self.site.start()
         except OSError as error:
+            why = (error.strerror or str(error)).rpartition(": ")[2]  # asyncio puts the address before it once more
             raise BootError(
-                f"cannot listen on {settings.host}:{settings.port}: {error.strerror}",
+                f"cannot listen on {settings.host}:{settings.port}: {why}",
                 remedy="stop what uses the port, or choose another with --port",
             ) from error
         host, port = runner.addresses[0][:2]

@@ -1,4 +1,4 @@
-"""What a person sees who starts a node at a terminal, seen through a pseudo-terminal."""
+"""What a person at a terminal sees of a node that does not start, and how commands end that they end."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import IO
 
 import pytest
 
+from cli.in_process import mainspring
 from serving import PATIENCE_S, clean_environment
 
 REASON = "there is no module 'nothing'"
@@ -63,3 +64,36 @@ def test_a_redirected_output_still_gets_the_reason(tmp_path: Path, redirected: s
     assert REASON in line
     assert words.startswith("mainspring: ")
     assert words.count(REASON) == 1
+
+
+def started(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "mainspring", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=folder,
+        env=clean_environment(),
+    )
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_every_command_ends_at_ctrl_c_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    mainspring("engine", "init")
+    monkeypatch.setattr("mainspring.cli.beats.follow", interrupted)
+    monkeypatch.setattr("mainspring.cli.visiting.load_all", interrupted)
+    for command in (("beats", "watch"), ("log", "stats"), ("runs", "list")):
+        assert mainspring(*command, code=130) == ("", "")
+
+
+def test_a_reader_that_has_seen_enough_is_a_success(tmp_path: Path) -> None:
+    assert started(tmp_path, "engine", "init").wait(PATIENCE_S) == 0
+    assert started(tmp_path, "beats", "signal", "/a").wait(PATIENCE_S) == 0
+    exporting = started(tmp_path, "log", "export")
+    assert exporting.stdout is not None
+    assert exporting.stderr is not None
+    exporting.stdout.close()
+    assert (exporting.wait(PATIENCE_S), exporting.stderr.read()) == (0, b"")

@@ -28,7 +28,7 @@ async def fork(log: AsyncLog, at: int, new: str, *, line: str = "main") -> None:
     checked_line(new)
     record = await log.get(SPACE, f"{line}/head")
     if record is None:
-        raise UnknownBeat(f"there is no line {line!r}")
+        raise UnknownBeat(f"there is no line {line!r}", remedy="`mainspring beats lines` shows all")
     head = msgspec.json.decode(record.value, type=Head)
     if not head.oldest - 1 <= at <= head.beat:
         raise UnknownBeat(

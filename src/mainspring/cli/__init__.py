@@ -17,17 +17,19 @@ from mainspring.errors import MainspringError
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """The entry point. Exit codes: 0 done, 1 it could not be done, 2 the command line is wrong."""
+    """The entry point. Exit codes: 0 done, 1 it could not be done, 2 the command line is wrong, 130 Ctrl-C."""
     given = sys.argv[1:] if arguments is None else arguments
     if (plain := plain_serve(given)) is not None:
         sys.exit(plain.run())
-    from mainspring.cli.commands import app
-
     try:
+        from mainspring.cli.commands import app
+
         app(arguments, prog_name="mainspring")
     except MainspringError as error:
         sys.stderr.write(f"mainspring: {error.message}\n")
         if error.remedy:
             sys.stderr.write(f"  {error.remedy}\n")
         sys.exit(1)
+    except KeyboardInterrupt:  # so early that no command had begun
+        sys.exit(130)
     sys.exit(0)

@@ -93,7 +93,7 @@ def show(
     *,
     beats: LineOptions,
 ) -> None:
-    """Show what happened in a beat: inbox, agenda with results, stage, emissions, diagnostics, digest."""
+    """Show what happened in a beat. Inbox, agenda with results, stage, emissions, diagnostics, digest."""
     with beats.open() as heartbeat:
         whole = heartbeat.read(f"/rt/beat/{beat}")
         if whole is None or "digest" not in whole:
@@ -113,7 +113,13 @@ def _unknown(heartbeat: Heartbeat, beat: int) -> MainspringError:
 
 @app.command()
 def read(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="A path of the state, of /rt or of /cas.")],
+    path: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATH",
+            help="A path of the state, of /rt (the beats themselves) or of /cas (large values).",
+        ),
+    ],
     at: Annotated[int | None, typer.Option("--at", min=1, help="As enzymes of this beat read it.")] = None,
     *,
     beats: LineOptions,
@@ -134,7 +140,7 @@ def diff(
     *,
     beats: LineOptions,
 ) -> None:
-    """Show which paths enzymes of two beats read differently, one JSON object per line."""
+    """Compare what enzymes of two beats read. One JSON object for each path that differs."""
     with beats.open() as heartbeat:
         for each in heartbeat.diff(earlier, later):
             row = {"path": each.path, str(earlier): each.earlier, str(later): each.later}
@@ -161,7 +167,7 @@ def watch(
 
 @app.command()
 def lines(at: LogOptions) -> None:
-    """List the lines of beats in the log, where each stands and where it came from."""
+    """List the lines of beats. Where each stands, and where it came from."""
     with _log(at.load().settings) as log:
         for name, head in lines_of(log).items():
             origin = f"  forked from {head.parent} at beat {head.forked_at}" if head.parent else ""
@@ -185,19 +191,24 @@ def verify(beats: LineOptions) -> None:
 @app.command()
 def replay(
     program: Annotated[
-        str | None, typer.Argument(metavar="MODULE:APP", help="The program; by default the one a node ran last.")
+        str | None, typer.Argument(metavar="MODULE:APP", help="The program.  [default: the one a node ran last]")
     ] = None,
-    first: Annotated[int | None, typer.Option("--from", min=1, help="First beat; by default the first kept.")] = None,
-    last: Annotated[int | None, typer.Option("--to", min=1, help="Last beat; by default the last there is.")] = None,
+    first: Annotated[int | None, typer.Option("--from", min=1, help="First beat.  [default: the first kept]")] = None,
+    last: Annotated[int | None, typer.Option("--to", min=1, help="Last beat.  [default: the last there is]")] = None,
     *,
     beats: LineOptions,
 ) -> None:
-    """Run old beats again from what came from outside and compare every record. Exit code 1 when one differs.
+    """Run old beats again and compare every record. Only what came from outside is taken from the log.
+
+    Exit code 1 when a record differs.
 
     Enzymes are really called: those that touch the world outside their stage touch it again.
     """
     with beats.open() as heartbeat:
-        load_beats(program if program is not None else heartbeat.program).install(heartbeat)
+        name = program if program is not None else heartbeat.program
+        if not name:
+            raise BootError("the log does not say which program made its beats", remedy="name it: MODULE:APP")
+        load_beats(name).install(heartbeat)
         found = heartbeat.replay(first, last)
     if found.divergence is not None:
         typer.echo(str(found.divergence), err=True)
@@ -221,7 +232,7 @@ def load_beats(program: str) -> BeatsProgram:
 def signal(
     signal: Annotated[str, typer.Argument(metavar="SIGNAL", help="What: a path, or - for none.")],
     target: Annotated[str | None, typer.Argument(metavar="TARGET", help="Where: a path.")] = None,
-    beat: Annotated[int | None, typer.Option("--beat", min=1, help="A later beat than the next.")] = None,
+    beat: Annotated[int | None, typer.Option("--beat", min=1, help="Land in this beat.  [default: the next]")] = None,
     *,
     beats: LineOptions,
     node: WireOptions,
@@ -264,7 +275,7 @@ def _set_paused(beats: LineOptions, node: WireOptions, *, paused: bool) -> None:
 def fork(
     at: Annotated[int, typer.Option("--at", min=0, help="The last beat both lines share.")],
     new: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Name of the new line; by default LINE-at-N.")
+        str | None, typer.Argument(metavar="NAME", help="Name of the new line.  [default: LINE-at-N]")
     ] = None,
     *,
     beats: LineOptions,

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from mainspring.cli.ending import clean_ending
-from mainspring.cli.options import spread
+from mainspring.cli.options import spread, tidy
 
 # name -> module of this package and attribute: a function, or a Typer app with subcommands of its own
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
@@ -70,7 +70,7 @@ class LazyCommands(TyperGroup):
             alone.command(cmd_name)(spread(found))
             group = typer.main.get_command(alone)
         group.name = cmd_name
-        return group
+        return tidy(group)
 
     def invoke(self, ctx: Any) -> Any:
         with clean_ending():

@@ -64,7 +64,7 @@ def demo(
     seconds: Annotated[float | None, typer.Option(min=0.1, help="End by itself after so long.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Start a node with a small living example: heartbeats, orders, a slow and a failing consumer. Ctrl-C ends it.
+    """Start a node with a small living example. Heartbeats, orders, a slow and a failing consumer; Ctrl-C ends it.
 
     Everything is in memory and gone afterwards. It prints what to try next.
     """

@@ -18,7 +18,7 @@ from mainspring.cli.showing import JsonOption, compact, listing, safe, say, say_
 from mainspring.client.blocking_http import NodeConnection
 from mainspring.loop import MonotonicClock
 
-app: typer.Typer = Commands("List, show and redrive dead letters.")
+app: typer.Typer = Commands("List, show and resend dead letters: what groups gave up on.")
 
 _PAGE: Final = 500
 
@@ -40,7 +40,7 @@ def list_letters(
     at: NodeOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Topics with dead letters, or the dead letters of one topic, oldest first."""
+    """List dead letters. Of one topic, oldest first; without one, the topics that have some."""
     with at.connect() as connection:
         if topic is None:
             _list_topics(connection, as_json)
@@ -71,7 +71,7 @@ def show(
     at: NodeOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """One dead letter: where it came from, who gave up on it and why, its headers and payload."""
+    """Show a dead letter. Where it came from, who gave up on it and why, its headers and payload."""
     with at.connect() as connection:
         letter = connection.get(path("dlq", topic, offset))
     if as_json:
@@ -115,7 +115,7 @@ def redrive(
         "group": group,
         "key": key,
         "reason": reason,
-        "before": None if before is None else moment_ms(before, MonotonicClock().wall_ms()),
+        "before": None if before is None else moment_ms(before, MonotonicClock().wall_ms(), "--before"),
         "limit": limit,
     }
     wanted = {name: value for name, value in chosen.items() if value is not None}

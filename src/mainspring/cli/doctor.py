@@ -56,7 +56,7 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON list on standard output.")] = False,
     config: ConfigOption = None,
 ) -> None:
-    """Check the installation, the settings and a data directory."""
+    """Check the installation, the settings and a data directory. Exit code 1 when something is wrong."""
     findings = list(examine(program, data, config))
     if as_json:
         typer.echo(json.dumps(msgspec.to_builtins(findings), indent=2))

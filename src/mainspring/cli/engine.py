@@ -38,7 +38,7 @@ AddressArgument = Annotated[
 
 @app.command()
 def init(url: AddressArgument = None, config: ConfigOption = None) -> None:
-    """Make what the log needs: the stream, the collections and indexes, or the file. Harmless when it is all there."""
+    """Make what the log needs. The stream, the collections and indexes, or the file. Harmless when it is all there."""
     settings = load_all(config, engine=url).settings
     if settings.engine == "memory":
         raise SettingError(
@@ -70,11 +70,11 @@ async def _make(settings: Settings, before: Inspection) -> list[str]:
 
 @app.command()
 def check(url: AddressArgument = None, as_json: JsonOption = False, config: ConfigOption = None) -> None:
-    """Look whether the log is there, in which format, on how many servers, and what may be lost. Changes nothing.
+    """Look at what is there, and change nothing. Is there a log, its format, its replicas, and what could be lost.
 
     Exit codes: 0 the log is there, and what it acknowledges is safe; 1 it could not be looked at: nobody answers, or
-    something else is there; 3 the log is there, but what it acknowledges could still be lost; 4 the log, or a part of
-    it, is not there yet: `mainspring engine init` makes it.
+    something else is there; 2 the command line is wrong; 3 the log is there, but what it acknowledges could still be
+    lost; 4 the log, or a part of it, is not there yet: `mainspring engine init` makes it.
     """
     settings = load_all(config, engine=url).settings
     found = _inspected(settings)

@@ -30,7 +30,8 @@ def parse_filter(text: str) -> Fits:
     match = _FILTER.match(text)
     if match is None:
         raise typer.BadParameter(
-            f"{text!r} is no filter; write key=VALUE, header.NAME=VALUE or .path.in.payload=VALUE (also != < > <= >= ~)"
+            f"{text!r} is no filter; write key=VALUE, header.NAME=VALUE or .path.in.payload=VALUE (or != < > <= >= ~)",
+            param_hint="--filter",
         )
     find, compare = _finder(match["what"]), _comparison(match["how"])
     wanted = [match["value"]] if not match["what"].startswith(".") else _readings(match["value"])
@@ -88,7 +89,7 @@ def _steps(path: str) -> list[str | int]:
     while at < len(path):
         match = _STEP.match(path, at)
         if match is None:
-            raise typer.BadParameter(f"{path!r} is no path; write .items[0].sku")
+            raise typer.BadParameter(f"{path!r} is no path; write .items[0].sku", param_hint="--filter")
         name, quoted, index = match.groups()
         steps.append(int(index) if index is not None else name if name is not None else quoted)
         at = match.end()

@@ -26,7 +26,7 @@ def list_groups(
     at: NodeOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Every group: members connected now, lag (events not settled), events in flight."""
+    """List groups. Members connected now, lag (events not settled yet), events in flight."""
     with at.connect() as connection:
         groups = connection.get("/groups", topic=topic)["groups"]
     shown = [each for each in groups if each["lag"] or not lagging]
@@ -47,7 +47,7 @@ def show(
     at: NodeOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """One group: where it stands in each partition."""
+    """Show a group: where it stands in each partition."""
     with at.connect() as connection:
         found = connection.get(path("groups", topic, group))
     _show(found, as_json)
@@ -65,7 +65,7 @@ def seek(
     as_json: JsonOption = False,
 ) -> None:
     """Move a group. Its members give back what they hold; events behind the new place are delivered again."""
-    place: dict[str, Any] = start_frame(to, MonotonicClock().wall_ms())
+    place: dict[str, Any] = start_frame(to, MonotonicClock().wall_ms(), "--to")
     if partition is not None:
         place["partition"] = partition
     confirm(f"Move the group {safe(group)} of {safe(topic)} to {to}?", yes)

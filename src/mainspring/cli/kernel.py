@@ -36,7 +36,7 @@ class BadData(MainspringError):
 
 def send(
     kind: Annotated[Literal["command", "query", "event"], typer.Argument(help="What kind of message.")],
-    type: Annotated[str, typer.Argument(help="Two PascalCase segments, like Memory.Get.")],
+    type: Annotated[str, typer.Argument(help="The type, like Memory.Get; `mainspring describe` lists all.")],
     data: Annotated[str, typer.Argument(help="JSON; `-` reads it from standard input.")] = "{}",
     *,
     node: WireOptions,
@@ -75,14 +75,25 @@ def describe(
     as_json: JsonOption = False,
     tools: Annotated[bool, typer.Option("--tools", help="As JSON tool definitions for language models.")] = False,
 ) -> None:
-    """Show what a node handles: every type, or one type's description and schemas."""
+    """Show what a node handles. Every message type, or one type's description and schemas.
+
+    Examples: `describe`, `describe Memory.Get`, `describe --tools > tools.json`.
+    """
     with node.open() as wire:
         if tools:
             _show_tools(wire, type)
         elif type is None:
             _show_types(wire, as_json)
         else:
-            _show_type(wire.ask("query", "Syscall.Describe", {"name": type}), as_json)
+            _show_type(described(wire, type), as_json)
+
+
+def described(wire: AnyWire, type: str) -> dict[str, Any]:
+    """What the node says about a type; of one it does not know, how a person finds those it does."""
+    answer = wire.ask("query", "Syscall.Describe", {"name": type})
+    if answer["kind"] == "error" and answer["data"]["code"] == 404:
+        answer["data"]["remedy"] = "`mainspring describe` lists all"
+    return answer
 
 
 def _show_types(wire: AnyWire, as_json: bool) -> None:
@@ -127,9 +138,9 @@ def run(
         Path | None, typer.Option(help="Directory of what must survive; without one, nothing does.")
     ] = None,
 ) -> None:
-    """Answer the messages on standard input, one JSON line each, and end when nothing is left to do.
+    """Answer messages on standard input without a node. One JSON line each; ends when nothing is left to do.
 
-    Exit code 0 when every line succeeded, 1 when one failed.
+    Exit code 0 when every line succeeded, 1 when one failed. Example: `run shop:app < messages.ndjson`.
     """
     failed = asyncio.run(_run(program, data))
     if failed:
@@ -192,7 +203,7 @@ def _show_tools(wire: AnyWire, type: str | None) -> None:
 
     found = []
     for name in [entry["type"] for entry in listed(wire)] if type is None else [type]:
-        answer = wire.ask("query", "Syscall.Describe", {"name": name})
+        answer = described(wire, name)
         if answer["kind"] == "error":
             _show(answer, False)
         found.append(tool_from(name, answer["data"]).definition())
@@ -205,7 +216,7 @@ def _show(answer: dict[str, Any], as_json: bool) -> None:
         typer.echo(json.dumps(answer, ensure_ascii=False))
     elif answer["kind"] == "error":
         data = answer["data"]
-        typer.echo(f"{answer['type']} {data['code']}: {data['message']}", err=True)
+        typer.echo(f"mainspring: {answer['type']} {data['code']}: {data['message']}", err=True)
         if data.get("remedy"):
             typer.echo(f"  {data['remedy']}", err=True)
     else:

@@ -20,9 +20,9 @@ import typer
 
 from mainspring.cli.options import Commands
 from mainspring.cli.showing import JsonOption
-from mainspring.cli.visiting import FileOptions, LogOptions, existing_file, visiting
-from mainspring.errors import SettingError
-from mainspring.log import Engine, LogExists, LogMissing, SqliteEngine, log_file
+from mainspring.cli.visiting import FileOptions, LogOptions, existing_file, stored, visiting
+from mainspring.errors import MainspringError, SettingError
+from mainspring.log import Engine, LogExists, SqliteEngine, log_file
 from mainspring.log.moving import Export, Moved, import_lines
 from mainspring.log.progress import Progress
 from mainspring.log.sqlite.backup import backup as copy_log
@@ -32,6 +32,14 @@ from mainspring.log.survey import Survey, survey
 from mainspring.settings import Settings, without_secrets
 
 FOUND_DAMAGE = 3
+_NAME_A_FILE = "name a file in a folder that is there"
+
+
+class CannotUseFile(MainspringError):
+    """A file named on the command line cannot be read or written."""
+
+    code = "cannot_use_file"
+
 
 T = TypeVar("T")
 
@@ -40,7 +48,10 @@ app: typer.Typer = Commands("Look at the log, verify it, copy it, move it elsewh
 
 @app.command()
 def check(at: FileOptions, as_json: JsonOption = False) -> None:
-    """Verify every checksum, offset, tail and version of the log. Changes nothing; may run while a node serves."""
+    """Verify the log: every checksum, offset and version. Changes nothing; may run while a node serves.
+
+    Exit code 3: damage was found.
+    """
     path = _existing(at)
     with _progress() as progress:
         report = check_log(path, progress)
@@ -54,8 +65,8 @@ def check(at: FileOptions, as_json: JsonOption = False) -> None:
 
 @app.command()
 def stats(at: LogOptions, as_json: JsonOption = False) -> None:
-    """Events and bytes of each topic and partition, records of each space; of a file, its size."""
-    settings = _settings(at)
+    """Count what is in the log. Events and bytes of each topic and partition, records of each kind; a file's size."""
+    settings = stored(at)
     with _source(settings) as source, _progress() as progress:
         found = _with_engine(source, lambda engine: survey(engine, progress))
     place, sizes = without_secrets(settings.engine), {}
@@ -73,13 +84,15 @@ def stats(at: LogOptions, as_json: JsonOption = False) -> None:
 @app.command(name="export")
 def export_command(
     target: Annotated[str, typer.Argument(metavar="FILE", help="Where to write; - is standard output.")] = "-",
-    skip_damaged: Annotated[bool, typer.Option(help="Leave damaged entries out instead of stopping at them.")] = False,
+    skip_damaged: Annotated[
+        bool, typer.Option("--skip-damaged", help="Leave damaged entries out instead of stopping at them.")
+    ] = False,
     *,
     at: LogOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Write events, records, tails and dedupe marks as lines of JSON. May run while nodes serve."""
-    settings = _settings(at)
+    """Write everything in the log as lines of JSON. May run while nodes serve. Exit code 3: damage was left out."""
+    settings = stored(at)
     if as_json and target == "-":
         raise typer.BadParameter("--json and the export cannot share standard output; name a file", param_hint="FILE")
 
@@ -104,8 +117,8 @@ def import_command(
     at: LogOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a new log from an export, with the same offsets, versions and tails. There must be no log yet."""
-    settings = _settings(at)
+    """Make a new log from an export. Offsets and versions stay the same. There must be no log yet."""
+    settings = stored(at)
     with _progress() as progress, _input(source) as lines:
 
         async def work(engine: Engine) -> Moved:
@@ -129,7 +142,7 @@ def _new_file(path: Path, work: Callable[[Engine], Coroutine[Any, Any, Moved]]) 
 
 
 def _new_log(settings: Settings, work: Callable[[Engine], Coroutine[Any, Any, Moved]]) -> Moved:
-    with visiting(settings) as engine:
+    with visiting(settings, may_make=True) as engine:
         return _with_engine(engine, work)
 
 
@@ -142,6 +155,8 @@ def backup(
 ) -> None:
     """Copy the log as it is at one moment, while a node serves. The copy is a log: put it in a data directory."""
     path = _existing(at)
+    if not target.parent.is_dir():
+        raise CannotUseFile(f"there is no folder {target.parent}", remedy=_NAME_A_FILE)
     with _progress() as progress:
         size = copy_log(path, target, progress)
     if as_json:
@@ -153,17 +168,8 @@ def backup(
 # -- where things are
 
 
-def _settings(at: LogOptions | FileOptions) -> Settings:
-    settings = at.load().settings
-    if settings.engine == "memory":
-        raise SettingError(
-            "a log in memory is seen by its node only", remedy="name another engine with --engine or MAINSPRING_ENGINE"
-        )
-    return settings
-
-
 def _existing(at: FileOptions) -> Path:
-    settings = _settings(at)
+    settings = stored(at)
     if settings.engine != "sqlite":
         shown = settings.engine.partition(":")[0]
         raise SettingError(
@@ -193,11 +199,8 @@ def _output(target: str) -> Iterator[IO[bytes]]:
     if target == "-":
         yield sys.stdout.buffer
         return
-    try:
-        with Path(target).open("xb") as file:
-            yield file
-    except FileExistsError:
-        raise LogExists(f"{target} exists already", remedy="name a file that does not exist yet") from None
+    with _opened(target, "xb") as file:
+        yield file
 
 
 @contextmanager
@@ -205,11 +208,19 @@ def _input(source: str) -> Iterator[IO[bytes]]:
     if source == "-":
         yield sys.stdin.buffer
         return
+    with _opened(source, "rb") as file:
+        yield file
+
+
+def _opened(name: str, mode: str) -> IO[bytes]:
     try:
-        with Path(source).open("rb") as file:
-            yield file
-    except FileNotFoundError:
-        raise LogMissing(f"there is no file {source}", remedy="name an export") from None
+        file: IO[bytes] = open(name, mode)  # noqa: SIM115 - the caller closes it
+    except FileExistsError:
+        raise LogExists(f"{name} exists already", remedy="name a file that does not exist yet") from None
+    except OSError as error:
+        verb, remedy = ("read", "name an export") if mode == "rb" else ("write", _NAME_A_FILE)
+        raise CannotUseFile(f"cannot {verb} {name}: {error.strerror}", remedy=remedy) from None
+    return file
 
 
 def _with_engine(engine: Engine, work: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:

@@ -152,13 +152,17 @@ def mcp(
     node: WireOptions,
     read_only: Annotated[bool, typer.Option("--read-only", help="Offer queries only.")] = False,
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="PATTERN", help="Offer types like this, e.g. 'Order.*'.")
+        list[str] | None,
+        typer.Option("--only", metavar="PATTERN", help="Offer types like this, e.g. 'Order.*'; may be repeated."),
     ] = None,
     timeout_ms: Annotated[
         int, typer.Option(min=1, metavar="MS", help="How long to wait for an answer of the node, in milliseconds.")
     ] = TIMEOUT_MS,
 ) -> None:
-    """Serve a running node's messages as Model Context Protocol tools on standard input and output."""
+    """Offer a node's messages to a language model. A Model Context Protocol server on standard input and output.
+
+    Example: `mcp --only 'Order.*' --read-only`.
+    """
     server = Server(lambda: node.open(timeout_ms), read_only=read_only, only=tuple(only or ()))
     for given in sys.stdin.buffer:
         line = given.decode(errors="replace")

@@ -13,15 +13,15 @@ _PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)", re.ASCII)
 _WHOLE: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d|w))+\Z", re.ASCII)
 
 
-def duration_ms(text: str) -> int:
-    """Milliseconds of `10m` or `1h30m`. A usage error says what to write."""
+def duration_ms(text: str, option: str | None = None) -> int:
+    """Milliseconds of `10m` or `1h30m`. A usage error names the option and says what to write."""
     found = _duration(text)
     if found is None:
-        raise typer.BadParameter(f"{text!r} is no duration; write 500ms, 10s, 5m, 1h30m, 7d")
+        raise typer.BadParameter(f"{text!r} is no duration; write 500ms, 10s, 5m, 1h30m, 7d", param_hint=option)
     return found
 
 
-def moment_ms(text: str, now_ms: int) -> int:
+def moment_ms(text: str, now_ms: int, option: str | None = None) -> int:
     """Epoch milliseconds of a moment: so long ago, or a date and time; without a zone it is local."""
     ago = _duration(text)
     if ago is not None:
@@ -29,11 +29,13 @@ def moment_ms(text: str, now_ms: int) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no moment; write 10m (ago) or 2026-01-31T12:00:00Z") from None
+        raise typer.BadParameter(
+            f"{text!r} is no moment; write 10m (ago) or 2026-01-31T12:00:00Z", param_hint=option
+        ) from None
     return max(0, round(moment.astimezone().timestamp() * 1000))
 
 
-def start_frame(text: str, now_ms: int) -> dict[str, int | str]:
+def start_frame(text: str, now_ms: int, option: str | None = None) -> dict[str, int | str]:
     """Where reading begins, in the protocol's words: latest, beginning, an offset, or a moment."""
     if text == "latest":
         return {"kind": "latest"}
@@ -45,7 +47,8 @@ def start_frame(text: str, now_ms: int) -> dict[str, int | str]:
         return {"kind": "timestamp", "value": moment_ms(text, now_ms)}
     except typer.BadParameter:
         raise typer.BadParameter(
-            f"{text!r} is no place; write latest, beginning, an offset, 10m (ago) or 2026-01-31T12:00:00Z"
+            f"{text!r} is no place; write latest, beginning, an offset, 10m (ago) or 2026-01-31T12:00:00Z",
+            param_hint=option,
         ) from None
 
 

@@ -180,14 +180,19 @@ def new(
     name: Annotated[str, typer.Argument(help="The project's name; its folder and its module are called so.")],
     into: Annotated[Path | None, typer.Option(help="Where to make the folder.  [default: here]")] = None,
 ) -> None:
-    """Write a small project: one program that uses every part, and its tests."""
+    """Write a small project to begin with. One program that uses every part, and its tests."""
     files = files_of(name)
     folder = (into or Path()) / name
-    if folder.exists() and any(folder.iterdir()):
-        raise CannotMakeProject(f"there is something in {folder} already", remedy="choose another name or place")
-    folder.mkdir(parents=True, exist_ok=True)
-    for path, text in files.items():
-        (folder / path).write_text(text, encoding="utf-8")
+    try:
+        if folder.exists() and any(folder.iterdir()):
+            raise CannotMakeProject(f"there is something in {folder} already", remedy="choose another name or place")
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, text in files.items():
+            (folder / path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CannotMakeProject(
+            f"cannot write to {folder}: {error.strerror}", remedy="choose another place with --into"
+        ) from None
     module = next(iter(files)).removesuffix(".py")
     typer.echo(f"made {folder}: {', '.join(files)}")
     typer.echo(f"  cd {folder} && mainspring serve {module}:app --reload")

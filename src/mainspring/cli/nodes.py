@@ -10,7 +10,7 @@ from mainspring.cli.showing import JsonOption, listing
 
 
 def nodes(at: NodeOptions, as_json: JsonOption = False) -> None:
-    """Everybody on the log of the node that is asked: name, epoch, address, version, roles, and who serves what.
+    """List the nodes that share a log. Name, address, version, roles, and who serves what.
 
     A node that was killed is listed until its lease is over; when it was last heard tells.
     """

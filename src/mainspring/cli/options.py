@@ -61,6 +61,16 @@ def _options_of(kind: type[Any]) -> list[inspect.Parameter]:
     ]
 
 
+def tidy(command: Any) -> Any:
+    """The command with the names of its arguments in capitals, as usage lines have them everywhere."""
+    for each in getattr(command, "commands", {}).values():
+        tidy(each)
+    for param in command.params:
+        if param.metavar is None and param.param_type_name == "argument":
+            param.metavar = str(param.name).upper()
+    return command
+
+
 class Commands(typer.Typer):
     """A command with subcommands; without one it shows its help. Subcommands may take groups of options."""
 
@@ -77,4 +87,4 @@ class Commands(typer.Typer):
         return registered
 
 
-__all__ = ["Commands", "spread"]
+__all__ = ["Commands", "spread", "tidy"]

@@ -71,16 +71,16 @@ def drain(
     at: NodeOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Publish rows, oldest first, and stamp them when the node has them. Until Ctrl-C or SIGTERM.
+    """Publish rows, oldest first. Each is stamped when the node has it. Goes on until Ctrl-C or SIGTERM.
 
     A node that is away is waited for; a row the node refuses is tried again later and set aside at last.
     """
     options = DrainOptions(
         batch=batch,
-        lease_ms=duration_ms(lease),
+        lease_ms=duration_ms(lease, "--lease"),
         max_attempts=max_attempts,
-        poll_ms=duration_ms(poll),
-        keep_ms=0 if keep == "0" else duration_ms(keep),
+        poll_ms=duration_ms(poll, "--poll"),
+        keep_ms=0 if keep == "0" else duration_ms(keep, "--keep"),
     )
     logging.basicConfig(level=logging.WARNING, format="mainspring: %(message)s", stream=sys.stderr)
     with _opened(database, table) as store:
@@ -103,7 +103,7 @@ def show(
     limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Rows set aside to show.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
-    """How many rows wait and since when, and which were set aside and why."""
+    """Show what waits. How many rows and since when, and which were set aside and why."""
     with _opened(database, table) as store:
         counted, aside = store.count(), store.aside(limit)
     age_ms = None if counted.oldest_ms is None else max(0, MonotonicClock().wall_ms() - counted.oldest_ms)
@@ -126,7 +126,7 @@ def retry(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Let rows that were set aside wait again, with all their attempts before them."""
+    """Let rows that were set aside wait again. They have all their attempts before them."""
     if not id and not everything:
         raise typer.BadParameter("say which: --id, or --all")
     confirm("Try these rows again?", yes)

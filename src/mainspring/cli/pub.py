@@ -60,7 +60,10 @@ class Line(msgspec.Struct, frozen=True):
 def pub(
     topic: TopicArgument,
     data: Annotated[
-        str, typer.Argument(metavar="DATA|-|@FILE", help="JSON; `-`: a JSON value per line of standard input.")
+        str,
+        typer.Argument(
+            metavar="DATA|-|@FILE", help="JSON; @FILE: a file with JSON; -: a JSON value per line of standard input."
+        ),
     ] = "-",
     key: Annotated[str | None, typer.Option("--key", "-k", help="Events of one key stay in order.")] = None,
     header: Annotated[list[str] | None, typer.Option("--header", "-H", help="NAME=VALUE; may be repeated.")] = None,
@@ -79,6 +82,8 @@ def pub(
 
     Ends when everything is on stable storage. Each event gets an id, so a repetition after a lost answer stores nothing
     twice.
+
+    Examples: `pub orders '{"sku": 1}' -k c-17`, `pub orders @order.json`, `pub orders < orders.ndjson`.
     """
     extras = _extras(key, header, delay)
     with at.connect() as connection:
@@ -107,14 +112,14 @@ def _extras(key: str | None, header: list[str] | None, delay: str | None) -> dic
     if header:
         extras["headers"] = dict(_header(each) for each in header)
     if delay is not None:
-        extras["delay_ms"] = duration_ms(delay)
+        extras["delay_ms"] = duration_ms(delay, "--delay")
     return extras
 
 
 def _header(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise typer.BadParameter(f"{text!r} is no header; write NAME=VALUE")
+        raise typer.BadParameter(f"{text!r} is no header; write NAME=VALUE", param_hint="--header")
     return name, value
 
 

@@ -11,16 +11,16 @@ import json
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import typer
 
 from mainspring.cli.options import Commands
 from mainspring.cli.showing import JsonOption
-from mainspring.cli.visiting import LogOptions, existing_file, visiting
+from mainspring.cli.visiting import LogOptions, existing_file, stored, visiting
 from mainspring.cli.wire import WireOptions
-from mainspring.errors import BootError, MainspringError
+from mainspring.errors import MainspringError
 from mainspring.log import Engine, Log
 from mainspring.log.sqlite import SqliteEngine
 from mainspring.runs import Entry, History, RunRecord, Runtime
@@ -54,15 +54,17 @@ class BadJournal(MainspringError):
 
 @app.command("list")
 def list_runs(
-    state: Annotated[str | None, typer.Option(help="Only running, value, failed or cancelled ones.")] = None,
+    state: Annotated[
+        Literal["running", "value", "failed", "cancelled"] | None, typer.Option(help="Only runs in this state.")
+    ] = None,
     prefix: Annotated[str, typer.Option(help="Only ids that start with this.")] = "",
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
     as_json: JsonOption = False,
     *,
     log: LogOptions,
 ) -> None:
-    """Durable runs by id, with their state and age."""
-    found = _read(log.load().settings, lambda store: store.runs(state=state, prefix=prefix, limit=limit))
+    """List durable runs by id, with their state and when they began."""
+    found = _read(stored(log), lambda store: store.runs(state=state, prefix=prefix, limit=limit))
     if as_json:
         for record in found:
             typer.echo(msgspec.json.encode(record).decode())
@@ -81,11 +83,11 @@ def show(
     *,
     log: LogOptions,
 ) -> None:
-    """The timeline of a run: each effect, its answer, when it was performed and how long the answer took.
+    """Show the timeline of a run. Each effect, its answer, when it was performed and how long the answer took.
 
     With --json the output is what `mainspring runs check` reads.
     """
-    history = _read(log.load().settings, lambda store: store.history(run_id))
+    history = _read(stored(log), lambda store: store.history(run_id))
     if as_json:
         typer.echo(msgspec.json.encode(history).decode())
         return
@@ -155,7 +157,7 @@ def _read(settings: Settings, ask: Callable[[Store], Awaitable[T]]) -> T:
 
 @app.command()
 def start(
-    program: Annotated[str, typer.Argument(help="The name of a registered program.")],
+    program: Annotated[str, typer.Argument(help="The name of a run that the node's program declares.")],
     args: Annotated[list[str] | None, typer.Argument(metavar="ARG", help="Arguments, each as JSON.")] = None,
     run_id: Annotated[str | None, typer.Option("--id", help="Starting the same id again gives the same run.")] = None,
     *,
@@ -209,7 +211,7 @@ def fork(
     *,
     node: WireOptions,
 ) -> None:
-    """Start a new run with the first answers of another; prints its id."""
+    """Start a new run with the first answers of another. Prints its id."""
     typer.echo(_ask(node, "Run.Fork", {"id": run_id, "at": at, "newId": new_id})["id"])
 
 
@@ -231,8 +233,7 @@ def _json(text: str, name: str) -> Any:
 
 def _done(happened: bool, said: str, otherwise: str) -> None:
     if not happened:
-        typer.echo(otherwise, err=True)
-        raise typer.Exit(1)
+        raise NodeRefused(otherwise, remedy="`mainspring runs list` shows all")
     typer.echo(said)
 
 
@@ -243,10 +244,10 @@ def _done(happened: bool, said: str, otherwise: str) -> None:
 def check(
     program: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The program as it is now.")],
     journals: Annotated[
-        list[Path], typer.Argument(metavar="JOURNALS...", help="Files of `runs show --json`, or directories of them.")
+        list[Path], typer.Argument(metavar="JOURNAL", help="Files of `runs show --json`, or directories of them.")
     ],
 ) -> None:
-    """Replay stored journals against the current code; exit code 1 when one does not fit."""
+    """Replay stored journals against the program as it is now. Exit code 1 when one does not fit."""
     verdicts = check_histories(_histories(journals), _programs(program).programs)
     for verdict in verdicts:
         fits = "BAD" if verdict.problem else "ok "
@@ -263,8 +264,7 @@ def _programs(program: str) -> Runtime:
     from mainspring.node import load_program
 
     found = load_program(program)
-    if found is None:
-        raise BootError(f"{program!r} does not name a program", remedy="write MODULE:APP, like shop:app")
+    assert found is not None
     runtime = Runtime()
     found.install_runs(runtime)
     return runtime

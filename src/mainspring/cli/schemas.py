@@ -38,7 +38,7 @@ class NoSchema(MainspringError):
 
 @app.command("list")
 def list_schemas(at: NodeOptions, as_json: JsonOption = False) -> None:
-    """Topics that have a schema: its latest version, and what the next must keep to."""
+    """List topics that have a schema. Its latest version, and what the next must keep to."""
     with at.connect() as connection:
         found = connection.get("/schemas")["schemas"]
     listing(
@@ -58,7 +58,7 @@ def show(
     at: NodeOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """One version of a topic's schema. On standard output is the schema alone, so that it can be kept in a file."""
+    """Show one version of a topic's schema. Standard output gets the schema alone, so that a file can keep it."""
     with at.connect() as connection:
         if version is not None:
             told = connection.get(path("schemas", topic, version))
@@ -101,7 +101,7 @@ def check(
     at: NodeOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask whether a schema could be registered, or whether a payload could be published. Exit code 1: no."""
+    """Ask whether a schema or a payload would be taken. Changes nothing. Exit code 1: no."""
     if (schema is None) == (payload is None):
         raise typer.BadParameter("give either SCHEMA or --payload", param_hint="SCHEMA")
     if schema is not None:
@@ -146,4 +146,6 @@ def _read_json(source: str) -> Any:
     except OSError as error:
         raise NoSchema(f"cannot read {safe(source)}: {error.strerror}", remedy="name a file, or - to read it") from None
     except ValueError as error:
-        raise NoSchema(f"{safe(source)} is not JSON: {error}") from None
+        raise NoSchema(
+            f"{safe(source)} is not JSON: {error}", remedy='a schema is written like {"type": "object"}'
+        ) from None

@@ -19,11 +19,16 @@ def serve(
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.  [default: 127.0.0.1]")] = None,
     port: Annotated[int | None, typer.Option(help="Port of WebSocket and HTTP.  [default: 7070]")] = None,
-    data: Annotated[Path | None, typer.Option(help="Directory of what must survive.  [default: ./data]")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Directory of what must survive a restart.  [default: ./data]")
+    ] = None,
     engine: Annotated[
         str | None, typer.Option(help="sqlite, memory, nats://... or mongodb://...  [default: sqlite]")
     ] = None,
-    node: Annotated[str | None, typer.Option(help="Name of this node among those on one engine.")] = None,
+    node: Annotated[
+        str | None,
+        typer.Option(help="Name of this node among those on one log.  [default: from host and data directory]"),
+    ] = None,
     wait_for_engine: Annotated[
         int | None, typer.Option(metavar="SECONDS", help="How long to wait for the engine's server.  [default: 0]")
     ] = None,
@@ -31,8 +36,13 @@ def serve(
         bool | None,
         typer.Option("--require-durable", help="Refuse an engine whose acknowledgements could still be lost."),
     ] = None,
-    kernel_socket: Annotated[Path | None, typer.Option(help="Path of the NDJSON socket.")] = None,
-    loop_socket: Annotated[Path | None, typer.Option(help="Path of the sys/loop socket.")] = None,
+    kernel_socket: Annotated[
+        Path | None,
+        typer.Option(help="Path of the socket for messages (NDJSON).  [default: kernel.sock in the data directory]"),
+    ] = None,
+    loop_socket: Annotated[
+        Path | None, typer.Option(help="Path of the socket of sys/loop.  [default: loop.sock in the data directory]")
+    ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.  [default: info]")] = None,
     log_format: Annotated[str | None, typer.Option(help="text or json.  [default: text]")] = None,
     reload: Annotated[
@@ -40,7 +50,7 @@ def serve(
     ] = False,
     config: ConfigOption = None,
 ) -> None:
-    """Run a node: WebSocket and HTTP on one port, NDJSON and sys/loop on unix sockets.
+    """Run a node. WebSocket, HTTP and the dashboard on one port, messages and sys/loop on unix sockets.
 
     The first line on standard output is Sys.BootComplete as one JSON line, printed when every socket listens; logs go
     to standard error, and at a terminal the same in words. A node that cannot start prints Sys.BootFailed instead, with

@@ -24,7 +24,7 @@ PAGE_HEAD = (
 )
 
 ConfigOption = Annotated[
-    Path | None, typer.Option("--config", help=f"TOML file with settings. Default: ./{FILE_NAME} when it exists.")
+    Path | None, typer.Option("--config", help=f"TOML file with settings.  [default: ./{FILE_NAME}, if it exists]")
 ]
 
 
@@ -53,7 +53,7 @@ def settings(
         bool, typer.Option("--markdown", help="The reference page: names and defaults, no values.")
     ] = False,
 ) -> None:
-    """Show every setting with its value, where it came from, its environment name and what it does."""
+    """Show every setting and its value. Where the value came from, its name in the environment, what it does."""
     if as_page:
         typer.echo(page(), nl=False)
         return

@@ -43,10 +43,12 @@ def sub(
     at: NodeOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Consume a topic as a member of a group: show each event and acknowledge it.
+    """Consume a topic as a member of a group. Shows each event and acknowledges it.
 
     A group that exists goes on where it was; --from with an offset or a time moves it. Without --from a new group
     begins at the beginning. Goes on until Ctrl-C, or until --count events were shown.
+
+    Examples: `sub orders -g billing`, `sub orders -g billing --from 10m -n 1 --json`.
     """
     begin = _start(start)
     with at.connect() as connection:
@@ -57,7 +59,7 @@ def sub(
 def _start(text: str | None) -> Start:
     if text is None or text == "latest" or text == "beginning":
         return text  # type: ignore[return-value]
-    place = start_frame(text, MonotonicClock().wall_ms())
+    place = start_frame(text, MonotonicClock().wall_ms(), "--from")
     value = int(place["value"])
     return value if place["kind"] == "offset" else datetime.fromtimestamp(value / 1000, UTC)
 

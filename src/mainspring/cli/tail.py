@@ -36,7 +36,7 @@ Tails = dict[int, tuple[int, int]]  # partition -> first and last offset
 
 def tail(
     topics: Annotated[
-        list[str], typer.Argument(metavar="TOPIC...", help="One or more topics.", autocompletion=complete_topic)
+        list[str], typer.Argument(metavar="TOPIC", help="One or more topics.", autocompletion=complete_topic)
     ],
     filter: Annotated[
         list[str] | None,
@@ -51,18 +51,19 @@ def tail(
     at: NodeOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Look at topics without a group: the last events, or those since a moment, and with --follow what comes.
+    """Look at events without taking part. The last ones, or those since a moment; with --follow what comes, too.
 
     Examples: `tail -f orders`, `tail orders --filter key=c-17`, `tail orders --filter '.total>=100' -s 10m`.
     """
     fits = [parse_filter(each) for each in filter or ()]
+    since_ms = None if since is None else moment_ms(since, MonotonicClock().wall_ms(), "--since")
     names = list(dict.fromkeys(topics))
     show = _shower(len(names) > 1, as_json)
     with at.connect() as connection:
         tails = {topic: _tails(connection, topic) for topic in names}
         stored: Iterable[Envelope]
-        if since is not None:
-            stored = _since(connection, tails, moment_ms(since, MonotonicClock().wall_ms()), fits)
+        if since_ms is not None:
+            stored = _since(connection, tails, since_ms, fits)
         else:
             stored = _last(connection, tails, lines, fits)
         for envelope in stored:

@@ -69,7 +69,7 @@ def new(
 
 @app.command(name="list")
 def list_tokens(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show the tokens the settings name: who they are for, what they may do, until when."""
+    """List the tokens the settings name. Who they are for, what they may do, until when."""
     book, now = _book(config), MonotonicClock().wall_ms()
     if as_json:
         for token in book.tokens:
@@ -95,7 +95,7 @@ def check(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Read a token and say whether the settings know it, and what its scopes allow. Lists of topics are not asked.
+    """Say what a token may do. Reads it from standard input; the access lists of topics are not asked.
 
     Exit code 1: not known, expired, or not allowed.
     """

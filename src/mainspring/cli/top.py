@@ -37,7 +37,7 @@ def top(
     as_json: JsonOption = False,
 ) -> None:
     """A live view of a node: topics, groups, lag, rates and faults. Ctrl-C ends it."""
-    interval_s = max(_LEAST_MS, duration_ms(every)) / 1000
+    interval_s = max(_LEAST_MS, duration_ms(every, "--every")) / 1000
     with at.connect() as connection:
         looks = _looks(connection, interval_s, all, once)
         if as_json:

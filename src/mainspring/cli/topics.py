@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from mainspring.bus.topics import MAX_PARTITIONS
 from mainspring.cli.asking import NodeOptions, TopicArgument, path
 from mainspring.cli.moments import duration_ms, duration_text
 from mainspring.cli.options import Commands
@@ -29,7 +30,9 @@ Agents = list[str] | None
 class TopicOptions:
     """What a topic can be set to; None is what nobody mentioned."""
 
-    partitions: Annotated[int | None, typer.Option(min=1, help="Partitions; they only grow.")] = None
+    partitions: Annotated[int | None, typer.Option(min=1, max=MAX_PARTITIONS, help="Partitions; they only grow.")] = (
+        None
+    )
     retention: Annotated[str | None, typer.Option(help="Forget events after so long, like 7d. 0: never.")] = None
     retention_bytes: Annotated[
         int | None, typer.Option(min=0, help="Forget the oldest beyond so many bytes. 0: never.")
@@ -38,7 +41,8 @@ class TopicOptions:
         int | None, typer.Option(min=0, help="Forget the oldest beyond so many events. 0: never.")
     ] = None
     max_attempts: Annotated[
-        int | None, typer.Option(min=0, help="Deliveries before an event is a dead letter. 0: no limit.")
+        int | None,
+        typer.Option(min=0, help="Deliveries before an event is a dead letter. 0: as the node's settings say."),
     ] = None
     ack_timeout: Annotated[str | None, typer.Option(help="Time a consumer has to acknowledge, like 30s.")] = None
     compact: Annotated[bool | None, typer.Option(help="Keep only the newest event of each key.")] = None
@@ -53,11 +57,11 @@ class TopicOptions:
         """What was mentioned, in the node's words."""
         given = {
             "partitions": self.partitions,
-            "retentionMs": _span(self.retention),
+            "retentionMs": _span(self.retention, "--retention"),
             "retentionBytes": self.retention_bytes,
             "retentionCount": self.retention_count,
             "maxAttempts": self.max_attempts,
-            "ackTimeoutMs": _span(self.ack_timeout),
+            "ackTimeoutMs": _span(self.ack_timeout, "--ack-timeout"),
             "compact": self.compact,
             "audit": self.audit,
             "ratePerSecond": self.rate,
@@ -92,7 +96,7 @@ def list_topics(
     at: NodeOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Every topic: partitions, events, bytes of time kept, groups and the largest lag."""
+    """List topics. Partitions, events, groups and the largest lag, and how long events are kept."""
     with at.connect() as connection:
         found = connection.get("/topics", prefix=prefix or None)["topics"]
         shown = [each for each in found if all or prefix or not each["topic"].startswith("system.")]
@@ -109,7 +113,7 @@ def list_topics(
 
 @app.command()
 def show(topic: TopicArgument, *, at: NodeOptions, as_json: JsonOption = False) -> None:
-    """One topic: settings, head and tail of each partition, and where each group stands."""
+    """Show a topic. Its settings, the first and last event of each partition, and where each group stands."""
     with at.connect() as connection:
         settings = connection.get(path("topics", topic))
         offsets = connection.get(path("topics", topic, "offsets"))["partitions"]
@@ -165,10 +169,10 @@ def alter(topic: TopicArgument, *, options: TopicOptions, at: NodeOptions, as_js
 # -- asking
 
 
-def _span(text: str | None) -> int | None:
+def _span(text: str | None, option: str) -> int | None:
     if text is None:
         return None
-    return 0 if text == "0" else duration_ms(text)
+    return 0 if text == "0" else duration_ms(text, option)
 
 
 def _existing(connection: NodeConnection, topic: str) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ away.
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,9 @@ import typer
 
 from mainspring.cli.loading import load_all
 from mainspring.cli.settings import ConfigOption
+from mainspring.errors import SettingError
 from mainspring.log import Engine, LogMissing, log_file, open_engine
+from mainspring.log.inspection import inspect
 from mainspring.loop import MonotonicClock
 from mainspring.settings import Loaded, Settings
 
@@ -54,6 +57,16 @@ class LogOptions:
         return load_all(self.config, data=None if self.data is None else str(self.data), engine=self.engine)
 
 
+def stored(at: FileOptions | LogOptions) -> Settings:
+    """The settings, of a log that others than its node can see."""
+    settings = at.load().settings
+    if settings.engine == "memory":
+        raise SettingError(
+            "a log in memory is seen by its node only", remedy="name another engine with --engine or MAINSPRING_ENGINE"
+        )
+    return settings
+
+
 def existing_file(settings: Settings) -> Path:
     """The log's file in the data directory; a visitor makes none where there is none."""
     path = log_file(settings.data)
@@ -63,7 +76,15 @@ def existing_file(settings: Settings) -> Path:
 
 
 @contextmanager
-def visiting(settings: Settings) -> Iterator[Engine]:
-    """The engine that the settings name, not yet open."""
+def visiting(settings: Settings, *, may_make: bool = False) -> Iterator[Engine]:
+    """The engine that the settings name, not yet open. Opening it would make a log where there is none, so that is
+    refused here, unless the visitor came to make one.
+    """
+    if not may_make:
+        found = asyncio.run(inspect(settings.engine, settings.data, database=settings.mongo_db))
+        if not found.log:
+            raise LogMissing(
+                f"there is no log at {found.place}", remedy="check the address; `mainspring engine init` makes a log"
+            )
     with tempfile.TemporaryDirectory(prefix="mainspring-") as folder:
         yield open_engine(settings.engine, folder, MonotonicClock(), database=settings.mongo_db)

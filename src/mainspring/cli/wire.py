@@ -29,6 +29,7 @@ from mainspring.settings import Loaded
 from mainspring.wire.unix_socket import place_to_ask, somebody_listens
 
 TIMEOUT_MS: Final = 30_000
+LONGEST_MS: Final = 600_000  # that a node keeps an HTTP request open
 _PATIENCE_MS: Final = 5_000  # beyond the request's own timeout, for a node that does not answer at all
 
 
@@ -133,6 +134,10 @@ class HttpWire:
         """The answer to a command or a query: its reply or its error."""
         if metadata:
             raise _only_on_the_socket("a message with an id or a correlation of its own")
+        if self._timeout_ms > LONGEST_MS:
+            raise OnlyOnTheSocket(
+                f"at an address the longest timeout is {LONGEST_MS} ms", remedy="give a shorter one, or use --socket"
+            )
         return self._node.ask({"kind": kind, "type": type, "data": data, "timeout": self._timeout_ms})
 
     def tell(self, type: str, data: Any, **metadata: Any) -> str | dict[str, Any]:

@@ -52,9 +52,7 @@ def find_queues(program: str) -> list[TaskQueue]:
     found = find_object(program, "TaskQueue", "MODULE:QUEUE, like shop.tasks:queue")
     queues = found if isinstance(found, (list, tuple)) else [found]
     if not queues or not all(isinstance(queue, TaskQueue) for queue in queues):
-        raise NoQueue(
-            f"{program} is no TaskQueue and no list of them", remedy='write `queue = TaskQueue("name")` there'
-        )
+        raise NoQueue(f"{program} is no TaskQueue", remedy='write `queue = TaskQueue("name")` there')
     return list(queues)
 
 

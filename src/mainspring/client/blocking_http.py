@@ -30,7 +30,11 @@ _BROKEN: Final = (OSError, http.client.HTTPException)
 
 
 def path(*parts: str | int) -> str:
-    """A path of these segments, each percent-encoded: names may hold anything."""
+    """A path of these segments, each percent-encoded: names may hold anything, but not nothing."""
+    if "" in parts:
+        raise BadArgument(
+            "a name is empty", remedy="write the name of a topic or group; in a shell, is a variable unset?"
+        )
     return "".join(f"/{quote(str(part), safe='')}" for part in parts)
 
 
@@ -256,7 +260,7 @@ class NodeConnection:
         code, remedy = str(told["code"]), str(told.get("remedy") or "")
         message = str(told.get("message") or told.get("detail") or f"the node answered {response.status}")
         if response.status == 401:
-            remedy = remedy or "give a token with --token or BUS_TOKEN"
+            remedy = "give a valid token with --token or BUS_TOKEN; `mainspring token new` makes one"
         elif response.status == 403:
             remedy = remedy or "ask with the token of an agent that may, or change the topic's access lists"
         return NodeRefused(message, remedy=remedy, code=code)

@@ -148,7 +148,9 @@ class _Run:
         except self._lib.Trap as trap:
             raise self._explained(trap) from trap
         except self._lib.WasmtimeError as error:
-            raise GuestFailed(f"the module cannot be run: {_first_line(str(error))}") from error
+            raise GuestFailed(
+                f"the module cannot be run: {_first_line(str(error))}", remedy="name a module: .wasm, or its text form .wat"
+            ) from error
 
     def _instantiate(self, binary: bytes) -> Any:
         linker = self._lib.Linker(self._engine)

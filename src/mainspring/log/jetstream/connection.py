@@ -68,7 +68,9 @@ class Connection:
                     ) from error
             if loop.time() + pause > deadline:
                 raise LogUnavailable(
-                    f"no NATS server answers at {', '.join(self._address.servers)}: {self.trouble}",
+                    f"no NATS server answers, of {', '.join(self._address.servers)}; the last said {self.trouble}"
+                    if len(self._address.servers) > 1
+                    else f"no NATS server answers at {self.trouble}",
                     remedy="start the server, or check the address; the node can wait with --wait-for-engine SECONDS",
                 )
             if self._turn == len(self._servers):  # each was asked once: whoever watches should know what we wait for
