@@ -217,6 +217,22 @@ def test_whatever_state_a_guest_leaves_in_nothing_stays(served: Served, host: Ho
             writer.write(b"x")
 
 
+def test_guests_that_send_their_own_connections_can_still_leave(served: Served, host: Host) -> None:
+    """The node must not be the one who keeps a connection open; and a loop is not watched, whatever its number."""
+    reader, writer = host.pipe()
+    writer.write(b"x")
+    before = served.call(open_descriptors)
+    with served.connect() as one, served.connect() as other:
+        assert one.ask(watch(3, READABLE, 1), one.sock, other.sock, reader).error == "watch failed"
+        assert one.ask(watch(4, READABLE, 1)).error == "watch failed"
+        assert one.ask(watch(5, READABLE, 1)).status == 1, "the numbers behind them are what the guest believes"
+        assert one.ask(poll()).events == [(READY, READABLE, 5, 1)]
+        assert one.ask(frame(1000, struct.pack("<I", 3))).status == 1, "they end like any handle"
+        other.send(poll(8, FOREVER), one.sock)
+    assert served.eventually(lambda: served.server.guests == 0)
+    assert served.call(open_descriptors) == before
+
+
 def lingering(host: Host) -> socket.socket:
     """A socket whose last close waits for a peer that never reads."""
     listener = host.keep(socket.create_server(("127.0.0.1", 0)))

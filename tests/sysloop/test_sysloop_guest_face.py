@@ -27,6 +27,17 @@ from mainspring.sysloop.abi import Abi
 from mainspring.sysloop.handles import Attached, HandleTable
 from mainspring.sysloop.heap import Heap
 
+
+@pytest.mark.parametrize("cap", [2**31 - 1, 2**32 - 1, 2**63, 2**70])
+def test_a_buffer_may_be_larger_than_any_memory(guest: Guest, host: Host, cap: int) -> None:
+    reader, writer = host.pipe()
+    handle = guest.attach(reader)
+    assert guest.read(handle, cap) == AGAIN
+    writer.write(b"hello")
+    assert guest.read(handle, cap) == b"hello"
+    assert guest.read(guest.open("sys", "loop"), cap) == AGAIN
+
+
 # --- sys/info ---
 
 

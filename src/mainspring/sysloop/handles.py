@@ -24,6 +24,7 @@ MAX_HANDLES = 65536  # of one guest at a time
 
 CAN_READ, CAN_WRITE, CAN_END = 1, 2, 4  # flags a guest may ask for
 
+_MOST_READ = 1 << 20  # at a time: room is made for what is asked, before anybody knows what is there
 _BLOCKING_WRITE = 4096  # what a blocking descriptor that is writable takes without blocking: PIPE_BUF
 
 
@@ -48,6 +49,8 @@ class Watcher(Protocol):
 class Attached:
     """A descriptor of the host, in a copy of its own, so that the host may close its copy at any time."""
 
+    watchable = True
+
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
 
@@ -67,7 +70,7 @@ class Attached:
         try:
             if os.get_blocking(self.descriptor) and not self._now(select.POLLIN):
                 return Code.AGAIN
-            return os.read(self.descriptor, most)
+            return os.read(self.descriptor, min(most, _MOST_READ))
         except OSError as error:
             return _code_of(error)
 
@@ -152,7 +155,7 @@ class HandleTable:
     def watchable(self, number: int) -> int | None:
         """The descriptor behind a handle that can be waited for; never that of 0, 1 and 2."""
         entry = self._entries.get(number)
-        return entry.descriptor if entry is not None and number >= FIRST else None
+        return entry.descriptor if entry is not None and entry.watchable and number >= FIRST else None
 
     def join(self, watcher: Watcher) -> None:
         """From now on this loop is told when a handle ends."""

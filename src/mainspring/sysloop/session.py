@@ -11,7 +11,7 @@ import socket
 import stat
 import struct
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from mainspring.loop import Clock
 from mainspring.sysloop import ops
@@ -44,6 +44,21 @@ class _Received(Attached):
         let_go(self.descriptor)
 
 
+class _LoopEnd(Attached):
+    """The guest's end of a connection to a loop. It has a number, but loops are not watched, and it is not kept: as
+    long as the node held it, the connection could not end with the guest that made it.
+    """
+
+    watchable = False
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(-1)
+        let_go(descriptor)
+
+    def close(self) -> None:
+        pass
+
+
 def let_go(descriptor: int) -> None:
     """Closes a descriptor somebody sent. Nothing its sender did to it may hold up the node."""
     if _lingers(descriptor):
@@ -72,14 +87,19 @@ class GuestSession:
         self.loop: _RemoteLoop = _RemoteLoop(clock, self._handles)
         self.stream: Stream = Stream(self.loop)
 
-    def adopt(self, descriptors: Iterable[int]) -> bool:
-        """Takes descriptors over. False when the table is full: then the surplus is closed, and numbers are no longer
-        what the guest believes, so the connection has to end."""
+    def adopt(self, descriptors: Iterable[int], is_loop: Callable[[int], bool] = lambda _: False) -> bool:
+        """Takes descriptors over; `is_loop` tells which of them are guests' ends of connections like this.
+
+        False when the table is full: then the surplus is closed, and numbers are no longer what the guest believes, so
+        the connection has to end.
+        """
         fits = True
         for descriptor in descriptors:
-            if self._handles.add(_Received(descriptor)) < 0:
+            if self._handles.full:
                 let_go(descriptor)
                 fits = False
+            else:
+                self._handles.add((_LoopEnd if is_loop(descriptor) else _Received)(descriptor))
         return fits
 
     def close(self) -> None:

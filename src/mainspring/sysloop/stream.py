@@ -22,6 +22,7 @@ class Stream:
     """One ZCL1 stream in front of one capability."""
 
     descriptor: int | None = None  # what a loop may watch instead of the stream, where there is something
+    watchable = True
 
     def __init__(self, capability: Capability) -> None:
         self.capability = capability

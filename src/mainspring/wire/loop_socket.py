@@ -22,6 +22,7 @@ import os
 import resource
 import select
 import socket
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -166,6 +167,18 @@ class LoopSocketServer:
             if connection is not None:
                 connection.close()
 
+    def is_own(self, descriptor: int) -> bool:
+        """Whether a descriptor is the other end of a connection to this socket."""
+        if self._listener is None or not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            return False
+        borrowed = socket.socket(fileno=descriptor)
+        try:
+            return bool(borrowed.family == socket.AF_UNIX and borrowed.getpeername() == self._listener.getsockname())
+        except OSError:  # it is not connected
+            return False
+        finally:
+            borrowed.detach()
+
     def forget(self, descriptor: int) -> None:
         """A connection is about to close its socket."""
         assert self._hangups is not None
@@ -227,7 +240,7 @@ class _Connection:
             data, descriptors, complete = _receive_with_descriptors(self._sock)
         except BlockingIOError:
             return
-        if not self._session.adopt(descriptors) or not complete:
+        if not self._session.adopt(descriptors, self._server.is_own) or not complete:
             self._stream.break_off("too many descriptors")
         if data:
             self._inbox += data
