@@ -1,6 +1,6 @@
 """`kill -9` under load, again and again: nothing acknowledged may be lost, changed or given a second offset.
 
-MAINSPRING_CRASH_ROUNDS sets the number of kills.
+MAINSPRING_TEST_CRASH_ROUNDS sets the number of kills.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 from mainspring.log import Log, SqliteEngine
 from mainspring.log.sqlite.check import check
 
-ROUNDS = int(os.environ.get("MAINSPRING_CRASH_ROUNDS", "25"))
+ROUNDS = int(os.environ.get("MAINSPRING_TEST_CRASH_ROUNDS", "25"))
 ROUNDS_PER_LOG = 25  # each round looks at everything the rounds before it left
 VICTIM = Path(__file__).with_name("crash_writer.py")
 
