@@ -47,14 +47,14 @@ def _imported(name: str) -> ModuleType:
         raise BootError(
             f"there is no module {error.name!r}, which {name!r} imports", remedy="install it, or correct its name"
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a program that ends itself while it is read does not start either
         raise BootError(
             f"module {name!r} cannot be imported: {type(error).__name__}: {error}{_line(error)}",
             remedy=f"correct the program; `python -c 'import {name}'` shows the whole traceback",
         ) from error
 
 
-def _line(error: Exception) -> str:
+def _line(error: BaseException) -> str:
     """Where it happened; a syntax error says so by itself."""
     if isinstance(error, SyntaxError):
         return ""

@@ -12,6 +12,7 @@ from mainspring.finding import find_object
 
 BROKEN = {
     "raises_at_import": "\nraise RuntimeError('not today')\n",
+    "ends_at_import": "import sys\nsys.exit(0)\n",
     "lacks_a_package": "import no_such_package_anywhere\n",
     "is_no_python": "x = [\n",
     "lacks_the_name": "class Holder:\n    inner = 5\n",
@@ -30,6 +31,7 @@ def programs(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("place", "said", "remedy"),
     [
         ("raises_at_import:app", "RuntimeError: not today (raises_at_import.py, line 2)", "whole traceback"),
+        ("ends_at_import:app", "SystemExit: 0 (ends_at_import.py, line 2)", "whole traceback"),
         ("lacks_a_package:app", "'no_such_package_anywhere', which 'lacks_a_package' imports", "install it"),
         ("is_no_python:app", "SyntaxError: '[' was never closed (is_no_python.py, line 1)", "whole traceback"),
         ("lacks_the_name:app", "module 'lacks_the_name' has no 'app'", "variable"),
