@@ -6,13 +6,14 @@ import asyncio
 import random
 import socket
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from enum import Enum
+from typing import Any, NamedTuple, TypedDict
 
 import msgspec
 import pytest
 
 from kernel.world import Worker, booted, command, encoded, message, ping, query, said, served, shape, virtual
-from mainspring import App, Fail
+from mainspring import App, Fail, MainspringError
 from mainspring.kernel import WaitsForItself
 from mainspring.loop import VirtualClock
 
@@ -48,6 +49,75 @@ async def test_a_routing_error_is_answered_once_and_not_tried_again(clock: Virtu
         await asyncio.sleep(100)
         assert await client.fence() == []
         assert site.kernel.liveness()["inFlight"] == 0
+
+
+@virtual
+async def test_whoever_mistook_a_type_is_told_the_likely_one(clock: VirtualClock) -> None:
+    app = App("shop")
+    app.command("Order.Place")(lambda data, ctx: None)
+    meant = {
+        ("command", "Order.Plac"): "did you mean Order.Place?; ",
+        ("command", "Oder.Place"): "did you mean Order.Place?; ",
+        ("query", "Order.Place"): "Order.Place is a command; ",
+        ("command", "Syscall.Ping"): "Syscall.Ping is a query; ",
+        ("command", "Quite.Different"): "",
+        ("command", "Order." + "Place" * 100): "",
+    }
+    async with booted(app, clock) as kernel:
+        for (kind, type), likely in meant.items():
+            with pytest.raises(Fail) as caught:
+                await kernel.ask(kind, type, {})
+            assert caught.value.remedy == f"{likely}Syscall.Describe lists what this node handles"
+
+
+@virtual
+async def test_two_functions_for_one_type_are_named(clock: VirtualClock) -> None:
+    app = App("shop")
+
+    async def place(data: dict[str, int], ctx: Any) -> None: ...
+    async def place_again(data: dict[str, int], ctx: Any) -> None: ...
+
+    app.command("Order.Place")(place)
+    app.command("Order.Place")(place_again)
+    with pytest.raises(MainspringError, match=r"command:Order\.Place: .*place of .* and .*place_again of"):
+        async with booted(app, clock):
+            pass
+
+
+class Plain:
+    """A class without declared members."""
+
+    def __init__(self, sku: str) -> None:
+        self.sku = sku
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+@virtual
+async def test_a_class_that_json_knows_nothing_of_is_refused_at_boot(clock: VirtualClock) -> None:
+    async def takes(data: Plain, ctx: Any) -> None: ...
+    async def gives(data: dict[str, int], ctx: Any) -> Plain: ...
+
+    for function in (takes, gives):
+        app = App("shop")
+        app.command("Order.Place")(function)
+        with pytest.raises(MainspringError, match="the type Plain, which cannot be made from JSON nor told in it"):
+            async with booted(app, clock):
+                pass
+
+    async def usual(data: Colour, ctx: Any) -> Point: ...
+
+    app = App("shop")
+    app.command("Order.Place")(usual)
+    async with booted(app, clock):
+        pass
 
 
 @virtual

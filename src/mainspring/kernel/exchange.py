@@ -155,8 +155,9 @@ class Exchange:
         """A request that no capability of this node handles: perhaps another node does."""
         node = None if self.remote is None else self.remote.find(message, origin)
         if self.remote is None or node is None:
-            text, remedy = f"no handler for this {message.kind}", "Syscall.Describe lists what this node handles"
-            self.refuse(message, origin, faults.ROUTING_ERROR, 404, text, remedy)
+            known = "Syscall.Describe lists what this node handles"
+            remedy = "; ".join(filter(None, (self.router.suggestion(message.kind, message.type), known)))
+            self.refuse(message, origin, faults.ROUTING_ERROR, 404, f"no handler for this {message.kind}", remedy)
         elif self.closing and origin.external:
             self._refuse_closing(message, origin)
         else:

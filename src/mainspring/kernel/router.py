@@ -6,7 +6,8 @@ subscribed, in registration order. Looking up is one dictionary access however m
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Final
 
 from mainspring.kernel.capability import Contract
 from mainspring.kernel.faults import CapabilityError
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from mainspring.kernel.supervisor import Slot
 
 Route = tuple[Contract, "Slot"]
+
+_LONGEST_MISTAKE: Final = 64  # characters; comparing long texts takes long, and whoever sends them is not mistaken
 
 
 class Router:
@@ -35,8 +38,10 @@ class Router:
             index = self.commands if contract.kind == "command" else self.queries
             taken = index.get(contract.type)
             if taken is not None:
+                both = f"{_whose(*taken)} and {_whose(contract, slot)}"
                 raise CapabilityError(
-                    f"Duplicate handler for {contract.kind}:{contract.type}: {taken[1].id!r} and {slot.id!r}"
+                    f"Duplicate handler for {contract.kind}:{contract.type}: {both}",
+                    remedy="give one of them another type",
                 )
             index[contract.type] = (contract, slot)
         for name, contracts in slot.plan.listeners.items():
@@ -54,3 +59,21 @@ class Router:
     def subscribers(self) -> dict[str, list[str]]:
         """Event type to capability ids, each once, in registration order."""
         return {name: list(dict.fromkeys(slot.id for _, slot in routes)) for name, routes in self.subscriptions.items()}
+
+    def suggestion(self, kind: str, type: str) -> str:
+        """What somebody may have meant by a type that nobody handles so; empty when nothing is near."""
+        route = (self.queries if kind == "command" else self.commands).get(type)
+        if route is not None:
+            return f"{type} is a {route[0].kind}"
+        if len(type) > _LONGEST_MISTAKE:
+            return ""
+        first, _, second = type.partition(".")
+        near = [name for name in (*self.commands, *self.queries) if {first, second} & set(name.split("."))]
+        found = get_close_matches(type, near, n=1)
+        return f"did you mean {found[0]}?" if found else ""
+
+
+def _whose(contract: Contract, slot: Slot) -> str:
+    """Who handles something: the function where it is known, else the capability."""
+    function = contract.function
+    return repr(slot.id) if function is None else f"{function.__qualname__} of {function.__module__}"

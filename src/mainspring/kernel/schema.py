@@ -17,6 +17,8 @@ from mainspring.kernel.blob import Blob, BlobPointer
 from mainspring.kernel.faults import BadOutput, CapabilityError
 from mainspring.message import NotEncodable, encode_bytes, validation_text
 
+_USABLE = "use a dataclass, a TypedDict, a msgspec Struct, built-in types or Any"
+_DECLARED = ("__struct_fields__", "__dataclass_fields__", "__total__")  # structs, dataclasses, typed dicts
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|_")
 
 
@@ -34,8 +36,12 @@ class Shape:
         except (TypeError, NameError) as error:
             raise CapabilityError(
                 f"{where} has a type that cannot be a schema: {error}",
-                remedy="use a dataclass, a TypedDict, a msgspec Struct, built-in types or Any",
+                remedy=_USABLE,
             ) from None
+        if _is_of_its_own(type):
+            raise CapabilityError(
+                f"{where} has the type {type.__name__}, which cannot be made from JSON nor told in it", remedy=_USABLE
+            )
         self.decode: Callable[[Any], Any] = decoder.decode
         self._first = {dict: b"{", list: b"["}.get(type)
         self._check: Callable[[Any], Any] | None = None if type is Any or self._first else decoder.decode
@@ -77,6 +83,15 @@ class Shape:
         if "$ref" not in schema:
             schema.setdefault("required", [])
         return schema
+
+
+def _is_of_its_own(given: Any) -> bool:
+    """Whether this is a class that says nothing about its members. msgspec takes it, and then refuses every value."""
+    if not isinstance(given, type) or any(hasattr(given, mark) for mark in _DECLARED):
+        return False
+    from msgspec.inspect import CustomType, type_info  # only where it is needed: it takes a while to import
+
+    return isinstance(type_info(given), CustomType)
 
 
 def _words(name: str) -> str:
