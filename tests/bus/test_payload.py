@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mainspring.bus.errors import BadFrame, BadJson, BusError
-from mainspring.bus.payload import MAX_DEPTH, check_json, check_readable
+from mainspring.bus.payload import MAX_DEPTH, are_plainly_readable, check_json, check_readable
 
 LEVELS = 5  # for the model: small documents reach it
 
@@ -76,6 +76,23 @@ documents = st.recursive(st.one_of(numbers, texts, st.sampled_from(["true", "nul
 @example("[" + ",".join(['"0e0000"'] * 70) + ",1e999]")
 def test_a_search_agrees_with_reading_everything(text: str) -> None:
     assert found_readable(text, LEVELS) == is_readable(text, LEVELS)
+
+
+@given(st.lists(documents, min_size=1, max_size=4))
+@settings(max_examples=300, deadline=None)
+@example(["1", "1e999", "2"])
+@example(['"x"', "9" * 210 + "e99"])
+@example(["7" * 209, "7" * 309, "7"])
+@example(['{"a":1}', "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1)])
+@example(['"0e0000"'] * 70 + ["1e999"])
+def test_one_look_at_many_passes_nothing_that_a_look_at_each_would_refuse(texts: list[str]) -> None:
+    if are_plainly_readable([text.encode() for text in texts]):
+        assert all(found_readable(text, MAX_DEPTH) for text in texts)
+
+
+def test_one_look_passes_many_ordinary_payloads() -> None:
+    ordinary = [b'{"id":"0190b7f6-1e10-7abc-8def-%012d","total":%d.5,"items":[1,2,3]}' % (n, n) for n in range(30)]
+    assert are_plainly_readable([*ordinary, b'"%b"' % (b"x" * 5_000)])
 
 
 @pytest.mark.parametrize("levels", [MAX_DEPTH, MAX_DEPTH + 1])

@@ -121,6 +121,11 @@ class Access:
         self._lists: dict[tuple[str, str], _List] = {}
         self._answers: dict[tuple[Any, ...], tuple[bool, int]] = {}
 
+    @property
+    def has_checker(self) -> bool:
+        """Whether the program decides, too: only then an answer may have to be waited for."""
+        return self._checker is not None
+
     async def check(self, config: TopicConfig, action: Action, who: Who, group: str | None = None) -> None:
         """Raise Forbidden unless `who` may do `action`, and be in `group` where one is given."""
         waiting = self.ask(config.topic, action, who)

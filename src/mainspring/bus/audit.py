@@ -44,14 +44,15 @@ class Audit:
         self._planned = False
 
     def note(self, action: str, topic: TopicState, partition: int, offset: int, count: int, group: str = "") -> None:
-        if not self._enabled or topic.is_system or not topic.config.audit:
+        if not self._enabled or not topic.audited:
             return
-        noted = self._noted.get((action, topic.name, partition, group))
+        about = (action, topic.name, partition, group)
+        noted = self._noted.get(about)
         if noted is not None:
             noted[0] = offset
             noted[1] += count
             return
-        self._noted[(action, topic.name, partition, group)] = [offset, count]
+        self._noted[about] = [offset, count]
         if not self._planned:
             self._planned = True
             self._loop.schedule(FLUSH_MS, self._due, None, ref=False)

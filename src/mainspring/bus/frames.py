@@ -250,10 +250,13 @@ def envelope(event: StoredEvent) -> bytes:
 
 def join_envelope(event: StoredEvent | Append, head: bytes, offset: int) -> bytes:
     """The event as the protocol shows it: id, ts, topic, partition, offset, key?, headers?, payload."""
-    parts = [b'{"id":', _to_json(event.id), b',"ts":%d' % event.ts, head, b"%d" % offset]
-    if event.key is not None:
-        parts += (b',"key":', _to_json(event.key))
-    if event.headers is not None:
-        parts += (b',"headers":', event.headers)
-    parts += (b',"payload":', event.payload, b"}")
+    id, ts, key, headers, payload = _to_json(event.id), event.ts, event.key, event.headers, event.payload
+    if key is None and headers is None:  # one formatting takes two thirds of the time of joining parts
+        return b'{"id":%b,"ts":%d%b%d,"payload":%b}' % (id, ts, head, offset, payload)
+    parts = [b'{"id":%b,"ts":%d%b%d' % (id, ts, head, offset)]
+    if key is not None:
+        parts += (b',"key":', _to_json(key))
+    if headers is not None:
+        parts += (b',"headers":', headers)
+    parts += (b',"payload":', payload, b"}")
     return b"".join(parts)

@@ -7,14 +7,14 @@ or HTTP callers come through the same door.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import Final, Protocol
 
 import msgspec
 
 from mainspring import tracing
 from mainspring.bus.access import Access, Caller, Who
-from mainspring.bus.audit import Audit
 from mainspring.bus.errors import (
     BadFrame,
     BusError,
@@ -25,11 +25,11 @@ from mainspring.bus.errors import (
 )
 from mainspring.bus.limits import TokenBucket
 from mainspring.bus.partition import partition_of
-from mainspring.bus.payload import check_json, check_readable
+from mainspring.bus.payload import are_plainly_readable, check_json, check_readable
 from mainspring.bus.publisher import Publisher, Ticket
 from mainspring.bus.schedules import Schedule, Schedules
 from mainspring.bus.schemas import Schemas
-from mainspring.bus.seal import Seal, sealed
+from mainspring.bus.seal import Seal, seal_of, sealed
 from mainspring.bus.topic_state import TopicState
 from mainspring.bus.topic_table import TopicTable
 from mainspring.bus.traced import TracedTicket, ending, traced
@@ -80,7 +80,6 @@ class Intake:
         topics: TopicTable,
         publisher: Publisher,
         schedules: Schedules,
-        audit: Audit,
         access: Access,
         schemas: Schemas,
         settings: Settings,
@@ -92,7 +91,6 @@ class Intake:
         self._topics = topics
         self._publisher = publisher
         self._schedules = schedules
-        self._audit = audit
         self._access = access
         self._schemas = schemas
         self._settings = settings
@@ -152,7 +150,6 @@ class Intake:
             self._publisher.publish_alone(topic, appends, ticket(accepted))
         else:
             self._publisher.publish(topic, appends, ticket(accepted))
-        self._audit.note("publish", topic, appends[-1].partition, 0, len(appends))
 
     def prepare(self, name: str, event: Offered) -> tuple[list[Operation], Callable[[Receipt], None]]:
         """One event of the node's own program, to be stored in a batch of someone else's."""
@@ -164,7 +161,6 @@ class Intake:
         if tracing.recorder is not None:
             doing, (event,) = traced(tracing.recorder, name, (event,))
         (append,) = self._appends(topic, (event,), self._clock.wall_ms(), None, b"")
-        self._audit.note("publish", topic, append.partition, 0, 1)
         operations, stored = self._publisher.prepare(topic, [append])
         return operations, stored if doing is None else ending(doing, stored)
 
@@ -190,30 +186,29 @@ class Intake:
     ) -> list[Append]:
         """The events as they are stored. What is put on headers is joined once for all events that get the same."""
         payloads = [bytes(event.payload) for event in events]
-        _check_all(payloads)
-        given = zip(events, payloads, strict=True)
+        if not are_plainly_readable(payloads):
+            _check_all(payloads)
         schemas = self._schemas.of(topic.name)
+        seals: Iterable[Seal]
         if schemas is None:
-            seal = Seal(sealed)
-            return [self._append(topic, event, payload, now, expect, seal) for event, payload in given]
-        stamps = schemas.check_all(events, tombstones=topic.config.compact)
-        seals = {stamp: Seal(sealed, stamp) for stamp in set(stamps)}
-        stamped = zip(given, stamps, strict=True)
-        return [self._append(topic, *one, now, expect, seals[stamp]) for one, stamp in stamped]
-
-    def _append(
-        self, topic: TopicState, event: Offered, payload: bytes, now: int, expect: int | None, seal: Seal
-    ) -> Append:
-        headers = seal.put_on(event.headers) if event.headers else seal.alone
-        if len(payload) + (0 if headers is None else len(headers)) > self._most_bytes:
-            raise TooLarge(f"an event may have {self._most_bytes} bytes", remedy="publish a reference")
-        id, key, partitions = event.id, event.key, topic.config.partitions
-        partition = 0 if partitions == 1 else self.partition(key, partitions)
-        if id is None:
-            return Append(topic.name, partition, self._new_id(), now, payload, key, headers, None, 0, expect)
+            seals = repeat(seal_of(sealed), len(events))
+        else:
+            seals = [seal_of(sealed, stamp) for stamp in schemas.check_all(events, tombstones=topic.config.compact)]
+        name, partitions = topic.name, topic.config.partitions
         window = self._settings.dedupe_window_ms
-        dedupe = id if window else None
-        return Append(topic.name, partition, id, now, payload, key, headers, dedupe, now + window, expect)
+        appends = []
+        for event, payload, seal in zip(events, payloads, seals, strict=True):
+            headers = seal.put_on(event.headers) if event.headers else seal.alone
+            if len(payload) + (0 if headers is None else len(headers)) > self._most_bytes:
+                raise TooLarge(f"an event may have {self._most_bytes} bytes", remedy="publish a reference")
+            id, key, dedupe = event.id, event.key, None
+            if id is None:
+                id = self._new_id()
+            elif window:
+                dedupe = id
+            partition = 0 if partitions == 1 else self.partition(key, partitions)
+            appends.append(Append(name, partition, id, now, payload, key, headers, dedupe, now + window, expect))
+        return appends
 
     def _due(self, event: Offered, now: int) -> int:
         due = max(event.not_before or 0, now + event.delay_ms if event.delay_ms else 0)
@@ -222,10 +217,13 @@ class Intake:
         return due if due > now else 0
 
     def _check_rates(self, topic: TopicState, bucket: TokenBucket | None, count: int) -> None:
+        if bucket is None and topic.bucket is None:
+            return
         now = self._clock.now_ms()
-        for limit, whose in ((bucket, "this connection"), (topic.bucket, f"topic {topic.name!r}")):
+        for limit in (bucket, topic.bucket):
             if limit is None or limit.take(count, now):
                 continue
+            whose = "this connection" if limit is bucket else f"topic {topic.name!r}"
             if count > limit.burst:
                 raise RateLimited(
                     f"{whose} takes at most {limit.burst} events at once, not {count}", remedy="publish smaller batches"

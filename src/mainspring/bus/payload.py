@@ -72,6 +72,17 @@ def check_readable(payload: bytes, *, levels: int = MAX_DEPTH, what: str = "payl
             raise _beyond(what) from None
 
 
+def are_plainly_readable(payloads: list[bytes]) -> bool:
+    """Whether one look at all of them together shows that `check_readable` refuses none. No is no refusal."""
+    for payload in payloads:
+        if len(payload) > 2 * MAX_DEPTH and payload.count(b"[") + payload.count(b"{") > MAX_DEPTH:
+            return False
+    shape = b",".join(payloads).translate(_SHAPE)
+    if b"0" * _SAMPLES in shape[:: _MANY_DIGITS // _SAMPLES]:
+        return False
+    return _EXPONENT not in shape or not _may_be_beyond(shape)
+
+
 def why_unreadable(text: bytes, cause: Exception, what: str = "payload") -> BusError:
     """The refusal of text that could not be read as JSON, by what the reader said about it."""
     if isinstance(cause, RecursionError):

@@ -9,6 +9,7 @@ Where no tokens are configured nothing is proven, and headers stay as they were 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -49,3 +50,9 @@ class Seal:
             return _encode(headers)
         kept = {name: value for name, value in headers.items() if not (self._is_proven and name in SEALED)}
         return b"%b,%b}" % (_encode(kept)[:-1], self._members) if kept else self.alone
+
+
+@lru_cache(maxsize=1_024)  # a connection's requests all get the same one
+def seal_of(proven: bytes, stamp: bytes = b"") -> Seal:
+    """The seal of these members."""
+    return Seal(proven, stamp)

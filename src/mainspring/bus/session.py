@@ -89,6 +89,7 @@ class Session:
         self._waiting_frames: deque[bytes] = deque()  # arrived while a SUBSCRIBE finds its start, or a checker thinks
         self._subscribing = False
         settings = parts.settings
+        self._has_checker = parts.access.has_checker
         self._bucket = bucket(settings.connection_rate, settings.connection_burst, parts.clock.now_ms())
 
     # -- the adapter's side
@@ -151,7 +152,7 @@ class Session:
         except Rejected as rejected:
             self._replies.reply(with_corr(error_frame(rejected.error, rejected.about), rejected.corr))
             return
-        if type(request) in _CHECKED and self._is_undecided(request, data):
+        if self._has_checker and type(request) in _CHECKED and self._is_undecided(request, data):
             return
         try:
             _HANDLERS[type(request)](self, request, len(data))

@@ -26,6 +26,7 @@ class TopicState:
 
     __slots__ = (
         "active",
+        "audited",
         "bucket",
         "budget",
         "config",
@@ -66,6 +67,7 @@ class TopicState:
     def configure(self, config: TopicConfig, now_ms: int) -> None:
         """Take new settings. New partitions start at 1 for the groups that exist."""
         self.config: TopicConfig = config
+        self.audited: bool = config.audit and not self.is_system
         self.bucket = bucket(config.rate_per_second, config.rate_burst, now_ms)
         for partition in range(len(self.tails), config.partitions):
             tail = self.make_tail(self.name, partition, self.budget)
