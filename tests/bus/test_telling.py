@@ -51,6 +51,33 @@ async def test_many_decisions_become_one_record(world: World) -> None:
 
 
 @in_virtual_time
+async def test_the_audit_names_the_last_offset_of_each_partition(world: World) -> None:
+    await world.create("t", partitions=8)
+    events = [{"payload": n, "key": key} for n, key in enumerate(["duck-1", "a", "user:42", "a", "a"])]
+    answer = await world.connect().ask({"type": "PUBLISH_BATCH", "topic": "t", "events": events})
+    assert answer["offsets"] == [[3, 1], [1, 1], [3, 2], [1, 2], [1, 3]]
+    told = {(r["action"], r["partition"], r["offset"], r["count"]) for r in await audit(world)}
+    assert told == {("publish", 3, 2, 2), ("publish", 1, 3, 3)}
+
+
+@pytest.mark.parametrize("watched", [False, True])
+@in_virtual_time
+async def test_an_event_is_counted_when_it_is_stored_and_once(world: World, watched: bool) -> None:
+    peer = world.connect()
+    if watched:
+        await peer.subscribe("t", "g", BEGINNING)
+    for _ in range(3):
+        await world.connect().publish("t", 1, id="one")
+    await world.connect().publish("t", 2, delay_ms=5_000)
+    await settle(0.2)
+    assert world.bus.stats().by_topic["t"].published == 1
+    assert [(r["offset"], r["count"]) for r in await audit(world) if r["action"] == "publish"] == [(1, 1)]
+    await settle(6)
+    assert world.bus.stats().by_topic["t"].published == 2
+    assert [(r["offset"], r["count"]) for r in await audit(world) if r["action"] == "publish"] == [(1, 1), (2, 1)]
+
+
+@in_virtual_time
 async def test_auditing_can_be_off_for_a_topic(world: World) -> None:
     await world.create("quiet", audit=False)
     await world.connect().publish("quiet", 1)

@@ -107,7 +107,7 @@ class Bus:
             self._sharing = Sharing(log, clock, loop, self.counters, self._audit, self.topic_table, others)
             self.delivery = self._sharing.delivery
             self.group_table = self._sharing.groups
-        self._publisher = Publisher(log, self.counters, self.delivery.appended, self.topic_table.announce)
+        self._publisher = Publisher(log, self.counters, self._audit, self.delivery.appended, self.topic_table.announce)
         self._undertaker = Undertaker(
             log,
             clock,
@@ -135,7 +135,6 @@ class Bus:
             self.topic_table,
             self._publisher,
             self.schedule_table,
-            self._audit,
             self.access,
             self.schemas,
             settings,

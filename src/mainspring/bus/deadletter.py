@@ -117,7 +117,7 @@ class Undertaker:
         without = frozenset(event.offset for event in events)
         written = self._delivery.put_position(batch, group, position, without)
         ticket = _Burial(self, group, position, events, len(found), written)
-        self._publisher.submit(batch, (letters, notices) if found else (), ticket)
+        self._publisher.submit(batch, (letters, notices) if found else (), ticket, audited=False)  # as "dlq"
 
     def _letter(self, letters: TopicState, group: Group, event: OpenEvent, stored: StoredEvent) -> Append:
         headers = {} if stored.headers is None else _decode_headers(stored.headers)

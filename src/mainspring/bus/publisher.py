@@ -12,9 +12,11 @@ their own: nobody sees a MESSAGE before the PUBLISHED of the same event.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from mainspring.bus.audit import Audit
 from mainspring.bus.metrics import Counters
 from mainspring.bus.tails import Tail
 from mainspring.bus.topic_state import TopicState
@@ -36,10 +38,11 @@ class Ticket(Protocol):
 class _Pending:
     """A batch being collected or under way, and who waits for which part of it."""
 
-    __slots__ = ("announce", "appends", "batch", "bytes", "tickets", "topics")
+    __slots__ = ("announce", "appends", "audited", "batch", "bytes", "tickets", "topics")
 
-    def __init__(self, announce: Announce) -> None:
+    def __init__(self, announce: Announce, audited: bool = True) -> None:
         self.announce: Announce = announce
+        self.audited = audited
         self.batch = Batch()
         self.appends: list[Append] = []
         self.tickets: list[tuple[Ticket, int, int]] = []
@@ -65,10 +68,11 @@ class Publisher:
     """
 
     def __init__(
-        self, log: Log, counters: Counters, appended: Callable[[TopicState], None], announce: Announce
+        self, log: Log, counters: Counters, audit: Audit, appended: Callable[[TopicState], None], announce: Announce
     ) -> None:
         self._log = log
         self._counters = counters
+        self._audit = audit
         self._appended = appended
         self._announce = announce
         self._open: _Pending | None = None
@@ -92,10 +96,10 @@ class Publisher:
         pending.add(topic, appends, ticket)
         self._submit(pending)
 
-    def submit(self, batch: Batch, topics: Sequence[TopicState], ticket: Ticket) -> None:
-        """A batch that belongs together, with events of these topics in it."""
+    def submit(self, batch: Batch, topics: Sequence[TopicState], ticket: Ticket, *, audited: bool = True) -> None:
+        """A batch that belongs together, with events of these topics in it; `audited`: as published."""
         self._flush()
-        pending = _Pending(self._announce)
+        pending = _Pending(self._announce, audited)
         for topic in topics:
             pending.add(topic, (), None)
         pending.appends = [operation for operation in batch.operations if isinstance(operation, Append)]
@@ -150,24 +154,32 @@ class Publisher:
     def _show(self, pending: _Pending, placed: Sequence[Placed]) -> None:
         """Let the tails know; the groups are woken in a later turn."""
         topics = pending.topics
-        self._counters.published += len(placed)
         if len(topics) == 1:
             (topic,) = topics.values()
             if not topic.active:
-                newest = {partition: offset for partition, offset, duplicate in placed if not duplicate}
+                stored = [(partition, offset) for partition, offset, duplicate in placed if not duplicate]
+                newest = dict(stored)
+                counts = Counter([partition for partition, _ in stored]) if len(newest) > 1 else None
                 for partition, offset in newest.items():
                     topic.tails[partition].advance(offset)
-                topic.published += len(placed)
+                    self._count(pending, topic, partition, offset, len(stored) if counts is None else counts[partition])
                 self._told(topics)
                 return
         for tail, (first, appends) in _runs(pending, placed).items():
-            topic = topics[tail.topic]
-            topic.published += len(appends)
+            topic, last = topics[tail.topic], first + len(appends) - 1
+            self._count(pending, topic, tail.partition, last, len(appends))
             if topic.active:
                 tail.extend(first, appends)
             else:
-                tail.advance(first + len(appends) - 1)
+                tail.advance(last)
         self._told(topics)
+
+    def _count(self, pending: _Pending, topic: TopicState, partition: int, offset: int, count: int) -> None:
+        """So many events were stored, the last one at `offset`. What was there already is not counted again."""
+        self._counters.published += count
+        topic.published += count
+        if pending.audited:
+            self._audit.note("publish", topic, partition, offset, count)
 
     def _told(self, topics: dict[str, TopicState]) -> None:
         for topic in topics.values():
