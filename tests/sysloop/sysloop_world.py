@@ -20,7 +20,7 @@ from mainspring.sysloop import Guest
 READABLE, WRITABLE, HUP, ERROR = 1, 2, 4, 8
 READY, TIMER = 1, 2
 FOREVER = 0xFFFFFFFF
-AGAIN, CLOSED = -6, -5
+AGAIN, CLOSED, NOSYS = -6, -5, -7
 MS = 1_000_000
 HEADER = struct.Struct("<4sHHIIII")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from loop_server import serving
-from sysloop_world import AGAIN, READABLE, WRITABLE, Host, answers, frame, nothing_left_behind, poll
+from sysloop_world import AGAIN, CLOSED, NOSYS, READABLE, WRITABLE, Host, answers, frame, nothing_left_behind, poll
 
 from mainspring.loop import VirtualClock
 from mainspring.sysloop import (
@@ -26,6 +26,18 @@ from mainspring.sysloop import (
 from mainspring.sysloop.abi import Abi
 from mainspring.sysloop.handles import Attached, HandleTable
 from mainspring.sysloop.heap import Heap
+
+
+def test_a_guest_that_was_closed_opens_nothing_more(host: Host) -> None:
+    with nothing_left_behind():
+        guest = Guest()
+        loop = guest.open("sys", "loop")
+        guest.close()
+        assert guest.write(loop, poll()) == guest.end(loop) == NOSYS
+        assert guest.open("sys", "loop") == guest.open("event", "bus") == CLOSED
+        with os.fdopen(os.eventfd(0), "rb") as event:
+            assert guest.attach(event) == guest.adopt(os.dup(event.fileno())) == CLOSED
+        guest.close()
 
 
 @pytest.mark.parametrize("cap", [2**31 - 1, 2**32 - 1, 2**63, 2**70])

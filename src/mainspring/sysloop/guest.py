@@ -53,6 +53,8 @@ class Guest:
 
     def open(self, kind: str, name: str, params: bytes = b"") -> int:
         """A handle for a capability: sys/loop, sys/info or event/bus. NOENT for others, INVALID for parameters."""
+        if not self._end_all.alive:
+            return Code.CLOSED
         if not kind or not name:
             return Code.INVALID
         new = self._openers.get((kind, name))
@@ -77,7 +79,7 @@ class Guest:
         return self._attach(Attached(descriptor))
 
     def _attach(self, attached: Attached) -> int:
-        number = self._handles.add(attached)
+        number = self._handles.add(attached) if self._end_all.alive else Code.CLOSED
         if number < 0:
             attached.close()
         return number
@@ -156,7 +158,7 @@ class Guest:
             os.eventfd_write(self._bell, 1)
 
     def close(self) -> None:
-        """Ends every handle. The guest is of no use afterwards."""
+        """Ends every handle. No more can be opened or attached: CLOSED."""
         self._end_all()
 
     def __enter__(self) -> Guest:

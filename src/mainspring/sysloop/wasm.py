@@ -149,7 +149,8 @@ class _Run:
             raise self._explained(trap) from trap
         except self._lib.WasmtimeError as error:
             raise GuestFailed(
-                f"the module cannot be run: {_first_line(str(error))}", remedy="name a module: .wasm, or its text form .wat"
+                f"the module cannot be run: {_first_line(str(error))}",
+                remedy="name a module: .wasm, or its text form .wat",
             ) from error
 
     def _instantiate(self, binary: bytes) -> Any:
