@@ -8,12 +8,19 @@ sets the next timer for this very moment waits for the next tick like everybody 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Hashable
+from typing import Final
 
 from mainspring.loop import Clock, TimerEntry, TimerWheel
 
 logger: logging.Logger = logging.getLogger("mainspring.runs")
+
+LONGEST_MS: Final = 10**15  # thirty thousand years: an endless wait is one that nobody sees the end of
+
+
+def whole_ms(ms: float) -> int:
+    """A delay in whole milliseconds: fractions are cut, negative and NaN are 0, an endless one is `LONGEST_MS`."""
+    return int(min(ms, LONGEST_MS)) if ms > 0 else 0
 
 
 class Alarms:
@@ -29,8 +36,7 @@ class Alarms:
 
     def set(self, delay_ms: float, call: Callable[[], object]) -> tuple[int, int]:
         """Have `call` made after the delay; the timer's id and its deadline."""
-        delay = int(delay_ms) if math.isfinite(delay_ms) and delay_ms > 0 else 0
-        deadline = self._clock.now_ms() + delay
+        deadline = self._clock.now_ms() + whole_ms(delay_ms)
         self._set += 1
         self._wheel.schedule(TimerEntry(self._set, deadline, call, "run"))
         return self._set, deadline

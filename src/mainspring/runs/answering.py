@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mainspring.runs.context import Context, Later
 from mainspring.runs.effect import Answer, Effect, end, resume, tail
 from mainspring.runs.errors import EffectTimeout, HandlerGaveUp, NoHostLoop, WrongAnswer
+from mainspring.runs.holding import hold, hold_timer
 from mainspring.runs.run import FAILURE, RESUME, VALUE
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def _limit(scheduler: Scheduler, run: Run[Any], handled: Handled) -> None:
             )
             scheduler.bring(run, FAILURE, error)
 
-    scheduler.release_timer(run, handled.timeout_ms or 0, late)
+    hold_timer(scheduler, run, handled.timeout_ms or 0, late)
 
 
 def supervise(scheduler: Scheduler, run: Run[Any], handled: Handled, awaitable: Awaitable[Any]) -> None:
@@ -215,4 +216,4 @@ def supervise(scheduler: Scheduler, run: Run[Any], handled: Handled, awaitable: 
     task = loop.create_task(wait(), name=f"{handled.name} of {run.id}")
     scheduler.tasks.add(task)
     task.add_done_callback(over)
-    scheduler.on_release(run, lambda: None if finished else task.cancel())
+    hold(run, lambda: None if finished else task.cancel())

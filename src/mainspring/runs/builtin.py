@@ -7,12 +7,12 @@ durable run writes down what it learned about its children.
 
 from __future__ import annotations
 
-import math
 import random
 import uuid
 from collections.abc import Callable
 from typing import Any, Final
 
+from mainspring.runs.alarms import whole_ms
 from mainspring.runs.context import Context, Later
 from mainspring.runs.effect import Effect, resume
 from mainspring.runs.errors import RunError
@@ -35,9 +35,9 @@ class Sleep(Effect[None]):
 
     @property
     def total_ms(self) -> int:
-        """All units together, in whole milliseconds; 0 for what is negative or not a number."""
+        """All units together, in whole milliseconds; 0 for what is negative or not a number, endless stays so."""
         total = self.ms + 1000 * (self.seconds + 60 * (self.minutes + 60 * (self.hours + 24 * self.days)))
-        return int(total) if math.isfinite(total) and total > 0 else 0
+        return whole_ms(total)
 
     def __arguments__(self) -> Any:
         return {"ms": self.total_ms}
@@ -156,7 +156,7 @@ class Until(Effect[tuple[bool, int]]):
     ms: float
 
     def __arguments__(self) -> Any:
-        return {"run": self.run.id, "ms": int(self.ms)}
+        return {"run": self.run.id, "ms": whole_ms(self.ms)}
 
 
 class GroupEnd(Effect[None]):
@@ -175,14 +175,15 @@ def sleep(effect: Sleep, ctx: Context) -> Later:
     return later
 
 
-def time_left(ctx: Context, ms: float) -> float:
+def time_left(ctx: Context, ms: float) -> int:
     """How long to wait: `ms`, or what was left of it when a durable run was interrupted."""
     until = ctx.recall()
     if until is not None:
-        return max(0.0, float(until - ctx.wall_ms()))
-    if ms >= WORTH_A_ROW_MS:
-        ctx.remember(ctx.wall_ms() + int(ms))
-    return ms
+        return max(0, int(until) - ctx.wall_ms())
+    allowed = whole_ms(ms)
+    if allowed >= WORTH_A_ROW_MS:
+        ctx.remember(ctx.wall_ms() + allowed)
+    return allowed
 
 
 def join(effect: Join, ctx: Context) -> Any:
@@ -204,7 +205,9 @@ def has_ended(effect: HasEnded, ctx: Context) -> bool:
 def until(effect: Until, ctx: Context) -> Any:
     if effect.run.outcome_now() is not None:
         return (True, 0)
-    later, begun = ctx.later(), ctx.now_ms()
+    allowed = whole_ms(effect.ms)
+    left = time_left(ctx, allowed)
+    later, begun = ctx.later(), ctx.now_ms() - (allowed - left)
 
     def ended(_: Outcome[Any]) -> None:
         if not later.answered:
@@ -215,7 +218,7 @@ def until(effect: Until, ctx: Context) -> Any:
             later.resume((False, ctx.now_ms() - begun))
 
     ctx.on_release(when_ended(effect.run, ended))
-    ctx.after(effect.ms, late)
+    ctx.after(left, late)
     return later
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mainspring.log.contract import Batch
 from mainspring.runs.effect import resume
 from mainspring.runs.errors import AlreadyAnswered, RunError
+from mainspring.runs.holding import hold, hold_timer
 from mainspring.runs.serial import decode
 
 if TYPE_CHECKING:
@@ -126,11 +127,11 @@ class Context:
 
     def after(self, delay_ms: float, call: Callable[[], object]) -> int:
         """Call `call` once when the time has passed; forgotten when the effect is over. Gives an id for `forget`."""
-        return self._scheduler.release_timer(self._run, delay_ms, call)
+        return hold_timer(self._scheduler, self._run, delay_ms, call)
 
     def on_release(self, release: Callable[[], object]) -> None:
         """Call `release` when this effect is over: answered, timed out, or its run ended."""
-        self._scheduler.on_release(self._run, release)
+        hold(self._run, release)
 
 
 class Later:

@@ -42,6 +42,7 @@ from mainspring.runs.journal import (
     finish,
     mismatch,
     note_key,
+    other_answer,
 )
 from mainspring.runs.outcome import Failed, Outcome, Value
 from mainspring.runs.run import FAILURE, RESUME, VALUE, Run
@@ -192,8 +193,11 @@ class DurableState:
             self.note, self._at = entry.note, entry.at
             self._noted = self._refusals is not None
             return False
+        try:
+            answer = self._decoded(entry.value)
+        except Exception as error:
+            raise other_answer(run.id, self.position, entry, error) from error
         self.position += 1
-        answer = self._decoded(entry.value)
         if isinstance(effect, Version):
             self._version(effect.name, answer)
         self._scheduler.enqueue(run, RESUME, answer)

@@ -150,7 +150,7 @@ class Elsewhere:
         return await self._send(run_id, self._key(run_id, CANCEL), bytes(reason_json(reason)), CANCEL)
 
     def _new_signal(self, run_id: str, name: str, value: Any) -> tuple[str, bytes]:
-        if not name or "#" in name or "~" in name:
+        if not isinstance(name, str) or not name or "#" in name or "~" in name:
             raise RunError(f"a signal cannot be named {name!r}", remedy="leave out # and ~")
         return self._key(run_id, name), encode(value, "value")
 

@@ -90,9 +90,15 @@ class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     traceparent: str | None = None  # and its span
 
     def outcome(self, value_type: Any = Any) -> Outcome[Any] | None:
-        """The outcome, as far as JSON keeps it; None while the run is unfinished."""
+        """The outcome, as far as JSON keeps it; None while the run is unfinished.
+
+        A value that a former version of the program returned may not fit the type; it is given as JSON has it.
+        """
         if self.state == "value":
-            return Value(msgspec.json.decode(self.value, type=value_type))
+            try:
+                return Value(msgspec.json.decode(self.value, type=value_type))
+            except msgspec.ValidationError:
+                return Value(msgspec.json.decode(self.value))
         if self.state == "failed":
             return Failed(stored_failure(self.error or {}))
         if self.state == "cancelled":
@@ -223,9 +229,23 @@ def mismatch(run_id: str, index: int, entry: Entry | None, effect: str | None, a
     return ReplayMismatch("\n".join(lines), remedy="restore the old order of effects, or gate the change with Version")
 
 
+def other_answer(run_id: str, index: int, entry: Entry, error: Exception) -> ReplayMismatch:
+    """The answer in the journal is not of the type that the effect has now."""
+    return ReplayMismatch(
+        f"run {run_id} does not fit its journal at effect {index}:\n"
+        f"  journal: {_shown(entry.effect, entry.args)} was answered with {_cut(entry.value)}\n"
+        f"  program: {error}",
+        remedy=f"let {entry.effect} have its old answer too, or give the new one another name behind Version",
+    )
+
+
 def _shown(effect: str, args: bytes | Raw) -> str:
-    text = bytes(args).decode()
-    return f"{effect} {text if len(text) <= 200 else text[:200] + '...'}"
+    return f"{effect} {_cut(args)}"
+
+
+def _cut(value: bytes | Raw) -> str:
+    text = bytes(value).decode()
+    return text if len(text) <= 200 else text[:200] + "..."
 
 
 def _differences(old: Any, new: Any, path: str = "") -> list[str]:

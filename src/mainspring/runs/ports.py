@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from mainspring.log import Append, Operation, Receipt
+from mainspring.runs.alarms import whole_ms
 from mainspring.runs.builtin import Ask, Publish, WaitEvent
 from mainspring.runs.context import Context, Later
 from mainspring.runs.serial import encode
@@ -112,7 +113,7 @@ def wait_event_handler(port: EventPort) -> Callable[[WaitEvent, Context], Later]
 
         until = known.get("until")
         if until is None and effect.timeout_ms is not None:
-            until = ctx.wall_ms() + int(effect.timeout_ms)
+            until = ctx.wall_ms() + whole_ms(effect.timeout_ms)
         if until is not None:
             ctx.after(max(0, until - ctx.wall_ms()), later.resume)
         task = asyncio.get_running_loop().create_task(watch())

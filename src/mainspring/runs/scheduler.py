@@ -30,6 +30,7 @@ from mainspring.runs.answering import Handled, apply, ask_handler
 from mainspring.runs.effect import Effect
 from mainspring.runs.endings import FailureSink, Listener, close_program, tell_everyone, tell_waiting
 from mainspring.runs.errors import NotAnEffect, UnhandledEffect
+from mainspring.runs.holding import let_go
 from mainspring.runs.outcome import Cancelled, Failed, Outcome, Value, kind_of
 from mainspring.runs.run import FAILURE, RESUME, START, VALUE, Run
 
@@ -250,7 +251,10 @@ class Scheduler:
         if handled is None:
             self.bring(run, FAILURE, self._no_handler(request))
         elif run._durable is not None and request.__journaled__:
-            run._durable.perform(run, request, handled)
+            try:
+                run._durable.perform(run, request, handled)
+            except Exception as error:  # an effect that cannot even be described is its own run's trouble
+                self.bring(run, FAILURE, error)
         else:
             ask_handler(self, run, request, handled)
 
@@ -278,7 +282,7 @@ class Scheduler:
         if run._lineage is not None:
             run._lineage.answered(value if brings == FAILURE else None)
         if run._releases is not None:
-            self.release(run)
+            let_go(run)
         if run._durable is not None:
             run._durable.bring(run, brings, value)
         else:
@@ -308,45 +312,11 @@ class Scheduler:
         if self.host is not None:
             self.host.from_thread(self.arm)
 
-    # -- what an effect holds while it is unanswered
-
-    def on_release(self, run: Run[Any], release: Callable[[], object]) -> None:
-        if run._done:
-            release()
-        elif run._releases is None:
-            run._releases = [release]
-        else:
-            run._releases.append(release)
-
-    def release(self, run: Run[Any]) -> None:
-        releases, run._releases = run._releases, None
-        for release in releases or ():
-            try:
-                release()
-            except Exception:
-                logger.exception("something that run %s held could not be released", run.id)
-
     def timer(self, delay_ms: float, call: Callable[[], object]) -> int:
         """Call `call` in the first tick after the delay. Fractions are cut, negative and NaN are 0."""
         timer, deadline = self.alarms.set(delay_ms, call)
         if self.host is not None and not self._armed:
             self.host.wake_at(deadline, self.pump)
-        return timer
-
-    def release_timer(self, run: Run[Any], delay_ms: float, call: Callable[[], object]) -> int:
-        """A timer that dies with the current effect of the run; what it raises is raised by the effect's handler."""
-        handled, step = run._asked, run._steps
-
-        def ring() -> None:
-            try:
-                call()
-            except Exception as error:
-                if handled is None or run._asked is not handled or run._steps != step:
-                    raise
-                self.answered(run, step, handled, None, error)
-
-        timer = self.timer(delay_ms, ring)
-        self.on_release(run, lambda: self.alarms.forget(timer))
         return timer
 
     # -- endings
@@ -379,7 +349,7 @@ class Scheduler:
         if run._queued:
             self._drop_queued(run)
         if run._releases is not None:
-            self.release(run)
+            let_go(run)
         if run._family is not None:
             run._family.owner_ended(run, outcome)
         close_program(run)
@@ -417,7 +387,7 @@ class Scheduler:
                 self._drop_queued(run)
         for run in stopped:
             if run._releases is not None:
-                self.release(run)
+                let_go(run)
             close_program(run)
 
     def conclude(self, run: Run[Any], outcome: Outcome[Any]) -> None:

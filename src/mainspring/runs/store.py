@@ -152,7 +152,7 @@ class Store:
         signals: list[tuple[int, str, Record]] = []
         async for run_id, stored in self._of_runs(SIGNALS, unfinished):
             if stored.value != RECEIVED:
-                signals.append((0 if versions is None else stored.version, run_id, stored))
+                signals.append((stored.version, run_id, stored))
         for _, run_id, stored in sorted(signals, key=lambda each: each[0]):  # as they came, whatever clocks said
             name = stored.key.split("#", 2)[1]
             loaded[run_id].signals.append((stored.key, name, msgspec.json.decode(stored.value)))
