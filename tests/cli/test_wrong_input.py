@@ -174,3 +174,10 @@ def test_the_help_of_every_command_is_whole() -> None:
         assert not short.endswith("..."), f"the first sentence of `{name}` is cut off in the list of commands: {short}"
         for param in command.params:
             assert param.help or param.name in ("help", "version"), f"{name}: {param.name} says nothing"
+
+
+def test_the_command_line_and_the_node_agree_on_how_many_partitions_are_too_many() -> None:
+    from mainspring.bus import topics as node_side
+    from mainspring.cli import topics as command
+
+    assert command.MAX_PARTITIONS == node_side.MAX_PARTITIONS

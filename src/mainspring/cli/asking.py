@@ -14,20 +14,12 @@ from typing import Annotated, Any, Final
 import typer
 
 from mainspring.cli.loading import load_all
+from mainspring.cli.options import TokenOption, UrlOption
 from mainspring.client.blocking_http import NodeConnection, path
 from mainspring.errors import MainspringError
 
 _TAB_PATIENCE_S: Final = 1.0
 
-UrlOption = Annotated[
-    str | None,
-    typer.Option(
-        "--url", help="The node's address, or several of one log with commas.  [default: BUS_URL, ws://127.0.0.1:7070]"
-    ),
-]
-TokenOption = Annotated[
-    str | None, typer.Option("--token", envvar="BUS_TOKEN", show_envvar=True, help="The token to ask with.")
-]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -97,9 +89,7 @@ GroupArgument = Annotated[str, typer.Argument(help="The group.", autocompletion=
 __all__ = [
     "GroupArgument",
     "NodeOptions",
-    "TokenOption",
     "TopicArgument",
-    "UrlOption",
     "YesOption",
     "confirm",
     "node",

@@ -12,9 +12,20 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
+
+# Here and not beside what uses them: a command that goes over a socket need not import an HTTP client first.
+UrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--url", help="The node's address, or several of one log with commas.  [default: BUS_URL, ws://127.0.0.1:7070]"
+    ),
+]
+TokenOption = Annotated[
+    str | None, typer.Option("--token", envvar="BUS_TOKEN", show_envvar=True, help="The token to ask with.")
+]
 
 R = TypeVar("R")
 C = TypeVar("C", bound=Callable[..., Any])
@@ -87,4 +98,4 @@ class Commands(typer.Typer):
         return registered
 
 
-__all__ = ["Commands", "spread", "tidy"]
+__all__ = ["Commands", "TokenOption", "UrlOption", "spread", "tidy"]

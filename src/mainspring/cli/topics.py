@@ -7,12 +7,11 @@ back, so that what nobody mentioned stays.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
 
-from mainspring.bus.topics import MAX_PARTITIONS
 from mainspring.cli.asking import NodeOptions, TopicArgument, path
 from mainspring.cli.moments import duration_ms, duration_text
 from mainspring.cli.options import Commands
@@ -23,6 +22,7 @@ from mainspring.errors import MainspringError
 
 app: typer.Typer = Commands("List, show, create and alter topics.")
 
+MAX_PARTITIONS: Final = 1024  # the node's own limit, which would be slow to import
 Agents = list[str] | None
 
 

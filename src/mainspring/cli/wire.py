@@ -19,9 +19,8 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 import typer
 
-from mainspring.cli.asking import TokenOption, UrlOption
 from mainspring.cli.loading import load_all
-from mainspring.client.blocking_http import NodeConnection
+from mainspring.cli.options import TokenOption, UrlOption
 from mainspring.errors import MainspringError
 from mainspring.loop import MonotonicClock
 from mainspring.message import counted_ids
@@ -118,6 +117,8 @@ class HttpWire:
     """The same at an address. It connects with the first question."""
 
     def __init__(self, url: str, token: str | None, timeout_ms: int = TIMEOUT_MS) -> None:
+        from mainspring.client.blocking_http import NodeConnection
+
         self._timeout_ms = timeout_ms
         self._node = NodeConnection(url, token, patience_s=(timeout_ms + _PATIENCE_MS) / 1000)
 
