@@ -157,13 +157,6 @@ class Access:
         if isinstance(who, Caller) and who.is_proven and not who.is_admin:
             raise Forbidden(f"{who.agent!r} may not {what}", remedy="use a token with the scope admin")
 
-    def sees(self, topic: str, who: Who) -> bool:
-        """Whether a topic is shown to `who` at all: its token must let it publish or subscribe."""
-        if not isinstance(who, Caller) or who.scopes is None:
-            return True
-        origin = origin_of(topic)
-        return who.scopes.allow("subscribe", origin) or who.scopes.allow("publish", origin)
-
     # -- scopes and lists
 
     def _check_scopes(self, caller: Caller, action: Action, topic: str, origin: str) -> None:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-from mainspring.bus import Bus, SchemaVersion, Who
+from mainspring.bus import Bus, SchemaVersion
 from mainspring.bus.schemas import HEADER
 
 ASYNCAPI: Final = "3.0.0"
@@ -32,17 +32,22 @@ _VALUES: Final = frozenset(("enum", "const", "default", "examples"))  # data, no
 _OUTSIDE: Final = re.compile(r"[^A-Za-z0-9.\-]")
 
 
-def asyncapi_document(bus: Bus, who: Who, host: str, version: str, *, secure: bool, has_tokens: bool) -> dict[str, Any]:
-    """The whole document, ready to be encoded. Topics the caller may not know of are left out."""
-    names = (
+def topics_of(bus: Bus) -> set[str]:
+    """Every topic a document could speak of: those there are, and those with a schema or a consumer that waits."""
+    return (
         {config.topic for config in bus.topics()} | {each.topic for each in bus.schemas.all()} | {*bus.schemas.expected}
     )
-    topics = sorted(name for name in names if bus.access.sees(name, who))
+
+
+def asyncapi_document(
+    bus: Bus, topics: Iterable[str], host: str, version: str, *, secure: bool, has_tokens: bool
+) -> dict[str, Any]:
+    """The whole document, ready to be encoded. It speaks of these topics and of no other."""
     channels: dict[str, Any] = {}
     operations: dict[str, Any] = {}
     messages: dict[str, Any] = {}
     schemas: dict[str, Any] = {}
-    for topic in topics:
+    for topic in sorted(topics):
         known = bus.schemas.of(topic)
         versions = [each.told for each in known.versions] if known is not None else []
         keys = _add_versions(topic, versions, messages, schemas)

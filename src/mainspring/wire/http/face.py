@@ -14,6 +14,7 @@ from aiohttp import web
 from mainspring.bus import Bus, Caller, Forbidden, TopicConfig, Who
 from mainspring.kernel import Kernel
 from mainspring.wire.http.access import Identify, claimed_agent
+from mainspring.wire.http.sight import known_topics, readable_topics
 from mainspring.wire.observed import Observed
 
 SLOW_TURNS: Final = 50  # the latest ones; a node with more of them has told enough
@@ -63,8 +64,13 @@ class Face:
 
     async def check_seen(self, request: web.Request, topic: str) -> None:
         """Raise Forbidden for a caller who may not know of this topic."""
-        if not self.bus.access.sees(topic, await self.identify(request)):
+        if not await known_topics(self.bus, await self.identify(request), (topic,)):
             raise Forbidden("this token has no right on this topic", remedy="use one with a scope for it")
+
+    async def check_readable(self, request: web.Request, topic: str) -> None:
+        """Raise Forbidden for a caller who may not read this topic."""
+        if not await readable_topics(self.bus, await self.identify(request), (topic,)):
+            raise Forbidden("this token may not read this topic", remedy="use one with a scope for it")
 
 
 def json_response(

@@ -16,6 +16,7 @@ from mainspring.bus.leases import LeaseView, leases
 from mainspring.wire.http.body import read_body, require_json
 from mainspring.wire.http.face import Face, json_response
 from mainspring.wire.http.query import MAX_INTEGER, integer
+from mainspring.wire.http.sight import readable_topics
 from mainspring.wire.http.strict_json import decode, refuse_duplicates
 from mainspring.wire.http.table import JSON, Answer, Content, Operation, Parameter
 
@@ -89,16 +90,19 @@ async def list_groups(face: Face, request: web.Request) -> web.StreamResponse:
     """The groups of one topic, or of all."""
     caller, topic = await face.identify(request), request.query.get("topic")
     if topic is not None:
-        await face.seen(request, topic)
-    visible = {config.topic for config in face.bus.topics() if face.bus.access.sees(config.topic, caller)}
-    found = [info for info in face.bus.groups(topic) if info.topic in visible]
+        await face.check_readable(request, topic)
+        face.bus.topic(topic)
+    groups = face.bus.groups(topic)
+    visible = await readable_topics(face.bus, caller, {info.topic for info in groups})
+    found = [info for info in groups if info.topic in visible]
     return json_response(GroupList(sorted((_told(info) for info in found), key=lambda each: (each.topic, each.group))))
 
 
 async def show_group(face: Face, request: web.Request) -> web.StreamResponse:
     """One group."""
     topic, group = request.match_info["topic"], request.match_info["group"]
-    await face.seen(request, topic)
+    await face.check_readable(request, topic)
+    face.bus.topic(topic)
     for info in face.bus.groups(topic):
         if info.group == group:
             return json_response(_told(info))
@@ -108,8 +112,8 @@ async def show_group(face: Face, request: web.Request) -> web.StreamResponse:
 async def show_leases(face: Face, request: web.Request) -> web.StreamResponse:
     """Events a group was given and has not settled."""
     topic, name = request.match_info["topic"], request.match_info["group"]
-    face.bus.topic(topic)
     await face.bus.check_access(await face.identify(request), "subscribe", topic)
+    face.bus.topic(topic)
     group = face.bus.topic_table.get(topic).groups.get(name)
     if group is None:
         raise UnknownGroup(f"the topic has no group {name!r}", remedy="GET /groups lists the groups there are")

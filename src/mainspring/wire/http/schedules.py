@@ -16,6 +16,7 @@ from mainspring.bus.schedules import LEAST_EVERY_MS
 from mainspring.wire.http.body import read_body, require_json
 from mainspring.wire.http.face import Face, json_response
 from mainspring.wire.http.query import MAX_INTEGER
+from mainspring.wire.http.sight import known_topics
 from mainspring.wire.http.strict_json import decode, refuse_duplicates
 from mainspring.wire.http.table import JSON, Answer, Content, Operation
 
@@ -44,7 +45,9 @@ _DECODER: Final = msgspec.json.Decoder(ScheduleBody)
 async def list_schedules(face: Face, request: web.Request) -> web.StreamResponse:
     """Every schedule of topics the caller may know of."""
     caller = await face.identify(request)
-    seen = [each for each in face.bus.schedules() if face.bus.access.sees(each.topic, caller)]
+    schedules = face.bus.schedules()
+    visible = await known_topics(face.bus, caller, {each.topic for each in schedules})
+    seen = [each for each in schedules if each.topic in visible]
     return json_response(ScheduleList(sorted(seen, key=lambda each: each.name)))
 
 
@@ -62,9 +65,9 @@ async def put_schedule(face: Face, request: web.Request) -> web.StreamResponse:
     body = await read_body(request, face.max_body_bytes)
     given = decode(body, _DECODER)
     refuse_duplicates(body, ScheduleBody.__struct_encode_fields__)
-    for known in face.bus.schedules():
-        if known.name == given.name:  # replacing one takes it away from its topic
-            await face.bus.check_access(agent, "publish", known.topic)
+    for other in face.bus.schedules():
+        if other.name == given.name:  # replacing one takes it away from its topic
+            await face.bus.check_access(agent, "publish", other.topic)
     kept = await face.bus.put_schedule(
         Schedule(
             name=given.name,

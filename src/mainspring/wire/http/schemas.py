@@ -16,11 +16,12 @@ from mainspring.bus import Compatibility, SchemaCheck, SchemaMismatch, SchemaVer
 from mainspring.bus.payload import check_readable
 from mainspring.bus.schemas import HEADER
 from mainspring.wire.http.access import claimed_agent
-from mainspring.wire.http.asyncapi import asyncapi_document
+from mainspring.wire.http.asyncapi import asyncapi_document, topics_of
 from mainspring.wire.http.body import read_body, require_json
 from mainspring.wire.http.face import Face, json_response
 from mainspring.wire.http.problem import HttpProblem
 from mainspring.wire.http.query import path_integer
+from mainspring.wire.http.sight import known_topics
 from mainspring.wire.http.strict_json import decode, refuse_duplicates
 from mainspring.wire.http.table import JSON, Answer, Content, Operation
 
@@ -77,11 +78,12 @@ _CHECK: Final = msgspec.json.Decoder(CheckBody)
 
 async def list_schemas(face: Face, request: web.Request) -> web.StreamResponse:
     """Topics with a schema, as far as the caller may know of them."""
-    caller = await face.identify(request)
+    registered = face.bus.schemas.all()
+    visible = await known_topics(face.bus, await face.identify(request), (each.topic for each in registered))
     found = [
         SchemaSummary(each.topic, each.latest.version, each.latest.compatibility)
-        for each in face.bus.schemas.all()
-        if face.bus.access.sees(each.topic, caller)
+        for each in registered
+        if each.topic in visible
     ]
     return json_response(SchemaList(found))
 
@@ -151,7 +153,7 @@ async def show_asyncapi(face: Face, request: web.Request) -> web.StreamResponse:
     """The topics the caller may know of, as AsyncAPI."""
     document = asyncapi_document(
         face.bus,
-        await face.identify(request),
+        await known_topics(face.bus, await face.identify(request), topics_of(face.bus)),
         request.host,
         package_version("mainspring"),
         secure=request.secure,

@@ -7,9 +7,10 @@ from typing import Any, Final, Literal
 import msgspec
 from aiohttp import web
 
-from mainspring.bus import Forbidden, PartitionOffsets, TopicConfig, Who, encode_topic, parse_topic
+from mainspring.bus import Forbidden, PartitionOffsets, TopicConfig, Who, encode_topic
 from mainspring.wire.http.body import read_body, require_json
 from mainspring.wire.http.face import Face, json_response
+from mainspring.wire.http.sight import known_topics, readable_topics
 from mainspring.wire.http.strict_json import check_text, refuse_duplicates
 from mainspring.wire.http.table import JSON, Answer, Content, Operation, Parameter
 
@@ -40,13 +41,13 @@ class Rights(msgspec.Struct, frozen=True):
 
 
 async def put_topic(face: Face, request: web.Request) -> web.StreamResponse:
-    """201 for a new topic, 200 for one that was there; both answer with its settings."""
+    """201 for a new topic, 200 for one that was there, of which what is not mentioned stays; both answer its settings."""
     require_json(request)
     agent = await face.identify(request)
     body = await read_body(request, face.max_body_bytes)
     check_text(body)
     refuse_duplicates(body, _MEMBERS)
-    config = parse_topic(body)
+    config = face.bus.settings_after(body)
     await face.bus.check_access(
         agent, "subscribe", config.topic
     )  # who may not read it may not open it to others either
@@ -58,11 +59,9 @@ async def list_topics(face: Face, request: web.Request) -> web.StreamResponse:
     """Every topic with its settings."""
     prefix = request.query.get("prefix", "")
     caller = await face.identify(request)
-    shown: list[Any] = [
-        msgspec.Raw(encode_topic(config))
-        for config in face.bus.topics()
-        if config.topic.startswith(prefix) and face.bus.access.sees(config.topic, caller)
-    ]
+    found = [config for config in face.bus.topics() if config.topic.startswith(prefix)]
+    visible = await known_topics(face.bus, caller, (config.topic for config in found))
+    shown: list[Any] = [msgspec.Raw(encode_topic(config)) for config in found if config.topic in visible]
     return json_response({"topics": shown})
 
 
@@ -72,10 +71,13 @@ async def show_topic(face: Face, request: web.Request) -> web.StreamResponse:
 
 
 async def show_offsets(face: Face, request: web.Request) -> web.StreamResponse:
-    """Head and tail of each partition, and where each group stands in it."""
+    """Head and tail of each partition, and where each group stands in it. Groups are for those who may read."""
     topic = request.match_info["topic"]
     await face.seen(request, topic)
-    return json_response(TopicOffsets(topic, await face.bus.offsets(topic)))
+    places = await face.bus.offsets(topic)
+    if not await readable_topics(face.bus, await face.identify(request), (topic,)):
+        places = [msgspec.structs.replace(place, groups={}) for place in places]
+    return json_response(TopicOffsets(topic, places))
 
 
 async def show_rights(face: Face, request: web.Request) -> web.StreamResponse:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from mainspring.bus import GroupInfo, Stats
@@ -24,21 +24,22 @@ _GAUGES: Final = (
 )
 
 
-def families(observed: Observed) -> Iterator[Metric]:
+def families(observed: Observed, topics: Container[str]) -> Iterator[Metric]:
+    """Of the numbers of single topics, those of `topics`; totals count all."""
     bus = observed.bus
     groups = bus.groups()
-    yield from _counts(bus.stats())
-    yield from _positions(groups)
+    yield from _counts(bus.stats(), topics)
+    yield from _positions(info for info in groups if info.topic in topics)
     yield gauge("topics", "Topics the node keeps.", len(bus.topics()))
     yield gauge("groups", "Groups of all topics.", len(groups))
     yield gauge("schedules", "Schedules that are set.", len(bus.schedules()))
 
 
-def _counts(stats: Stats) -> Iterator[Metric]:
+def _counts(stats: Stats, topics: Container[str]) -> Iterator[Metric]:
     # In the order in which the node met the topics: a row that has a name keeps it.
-    topics = stats.by_topic.items()
-    published = [((topic,), float(count.published)) for topic, count in topics]
-    delivered = [((topic,), float(count.delivered)) for topic, count in topics]
+    counts = [(topic, count) for topic, count in stats.by_topic.items() if topic in topics]
+    published = [((topic,), float(count.published)) for topic, count in counts]
+    delivered = [((topic,), float(count.delivered)) for topic, count in counts]
     yield counters("events_published", "Events stored.", ["topic"], bounded(published))
     yield counters("events_delivered", "Events sent to consumers.", ["topic"], bounded(delivered))
     for name, field, text in _COUNTERS:
