@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal, TypedDict, Union
 
 import msgspec
@@ -203,11 +204,12 @@ async def test_two_claims_on_one_key_abort_and_name_it(clock: VirtualClock) -> N
 @virtual
 async def test_one_capability_claiming_a_key_twice_aborts(clock: VirtualClock) -> None:
     """Checklist 101."""
-    app = App("twice")
-    for _ in range(2):
-        app.command("Twice.Said")(lambda data, ctx: None)
-    with pytest.raises(CapabilityError, match=r"command:Twice\.Said"):
-        await app.kernel(clock=clock).start()
+    for claim in (lambda data, ctx: None, partial(lambda greeting, data, ctx: greeting, "hello")):
+        app = App("twice")
+        for _ in range(2):
+            app.command("Twice.Said")(claim)
+        with pytest.raises(CapabilityError, match=r"command:Twice\.Said"):
+            await app.kernel(clock=clock).start()
 
 
 @virtual

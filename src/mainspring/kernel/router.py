@@ -7,6 +7,7 @@ subscribed, in registration order. Looking up is one dictionary access however m
 from __future__ import annotations
 
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from mainspring.kernel.capability import Contract
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 Route = tuple[Contract, "Slot"]
 
 _LONGEST_MISTAKE: Final = 64  # characters; comparing long texts takes long, and whoever sends them is not mistaken
+_MISTAKES: Final = 256  # remembered, because whoever is mistaken once usually is so again and again
 
 
 class Router:
@@ -26,6 +28,7 @@ class Router:
         self.queries: dict[str, Route] = {}
         self.subscriptions: dict[str, list[Route]] = {}
         self.slots: dict[str, Slot] = {}
+        self._nearest = lru_cache(_MISTAKES)(self._find_nearest)
 
     def add(self, slot: Slot) -> None:
         """Enter a slot's handles and subscriptions; a key that is taken aborts, and the error names it."""
@@ -65,8 +68,9 @@ class Router:
         route = (self.queries if kind == "command" else self.commands).get(type)
         if route is not None:
             return f"{type} is a {route[0].kind}"
-        if len(type) > _LONGEST_MISTAKE:
-            return ""
+        return "" if len(type) > _LONGEST_MISTAKE else self._nearest(type)
+
+    def _find_nearest(self, type: str) -> str:
         first, _, second = type.partition(".")
         near = [name for name in (*self.commands, *self.queries) if {first, second} & set(name.split("."))]
         found = get_close_matches(type, near, n=1)
@@ -76,4 +80,5 @@ class Router:
 def _whose(contract: Contract, slot: Slot) -> str:
     """Who handles something: the function where it is known, else the capability."""
     function = contract.function
-    return repr(slot.id) if function is None else f"{function.__qualname__} of {function.__module__}"
+    name = getattr(function, "__qualname__", "")  # a partial, or an object that can be called, has none
+    return f"{name} of {function.__module__}" if function is not None and name else repr(slot.id)
