@@ -278,3 +278,34 @@ def test_a_program_may_wait_for_a_run_after_a_tick_of_its_own(world: World) -> N
     run = world.runtime.start(outer)
     world.runtime.run_until_idle()
     assert run.outcome_now() == Value(4)
+
+
+@pytest.mark.parametrize("how", ["spawn", "group", "detach"])
+@pytest.mark.parametrize("when", ["after it cancelled itself", "while it is closed"])
+def test_a_run_that_is_over_gets_no_children_that_nobody_would_end(world: World, how: str, when: str) -> None:
+    begun: list[str] = []
+
+    async def child(perform: Any) -> None:
+        begun.append("child")
+        await perform(Sleep(ms=5))
+        begun.append("woken")
+
+    async def owner(perform: Any) -> None:
+        async with perform.group() as group:
+            start = {"spawn": perform.spawn, "group": group.spawn, "detach": perform.detach}[how]
+            if when == "after it cancelled itself":
+                perform.run.cancel("self")
+                start(child)
+            try:
+                await perform(Sleep(ms=1000))
+            finally:
+                start(child)
+
+    run = world.runtime.start(owner)
+    world.runtime.run_until_idle()
+    run.cancel("self")
+    world.runtime.advance(100)
+    assert run.outcome_now() == Cancelled("self")
+    assert begun == []
+    assert world.runtime.live == 0
+    assert [entry for entry in world.runtime.trace if entry.startswith("outcome")] == ["outcome run_1 cancelled"]

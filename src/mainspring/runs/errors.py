@@ -74,7 +74,7 @@ class UnobservedFailure(RunError):
 
 
 class GroupClosed(RunError):
-    """A task was spawned in a group that is not open."""
+    """A task was spawned in a group that is not open, or by a run that is over."""
 
     code = "group_closed"
 

@@ -40,7 +40,7 @@ from mainspring.runs.context import Context
 from mainspring.runs.durable_runs import DurableRuns
 from mainspring.runs.effect import Effect, resume
 from mainspring.runs.endings import FailureSink
-from mainspring.runs.errors import NotIdle, RunError
+from mainspring.runs.errors import GroupClosed, NotIdle, RunError
 from mainspring.runs.family import adopt, root_of
 from mainspring.runs.group import Perform
 from mainspring.runs.hosting import AsyncioHost, LoopHost
@@ -231,7 +231,13 @@ class Runtime:
         return run
 
     def spawn(self, owner: Run[Any], program: Any, args: tuple[Any, ...]) -> Run[Any]:
-        """Start a child for `owner`; used by `perform.spawn` and groups, which also say how it belongs."""
+        """Start a child for `owner`; used by `perform.spawn` and groups, which also say how it belongs.
+
+        A run that is over has taken its children along; one that still executes, because it cancelled itself or is
+        being closed, gets no further ones that nobody would end.
+        """
+        if owner._done:
+            raise GroupClosed(f"run {owner.id} is over and takes no children", remedy="start a run of its own")
         if owner._durable is not None:
             return self.durable.spawn(owner, program, args)
         return self._start(program, args)
