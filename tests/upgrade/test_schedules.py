@@ -138,3 +138,11 @@ async def test_another_program_on_the_same_log_removes_nothing(site: Site) -> No
     await a.stop()
     names = {each.name for each in b.core.bus.schedules()}
     assert names == {"app/shop/tick", "app/shop/report", "app/bakery/tick"}
+
+
+@story
+async def test_a_node_alone_on_a_shared_log_removes_what_it_no_longer_declares_when_it_starts(site: Site) -> None:
+    a = await site.start("a", new())
+    a.kill()
+    a = await site.start("a", old())
+    assert a.schedules == {"tick": 5_000}
