@@ -47,7 +47,7 @@ from mainspring.bus.start import Start
 from mainspring.bus.storing import StoringDelivery
 from mainspring.bus.topic_state import TopicState
 from mainspring.bus.topic_table import TopicTable
-from mainspring.bus.topics import TopicChange, TopicConfig
+from mainspring.bus.topics import TopicChange, TopicConfig, parse_topic
 from mainspring.cluster import Alone, Cluster
 from mainspring.errors import MainspringError
 from mainspring.log import Append, Log, Operation, Receipt, StoredEvent
@@ -239,6 +239,12 @@ class Bus:
         self.delivery.adopt(self.topic_table.open(config.topic))
         self._recheck(config.topic)
         return change
+
+    def settings_after(self, change: bytes) -> TopicConfig:
+        """A topic's settings as this JSON text changes them; what it does not mention stays. Raises BadFrame."""
+        config = parse_topic(change)
+        known = self.topic_table.find(config.topic)
+        return config if known is None else parse_topic(change, known.config)
 
     def _recheck(self, topic: str) -> None:
         for session in list(self._sessions):

@@ -57,20 +57,24 @@ class TopicChange(msgspec.Struct, frozen=True):
     created: bool
 
 
-def parse_topic(data: bytes | str) -> TopicConfig:
-    """A topic's settings from JSON text; an access list may be given as a plain list. Raises BadFrame."""
+def parse_topic(data: bytes | str, known: TopicConfig | None = None) -> TopicConfig:
+    """A topic's settings from JSON text; an access list may be given as a plain list. Raises BadFrame.
+
+    What the text does not mention is as in `known`, or as by default.
+    """
     try:
         given = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadFrame(f"the settings are not JSON: {error}") from None
     if not isinstance(given, dict):
         raise BadFrame("the settings of a topic are a JSON object")
-    return topic_from(given)
+    return topic_from(given, known)
 
 
-def topic_from(given: dict[str, object]) -> TopicConfig:
-    """A topic's settings from plain data. Null means "as by default". Raises BadFrame."""
-    cleaned: dict[str, object] = {name: value for name, value in given.items() if value is not None}
+def topic_from(given: dict[str, object], known: TopicConfig | None = None) -> TopicConfig:
+    """A topic's settings from plain data. Absent means "as in `known`", null "as by default". Raises BadFrame."""
+    kept: dict[str, object] = {} if known is None else msgspec.to_builtins(known)
+    cleaned: dict[str, object] = {name: value for name, value in {**kept, **given}.items() if value is not None}
     for name in ("publishACL", "subscribeACL"):
         if isinstance(cleaned.get(name), list):
             cleaned[name] = {"allow": cleaned[name]}

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from mainspring.bus import Bus, GroupInfo, PartitionOffsets, Schedule, Start, Stats
-from mainspring.bus.topics import encode_topic, topic_from
+from mainspring.bus.topics import encode_topic
 from mainspring.errors import MainspringError
 from mainspring.kernel import Capability, Context, Fail, Handler, handler_from
 from mainspring.kernel.lineage import lineage_headers
@@ -242,9 +242,10 @@ def _topics(bus: Bus) -> list[Handler]:
         return Topics(shown, len(shown) < len(known))
 
     async def create(data: CreateTopic, ctx: Context) -> Created:
-        """Create a topic, or change its settings."""
+        """Create a topic, or change its settings; what is not mentioned stays."""
         with _answered():
-            change = await bus.put_topic(topic_from({**data.settings, "topic": data.topic}))
+            wanted = msgspec.json.encode({**data.settings, "topic": data.topic})
+            change = await bus.put_topic(bus.settings_after(wanted))
         return Created(msgspec.json.decode(encode_topic(change.config)), change.created)
 
     async def offsets(data: OfTopic, ctx: Context) -> Offsets:

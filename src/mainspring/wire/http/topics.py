@@ -41,7 +41,7 @@ class Rights(msgspec.Struct, frozen=True):
 
 
 async def put_topic(face: Face, request: web.Request) -> web.StreamResponse:
-    """201 for a new topic, 200 for one that was there, of which what is not mentioned stays; both answer its settings."""
+    """201 for a new topic, 200 for a change (what is not mentioned stays); both answer with the settings."""
     require_json(request)
     agent = await face.identify(request)
     body = await read_body(request, face.max_body_bytes)
