@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.bus.world import BEGINNING, LATEST, World, in_virtual_time, settle
+from tests.bus.world import BEGINNING, LATEST, WALL_MS, World, in_virtual_time, settle
 
 from mainspring.bus import BEGINNING as START
 from mainspring.bus import Conflict, Start
@@ -492,6 +492,38 @@ async def test_b31_a_second_subscribe_changes_the_window(world: World) -> None:
     assert await peer.offsets() == [3, 4, 5]
     await peer.subscribe("t", "other", BEGINNING, max_inflight=1)
     assert await peer.offsets() == [1]
+
+
+@pytest.mark.parametrize("start", [{"kind": "offset", "value": 3}, {"kind": "timestamp", "value": WALL_MS + 3}])
+@in_virtual_time
+async def test_b31_what_a_second_subscribe_with_a_start_brings_comes_behind_its_ok(world: World, start: Any) -> None:
+    peer = world.connect()
+    for n in range(1, 6):
+        await peer.publish("t", n)
+        await settle(0.001)
+    await peer.subscribe("t", "g", BEGINNING)
+    assert len(await peer.messages()) == 5
+    for _ in range(2):  # the second one is sent before the first is answered
+        peer.send({"type": "SUBSCRIBE", "topic": "t", "group": "g", "from": start, "max_inflight": 2})
+    await settle()
+    assert [(frame["type"], frame.get("offset")) for frame in peer.got] == [
+        ("OK", None),
+        ("OK", None),
+        ("MESSAGE", 3),
+        ("MESSAGE", 4),
+    ]
+
+
+@in_virtual_time
+async def test_b31_a_second_subscribe_that_is_refused_changes_nothing(world: World) -> None:
+    peer = world.connect()
+    await peer.subscribe("t", "g", BEGINNING, max_inflight=1)
+    refused = {"type": "SUBSCRIBE", "topic": "t", "group": "g", "from": {"kind": "timestamp"}, "max_inflight": 9}
+    assert (await peer.ask(refused))["code"] == "bad_frame"
+    await peer.publish_many("t", 3)
+    assert await peer.offsets() == [1]
+    peer.ack("t", "g", 1)
+    assert await peer.offsets() == [2]
 
 
 @in_virtual_time

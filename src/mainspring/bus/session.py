@@ -85,6 +85,8 @@ class Session:
         self._gate = Gate()
         self._members: dict[tuple[str, str], tuple[Group, Member]] = {}
         self._wanted: set[tuple[str, str]] = set()  # subscriptions it has, or that are being made
+        self._unanswered: dict[tuple[str, str], int] = {}  # how many SUBSCRIBEs of each wait for their OK
+        self._windows: dict[tuple[str, str], int] = {}
         self._replies = Replies(send)
         self._waiting_frames: deque[bytes] = deque()  # arrived while a SUBSCRIBE finds its start, or a checker thinks
         self._subscribing = False
@@ -245,10 +247,31 @@ class Session:
                 remedy="unsubscribe, use another connection, or raise max_subscriptions",
             )
         self._wanted.add(wanted)
+        self._unanswered[wanted] = self._unanswered.get(wanted, 0) + 1
+        if wanted in self._members:  # what a new start brings comes behind the OK
+            self._members[wanted][1].window = 0
 
     def _give_place(self, frame: Subscribe) -> None:
-        if (frame.topic, frame.group) not in self._members:
-            self._wanted.discard((frame.topic, frame.group))
+        key = (frame.topic, frame.group)
+        self._answered(key)
+        if key in self._members:
+            group, _ = self._members[key]
+            self._open_window(key)
+            self._parts.delivery.wake(group)
+        elif key not in self._unanswered:
+            self._wanted.discard(key)
+
+    def _answered(self, key: tuple[str, str]) -> None:
+        left = self._unanswered.pop(key) - 1
+        if left:
+            self._unanswered[key] = left
+
+    def _open_window(self, key: tuple[str, str]) -> None:
+        """Once the last OK has left."""
+        if key not in self._unanswered:
+            group, member = self._members[key]
+            member.window = self._windows[key]
+            group.woken(member)
 
     async def _find_start(self, frame: Subscribe, topic: TopicState, answer: Answer) -> None:
         """Until the start is known, later frames of this connection wait: they may publish to the same topic."""
@@ -282,13 +305,16 @@ class Session:
         self._replies.flush()
 
     def _join(self, frame: Subscribe, topic: TopicState, group: Group) -> None:
-        if (topic.name, group.name) not in self._wanted:
+        key = (topic.name, group.name)
+        self._answered(key)
+        if key not in self._wanted:
             return  # unsubscribed while the group was being stored
         group = self._parts.group_table.keep(topic, group)
-        known = self._members.get((topic.name, group.name))
+        known = self._members.get(key)
         member = known[1] if known is not None else Member(topic.name, group.name, self._gate, self._send)
         settings = self._parts.settings
-        member.window = min(frame.max_inflight or settings.max_inflight, settings.max_window)
+        self._windows[key] = min(frame.max_inflight or settings.max_inflight, settings.max_window)
+        member.window = 0
         member.ack_each = frame.ack == "each"
         member.batch = min(frame.batch, settings.max_window)
         member.sticky = frame.sticky
@@ -297,9 +323,10 @@ class Session:
         if known is not None:
             group.changed_member(member)
         else:
-            self._members[(topic.name, group.name)] = (group, member)
+            self._members[key] = (group, member)
             topic.active[group] = None
             group.join(member)
+        self._open_window(key)
         self._parts.delivery.wake(group)
 
     def _take_waiting(self) -> None:
@@ -323,6 +350,7 @@ class Session:
 
     def _leave(self, key: tuple[str, str], now: int) -> None:
         group, member = self._members.pop(key)
+        del self._windows[key]
         self._wanted.discard(key)
         group.leave(member, now)
         topic = self._parts.topic_table.open(key[0])
