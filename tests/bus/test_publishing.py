@@ -222,6 +222,24 @@ async def test_a_full_disk_is_an_answer_and_everything_goes_on_afterwards(world:
 
 
 @in_virtual_time
+async def test_a_subscription_goes_on_when_its_change_could_not_be_stored(world: World) -> None:
+    engine = FailingEngine()
+    full = World(world.clock, engine)
+    await full.start()
+    peer = full.connect()
+    await peer.publish("t", 1)
+    await peer.subscribe("t", "g", BEGINNING)
+    assert await peer.offsets() == [1]
+    engine.full = True
+    again = {"type": "SUBSCRIBE", "topic": "t", "group": "g", "from": {"kind": "offset", "value": 2}}
+    assert (await peer.ask(again))["code"] == "unavailable"
+    engine.full = False
+    await peer.publish("t", 2)
+    assert await peer.offsets() == [2]
+    await full.stop()
+
+
+@in_virtual_time
 async def test_python_callers_publish_and_read_too(world: World) -> None:
     placed = await world.bus.publish_batch("t", [NewEvent(b'"a"', key="k"), NewEvent(b'"b"', headers={"h": "v"})])
     assert [(p.partition, p.offset) for p in placed] == [(0, 1), (0, 2)]
