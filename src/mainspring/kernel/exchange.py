@@ -182,6 +182,7 @@ class Exchange:
         """An event: every subscriber once, in subscription order. None is fine too."""
         message, origin = item
         self.witness(message)
+        crowded: Slot | None = None
         for contract, slot in self.router.subscriptions.get(message.type, ()):
             try:
                 value = contract.input.decode(message.raw)
@@ -193,11 +194,15 @@ class Exchange:
             if not slot.unhealthy:
                 self.open_events += 1
                 slot.accept(Mail(message, contract, slot, value, None))
+                if origin is not None and slot.crowded:
+                    crowded = slot
         if self.streams:
             for stream, wanted in tuple(self.streams.items()):
                 if wanted(message.type):
                     stream.stream(message)
-        if origin is not None:
+        if origin is not None and crowded is not None:
+            crowded.hold_up(origin)
+        elif origin is not None:
             origin.settled()
 
     def turn_outcome(self, item: tuple[Mail, Message]) -> None:

@@ -6,6 +6,10 @@ failed message waits for the new actor, in order. The back-off is a timer like a
 it. A fault too many inside the window makes the capability unhealthy: its mail and every later request is refused
 with 503.
 
+Events are taken without an answer, so nothing tells a client that it sends more of them than their handlers manage. A
+slot with too much mail does: it counts a client's event as taken only when there is room again, and a client with too
+much that is not taken is read no further.
+
 A slot only listens to its current actor. What an earlier one still says is ignored.
 """
 
@@ -25,7 +29,7 @@ from mainspring.kernel.blob import Blob, BlobPointer
 from mainspring.kernel.capability import Plan, RestartPolicy
 from mainspring.kernel.faults import BadOutput, ErrorData, Fail, NotConfigured, WaitsForItself, said
 from mainspring.kernel.lineage import lineage_headers
-from mainspring.kernel.pending import Mail
+from mainspring.kernel.pending import Mail, Origin
 from mainspring.loop.pausing import pause
 from mainspring.message import Message, Metadata, encode_data
 
@@ -35,7 +39,9 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("mainspring.kernel")
 
-CROWDED: Final = 10_000  # mail of one actor; beyond it, what nobody waits for any more is dropped
+CROWDED: Final = (
+    10_000  # mail of one actor; beyond it, what nobody waits for any more is dropped, and senders of events wait
+)
 
 Fault = tuple[Any, "Mail | None", str, str]  # the actor, what it was handling, the fault's type and text
 
@@ -56,6 +62,7 @@ class Slot:
         self._held: deque[Mail] = deque()
         self._restarts: deque[int] = deque()
         self._restart_timer: Any = None
+        self._held_up: list[Origin] = []  # one entry for each event that is not taken yet
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -105,6 +112,26 @@ class Slot:
         """Mail nobody has begun to handle, as far as it is known on this side."""
         return len(self._held) + (self.actor.waiting if isinstance(self.actor, Mailbox) else 0)
 
+    @property
+    def crowded(self) -> bool:
+        """Whether so much mail waits that senders of events should."""
+        return self.waiting > CROWDED
+
+    def hold_up(self, origin: Origin) -> None:
+        """Settle an event with its sender when half of the mail is done."""
+        self._held_up.append(origin)
+
+    def _event_done(self) -> None:
+        self.exchange.event_done()
+        self._let_go_on()
+
+    def _let_go_on(self) -> None:
+        """Something was handled: whoever was held up may go on if there is room."""
+        if self._held_up and self.waiting <= CROWDED // 2:
+            origins, self._held_up = self._held_up, []
+            for origin in origins:
+                origin.settled()
+
     def _hold(self, mail: Mail) -> None:
         if self.unhealthy:
             self._refuse(mail)
@@ -122,7 +149,7 @@ class Slot:
         actor, mail, type, text = fault
         if actor is not self.actor:
             if mail is not None and mail.origin is None:
-                self.exchange.event_done()
+                self._event_done()
             return
         self.actor = None
         mail, left = self._unfinished(actor, mail)
@@ -155,7 +182,7 @@ class Slot:
         self.exchange.faults_lately.append(error)
         if mail is None or mail.origin is None:
             if mail is not None:
-                self.exchange.event_done()
+                self._event_done()
             self.exchange.witness(error)
             self.exchange.sink(error)
         else:
@@ -176,6 +203,7 @@ class Slot:
             for mail in self._held:
                 self._refuse(mail)
             self._held.clear()
+            self._let_go_on()
             return
         self._restart_timer = self.exchange.loop.schedule(self.policy.backoff_ms, self._turn_restart, None)
 
@@ -196,7 +224,7 @@ class Slot:
 
     def _refuse(self, mail: Mail) -> None:
         if mail.origin is None:
-            self.exchange.event_done()
+            self._event_done()
             return
         text = f"capability {self.id} is unhealthy: it failed too often"
         data = ErrorData(503, text, requestType=mail.message.type, capabilityId=self.id)
@@ -252,6 +280,8 @@ class HandlerSlot(Slot):
     def finished(self, mail: Mail, raw: Any) -> None:
         """A handler returned. Its reply takes a turn like every other message."""
         exchange = self.exchange
+        if self._held_up:
+            self._let_go_on()
         if mail.origin is None:
             exchange.event_done()
             return
@@ -262,8 +292,9 @@ class HandlerSlot(Slot):
 
     def refused(self, mail: Mail, refusal: Fail) -> None:
         """A handler said no. That is an answer, not a fault."""
+        self._let_go_on()
         if mail.origin is None:
-            self.exchange.event_done()
+            self._event_done()
             return
         error = self.exchange.error(mail.message, mail.message.type, refusal.data())
         self.exchange.loop.offer(self.exchange.turn_outcome, (mail, error))

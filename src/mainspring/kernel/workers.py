@@ -107,7 +107,7 @@ class WorkerSlot(Slot):
             self.fault(life.actor, mail, faults.ACTOR_CRASH, said(error))
         else:
             if mail.origin is None:
-                self.exchange.event_done()  # a Worker never says that it is done with an event
+                self._event_done()  # a Worker never says that it is done with an event
 
     def _terminate(self, actor: Any) -> None:
         actor.terminate()
