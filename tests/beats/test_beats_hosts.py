@@ -179,3 +179,18 @@ def test_callable_objects_and_functions_that_return_coroutines_are_enzymes_too()
         assert {entry.enzyme: entry.result for entry in hb.beat().agenda} == {"object": "retry", "lambda": "ok"}
         assert (hb.read("/object"), hb.read("/lambda")) == (1, 1)
         hb.close()
+
+
+def test_a_heartbeat_may_be_used_by_one_asyncio_loop_after_another() -> None:
+    hb = Heartbeat()
+
+    async def slow(signal: Any, target: Any, stage: Any) -> None:
+        await asyncio.sleep(0)
+
+    async def two_at_once() -> list[int]:
+        hb.signal("/go")
+        hb.signal("/go", beat=hb.next_beat + 1)
+        return [report.beat for report in await asyncio.gather(hb.abeat(), hb.abeat())]
+
+    hb.register("slow", "/go", slow)
+    assert [asyncio.run(two_at_once()) for _ in range(3)] == [[1, 2], [3, 4], [5, 6]]

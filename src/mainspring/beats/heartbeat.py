@@ -73,7 +73,7 @@ class Heartbeat(Declaring):
         self._listeners: list[Callable[[], object]] = []
         self._workers = None if parallel is None else _workers(parallel, workers)
         self._watch = Watch(self.rules.slow_enzyme_ms) if self.rules.slow_enzyme_ms else None
-        self._turns = asyncio.Lock()
+        self._turns: tuple[asyncio.AbstractEventLoop | None, asyncio.Lock] = (None, asyncio.Lock())
         if log is not None and self._blocking:
             run_now(self.open())
 
@@ -198,7 +198,10 @@ class Heartbeat(Declaring):
         """One at a time for those who can wait. An enzyme would wait for itself."""
         if self._inside() is not None:
             raise BeatRunning("an enzyme cannot run beats", remedy="emit a signal for the next beat")
-        return self._turns
+        loop = asyncio.get_running_loop()
+        if self._turns[0] is not loop:  # an asyncio lock serves one loop; a heartbeat may be used by one after another
+            self._turns = (loop, asyncio.Lock())
+        return self._turns[1]
 
     async def _beat(self, host: Host) -> Report:
         with self._lock:
