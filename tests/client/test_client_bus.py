@@ -347,7 +347,9 @@ async def test_a_number_that_is_no_number_becomes_null_as_json_has_none(bus: Cli
     assert [event.payload async for event in bus.replay(name)] == [{"x": None}]
 
 
-@pytest.mark.parametrize("url", ["ftp://x", "127.0.0.1:7070", "ws://", ""])
+@pytest.mark.parametrize(
+    "url", ["ftp://x", "127.0.0.1:7070", "ws://", "", "ws://a:99999", "ws://a:b", "ws://[::1", "ws://a:0"]
+)
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(BadArgument):
         connect(url)

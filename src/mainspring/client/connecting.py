@@ -56,8 +56,12 @@ def checked_urls(urls: str | None) -> tuple[str, ...]:
 
 
 def _checked_url(url: str) -> str:
-    parts = urlsplit(url)
-    scheme = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}.get(parts.scheme)
-    if scheme is None or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        scheme = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}.get(parts.scheme)
+        is_address = scheme is not None and parts.hostname and parts.port != 0
+    except ValueError:  # brackets that do not close, a port that is none
+        is_address = False
+    if not is_address:
         raise BadArgument(f"{url!r} is no address of a node", remedy="write ws://host:port or wss://host:port")
-    return parts._replace(scheme=scheme).geturl()
+    return parts._replace(scheme=str(scheme)).geturl()
