@@ -159,6 +159,9 @@ class Beginnings:
         if self._durable.tenure.owns(record):
             return True
         try:
+            others = self._durable.others
+            if others is not None and not others.may_take(record):
+                return False
             return await self._durable.tenure.is_orphan(record) and await self._durable.claim(record, version)
         except TakenOver:
             return False

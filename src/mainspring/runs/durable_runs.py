@@ -152,7 +152,7 @@ class DurableRuns:
         record.traceparent = tracing.here()
         record.has_children = self.tenure.shared  # else noted with the first; here a record is not written again
         if self.others is None or not self.others.alone_have(program):
-            record.owner, record.epoch = self.tenure.node, self.tenure.epoch
+            self._own(record)
         return record
 
     def new_run(self, record: RunRecord, program: Program, *, opened: bool) -> Run[Any]:
@@ -189,8 +189,13 @@ class DurableRuns:
         return await self.commit(operations)
 
     def _owned(self, record: RunRecord, version: int) -> Put:
-        record.owner, record.epoch = self.tenure.node, self.tenure.epoch
+        self._own(record)
         return Put(LIVE, record.id, encode_record(record), version)
+
+    def _own(self, record: RunRecord) -> None:
+        record.owner, record.epoch = self.tenure.node, self.tenure.epoch
+        if self.tenure.shared:
+            record.code = self.programs.code(record.program)
 
     async def revive(self, records: list[RunRecord]) -> list[Run[Any]]:
         """Go on with unfinished runs of this node whose programs are known here."""
@@ -220,7 +225,8 @@ class DurableRuns:
         unowned = record.state == "running" and self.others is not None and not self.others.is_alive(record.epoch)
         if not unowned or self.others is None:
             return ""
-        return "" if self.others.have(record.program) else f"a living node that has the program {record.program}"
+        missing = self.others.missing(record)
+        return f"a living node that has {missing}" if missing else ""
 
     async def load(self, records: Iterable[RunRecord]) -> list[Loaded]:
         """Read what belongs to runs. Where others write too, only those that are this node's right now."""

@@ -80,6 +80,7 @@ class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     reason: Raw = NULL  # of one that was cancelled
     owner: str | None = None  # the node that executes it, while it is unfinished
     epoch: int = 0  # of the owner's lease, where several nodes share the log; 0: nobody's
+    code: str = ""  # digest of the program's code that wrote the journal last, where several nodes share the log
     parent: str | None = None
     has_children: bool = False
     forked_from: str | None = None

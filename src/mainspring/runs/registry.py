@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mainspring.runs.codes import code_of
 from mainspring.runs.errors import RunError
 from mainspring.runs.group import PROGRAMS
 from mainspring.runs.programs import Program, form_of, name_of
@@ -21,6 +22,7 @@ class Programs:
     def __init__(self) -> None:
         self._by_name: dict[str, Program] = dict(PROGRAMS)
         self._names: dict[Program, str] = {program: name for name, program in PROGRAMS.items()}
+        self._codes: dict[str, str] = {}
         self.on_new: list[Callable[[str], object]] = []
 
     def register(self, program: Program, name: str | None = None) -> str:
@@ -32,6 +34,7 @@ class Programs:
             raise RunError(f"program {name!r} is already registered as {name_of(known)}", remedy="choose another name")
         self._by_name[name] = program
         self._names[program] = name
+        self._codes.pop(name, None)
         for listener in self.on_new:
             listener(name)
         return name
@@ -51,6 +54,17 @@ class Programs:
             raise UnknownProgram(
                 f"no program named {name!r} is registered", remedy="register it before its runs are recovered"
             ) from None
+
+    def code(self, name: str) -> str:
+        """The digest of the code of a program; empty where it is not known."""
+        if name not in self._codes:
+            program = self._by_name.get(name)
+            self._codes[name] = "" if program is None or name in PROGRAMS else code_of(program)
+        return self._codes[name]
+
+    def codes(self) -> dict[str, str]:
+        """The code of every registered program, by name, without the built-in ones."""
+        return {name: self.code(name) for name in self.names()}
 
     def __contains__(self, name: object) -> bool:
         return name in self._by_name

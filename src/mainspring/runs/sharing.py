@@ -19,6 +19,7 @@ from typing import Final
 from mainspring.cluster import Cluster, Role
 from mainspring.errors import MainspringError
 from mainspring.log import Change
+from mainspring.runs.codes import CODES
 from mainspring.runs.durable_runs import DurableRuns
 from mainspring.runs.journal import LIVE, RUNS, SIGNALS, RunRecord, decode_record
 from mainspring.runs.others import PROGRAMS, Others
@@ -96,7 +97,7 @@ class Sharing:
         for record in change.records:
             if record.space in (RUNS, SIGNALS):
                 self._durable.elsewhere.hear(record)
-            elif record.space == PROGRAMS:
+            elif record.space in (PROGRAMS, CODES):
                 self._others.hear(record)
             elif record.space == LIVE and record.value:
                 self._hear_of_run(decode_record(record.value))
@@ -209,20 +210,18 @@ class Sharing:
         return not self._tenure.owns(record) and self._cluster.alive(record.epoch)
 
     def _takes(self, record: RunRecord, left: set[str]) -> bool:
-        if record.program in self._durable.programs:
+        if record.program in self._durable.programs and self._others.may_take(record):
             if record.id in left or self._others.should_take(record, self._tenure.epoch):
                 return True
             self._left.add(record.id)
-        elif not self._others.have(record.program):
-            self._report(record)
+        elif missing := self._others.missing(record):
+            self._report(record, missing)
         return False
 
-    def _report(self, record: RunRecord) -> None:
+    def _report(self, record: RunRecord, missing: str) -> None:
         if record.program not in self._reported:
             self._reported.add(record.program)
-            logger.warning(
-                "run %s waits: no living node has the program %s; it goes on when one has", record.id, record.program
-            )
+            logger.warning("run %s waits: no living node has %s; it goes on when one has", record.id, missing)
 
     async def _go_on(self, records: list[RunRecord]) -> None:
         known = [record for record in records if record.program in self._durable.programs]
