@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from mainspring.beats import Heartbeat
 from mainspring.beats.errors import NotLeading, PastBeat
-from mainspring.log import Log
+from mainspring.log import Log, LogUnavailable
 
 from .kit import (
     LEASE_MS,
@@ -254,3 +256,27 @@ async def test_a_node_that_leaves_in_order_hands_over_at_once(world: World) -> N
     assert other.heartbeat.leads
     await wait(100)
     assert seen(other) == {"/work/1": 1}
+
+
+@in_virtual_time
+async def test_a_former_leader_that_could_not_read_the_line_tries_again_by_itself(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when nothing happens in the line any more that could remind it."""
+    a, b = await nodes(world, "a", "b")
+    a.freeze()
+    await wait(2 * LEASE_MS)
+    await b.signal("/work/1")
+    await wait(500)
+    scan = a.log.scan
+    slow_until = world.clock.now_ms() + 3_000
+
+    def slow(space: str, *arguments: Any) -> Any:
+        if space == "beats" and world.clock.now_ms() < slow_until:
+            raise LogUnavailable("the server is slow")
+        return scan(space, *arguments)
+
+    monkeypatch.setattr(a.log, "scan", slow)
+    a.thaw()
+    await wait(LEASE_MS)
+    assert seen(a) == seen(b) == {"/work/1": 1}

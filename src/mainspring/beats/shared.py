@@ -41,6 +41,11 @@ class SharedHeartbeat(Heartbeat):
             await self._shared.open()
             self._open = True
 
+    def close(self) -> None:
+        """Take part in the line no more."""
+        self._shared.close()
+        super().close()
+
     @property
     def leads(self) -> bool:
         """Whether it is this node that runs the beats, as far as it knows."""

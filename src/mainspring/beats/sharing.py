@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_AGAIN_S: Final = 1.0  # before a line that could not be read is read again
+
 _log: Final = logging.getLogger("mainspring.beats")
 
 
@@ -133,17 +135,25 @@ class SharedLine:
             self._heartbeat.wake()
 
     def _read_again(self) -> None:
-        """As a follower; the next news try again when that fails."""
+        """As a follower, again and again until it succeeds: there may be no more news that could remind this node."""
         if self._reading is None or self._reading.done():
             self._reading = asyncio.get_running_loop().create_task(self._follow())
 
     async def _follow(self) -> None:
-        try:
-            async with self._heartbeat.turn():
-                if not self.leads:
-                    await self._read(leading=False)
-        except MainspringError as error:
-            _log.warning("line %s cannot be read now: %s", self._name, error)
+        while True:
+            try:
+                async with self._heartbeat.turn():
+                    if not self.leads:
+                        await self._read(leading=False)
+                return
+            except MainspringError as error:
+                _log.warning("line %s cannot be read now: %s", self._name, error)
+                await asyncio.sleep(_AGAIN_S)
+
+    def close(self) -> None:
+        """Read nothing any more."""
+        if self._reading is not None:
+            self._reading.cancel()
 
     # --- from outside -------------------------------------------------------------------------------------------------
 
