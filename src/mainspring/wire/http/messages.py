@@ -38,12 +38,16 @@ _WORDS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 class MessageBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to ask. `timeout` is in milliseconds; without it the node's default counts."""
+    """What to ask. `timeout` is in milliseconds; without it the node's default counts.
+
+    A durable command with an `id` may be sent again when its answer was lost: it is carried out once.
+    """
 
     kind: Literal["command", "query"]
     type: str
     data: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"{}"))
     timeout: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_TIMEOUT_MS)] | None = None
+    id: Annotated[str, msgspec.Meta(min_length=1)] | None = None
 
 
 class MessageMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -120,7 +124,7 @@ async def send_message(face: Face, request: web.Request) -> web.StreamResponse:
         )
     kernel = kernel_of(face)
     trace = tracing.sent_in(request.headers)
-    metadata = Metadata(kernel.ids(), kernel.clock.wall_ms(), None, None, wanted.timeout, trace)
+    metadata = Metadata(wanted.id or kernel.ids(), kernel.clock.wall_ms(), None, None, wanted.timeout, trace)
     answer = await kernel.exchange_request(Message(wanted.kind, wanted.type, wanted.data, metadata))
     return json_response(encode_line(answer)) if answer.kind == "reply" else problem_of(answer)
 
