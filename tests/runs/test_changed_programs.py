@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.runs.kit import Hop, World, memory_log
+from tests.runs.kit import Boom, Hop, World, memory_log
 
 from mainspring.log import Log
 from mainspring.loop import VirtualClock
 from mainspring.runs import (
+    Cancelled,
     Effect,
     Failed,
     HasEnded,
@@ -207,3 +208,33 @@ async def test_signals_keep_their_order_over_a_restart_although_the_clock_was_se
     assert await world.runtime.durable.signal("a", "news", 3)
     await world.runtime.elapse(2 * HOUR)
     assert await ended(world, "a") == Value([1, 2, 3])
+
+
+async def test_a_detached_run_whose_parent_is_over_still_ends_with_its_root_after_a_restart(
+    log: Log, clock: VirtualClock
+) -> None:
+    async def lasting(perform: Any) -> str:
+        await perform(Hop(7))
+        await perform(Sleep(hours=3))
+        return "outlived them all"
+
+    async def passing(perform: Any) -> None:
+        perform.detach(lasting)
+
+    async def root(perform: Any) -> None:
+        perform.spawn(passing)
+        await perform(Sleep(hours=1))
+        raise Boom
+
+    programs = {"root": root, "passing": passing, "lasting": lasting}
+    world = await boot(log, clock, **programs)
+    world.runtime.start("root", durable=True, id="a")
+    await world.runtime.settle()
+    assert world.hops == [("a~1~1#00000000", 7)]
+    world.runtime.close()
+    world = await boot(log, clock, **programs)
+    await world.runtime.elapse(HOUR)
+    assert world.hops == [], "its journal knows the answer"
+    assert isinstance(await ended(world, "a"), Failed)
+    assert await ended(world, "a~1") == Value(None)
+    assert await ended(world, "a~1~1") == Cancelled("its owner a ended")

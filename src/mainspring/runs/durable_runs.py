@@ -26,7 +26,7 @@ from mainspring.runs.beginnings import Beginnings
 from mainspring.runs.by_hand import fork, retry
 from mainspring.runs.durable import DurableState
 from mainspring.runs.elsewhere import Elsewhere
-from mainspring.runs.family import family_of
+from mainspring.runs.family import adopt_left_behind, family_of
 from mainspring.runs.journal import (
     LIVE,
     ReplayMismatch,
@@ -202,6 +202,7 @@ class DurableRuns:
         missing = [each for each in records if each.id not in self._runs and each.program in self.programs]
         loaded = await self.load(missing)
         runs = [self.bring_back(each) for each in loaded if each.record.id not in self._runs and self.has(each)]
+        adopt_left_behind(runs, self._runs)
         self.elsewhere.give_news_of(record.id for record in missing)
         return runs
 

@@ -13,10 +13,11 @@ Cancelling a child is never a failure of its owner.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.runs.errors import UnobservedFailure
+from mainspring.runs.journal import root_id
 from mainspring.runs.outcome import Cancelled, Failed, Outcome
 from mainspring.runs.run import VALUE, Run
 
@@ -148,6 +149,14 @@ def adopt(owner: Run[Any], child: Run[Any], *, group: Group | None = None, detac
         (family.detached if detached else family.children)[child] = None
     elif isinstance(child._outcome, Failed) and not detached:
         _adopt_failed(owner, child, child._outcome)
+
+
+def adopt_left_behind(runs: Iterable[Run[Any]], live: Mapping[str, Run[Any]]) -> None:
+    """Runs that are executed again without a parent: it is over, so they were detached, and belong to their root."""
+    for run in runs:
+        root = live.get(root_id(run.id))
+        if root is not None and root is not run:
+            adopt(root, run, detached=True)
 
 
 def _adopt_failed(owner: Run[Any], child: Run[Any], outcome: Failed) -> None:

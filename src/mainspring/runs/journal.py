@@ -169,6 +169,11 @@ def child_id(parent: str, number: int) -> str:
     return f"{parent}~{number}"
 
 
+def root_id(run_id: str) -> str:
+    """The run at the top of the tree that a run stands in, which may be itself."""
+    return run_id.partition("~")[0]
+
+
 def child_number(run_id: str, parent: str) -> int | None:
     """Which child of `parent` this is; None when it is none."""
     head, mark, number = run_id.rpartition("~")

@@ -142,7 +142,8 @@ class Store:
         for root in roots:
             if root.record.has_children:
                 async for child in self._children(root.record, versions is not None):
-                    loaded[child.record.id] = root.children[child.record.id] = child
+                    # A detached one whose parent is over is a root of its own here: both are the same run.
+                    root.children[child.record.id] = loaded.setdefault(child.record.id, child)
         unfinished = [run_id for run_id, each in loaded.items() if each.record.state == "running"]
         before = ""
         async for run_id, stored in self._of_runs(JOURNAL, unfinished):
