@@ -233,6 +233,23 @@ def test_where_nothing_died_nothing_can_be_sent_again(shop: str, dashboard: Open
     assert page.button("Redrive all…").count() == 0
 
 
+def test_what_dies_while_one_looks_is_added_at_the_end(shop: str, dashboard: Opener) -> None:
+    async def refuse(*payloads: int) -> None:
+        shopping = await Shop(shop).open()
+        await shopping.post("/topics", {"topic": "returns", "maxAttempts": 1})
+        await shopping.publish("returns", [{"payload": payload} for payload in payloads])
+        await shopping.refuse_all("returns", "desk", "no receipt", len(payloads))
+        await shopping.session.close()
+
+    aside(refuse(1, 2))
+    page = dashboard(shop, "deadletters/returns")
+    page.see("2 events that a group gave up on")
+    page.rows("Dead letters").nth(1).locator("input").click()
+    aside(refuse(3))
+    page.see("3 events that a group gave up on")
+    page.button("Redrive 1 marked").wait_for()  # the mark stays
+
+
 def test_a_dead_letter_is_told_of_at_once(shop: str, dashboard: Opener) -> None:
     page = dashboard(shop, "kernel")
     expect(page.page.locator(".state")).to_have_text("Live")

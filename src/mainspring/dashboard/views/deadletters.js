@@ -103,10 +103,12 @@ class Letters {
   }
 
   async load(anew = false) {
+    const turn = (this.turn = {}); // what was asked before comes too late
     try {
       if (anew) Object.assign(this, { rows: [], next: undefined, marked: new Set() });
-      const path = withQuery(`/dlq/${encodeURIComponent(this.topic)}`, { ...this.filters, offset: this.next ?? "", limit: PAGE });
-      const { letters, next } = await this.ctx.api.get(path, { signal: this.ctx.signal });
+      const { letters, next } = await this.fetch(this.next);
+      if (this.turn !== turn) return;
+      this.loaded = true;
       this.trouble.over();
       this.rows.push(...letters);
       this.next = next;
@@ -116,6 +118,11 @@ class Letters {
     } catch (problem) {
       this.trouble.tell(problem);
     }
+  }
+
+  fetch(offset) {
+    const path = withQuery(`/dlq/${encodeURIComponent(this.topic)}`, { ...this.filters, offset: offset ?? "", limit: PAGE });
+    return this.ctx.api.get(path, { signal: this.ctx.signal });
   }
 
   draw() {
@@ -196,6 +203,20 @@ class Letters {
 
   update() {
     this.grid.refresh();
+    if (this.loaded && this.next === undefined && !this.catchingUp) this.catchUp();
+  }
+
+  /** What died meanwhile comes at the end, so nothing moves under a reader. */
+  async catchUp() {
+    const { turn } = this;
+    this.catchingUp = true;
+    const found = await this.fetch((this.rows.at(-1)?.offset ?? 0) + 1).catch(() => null); // the shell tells when a node is away
+    this.catchingUp = false;
+    if (!found?.letters.length || this.turn !== turn) return;
+    this.rows.push(...found.letters);
+    this.next = found.next;
+    this.more.hidden = found.next === undefined;
+    this.draw();
   }
 
   close() {
