@@ -20,6 +20,7 @@ from mainspring.log import Log, MemoryEngine
 from mainspring.loop import Loop, MonotonicClock
 from mainspring.settings import Settings
 from mainspring.wire.http.access import claimed_agent
+from mainspring.wire.http.problem import problems
 from mainspring.wire.websocket import add_websocket
 
 PATIENCE_S = 20
@@ -45,7 +46,7 @@ async def site(**settings: Any) -> AsyncIterator[Site]:
     chosen = Settings(**{"metrics_interval_ms": 0, **settings})
     bus = Bus(log, clock, loop, settings=chosen, new_id=lambda: str(uuid_utils.uuid7()), random=random.Random(1).random)
     await bus.start()
-    app = web.Application()
+    app = web.Application(middlewares=[problems])
     add_websocket(app, bus, chosen, claimed_agent)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
@@ -196,6 +197,15 @@ async def test_a_writer_that_does_not_read_its_answers_is_held_back() -> None:
 async def test_a_plain_request_is_told_what_this_path_is() -> None:
     async with site() as here, here.client.get(f"http://127.0.0.1:{here.port}/") as answer:
         assert answer.status == 426
+
+
+@pytest.mark.parametrize("wrong", [{"Sec-WebSocket-Version": "12"}, {"Sec-WebSocket-Key": "short"}])
+async def test_half_a_handshake_is_told_what_is_missing(wrong: dict[str, str]) -> None:
+    whole = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
+    headers = {**whole, "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==", **wrong}
+    async with site() as here, here.client.get(f"http://127.0.0.1:{here.port}/", headers=headers) as answer:
+        assert (answer.status, (await answer.json())["code"]) == (400, "bad_handshake")
+        assert answer.headers["Sec-WebSocket-Version"] == "13"
 
 
 async def test_stopping_says_goodbye() -> None:

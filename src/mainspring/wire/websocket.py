@@ -19,12 +19,12 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp import WSCloseCode, WSMsgType, hdrs, web
 
 from mainspring.bus import BadFrame, Bus, LimitReached, Session, Who
 from mainspring.settings import Settings
 from mainspring.wire.http.access import Identify
-from mainspring.wire.http.problem import Handler
+from mainspring.wire.http.problem import Handler, HttpProblem
 from mainspring.wire.http.tokens import chosen_protocol, while_valid
 
 HOPELESS: Final = (
@@ -56,6 +56,14 @@ class WebSocketFace:
             protocols=chosen_protocol(request),
         )
         if not socket.can_prepare(request):
+            if request.headers.get(hdrs.UPGRADE, "").strip().lower() == "websocket":
+                raise HttpProblem(
+                    "This is not a complete WebSocket handshake.",
+                    status=400,
+                    code="bad_handshake",
+                    remedy="Send Connection: Upgrade, Sec-WebSocket-Version: 13 and a Sec-WebSocket-Key of 16 bytes.",
+                    headers={hdrs.SEC_WEBSOCKET_VERSION: "13"},
+                )
             return await self._otherwise(request)
         caller = await self._identify(request)
         if len(self._open) >= self._settings.max_connections:
