@@ -238,3 +238,45 @@ async def test_a_detached_run_whose_parent_is_over_still_ends_with_its_root_afte
     assert isinstance(await ended(world, "a"), Failed)
     assert await ended(world, "a~1") == Value(None)
     assert await ended(world, "a~1~1") == Cancelled("its owner a ended")
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["its parent was over", "its parent ended with the root"])
+async def test_a_retry_takes_detached_runs_along_that_the_root_had_taken_along(
+    log: Log, clock: VirtualClock, waits: bool
+) -> None:
+    async def lasting(perform: Any) -> str:
+        await perform(Hop(7))
+        await perform(Sleep(hours=3))
+        return "lasted"
+
+    async def passing(perform: Any) -> None:
+        perform.detach(lasting)
+        if waits:
+            await perform(Sleep(hours=2))
+
+    async def root(perform: Any) -> str:
+        perform.spawn(passing)
+        await perform(Sleep(hours=1))
+        await perform(Ready())
+        return "ready"
+
+    class Ready(Effect[None]):
+        pass
+
+    def not_yet(effect: Any, ctx: Any) -> Any:
+        raise Boom
+
+    world = await boot(log, clock, root=root, passing=passing, lasting=lasting)
+    world.runtime.handle(Ready, not_yet)
+    world.runtime.start("root", durable=True, id="a")
+    await world.runtime.elapse(HOUR)
+    assert isinstance(await ended(world, "a"), Failed)
+    assert isinstance(await ended(world, "a~1~1"), Cancelled)
+
+    world.runtime.handle(Ready, lambda effect, ctx: resume())
+    run = await world.runtime.durable.retry("a")
+    await world.runtime.elapse(3 * HOUR)
+    assert run.outcome_now() == Value("ready")
+    assert await ended(world, "a~1") == Value(None)
+    assert await ended(world, "a~1~1") == Value("lasted")
+    assert world.hops == [("a~1~1#00000000", 7)], "done once"

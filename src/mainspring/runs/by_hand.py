@@ -71,7 +71,8 @@ async def retry(durable: DurableRuns, run_id: str) -> Run[Any]:
         operations += [Put(LIVE, each.id, encode_record(agains[-1]), ABSENT), Delete(RUNS, each.id, known)]
     if not await durable.commit(operations):
         raise NotFinished(f"run {run_id} changed meanwhile", remedy="look at it again")
-    return await durable.go_on_with(agains[0])
+    tried = {again.id for again in agains}
+    return await durable.go_on_with(agains[0], *(each for each in agains[1:] if each.parent not in tried))
 
 
 def _once_more(durable: DurableRuns, record: RunRecord) -> RunRecord:
@@ -85,21 +86,34 @@ def _once_more(durable: DurableRuns, record: RunRecord) -> RunRecord:
 
 
 async def _with_its_children(durable: DurableRuns, record: RunRecord, version: int) -> list[tuple[RunRecord, int]]:
-    """A run, and the children whose end was its own: the one that failed it, and those it took along."""
+    """A run, and those below it whose end was its own: the ones that failed it, and the ones it took along."""
     found = [(record, version)]
-    if record.has_children:
-        joined = _joined(await durable.store.journal(record.id))
-        async for child, known in durable.store.ended_children(record.id):
-            if child.id not in joined and _ended_together(child, record):
-                found += await _with_its_children(durable, child, known)
+    if not record.has_children:
+        return found
+    joined = {record.id: _joined(await durable.store.journal(record.id))}
+    parents = {record.id: record}
+    async for child, known in durable.store.ended_below(record.id):
+        parent = parents.get(child.parent or "")
+        if parent is None:  # it ended well: below it only what was detached, and so the root's, ended with the root
+            together = child.state == "cancelled" and bytes(child.reason) == _taken_along(record) != b"null"
+        else:
+            together = child.id not in joined[parent.id] and _ended_together(child, parent, record)
+        if together:
+            found.append((child, known))
+            parents[child.id] = child
+            joined[child.id] = _joined(await durable.store.journal(child.id)) if child.has_children else set()
     return found
 
 
-def _ended_together(child: RunRecord, owner: RunRecord) -> bool:
+def _ended_together(child: RunRecord, owner: RunRecord, root: RunRecord) -> bool:
     if child.state != "cancelled":
         return child.state == "failed"
-    taken_along = owner.reason if owner.state == "cancelled" else reason_json(taken_along_by(owner.id))
-    return bytes(child.reason) == bytes(taken_along)
+    return bytes(child.reason) == _taken_along(owner) or bytes(child.reason) == _taken_along(root) != b"null"
+
+
+def _taken_along(owner: RunRecord) -> bytes:
+    """The reason of those that an owner took along."""
+    return bytes(owner.reason if owner.state == "cancelled" else reason_json(taken_along_by(owner.id)))
 
 
 def _joined(journal: Iterable[Entry]) -> set[str]:

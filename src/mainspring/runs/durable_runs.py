@@ -27,14 +27,7 @@ from mainspring.runs.by_hand import fork, retry
 from mainspring.runs.durable import DurableState
 from mainspring.runs.elsewhere import Elsewhere
 from mainspring.runs.family import adopt_left_behind, family_of
-from mainspring.runs.journal import (
-    LIVE,
-    ReplayMismatch,
-    RunRecord,
-    child_id,
-    decode_record,
-    encode_record,
-)
+from mainspring.runs.journal import LIVE, ReplayMismatch, RunRecord, child_id, decode_record, encode_record
 from mainspring.runs.lease import Lease
 from mainspring.runs.lineage import of_record
 from mainspring.runs.others import Others
@@ -210,10 +203,9 @@ class DurableRuns:
         """Whether a run that was loaded a moment ago is still this node's."""
         return not self.tenure.shared or self.tenure.owns(loaded.record)
 
-    async def go_on_with(self, record: RunRecord) -> Run[Any]:
-        """A run that was just written down: executed here, or by whoever takes it."""
-        for run in await self.revive([record]):
-            return run
+    async def go_on_with(self, record: RunRecord, *others: RunRecord) -> Run[Any]:
+        """A run that was just written down, with others: executed here, or by whoever takes it."""
+        await self.revive([record, *others])
         return await self.find(record.id)
 
     def need_program(self, name: str) -> None:

@@ -166,10 +166,14 @@ class Store:
 
     async def ended_children(self, run_id: str) -> AsyncIterator[tuple[RunRecord, int]]:
         """The finished children of a run, without theirs; each with the version of its record."""
-        async for stored in self._log.scan(RUNS, run_id + CHILD_MARK):
-            record = decode_record(stored.value)
+        async for record, version in self.ended_below(run_id):
             if record.parent == run_id:
-                yield record, stored.version
+                yield record, version
+
+    async def ended_below(self, run_id: str) -> AsyncIterator[tuple[RunRecord, int]]:
+        """Every finished run below another, parents before their children; each with the version of its record."""
+        async for stored in self._log.scan(RUNS, run_id + CHILD_MARK):
+            yield decode_record(stored.value), stored.version
 
     async def _of_runs(self, space: str, run_ids: Iterable[str]) -> AsyncIterator[tuple[str, Record]]:
         """The records `id#...` of all these runs, in the order of their keys, with the id of each."""
