@@ -56,8 +56,8 @@ async def test_whoever_mistook_a_type_is_told_the_likely_one(clock: VirtualClock
     app = App("shop")
     app.command("Order.Place")(lambda data, ctx: None)
     meant = {
-        ("command", "Order.Plac"): "did you mean Order.Place?; ",
-        ("command", "Oder.Place"): "did you mean Order.Place?; ",
+        ("command", "Order.Plac"): "perhaps Order.Place is meant; ",
+        ("command", "Oder.Place"): "perhaps Order.Place is meant; ",
         ("query", "Order.Place"): "Order.Place is a command; ",
         ("command", "Syscall.Ping"): "Syscall.Ping is a query; ",
         ("command", "Quite.Different"): "",

@@ -74,7 +74,7 @@ class Router:
         first, _, second = type.partition(".")
         near = [name for name in (*self.commands, *self.queries) if {first, second} & set(name.split("."))]
         found = get_close_matches(type, near, n=1)
-        return f"did you mean {found[0]}?" if found else ""
+        return f"perhaps {found[0]} is meant" if found else ""
 
 
 def _whose(contract: Contract, slot: Slot) -> str:
