@@ -147,14 +147,15 @@ def test_describe_says_the_same_as_over_the_socket(node: Serving, elsewhere: Pat
         assert over_http == over_socket
 
 
-@pytest.mark.parametrize(
-    "extra",
-    [("event", "Some.Event"), ("query", "Small.Double", "1", "--id", "mine"), ("query", "A.B", "--correlation", "c")],
-)
-def test_what_only_the_socket_can_do_is_refused_at_an_address(
-    node: Serving, elsewhere: Path, extra: tuple[str, ...]
-) -> None:
-    first, second = mainspring("send", *extra, "--url", url_of(node), code=1).stderr.splitlines()
+def test_a_message_keeps_its_own_id_and_correlation_at_an_address(node: Serving, elsewhere: Path) -> None:
+    own = ("--id", "mine", "--correlation", "c")
+    said = mainspring("send", "query", "Small.Double", "1", *own, "--json", "--url", url_of(node)).stdout
+    reply = json.loads(said)["metadata"]
+    assert (reply["causation"], reply["correlation"]) == ("mine", "c")
+
+
+def test_an_event_of_the_kernel_is_refused_at_an_address(node: Serving, elsewhere: Path) -> None:
+    first, second = mainspring("send", "event", "Some.Event", "--url", url_of(node), code=1).stderr.splitlines()
     assert "unix socket only" in first
     assert "--socket" in second
 

@@ -49,8 +49,8 @@ def send(
 ) -> None:
     """Send one message to a running node and show what comes back.
 
-    Events, --id and --correlation need the node's socket. At an address of a node with tokens a query needs a token, a
-    command one with the scope admin.
+    Events need the node's socket. At an address of a node with tokens a query needs a token, a command one with the
+    scope admin. A durable command with --id may be sent again: it is carried out once.
 
     Examples: `send query Memory.Get '{"key": "/a"}'`, `send command Order.Place - < order.json`.
     """

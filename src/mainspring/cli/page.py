@@ -27,8 +27,7 @@ This page is made from the help texts: `python -m mainspring.cli.page` writes it
   `--token` or, better, `BUS_TOKEN`: the arguments of a process can be read by others on the machine.
 - `send`, `describe`, `trace`, `mcp`, and what steers runs and beats, also go over a node's unix socket: the one
   `--socket` names, or, when nothing names an address, the one of the node with this data directory. Whoever may open
-  the socket needs no token. Events of the kernel, and messages with an id or a correlation of their own, go over the
-  socket only.
+  the socket needs no token. Events of the kernel go over the socket only.
 - Exit codes: 0 done, 1 it could not be done, 2 the command line is wrong, 130 ended by Ctrl-C. A reader that closes the
   pipe (`| head`) is a success.
 - An error is two lines on standard error: what happened, and what to do.

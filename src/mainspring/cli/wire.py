@@ -133,28 +133,22 @@ class HttpWire:
 
     def ask(self, kind: str, type: str, data: Any, **metadata: Any) -> dict[str, Any]:
         """The answer to a command or a query: its reply or its error."""
-        if metadata:
-            raise _only_on_the_socket("a message with an id or a correlation of its own")
         if self._timeout_ms > LONGEST_MS:
             raise OnlyOnTheSocket(
                 f"at an address the longest timeout is {LONGEST_MS} ms", remedy="give a shorter one, or use --socket"
             )
-        return self._node.ask({"kind": kind, "type": type, "data": data, "timeout": self._timeout_ms})
+        return self._node.ask({"kind": kind, "type": type, "data": data, "timeout": self._timeout_ms, **metadata})
 
     def tell(self, type: str, data: Any, **metadata: Any) -> str | dict[str, Any]:
         """An address takes no events of the kernel."""
         del type, data, metadata
-        raise _only_on_the_socket("an event of the kernel")
+        raise OnlyOnTheSocket(
+            "an event of the kernel can be sent to a node's unix socket only, not to an address",
+            remedy="on the node's machine use --socket; to put an event on a topic use `mainspring pub TOPIC DATA`",
+        )
 
 
 AnyWire: TypeAlias = Wire | HttpWire
-
-
-def _only_on_the_socket(what: str) -> OnlyOnTheSocket:
-    return OnlyOnTheSocket(
-        f"{what} can be sent to a node's unix socket only, not to an address",
-        remedy="on the node's machine use --socket; to put an event on a topic use `mainspring pub TOPIC DATA`",
-    )
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from aiohttp import web
 
 from mainspring import tracing
 from mainspring.bus import Caller, Forbidden, Who
-from mainspring.bus.payload import check_readable
+from mainspring.bus.payload import check_payload
 from mainspring.kernel import Kernel
 from mainspring.kernel.looking import HeaderView, passed
 from mainspring.message import MAX_DEPTH, Message, Metadata, encode_line, is_type
@@ -40,7 +40,8 @@ _WORDS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 class MessageBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What to ask. `timeout` is in milliseconds; without it the node's default counts.
 
-    A durable command with an `id` may be sent again when its answer was lost: it is carried out once.
+    A durable command with an `id` may be sent again when its answer was lost: it is carried out once. `correlation`
+    groups messages.
     """
 
     kind: Literal["command", "query"]
@@ -48,6 +49,7 @@ class MessageBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"{}"))
     timeout: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_TIMEOUT_MS)] | None = None
     id: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    correlation: Annotated[str, msgspec.Meta(min_length=1)] | None = None
 
 
 class MessageMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -113,7 +115,7 @@ async def send_message(face: Face, request: web.Request) -> web.StreamResponse:
     body = await read_body(request, face.max_event_bytes)
     wanted = decode(body, _BODY)
     refuse_duplicates(body, MessageBody.__struct_encode_fields__)
-    check_readable(bytes(wanted.data), levels=MAX_DEPTH, what="data")
+    check_payload(bytes(wanted.data), levels=MAX_DEPTH, what="data")
     await check_message(face, request, wanted.kind, wanted.type)
     if not is_type(wanted.type):
         raise HttpProblem(
@@ -124,7 +126,8 @@ async def send_message(face: Face, request: web.Request) -> web.StreamResponse:
         )
     kernel = kernel_of(face)
     trace = tracing.sent_in(request.headers)
-    metadata = Metadata(wanted.id or kernel.ids(), kernel.clock.wall_ms(), None, None, wanted.timeout, trace)
+    id, now = wanted.id or kernel.ids(), kernel.clock.wall_ms()
+    metadata = Metadata(id, now, wanted.correlation, None, wanted.timeout, trace)
     answer = await kernel.exchange_request(Message(wanted.kind, wanted.type, wanted.data, metadata))
     return json_response(encode_line(answer)) if answer.kind == "reply" else problem_of(answer)
 
