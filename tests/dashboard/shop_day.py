@@ -63,6 +63,11 @@ class Shop:
             while (await self.dead(topic)) < count:  # noqa: ASYNC110 (another process decides)
                 await asyncio.sleep(0.05)
 
+    async def restarts(self, actor: str) -> int:
+        async with self.session.get(f"{self.url}/node") as answer:
+            actors = (await answer.json())["kernel"]["actors"]
+        return int(next(each["restarts"] for each in actors if each["id"] == actor))
+
     async def dead(self, topic: str) -> int:
         async with self.session.get(f"{self.url}/dlq/{topic}") as answer:
             return len((await answer.json()).get("letters", []))
@@ -110,6 +115,8 @@ async def spend(url: str) -> None:
         "/schedules", {"name": "nightly-report", "topic": "mail.outbox", "payload": {}, "cron": "0 3 * * *"}
     )
     await shop.post("/schedules", {"name": "stock-check", "topic": "mail.outbox", "payload": {}, "every": 900_000})
+    while not await shop.restarts("Label"):  # noqa: ASYNC110 (another process decides)
+        await asyncio.sleep(0.05)
     await shop.session.close()
 
 
