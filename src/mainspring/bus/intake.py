@@ -25,7 +25,7 @@ from mainspring.bus.errors import (
 )
 from mainspring.bus.limits import TokenBucket
 from mainspring.bus.partition import partition_of
-from mainspring.bus.payload import are_plainly_readable, check_json, check_readable
+from mainspring.bus.payload import check_payload
 from mainspring.bus.publisher import Publisher, Ticket
 from mainspring.bus.schedules import Schedule, Schedules
 from mainspring.bus.schemas import Schemas
@@ -166,7 +166,7 @@ class Intake:
 
     def scheduled(self, schedule: Schedule, who: Who) -> Schedule:
         """The schedule as it is kept: its payload fits the topic, its headers say who made it."""
-        check_readable(bytes(schedule.payload))
+        check_payload(bytes(schedule.payload))
         headers = sealed(schedule.headers, who)
         schemas = self._schemas.of(schedule.topic)
         if schemas is not None:
@@ -186,8 +186,7 @@ class Intake:
     ) -> list[Append]:
         """The events as they are stored. What is put on headers is joined once for all events that get the same."""
         payloads = [bytes(event.payload) for event in events]
-        if not are_plainly_readable(payloads):
-            _check_all(payloads)
+        _check_all(payloads)
         schemas = self._schemas.of(topic.name)
         seals: Iterable[Seal]
         if schemas is None:
@@ -287,7 +286,7 @@ def _check_all(payloads: list[bytes]) -> None:
     """The event that is refused is named, where there are several."""
     for number, payload in enumerate(payloads):
         try:
-            check_readable(payload)
+            check_payload(payload)
         except BusError as error:
             if len(payloads) > 1:
                 error.message = f"event {number} of the batch: {error.message}"
@@ -305,7 +304,6 @@ def check_headers(headers: Mapping[str, str] | None) -> dict[str, str] | None:
 
 def check_sha256(payload: bytes, digest: str) -> None:
     """The SHA-256 of the payload as JSON with sorted keys and no spaces, in UTF-8, in hexadecimal."""
-    check_json(payload)
-    check_readable(payload)
+    check_payload(payload)
     if hashlib.sha256(_sorted(msgspec.json.decode(payload))).hexdigest() != digest.lower():
         raise BadFrame("payload_sha256 does not fit the payload", remedy="hash JSON with sorted keys and no spaces")

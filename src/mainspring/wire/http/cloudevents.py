@@ -29,7 +29,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
 
-from mainspring.bus.payload import check_json, why_unreadable
+from mainspring.bus.payload import check_payload, why_unreadable
 from mainspring.errors import MainspringError
 from mainspring.log.contract import StoredEvent
 from mainspring.wire.http.strict_json import check_text, refuse_duplicates
@@ -204,7 +204,7 @@ def _payload_of(content_type: str | None, body: bytes) -> tuple[bytes, bool]:
     kind = (content_type or "application/json").split(";")[0].strip().lower()
     if _JSON_TYPE.match(kind):
         check_text(body)
-        check_json(body)
+        check_payload(body)
         return body.strip(b" \t\r\n"), False
     if kind.startswith("text/"):
         check_text(body)

@@ -13,7 +13,7 @@ import msgspec
 from aiohttp import web
 
 from mainspring.bus import Compatibility, SchemaCheck, SchemaMismatch, SchemaVersion, UnknownSchema
-from mainspring.bus.payload import check_readable
+from mainspring.bus.payload import check_payload
 from mainspring.bus.schemas import HEADER
 from mainspring.wire.http.access import claimed_agent
 from mainspring.wire.http.asyncapi import asyncapi_document, topics_of
@@ -145,7 +145,7 @@ async def _body(face: Face, request: web.Request, decoder: msgspec.json.Decoder[
     body = await read_body(request, face.max_event_bytes)
     given = decode(body, decoder)
     refuse_duplicates(body, names)
-    check_readable(body, what="body")  # a schema is as deep as it likes to be only within bounds
+    check_payload(body, what="body")  # a schema is as deep as it likes to be only within bounds
     return given
 
 
