@@ -172,17 +172,18 @@ def parse(line: bytes) -> Message:
 
 
 def _depth(line: bytes) -> int:
-    """How deep the brackets of a line nest, those in texts left out; 0 when there are too few of them to matter."""
+    """How deep the brackets of a line nest, those in texts left out; 0 when it is not too deep."""
     if line.count(b"[") + line.count(b"{") <= MAX_DEPTH:
         return 0
-    deepest = depth = 0
+    depth = 0
     for character in _STRINGS.sub(b"", line):
         if character in b"[{":
             depth += 1
-            deepest = max(deepest, depth)
+            if depth > MAX_DEPTH:
+                return depth
         elif character in b"]}":
             depth -= 1
-    return deepest
+    return 0
 
 
 def _invalid(text: str, message: Message) -> NotAMessage:

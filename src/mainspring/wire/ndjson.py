@@ -3,10 +3,12 @@
 This adapter reads lines, hands valid messages to the kernel and writes what the kernel gives back. It knows nothing of
 routes, handlers or timers, and it changes nothing in a message.
 
-Three things need care here. A line may arrive in pieces or be far too long: pieces wait, and the rest of a long line is
+Four things need care here. A line may arrive in pieces or be far too long: pieces wait, and the rest of a long line is
 thrown away up to its end. A client may write without reading: then its answers pile up, so the adapter stops reading
-from it until they are gone, and everyone else goes on. A client may close its writing side and still wait: then the
-connection stays until every answer is written.
+from it until they are gone, and everyone else goes on. A client may send more than others: it hands in some lines, and
+then others have their turn; what is not even a message is answered on the system lane, before anybody's messages, so
+without this one client's nonsense would be all the kernel does. A client may close its writing side and still wait:
+then the connection stays until every answer is written.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ TOO_LONG: Final = "Message exceeds maximum line length of 16KB"
 MAX_OPEN: Final = 4_096  # messages of one connection that are not finished; more than any client can follow
 MAX_OPEN_BYTES: Final = 8 << 20  # data of those messages: what one client can make a stuck actor keep in memory
 _UNCOUNTED: Final = 256  # messages before that is looked at, and then whenever they have doubled
+LINES_AT_ONCE: Final = 64  # of one connection, before others have their turn; a kilobyte weighs as much as a line
 WRITE_HIGH_BYTES: Final = 256 << 10  # unread answers of one client before it is read no further
 _BLANK: Final = b" \t\r"
 
@@ -155,6 +158,7 @@ class Connection(LineOrigin, asyncio.Protocol):
         self._write_full = False
         self._reading = True
         self._ended = False
+        self._turn_planned = False
         self._transport: Any = None
 
     # --- the transport --------------------------------------------------------------------------------------------
@@ -198,12 +202,18 @@ class Connection(LineOrigin, asyncio.Protocol):
     # --- reading and writing --------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Take lines while the peer keeps up; read from it only when all of them are taken."""
+        """Take some lines while the peer keeps up; read from it only when all of them are taken."""
         waiting = self._waiting
         if not self.unfinished:
             self._allowed = _UNCOUNTED
+        left = 0 if self._turn_planned else LINES_AT_ONCE
         while waiting and not self._write_full and (self.unfinished < self._allowed or self._may_open_more()):
-            self.take(waiting.popleft())
+            if left <= 0:
+                self._plan_turn()
+                break
+            line = waiting.popleft()
+            left -= 1 if line is None else 1 + (len(line) >> 10)
+            self.take(line)
         read = not waiting and not self._write_full
         if read is not self._reading and not self._ended and not self.gone:
             self._reading = read
@@ -213,18 +223,29 @@ class Connection(LineOrigin, asyncio.Protocol):
                 self._transport.pause_reading()
         self._close_when_done()
 
+    def _plan_turn(self) -> None:
+        """Go on with the lines behind everything that was handed in so far, also by others."""
+        if not self._turn_planned:
+            self._turn_planned = True
+            self._kernel.loop.post(Connection._turn, self)
+
+    def _turn(self) -> None:
+        self._turn_planned = False
+        self._serve()
+
     def _may_open_more(self) -> bool:
         """Whether what is open leaves room. Looked at now and then: lines are short as a rule, and counting costs."""
-        held = sum(len(bytes(mail.message.raw)) for mail in self.open.values())
-        if held < MAX_OPEN_BYTES and self.unfinished < MAX_OPEN:
-            self._allowed = min(MAX_OPEN, 2 * self.unfinished)
-            return True
+        if self.unfinished < MAX_OPEN:
+            held = sum(len(bytes(mail.message.raw)) for mail in self.open.values())
+            if held < MAX_OPEN_BYTES:
+                self._allowed = min(MAX_OPEN, 2 * self.unfinished)
+                return True
         self._allowed = self.unfinished  # one more for each that is finished
         return False
 
     def progressed(self) -> None:
         if self._waiting:
-            self._serve()
+            self._plan_turn()
         elif self._ended:
             self._close_when_done()
 
