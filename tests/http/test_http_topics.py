@@ -98,6 +98,12 @@ async def test_a_body_of_another_type_is_refused(site: Site) -> None:
     assert refused.status == 415
 
 
+async def test_no_body_at_all_is_said_so_whatever_its_type(site: Site) -> None:
+    for path in ("/topics", "/topics/t/events"):
+        refused = await site.post(path, "", type="application/octet-stream")
+        assert (refused.status, refused.problem["code"]) == (400, "bad_json")
+
+
 @pytest.mark.parametrize("name", NAMES)
 async def test_any_name_works_percent_encoded(site: Site, name: str) -> None:
     assert (await site.post("/topics", {"topic": name})).status == 201

@@ -13,13 +13,14 @@ from aiohttp import hdrs, web
 from mainspring.wire.http.problem import HttpProblem
 from mainspring.wire.http.table import JSON
 
+_OCTETS: Final = "application/octet-stream"  # some clients say so of no body at all
 _KNOWN_ENCODINGS: Final = frozenset({"", "identity", "gzip", "deflate"})
 
 
 def media_type(request: web.Request) -> str:
     """The body's media type without parameters, in lower case; JSON when the client does not say."""
     given = request.headers.get(hdrs.CONTENT_TYPE)
-    if given is None:
+    if given is None or (given == _OCTETS and not request.can_read_body):
         return JSON
     kind, _, parameters = given.partition(";")
     for parameter in parameters.split(";"):
