@@ -518,3 +518,39 @@ def test_a_bare_value_that_cannot_be_compared_is_a_value(world: World) -> None:
     run = world.runtime.start(program)
     world.runtime.run_until_idle()
     assert run.outcome_now() == Value(True)
+
+
+def test_a_run_that_is_given_too_little_says_what_its_program_takes(world: World) -> None:
+    async def checkout(customer: str, cents: int, perform: Any) -> None: ...
+    def refund(cents: int) -> Any:
+        yield Hop(cents)
+
+    with pytest.raises(TypeError, match=r"checkout takes \(customer: .*str.*, cents: .*int.*\), and 1 argument came"):
+        world.runtime.start(checkout, "ada")
+    with pytest.raises(TypeError, match=r"refund takes \(cents: .*int.*\), and 0 arguments came"):
+        world.runtime.start(refund)
+
+
+def test_a_program_nobody_knows_is_told_with_those_that_are_known(world: World) -> None:
+    async def checkout(perform: Any) -> None: ...
+
+    world.runtime.register(checkout, "checkout")
+    with pytest.raises(RunError, match="no program named 'chekout'") as caught:
+        world.runtime.start("chekout")
+    assert caught.value.remedy.startswith("known here: checkout;")
+
+
+def test_the_log_says_where_a_handler_failed(caplog: pytest.LogCaptureFixture) -> None:
+    runtime = Runtime(clock=VirtualClock())
+
+    def explode(effect: Odd, ctx: Any) -> Any:
+        raise ConnectionError("the bank is away")
+
+    def program() -> Any:
+        yield Odd()
+
+    runtime.handle(Odd, explode)
+    with caplog.at_level(logging.ERROR):
+        runtime.start(program)
+        runtime.run_until_idle()
+    assert "in explode" in caplog.text

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
+from mainspring.errors import MainspringError
 from mainspring.runs.context import run_cleanup
 from mainspring.runs.outcome import Failed, Outcome
 from mainspring.runs.run import Run, release_waiters
@@ -51,7 +52,8 @@ def tell_waiting(run: Run[Any], outcome: Outcome[Any]) -> None:
 
 def _report(error: BaseException, run_id: str, sink: FailureSink | None) -> None:
     if sink is None:
-        logger.error("run %s failed: %s: %s", run_id, type(error).__name__, error)
+        own = isinstance(error, MainspringError)  # says what to do; of any other error one wants to know where it was
+        logger.error("run %s failed: %s: %s", run_id, type(error).__name__, error, exc_info=None if own else error)
         return
     try:
         sink(error, run_id)

@@ -43,9 +43,21 @@ def form_of(program: Any) -> str:
 def bind(program: Any, args: tuple[Any, ...], perform: Any) -> Any:
     """The coroutine or generator object; TypeError when the arguments do not fit. Runs nothing of the body."""
     form = form_of(program)
+    if form == "bound":
+        return program.__bind_program__(args)
+    try:
+        return program(*args, perform) if form == "coroutine" else program(*args)
+    except TypeError:
+        raise TypeError(_wanted(program, form, len(args))) from None
+
+
+def _wanted(program: Any, form: str, given: int) -> str:
+    """What a program takes. Python's own words count `perform`, which whoever starts a run does not give."""
+    parameters = list(map(str, inspect.signature(program).parameters.values()))
     if form == "coroutine":
-        return program(*args, perform)
-    return program(*args) if form == "generator" else program.__bind_program__(args)
+        parameters = parameters[:-1]
+    name = name_of(program).rpartition(".")[2]
+    return f"{name} takes ({', '.join(parameters)}), and {given} argument{'' if given == 1 else 's'} came"
 
 
 def name_of(program: Any) -> str:

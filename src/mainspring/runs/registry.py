@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from mainspring.runs.codes import code_of
 from mainspring.runs.errors import RunError
 from mainspring.runs.group import PROGRAMS
 from mainspring.runs.programs import Program, form_of, name_of
+
+MOST_NAMED: Final = 20  # programs in the text of an error
 
 
 class UnknownProgram(RunError, TypeError):
@@ -51,8 +54,10 @@ class Programs:
         try:
             return self._by_name[name]
         except KeyError:
+            known = ", ".join(sorted(self._by_name.keys() - PROGRAMS.keys())[:MOST_NAMED]) or "none"
             raise UnknownProgram(
-                f"no program named {name!r} is registered", remedy="register it before its runs are recovered"
+                f"no program named {name!r} is registered",
+                remedy=f"known here: {known}; register one before its runs are recovered",
             ) from None
 
     def code(self, name: str) -> str:
