@@ -434,24 +434,30 @@ class Group:
 
     def _lease_run(self, position: Position, member: Member, events: list[ReadyEvent], now: int) -> None:
         """First deliveries to a group's only member, which takes them in order: `_place` without the questions."""
-        gate, opened, leased = member.gate, position.open, 0
+        events = events[: member.room()]
         held = member.held.setdefault(position.partition, {})
         deadline = now + self.ack_timeout_ms
-        for ready in events[: member.room()]:
-            offset = ready.offset
-            opened[offset] = held[offset] = OpenEvent(offset, member, deadline, 1)
-            leased += 1
-            member.deliver(position, ready, 1)
-            if gate.paused:  # by what was just sent
-                break
-        if leased:
-            position.cursor = offset + 1
-            member.inflight += leased
-            if gate.credits is not None:
-                gate.credits -= leased
+        if member.batch > 1:
+            events = events[: member.batch - len(member.unsent)]
+            leases = {ready.offset: OpenEvent(ready.offset, member, deadline, 1) for ready in events}
+            position.open.update(leases)
+            held.update(leases)
+            member.deliver_together(position, events)
+        else:
+            for count, ready in enumerate(events, 1):
+                position.open[ready.offset] = held[ready.offset] = OpenEvent(ready.offset, member, deadline, 1)
+                member.deliver(position, ready, 1)
+                if member.gate.paused:  # by what was just sent
+                    events = events[:count]
+                    break
+        if events:
+            position.cursor = events[-1].offset + 1
+            member.inflight += len(events)
+            if member.gate.credits is not None:
+                member.gate.credits -= len(events)
             self._lease_ends_at(deadline)
-            self._host.inflight(leased)
-            self._host.delivered(self, position, offset, 1, leased)
+            self._host.inflight(len(events))
+            self._host.delivered(self, position, events[-1].offset, 1, len(events))
 
     def _deliver_parked(self, now: int) -> None:
         chooser = self._chooser

@@ -95,6 +95,13 @@ class Member:
         if len(self.unsent) >= self.batch:
             self.flush()
 
+    def deliver_together(self, position: Position, events: list[ReadyEvent]) -> None:
+        """`deliver` first attempts, not more than fit the MESSAGES frame that is being made."""
+        head = b'{"partition":%d,"offset":' % position.partition
+        self.unsent += [b'%b%d,"attempt":1,"envelope":%b}' % (head, event.offset, event.envelope) for event in events]
+        if len(self.unsent) >= self.batch:
+            self.flush()
+
     def flush(self) -> None:
         if self.unsent:
             self.send(b"%b%b]}" % (self.group_head, b",".join(self.unsent)))
