@@ -390,3 +390,43 @@ async def test_a_group_sent_back_from_beyond_the_tail_has_not_settled_what_was_n
     await peer.publish_many("t", 4)
     assert await world.committed("t", "g") == 3
     peer.close()
+
+
+@in_virtual_time
+async def test_an_ack_settles_its_event_also_when_higher_ones_were_delivered_before_it(world: World) -> None:
+    peer, writer = world.connect(), world.connect()
+    await peer.subscribe("t", "g", BEGINNING, sticky=True)
+    await writer.publish("t", 1, key="a")
+    assert await peer.offsets() == [1]
+    peer.nack("t", "g", 1, delay_ms=400)
+    await writer.publish("t", 2, key="a")  # waits behind the first of its key
+    await writer.publish("t", 3, key="b")
+    assert await peer.offsets() == [3]
+    await settle(0.5)
+    assert await peer.offsets() == [1]
+    peer.ack("t", "g", 1)
+    assert await peer.offsets() == [2]
+    peer.ack("t", "g", 2)
+    assert await world.committed("t", "g") == 2
+    assert await world.inflight("t", "g") == 1
+
+
+@in_virtual_time
+async def test_an_ack_settles_what_was_kept_for_a_member_that_left(world: World) -> None:
+    picky, other, writer = world.connect(), world.connect(), world.connect()
+    await picky.subscribe("t", "g", BEGINNING, max_inflight=1, filter={"key": "a"})
+    await other.subscribe("t", "g", BEGINNING, filter={"key": "b"})
+    for key in ("a", "a", "b"):
+        await writer.publish("t", key, key=key)
+    assert (await picky.offsets(), await other.offsets()) == ([1], [3])
+    picky.ack("t", "g", 1)
+    assert await picky.offsets() == [2]
+    await writer.publish("t", "a", key="a")
+    await writer.publish("t", "b", key="b")
+    await other.subscribe("t", "g")
+    picky.close()
+    assert sorted(await other.offsets()) == [2, 4, 5]
+    for offset in (2, 4):
+        other.ack("t", "g", offset)
+    assert await world.committed("t", "g") == 4
+    assert await world.inflight("t", "g") == 1

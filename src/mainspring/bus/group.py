@@ -398,6 +398,7 @@ class Group:
             heapq.heappop(position.waiting)
         if member is None:
             self._parked.append((position, ready, event))
+            self._ascending = False  # it goes out behind higher ones
         else:
             self._lease(position, member, ready, event, now)
         return True
