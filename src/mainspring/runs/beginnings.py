@@ -41,7 +41,13 @@ class Beginnings:
         self._unwritten: list[Run[Any]] = []  # begun while nothing entitles this node
 
     def start(
-        self, program: Any, args: tuple[Any, ...], run_id: str | None, parent: Run[Any] | None = None
+        self,
+        program: Any,
+        args: tuple[Any, ...],
+        run_id: str | None,
+        parent: Run[Any] | None = None,
+        *,
+        attached: bool = False,
     ) -> Run[Any]:
         """A new run, or the one that has this id. Raises before anything is written when the arguments do not fit."""
         _need_loop()
@@ -60,7 +66,7 @@ class Beginnings:
         if known is not None:
             return _same_program(known, name)
         record = self._durable.new_record(run_id, name, encoded)
-        record.parent = None if parent is None else parent.id
+        record.parent, record.attached = (None, False) if parent is None else (parent.id, attached)
         run = self._durable.new_run(record, program, opened=False)
         self._write_start(run, parent)
         return run

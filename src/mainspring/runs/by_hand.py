@@ -68,6 +68,7 @@ async def retry(durable: DurableRuns, run_id: str) -> Run[Any]:
     agains = []
     for each, known in await _with_its_children(durable, record, version):
         agains.append(_once_more(durable, each))
+        agains[0].attached = False  # whoever is tried again by hand stands on its own
         operations += [Put(LIVE, each.id, encode_record(agains[-1]), ABSENT), Delete(RUNS, each.id, known)]
     if not await durable.commit(operations):
         raise NotFinished(f"run {run_id} changed meanwhile", remedy="look at it again")
@@ -79,7 +80,7 @@ def _once_more(durable: DurableRuns, record: RunRecord) -> RunRecord:
     """A finished run as an unfinished one, with what it came from."""
     again = durable.new_record(record.id, record.program, record.args)
     again.created, again.retries = record.created, record.retries + 1
-    again.parent, again.has_children = record.parent, record.has_children
+    again.parent, again.attached, again.has_children = record.parent, record.attached, record.has_children
     again.forked_from, again.forked_at = record.forked_from, record.forked_at
     again.causation, again.correlation, again.traceparent = record.causation, record.correlation, record.traceparent
     return again

@@ -78,7 +78,7 @@ class _CheckRuntime:
         self.programs = programs
         self._records = records
 
-    def spawn(self, owner: Run[Any], program: Any, args: tuple[Any, ...]) -> Run[Any]:
+    def spawn(self, owner: Run[Any], program: Any, args: tuple[Any, ...], *, detached: bool = False) -> Run[Any]:
         family = family_of(owner)
         family.spawned += 1
         name = self.programs.name_for(program)

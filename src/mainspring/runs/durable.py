@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.log import ABSENT, ANY_VERSION, Batch, Delete, Operation, Put, Receipt, Refused
 from mainspring.runs.answering import ask_handler
-from mainspring.runs.builtin import Version
+from mainspring.runs.builtin import GroupEnd, Join, Until, Version
 from mainspring.runs.effect import answer_type
 from mainspring.runs.errors import TakenOver
+from mainspring.runs.family import Family, family_of
 from mainspring.runs.journal import (
     DONE,
     JOURNAL,
@@ -168,6 +169,10 @@ class DurableState:
             return
         if self._scheduler.finishing:
             return
+        if run._family is not None and run._family.unseen:
+            joins = effect.run if isinstance(effect, Join | Until) else None
+            if run._family.cut_short(run, joins):
+                return
         if self._at < 0:
             self._at = self._scheduler.clock.wall_ms()
         ask_handler(self._scheduler, run, effect, handled)
@@ -200,8 +205,17 @@ class DurableState:
         self.position += 1
         if isinstance(effect, Version):
             self._version(effect.name, answer)
+        elif run._family is not None:
+            self._learned(run._family, effect, answer)
         self._scheduler.enqueue(run, RESUME, answer)
         return True
+
+    def _learned(self, family: Family, effect: Any, answer: Any) -> None:
+        """What an answer in the journal says about children; the handler, which would have noted it, is not asked."""
+        if isinstance(effect, Join) or (isinstance(effect, Until) and answer[0]):
+            family_of(effect.run).observed = True
+        elif isinstance(effect, GroupEnd):
+            family.group_ended(effect.group)
 
     def _recorded(self, effect: Version) -> bool:
         """Whether this gate's version is in the journal here, or nothing is: then the gate is passed now."""

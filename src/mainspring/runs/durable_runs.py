@@ -26,9 +26,10 @@ from mainspring.runs.beginnings import Beginnings
 from mainspring.runs.by_hand import fork, retry
 from mainspring.runs.durable import DurableState
 from mainspring.runs.elsewhere import Elsewhere
-from mainspring.runs.family import adopt_left_behind, family_of
+from mainspring.runs.family import family_of
 from mainspring.runs.journal import LIVE, ReplayMismatch, RunRecord, child_id, decode_record, encode_record
 from mainspring.runs.lease import Lease
+from mainspring.runs.left_behind import adopt_detached, end_attached
 from mainspring.runs.lineage import of_record
 from mainspring.runs.others import Others
 from mainspring.runs.outcome import Failed, Outcome
@@ -123,11 +124,9 @@ class DurableRuns:
 
     # -- starting
 
-    def start(
-        self, program: Any, args: tuple[Any, ...], run_id: str | None, parent: Run[Any] | None = None
-    ) -> Run[Any]:
+    def start(self, program: Any, args: tuple[Any, ...], run_id: str | None) -> Run[Any]:
         """A new run, or the one that has this id. Raises before anything is written when the arguments do not fit."""
-        return self.beginnings.start(program, args, run_id, parent)
+        return self.beginnings.start(program, args, run_id)
 
     async def written(self, run: Run[Any]) -> None:
         """Wait until the beginning of a run is stored, or it turned out to exist."""
@@ -193,9 +192,9 @@ class DurableRuns:
     async def revive(self, records: list[RunRecord]) -> list[Run[Any]]:
         """Go on with unfinished runs of this node whose programs are known here."""
         missing = [each for each in records if each.id not in self._runs and each.program in self.programs]
-        loaded = await self.load(missing)
+        loaded = await self.load(await end_attached(self, missing))
         runs = [self.bring_back(each) for each in loaded if each.record.id not in self._runs and self.has(each)]
-        adopt_left_behind(runs, self._runs)
+        adopt_detached(runs, self._runs)
         self.elsewhere.give_news_of(record.id for record in missing)
         return runs
 
@@ -242,8 +241,8 @@ class DurableRuns:
         program = self.programs.get(record.program)
         try:
             run = self.new_run(record, program, opened=True)
-        except Exception as error:
-            return self._cannot_begin(loaded, error)
+        except Exception as error:  # the stored arguments no longer fit; the journal stays for a repaired program
+            return self.end_at_once(loaded, Failed(error))
         self.prepare(run, loaded)
         self._scheduler.launch(run)
         return run
@@ -260,8 +259,8 @@ class DurableRuns:
         for key, name, value in loaded.signals:
             self.elsewhere.deliver(run, key, name, value)
 
-    def _cannot_begin(self, loaded: Loaded, error: Exception) -> Run[Any]:
-        """The stored arguments no longer fit the program: the run fails, its journal stays for a repaired one."""
+    def end_at_once(self, loaded: Loaded, outcome: Outcome[Any]) -> Run[Any]:
+        """End a loaded run without executing it."""
         record = loaded.record
         run: Run[Any] = Run(record.id, record.program, self._scheduler)
         run._durable = DurableState(record, None, self._scheduler, self.writer, self.refusals)
@@ -269,10 +268,10 @@ class DurableRuns:
         run._durable.opened = True
         self._runs[run.id] = run
         self._scheduler.live += 1
-        self._scheduler.settle(run, Failed(error))
+        self._scheduler.settle(run, outcome)
         return run
 
-    def spawn(self, owner: Run[Any], program: Any, args: tuple[Any, ...]) -> Run[Any]:
+    def spawn(self, owner: Run[Any], program: Any, args: tuple[Any, ...], *, detached: bool) -> Run[Any]:
         """A child of a durable run: new, or the one the log remembers under this number."""
         assert owner._durable is not None
         family = family_of(owner)
@@ -280,7 +279,7 @@ class DurableRuns:
         run_id = child_id(owner.id, family.spawned)
         loaded = owner._durable.children.get(run_id)
         if loaded is None:
-            return self.start(program, args, run_id, owner)
+            return self.beginnings.start(program, args, run_id, owner, attached=not detached)
         name = self.programs.name_for(program)
         if loaded.record.program != name:
             raise ReplayMismatch(

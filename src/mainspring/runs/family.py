@@ -13,11 +13,10 @@ Cancelling a child is never a failure of its owner.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.runs.errors import UnobservedFailure
-from mainspring.runs.journal import root_id
 from mainspring.runs.outcome import Cancelled, Failed, Outcome
 from mainspring.runs.run import VALUE, Run
 
@@ -42,6 +41,7 @@ class Family:
         "owner",
         "spawned",
         "unreferenced",
+        "unseen",
     )
 
     def __init__(self) -> None:
@@ -54,6 +54,7 @@ class Family:
         self.children: dict[Run[Any], None] = {}  # live and attached, in order of birth
         self.detached: dict[Run[Any], None] = {}
         self.failed: list[Run[Any]] = []
+        self.unseen: list[Run[Any]] = []  # in groups, and the log knows them as failed: see `cut_short`
         self.joiners: list[Callable[[Outcome[Any]], object]] = []
         self.held: Any = _NOTHING  # the owner's value while it waits for its children
 
@@ -104,6 +105,24 @@ class Family:
             family.group.child_left(child)
         self.release_held(run)
 
+    def cut_short(self, run: Run[Any], joins: Run[Any] | None) -> bool:
+        """An owner that is executed again has come to where it was: fail it if a child in a group had failed it.
+
+        What its journal knows it did before the child failed, or it joined the child and coped. Its first effect
+        without an answer tells: unless it `joins` the child, nobody was looking when the child failed.
+        """
+        unseen, self.unseen = self.unseen, []
+        for child in unseen:
+            outcome = child._outcome
+            if isinstance(outcome, Failed) and not family_of(child).observed and child is not joins:
+                run._scheduler.settle(run, Failed(outcome.error))
+                return True
+        return False
+
+    def group_ended(self, group: Group) -> None:
+        """The journal of an owner that is executed again says that a group ended well."""
+        self.unseen = [child for child in self.unseen if family_of(child).group is not group]
+
     def release_held(self, run: Run[Any]) -> None:
         """Let an owner that only waits for its children end, when none is left that counts."""
         if self.held is not _NOTHING and not run._done and not self.waits_for():
@@ -148,26 +167,7 @@ def adopt(owner: Run[Any], child: Run[Any], *, group: Group | None = None, detac
     if not child._done:
         (family.detached if detached else family.children)[child] = None
     elif isinstance(child._outcome, Failed) and not detached:
-        _adopt_failed(owner, child, child._outcome)
-
-
-def adopt_left_behind(runs: Iterable[Run[Any]], live: Mapping[str, Run[Any]]) -> None:
-    """Runs that are executed again without a parent: it is over, so they were detached, and belong to their root."""
-    for run in runs:
-        root = live.get(root_id(run.id))
-        if root is not None and root is not run:
-            adopt(root, run, detached=True)
-
-
-def _adopt_failed(owner: Run[Any], child: Run[Any], outcome: Failed) -> None:
-    """A child that the log knows as failed: if the owner's journal goes on after it, the owner knew and coped."""
-    own = family_of(child)
-    if own.group is None:
-        family_of(owner).failed.append(child)
-    elif owner._durable is not None and owner._durable.replaying:
-        own.observed = True
-    else:
-        owner._scheduler.settle(owner, Failed(outcome.error))
+        (family.failed if group is None else family.unseen).append(child)
 
 
 def when_ended(run: Run[Any], call: Callable[[Outcome[Any]], object]) -> Callable[[], None]:

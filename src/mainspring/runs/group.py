@@ -70,7 +70,7 @@ class Perform:
 
         The owner is the root of this run's tree unless given.
         """
-        child = self._runtime.spawn(self._run, program, args)
+        child = self._runtime.spawn(self._run, program, args, detached=True)
         adopt(owner or root_of(self._run), child, detached=True)
         return child
 

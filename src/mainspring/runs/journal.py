@@ -82,6 +82,7 @@ class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     epoch: int = 0  # of the owner's lease, where several nodes share the log; 0: nobody's
     code: str = ""  # digest of the program's code that wrote the journal last, where several nodes share the log
     parent: str | None = None
+    attached: bool = False  # to its parent, and so to end with it
     has_children: bool = False
     forked_from: str | None = None
     forked_at: int | None = None

@@ -230,7 +230,7 @@ class Runtime:
         self._scheduler.launch(run)
         return run
 
-    def spawn(self, owner: Run[Any], program: Any, args: tuple[Any, ...]) -> Run[Any]:
+    def spawn(self, owner: Run[Any], program: Any, args: tuple[Any, ...], *, detached: bool = False) -> Run[Any]:
         """Start a child for `owner`; used by `perform.spawn` and groups, which also say how it belongs.
 
         A run that is over has taken its children along; one that still executes, because it cancelled itself or is
@@ -239,11 +239,11 @@ class Runtime:
         if owner._done:
             raise GroupClosed(f"run {owner.id} is over and takes no children", remedy="start a run of its own")
         if owner._durable is not None:
-            return self.durable.spawn(owner, program, args)
+            return self.durable.spawn(owner, program, args, detached=detached)
         return self._start(program, args)
 
     def _spawn_effect(self, effect: Spawn, ctx: Context) -> Any:
-        child = self.spawn(ctx.run, effect.program, tuple(effect.args))
+        child = self.spawn(ctx.run, effect.program, tuple(effect.args), detached=effect.detached)
         owner = root_of(ctx.run) if effect.detached else ctx.run
         adopt(owner, child, detached=effect.detached)
         return resume(child)
