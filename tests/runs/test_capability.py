@@ -204,7 +204,8 @@ async def stored(node: Node) -> list[Any]:
 async def test_an_event_waited_for_is_not_missed_while_the_runtime_was_away(node: Node) -> None:
     await node.bus.publish("orders", b'{"n":0}')
     node.runtime.start(waiting, durable=True, id="a")
-    await asyncio.sleep(0.05)
+    while not await node.runtime.durable.store.journal("a"):  # it has noted where the topic ended
+        await asyncio.sleep(0)
     await node.runtime.stop_service()
     await node.bus.publish("orders", b'{"n":2}')
     node.runtime = node.new_runtime()
