@@ -39,6 +39,7 @@ MAX_GUESTS = 1024  # connections at a time; each costs two descriptors and its b
 MAX_HANDLES = 16384  # descriptors of one guest
 INBOX_LIMIT = 65536  # bytes of requests kept behind one that waits
 READ_BYTES = 16384  # per turn of the node's loop: some milliseconds of work at most
+ROUNDS = 2  # of answers that fill a buffer, per turn of the node's loop: the same, for requests with large answers
 LINGER_S = 1.0  # for a guest to read the last error before the connection is gone
 ACCEPT_PAUSE_S = 0.1  # after the system had no descriptor left for a new connection
 BLIND_S = 0.1  # how often a waiting guest is looked at when the kernel does not let us listen for it
@@ -200,6 +201,7 @@ class _Connection:
         self._ended = False  # the guest sends no more
         self._lingering = False
         self._closed = False
+        self._going_on = False  # with what it has, as soon as others had their turn
         self._reading = self._writing = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -233,6 +235,11 @@ class _Connection:
     def _on_wake(self) -> None:
         self._guarded(self._advance)
 
+    def _on_turn(self) -> None:
+        self._going_on = False
+        if not self._closed:
+            self._guarded(self._advance)
+
     # --- steps ---
 
     def _receive(self) -> None:
@@ -249,10 +256,12 @@ class _Connection:
         self._advance()
 
     def _advance(self) -> None:
-        """Carries out what can be carried out and sends what can be sent, until neither moves."""
+        """Carries out what can be carried out and sends what can be sent, until neither moves or others wait."""
         stream, inbox = self._stream, self._inbox
         moved = stream.resume() if stream.waiting else True
-        while moved:
+        rounds = ROUNDS
+        while moved and rounds:
+            rounds -= 1
             moved = self._send()
             if inbox and not stream.waiting:
                 taken = stream.offer(inbox)
@@ -262,6 +271,9 @@ class _Connection:
                     del inbox[:taken]
                     moved = True
         self._send()
+        if inbox and not stream.waiting and not stream.unread and not self._going_on:
+            self._going_on = True
+            self._loop.call_soon(self._on_turn)
         self._settle()
 
     def _send(self) -> bool:
@@ -283,7 +295,7 @@ class _Connection:
             if stream.closed:
                 self._linger()
                 return
-            if self._ended and not stream.waiting:
+            if self._ended and not stream.waiting and not self._going_on:
                 self.close()
                 return
         self._read_when(not self._ended and not stream.closed and len(self._inbox) < INBOX_LIMIT)
