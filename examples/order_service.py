@@ -211,6 +211,7 @@ async def morning(shop: aiohttp.ClientSession) -> None:
         Order("o-6", "ada", "tea", 0),
     ):
         print(f"{order.id}: {await send(shop, 'Order.Place', msgspec.to_builtins(order))}")
+    print("o-1 came twice and is one order: it will be billed and shipped once")
 
 
 async def evening(shop: aiohttp.ClientSession, url: str) -> None:
