@@ -430,3 +430,35 @@ async def test_an_ack_settles_what_was_kept_for_a_member_that_left(world: World)
         other.ack("t", "g", offset)
     assert await world.committed("t", "g") == 4
     assert await world.inflight("t", "g") == 1
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+@in_virtual_time
+async def test_after_a_crash_events_of_a_key_still_wait_for_the_one_that_comes_again(
+    world: World, in_memory: bool
+) -> None:
+    peer, writer = world.connect(), world.connect()
+    await peer.subscribe("t", "g", BEGINNING, sticky=True)
+    await writer.publish("t", 1, key="a")
+    await writer.publish("t", 2)
+    assert await peer.offsets() == [1, 2]
+    peer.nack("t", "g", 1, delay_ms=5_000)
+    peer.nack("t", "g", 2, delay_ms=5_000)
+    if not in_memory:
+        await writer.publish("t", 3, key="a")
+    await settle(0.1)
+    await world.kill()
+    peer, writer = world.connect(), world.connect()
+    await peer.subscribe("t", "g", sticky=True)
+    if in_memory:
+        await writer.publish("t", 3, key="a")
+    await writer.publish("t", 4, key="b")
+    assert await peer.offsets() == [4]
+    await settle(5)
+    assert await peer.offsets() == [1, 2]
+    peer.nack("t", "g", 1, delay_ms=1_000)
+    assert await peer.offsets() == []
+    await settle(1)
+    assert await peer.offsets() == [1]
+    peer.ack("t", "g", 1)
+    assert await peer.offsets() == [3]

@@ -292,7 +292,7 @@ class Group:
             position = self._turns[0]
             self._turns.rotate(-1)
             # What waits in a partition and could not go yet goes before anything new of it.
-            ready = position.cursor <= position.tail.offset and not position.waiting
+            ready = position.cursor <= position.tail.offset and not position.waiting and not self._is_unread(position)
             idle = 0 if ready and self._deliver_new(position, now) else idle + 1
         self._flush()
 
@@ -303,8 +303,14 @@ class Group:
         for position in self._turns:
             if position.delayed:
                 position.promote(now)
-            if position.waiting:
+            if self._is_unread(position):
+                self._fetch(position, position.unread[0])
+            elif position.waiting:
                 self._deliver_waiting(position, now)
+
+    def _is_unread(self, position: Position) -> bool:
+        """Whether others may have to wait for events whose keys are not known yet."""
+        return bool(position.unread) and self._chooser.owners.active
 
     def _flush(self) -> None:
         for member in self.members:
@@ -361,6 +367,8 @@ class Group:
         for offset in position.waiting:
             if offset in present:
                 position.bodies[offset] = present[offset]
+        if position.unread:
+            self._read_keys(position, present, start, end)
         if start <= position.cursor <= end:
             position.ahead = [event for event in events if event.offset >= position.cursor]
             position.ahead_at = 0
@@ -368,6 +376,22 @@ class Group:
                 position.cursor = end + 1
         if gone or not position.ahead:
             self._host.changed(self, position)
+
+    def _read_keys(self, position: Position, present: dict[int, ReadyEvent], start: int, end: int) -> None:
+        """Of events that were restored with a delay: later ones of their keys wait for them, as before."""
+        for offset in position.unread:
+            event, ready = position.open.get(offset), present.get(offset)
+            if event is not None and ready is not None:
+                self._has_key(event, ready)
+                if event.member is None and not event.dying:
+                    self._chooser.owners.held_back(event)
+        position.unread = [offset for offset in position.unread if not start <= offset <= end]
+
+    def _has_key(self, event: OpenEvent, ready: ReadyEvent) -> None:
+        """Its key matters now, also when it was opened before that was known."""
+        if event.key is None and ready.key is not None and self._chooser.owners.active:
+            event.key = ready.key
+            self._chooser.owners.opened(ready.key)
 
     def not_fetched(self, position: Position, epoch: int, now: int) -> None:
         """The log could not be read; try again later."""
@@ -389,6 +413,8 @@ class Group:
                 heapq.heappop(position.waiting)
                 self._close(position, event)
             return True
+        if event is not None:
+            self._has_key(event, ready)
         member = self._chooser.choose(ready, event)
         if member is None and not (self._chooser.choosy and len(self._parked) < PARKED):
             return False
@@ -407,9 +433,7 @@ class Group:
         event = OpenEvent(ready.offset)
         position.open[ready.offset] = event
         position.cursor = ready.offset + 1
-        if self._chooser.owners.active and ready.key is not None:
-            event.key = ready.key
-            self._chooser.owners.opened(ready.key)
+        self._has_key(event, ready)
         return event
 
     def _lease(self, position: Position, member: Member, ready: ReadyEvent, event: OpenEvent, now: int) -> None:
@@ -421,9 +445,10 @@ class Group:
             held = member.held[position.partition] = {}
         held[event.offset] = event
         member.inflight += 1
+        if position.bodies:
+            position.bodies.pop(event.offset, None)
         if event.deliveries > 1:
             member.retries += 1
-            position.bodies.pop(event.offset, None)
             self._chooser.owners.taken_up(event)
         gate = member.gate
         if gate.credits is not None:

@@ -87,6 +87,7 @@ class Position:
         "store_after",
         "stored",
         "tail",
+        "unread",
         "waiting",
     )
 
@@ -100,6 +101,7 @@ class Position:
         self.open: dict[int, OpenEvent] = {}  # by ascending offset
         self.waiting: list[int] = []  # heap of offsets to be delivered again
         self.delayed: list[tuple[int, int]] = []  # heap of (due, offset)
+        self.unread: list[int] = []  # offsets of delayed events, restored without their keys
         self.bodies: dict[int, ReadyEvent] = {}  # read for `waiting`
         self.ahead: list[ReadyEvent] = []  # read for the cursor
         self.ahead_at: int = 0
@@ -184,6 +186,7 @@ class Position:
         self.open.clear()
         self.waiting.clear()
         self.delayed.clear()
+        self.unread.clear()
         self.bodies.clear()
         self.ahead.clear()
         self.ahead_at = 0
@@ -243,6 +246,7 @@ class Position:
             self.open[event.offset] = event
             if event.due:
                 heapq.heappush(self.delayed, (event.due, event.offset))
+                self.unread.append(event.offset)
             else:
                 heapq.heappush(self.waiting, event.offset)
         self.durable = self.settled()
