@@ -120,3 +120,15 @@ async def test_clients_schedule_and_unschedule(world: World) -> None:
         await world.bus.delete_schedule("s")
     with pytest.raises(BadFrame):
         await world.bus.put_schedule(msgspec.structs.replace(every(1_000), cron="* * * * *"))
+
+
+@in_virtual_time(max_topics=4)
+async def test_schedules_fire_on_a_node_that_takes_no_more_topics(world: World) -> None:
+    peer = world.connect()
+    assert (await peer.ask({"type": "SCHEDULE", "name": "s", "topic": "late", "payload": 1, "every": 5_000}))["next"]
+    await world.kill()
+    peer = world.connect()
+    await peer.publish("first", 1)
+    assert (await peer.ask({"type": "PUBLISH", "topic": "second", "payload": 1}))["code"] == "unavailable"
+    await settle(5)
+    assert await world.stored("late") == [1]

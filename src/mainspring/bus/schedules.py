@@ -320,7 +320,7 @@ class Schedules:
                 dedupe_until=now + row.dedupe_ms if row.dedupe is not None else 0,
             )
         )
-        self._publisher.submit(batch, (self._topics.open(row.topic),), settling.ticket(ignore=Refused))
+        self._publisher.submit(batch, (self._topics.found(row.topic),), settling.ticket(ignore=Refused))
 
     async def _fire_named(self) -> None:
         now = self._clock.wall_ms()
@@ -331,7 +331,7 @@ class Schedules:
             self.plan(schedule.next_ms)
 
     async def _fire_one(self, name: str, schedule: Schedule, version: int, now: int) -> None:
-        topic = self._topics.open(schedule.topic)
+        topic = self._topics.found(schedule.topic)
         moved = msgspec.structs.replace(schedule, next_ms=schedule.following(now))
         batch = Batch()
         self._role.guard(batch)
