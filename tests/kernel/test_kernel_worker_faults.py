@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from functools import partial
 from typing import Any
+
+import pytest
 
 from kernel.test_kernel_actor import low_level
 from kernel.world import Worker, command, said, served, virtual
-from mainspring import App
+from mainspring import App, Fail
 from mainspring.loop import VirtualClock
 
 
@@ -99,3 +103,40 @@ async def test_an_invalid_answer_that_a_crash_overtook_is_an_error_for_its_reque
         assert (await client.call(command("Low.Do", {"n": "after"})))["kind"] == "reply"
         assert await client.fence() == []
         assert given.count("invalid") == 1
+
+
+@virtual
+async def test_something_that_is_no_message_event_is_a_fault_and_no_silence(clock: VirtualClock) -> None:
+    def tell(worker: Worker, message: Any) -> None:
+        if message.data["n"] == "odd":
+            for listener in worker.listeners["message"]:
+                listener(object())
+        else:
+            worker.say(echoed(message))
+
+    app, _ = telling(tell)
+    async with served(app, clock) as site:
+        client = await site.connect()
+        assert (await client.call(command("Low.Do", {"n": "odd"})))["type"] == "Sys.ActorFault"
+        assert (await client.call(command("Low.Do", {"n": "even"})))["kind"] == "reply"
+
+
+async def test_an_actor_may_speak_and_fail_from_a_thread_of_its_own() -> None:
+    def tell(worker: Worker, message: Any) -> None:
+        if message.data["n"] == "fail":
+            said_there = partial(worker.fail, RuntimeError("boom"))
+        else:
+            said_there = partial(worker.say, echoed(message))
+        threading.Timer(0.05, said_there).start()  # the kernel sleeps by then, and must be woken
+
+    app, _ = telling(tell)
+    kernel = app.kernel()
+    await kernel.start()
+    try:
+        for _ in range(5):
+            assert await kernel.ask("command", "Low.Do", {"n": "x"}, timeout_ms=20_000) == {"n": "x"}
+        with pytest.raises(Fail, match="boom"):
+            await kernel.ask("command", "Low.Do", {"n": "fail"}, timeout_ms=20_000)
+        assert await kernel.ask("command", "Low.Do", {"n": "y"}, timeout_ms=20_000) == {"n": "y"}
+    finally:
+        await kernel.stop()

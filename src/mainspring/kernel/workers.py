@@ -11,11 +11,14 @@ says afterwards is ignored.
 
 Ids belong to connections, so an id may come twice at once: the second one is then shown to the actor under another id,
 and what it says about that id is translated back.
+
+A Worker may well be a thread: what it says from there is taken over to the kernel's own.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -67,15 +70,20 @@ class WorkerSlot(Slot):
         return actor
 
     def attach(self) -> None:
-        actor = self.actor
+        actor, loop, here = self.actor, self.exchange.loop, threading.get_ident()
         life = self._life = _Life(actor)
 
         def on_message(event: Any) -> None:
-            if actor is self.actor and not life.failed:
-                life.unheard.append(event.data)
-                self.exchange.loop.post(self._turn_output, life)
+            if threading.get_ident() != here:
+                loop.complete(on_message, event)
+            elif actor is self.actor and not life.failed:
+                life.unheard.append(getattr(event, "data", None))
+                loop.post(self._turn_output, life)
 
         def on_error(event: Any) -> None:
+            if threading.get_ident() != here:
+                loop.complete(on_error, event)
+                return
             error = getattr(event, "error", None)
             text = said(error) if isinstance(error, BaseException) else sayable(str(getattr(event, "message", "error")))
             logger.error("the actor of %s reported an error", self.id, exc_info=error)
