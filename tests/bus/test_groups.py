@@ -8,6 +8,7 @@ import pytest
 from tests.bus.world import BEGINNING, LATEST, Peer, World, in_virtual_time, settle
 
 from mainspring.bus import Conflict, Start, UnknownGroup, UnknownTopic
+from mainspring.settings import Settings
 
 
 @in_virtual_time
@@ -462,3 +463,13 @@ async def test_after_a_crash_events_of_a_key_still_wait_for_the_one_that_comes_a
     assert await peer.offsets() == [1]
     peer.ack("t", "g", 1)
     assert await peer.offsets() == [3]
+
+
+@in_virtual_time
+async def test_groups_come_back_on_a_node_that_may_keep_fewer_topics_than_it_has(world: World) -> None:
+    peer = world.connect()
+    for topic in ("a", "b", "c"):
+        await peer.subscribe(topic, "g", LATEST)
+    world.settings = Settings(metrics_interval_ms=0, max_topics=1)
+    await world.kill()
+    assert sorted(info.topic for info in world.bus.groups()) == ["a", "b", "c"]

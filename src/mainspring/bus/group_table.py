@@ -48,7 +48,7 @@ class GroupTable:
         left = await self._left_by_nodes()
         async for record in self._log.scan(SPACE):
             stored = with_claims(decode_position(record.value), left.get(record.key, []))
-            topic = self._topics.open(stored.topic)
+            topic = self._topics.found(stored.topic)
             group = topic.groups.get(stored.group)
             if group is None:
                 group = self._make(topic, stored.group, {})
