@@ -197,6 +197,28 @@ class TestReopening:
         await log.close()
 
 
+async def test_events_of_every_shape_share_a_commit(tmp_path: Path) -> None:
+    log = Log(SqliteEngine(tmp_path / "log"))
+    await log.open()
+    shapes = [
+        Append("t", 0, "plain", 5, b"1"),
+        Append("t", 0, "keyed", 5, b"2", "k"),
+        Append("t", 0, "headed", 5, b"3", None, b'{"h":"1"}'),
+        Append("t", 0, "late", 4, b"", "k", b"{}"),
+        Append("t", 0, "large", 5, b"x" * (sql.COPIED_BYTES + 1), "", b'{"h":"%b"}' % (b"y" * sql.COPIED_BYTES)),
+    ]
+    for some in (shapes[:1], shapes[1:3], shapes, shapes * 200):
+        await log.commit(Batch(list(some)))
+    found = await log.read("t", 0, 1, 2_000, 64 << 20)
+    expected = [*shapes[:1], *shapes[1:3], *shapes, *shapes * 200]
+    assert [(e.id, e.ts, e.payload, e.key, e.headers) for e in found] == [
+        (e.id, e.ts, e.payload, e.key, e.headers) for e in expected
+    ]
+    assert await log.offset_at("t", 0, 5) == 1
+    await log.close()
+    assert check(tmp_path / "log").problems == []
+
+
 class TestStatements:
     """Cost must not grow with what is stored: no statement of the daily work walks through a table."""
 

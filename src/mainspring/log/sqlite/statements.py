@@ -14,8 +14,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from typing import Any
 
 MOST_ROWS = 512  # beyond this a statement gains nothing and its parameters (nine per event) take memory
+
+COPIED_BYTES = 16_384  # copying more takes longer than the search for an adapter
 
 EVENT_COLUMNS = ("pos", "ts", "total", "crc", "id", "payload", "high_ts", "key", "headers")
 _MAY_BE_NULL = ("high_ts", "key", "headers")
@@ -75,9 +78,9 @@ def insert_events(values: list[object]) -> Iterator[tuple[str, Sequence[object]]
     return pieces(f"INSERT INTO events ({', '.join(columns)}) VALUES {{rows}}", len(columns), values)
 
 
-def as_blobs(column: Iterable[object]) -> list[object]:
-    """The same, in the type that is bound fastest."""
-    return [value if value is None else bytearray(value) for value in column]  # type: ignore[call-overload]
+def as_blobs(column: Iterable[Any]) -> list[object]:
+    """The same bytes (or None), in the type that is bound fastest; large ones stay, for a copy would cost more."""
+    return [value if value is None or len(value) > COPIED_BYTES else bytearray(value) for value in column]
 
 
 def ask(connection: sqlite3.Connection, template: str, places: Sequence[tuple[str, str]]) -> dict[int, list[int]]:
