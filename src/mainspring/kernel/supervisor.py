@@ -16,6 +16,7 @@ A slot only listens to its current actor. What an earlier one still says is igno
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Final
@@ -319,11 +320,15 @@ class LocalPort:
         self._slot = slot
         self._exchange = slot.exchange
         self._actor = actor
+        self._here = threading.get_ident()
 
     def emit(self, cause: Message, type: str, raw: msgspec.Raw) -> None:
+        """Also from a thread that a handler has its slow work done in."""
         if self._actor.alive:
             event = self._exchange.caused(cause, "event", type, raw)
-            self._exchange.loop.post(self._exchange.turn_event, (event, None))
+            loop = self._exchange.loop
+            post = loop.post if threading.get_ident() == self._here else loop.complete
+            post(self._exchange.turn_event, (event, None))
 
     def request(
         self, cause: Message, kind: str, type: str, raw: msgspec.Raw, timeout_ms: float | None
