@@ -149,6 +149,15 @@ async def test_a_redriven_letter_is_an_event_again_and_no_longer_dead(world: Wor
 
 
 @in_virtual_time
+async def test_no_id_of_a_client_can_take_a_dead_letter_away(world: World) -> None:
+    await kill_events(world, 1)
+    await world.connect().publish("t", "mine", id="t.DLQ/0/1")
+    (sent,) = await world.bus.redrive("t")
+    assert (await world.stored("t"))[-2:] == ["mine", 1]
+    assert sent.offset == 3
+
+
+@in_virtual_time
 async def test_a_last_delivery_under_way_in_a_crash_is_dead_after_it(world: World) -> None:
     await world.create("t", maxAttempts=1)
     peer = world.connect()

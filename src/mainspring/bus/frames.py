@@ -23,7 +23,8 @@ from mainspring.log import Append, StoredEvent
 _SAFE: Final = 2**53  # what every JSON reader can hold exactly
 Offset = Annotated[int, msgspec.Meta(ge=0, le=_SAFE)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=_SAFE)]
-EventId = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+MAX_ID: Final = 255
+EventId = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID)]
 
 NOTHING: Final = msgspec.Raw(b"")
 

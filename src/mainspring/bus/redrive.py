@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mainspring.bus.answers import DeadLetter, NewEvent, Published
+from mainspring.bus.frames import MAX_ID
 from mainspring.bus.intake import refusal
 from mainspring.bus.names import DEAD_LETTERS
 from mainspring.bus.settle import FutureTicket
@@ -38,8 +39,9 @@ async def redrive(bus: Bus, publisher: Publisher, topic: str, offsets: Sequence[
 async def _send_back(bus: Bus, publisher: Publisher, topic: str, letter: DeadLetter) -> Published:
     target = bus.topic_table.open(topic)
     append = bus.new_append(target, NewEvent(bytes(letter.payload), letter.key, letter.headers))
-    # Two redrives may have read the same letter; the second one finds that it was sent.
-    letter_id = f"{topic}{DEAD_LETTERS}/{letter.partition}/{letter.offset}"
+    # Two redrives may have read the same letter; the second one finds that it was sent. The mark is longer than any
+    # id of a client, so that nobody can take a letter away by publishing under its mark.
+    letter_id = f"{topic}{DEAD_LETTERS}/{letter.partition}/{letter.offset}".rjust(MAX_ID + 1, "/")
     append = msgspec.structs.replace(append, dedupe=letter_id, dedupe_until=append.ts + REMEMBERED_MS)
     batch = Batch()
     batch.append(append)
