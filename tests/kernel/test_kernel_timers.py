@@ -212,6 +212,17 @@ async def test_a_timeout_is_an_error_with_the_requests_lineage(clock: VirtualClo
         assert site.kernel.liveness()["inFlight"] == 0
 
 
+@pytest.mark.parametrize("timeout", ["1e-300", "0.5", "1e303", "1.7e308", "9" * 309, "9" * 4000])
+@virtual
+async def test_a_timeout_may_be_any_positive_number(clock: VirtualClock, timeout: str) -> None:
+    """Checklist 31, 142: however large it is, the request is answered and nothing is left behind."""
+    async with served(App("x"), clock) as site:
+        client = await site.connect()
+        client.send_raw(encoded(ping("in time", timeout=4711)).replace(b"4711", timeout.encode()))
+        assert (await client.line())["data"] == {"payload": "in time"}
+        assert site.kernel.liveness()["inFlight"] == 0
+
+
 @virtual
 async def test_an_answer_cancels_the_timeout(clock: VirtualClock) -> None:
     """Checklist 52."""

@@ -162,6 +162,17 @@ def test_a_delay_that_is_no_number_is_refused(delay: float) -> None:
     assert not loop.alive
 
 
+@pytest.mark.parametrize("delay", [1e303, 1.7e308, 10**309, 10**5000])
+def test_a_delay_nobody_can_wait_for_is_a_delay_all_the_same(delay: float) -> None:
+    loop, clock = a_loop()
+    seen: list[str] = []
+    loop.schedule(delay, seen.append, "for ever")
+    loop.schedule(-delay, seen.append, "at once")
+    loop.advance(10**12)
+    assert seen == ["at once"]
+    assert clock.now_ms() == 10**12
+
+
 def test_an_instant_can_be_given_instead_of_a_delay() -> None:
     loop, clock = a_loop()
     clock.advance(100)

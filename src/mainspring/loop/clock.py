@@ -19,6 +19,7 @@ from typing import Protocol, runtime_checkable
 from mainspring.loop.errors import ClockError
 
 NS_PER_MS = 1_000_000
+LONGEST_MS = 10_000 * 366 * 86_400_000  # ten thousand years
 
 
 @runtime_checkable
@@ -138,10 +139,14 @@ class VirtualClock:
 
 
 def span_ns(ms: float) -> int:
-    """A delay in nanoseconds: rounded up, so that it is never cut short; a negative one counts as 0."""
-    if not math.isfinite(ms):
+    """A delay in nanoseconds: rounded up, so that it is never cut short; a negative one counts as 0.
+
+    Whatever is longer than anybody can wait counts as that long: numbers of any size are delays, and none is too large
+    for the arithmetic.
+    """
+    if isinstance(ms, float) and not math.isfinite(ms):
         raise ClockError(f"a delay must be a finite number of milliseconds, not {ms}", remedy="give a number")
-    return max(0, math.ceil(ms * NS_PER_MS))
+    return math.ceil(min(max(ms, 0), LONGEST_MS) * NS_PER_MS)
 
 
 def _whole(value: float, name: str) -> int:
