@@ -162,7 +162,7 @@ def test_a_delay_that_is_no_number_is_refused(delay: float) -> None:
     assert not loop.alive
 
 
-@pytest.mark.parametrize("delay", [1e303, 1.7e308, 10**309, 10**5000])
+@pytest.mark.parametrize("delay", [1e303, 1.7e308, 10**309, 10**4000])
 def test_a_delay_nobody_can_wait_for_is_a_delay_all_the_same(delay: float) -> None:
     loop, clock = a_loop()
     seen: list[str] = []
