@@ -431,3 +431,33 @@ def test_cancelling_an_owner_that_waits_for_its_group_is_no_late_completion(worl
     assert run.cancel("enough") is True
     world.runtime.advance(100)
     assert (run.outcome_now(), world.runtime.late_completions) == (Cancelled("enough"), 0)
+
+
+@pytest.mark.parametrize("ending", ["cancelled", "failed"])
+@pytest.mark.parametrize("form", ["group", "spawn"])
+def test_trees_end_however_deep_they_are(world: World, form: str, ending: str) -> None:
+    deep, closed = 1500, []
+
+    async def nested(level: int, perform: Any) -> None:
+        try:
+            if level == deep:
+                await perform(Sleep(ms=5))
+                raise Boom
+            if form == "group":
+                async with perform.group() as group:
+                    group.spawn(nested, level + 1)
+            else:
+                await perform.spawn(nested, level + 1)
+        finally:
+            closed.append(level)
+
+    root = world.runtime.start(nested, 0)
+    world.runtime.advance(4)
+    assert world.runtime.live == deep + 1
+    if ending == "cancelled":
+        assert root.cancel("enough") is True
+    else:
+        world.runtime.advance(1)
+    assert root.state == ending
+    assert world.runtime.live == 0
+    assert closed == list(range(deep, -1, -1)), "children before their owners"

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.runs.errors import UnobservedFailure
-from mainspring.runs.outcome import Cancelled, Failed, Outcome
+from mainspring.runs.outcome import Cancelled, Failed, Outcome, Value
 from mainspring.runs.run import VALUE, Run
 
 if TYPE_CHECKING:
@@ -82,15 +82,12 @@ class Family:
         run._scheduler.settle(run, Failed(error))
         return True
 
-    def owner_ended(self, run: Run[Any], outcome: Outcome[Any]) -> None:
-        """Take the children along."""
+    def taken_along(self, run: Run[Any], outcome: Outcome[Any]) -> list[tuple[Run[Any], Cancelled]]:
+        """Who ends with this owner, and how."""
         self.held = _NOTHING
-        reason = outcome.reason if isinstance(outcome, Cancelled) else taken_along_by(run.id)
-        for child in list(self.children):
-            child.cancel(reason)
-        if isinstance(outcome, Cancelled | Failed):
-            for child in list(self.detached):
-                child.cancel(reason)
+        with_it = Cancelled(outcome.reason if isinstance(outcome, Cancelled) else taken_along_by(run.id))
+        detached = () if isinstance(outcome, Value) else self.detached
+        return [(child, with_it) for child in (*self.children, *detached)]
 
     def _child_left(self, run: Run[Any], child: Run[Any], outcome: Outcome[Any]) -> None:
         family = family_of(child)
@@ -98,7 +95,7 @@ class Family:
         self.children.pop(child, None)
         if isinstance(outcome, Failed) and not family.observed and not family.is_detached and not run._done:
             if family.group is not None:
-                run._scheduler.settle(run, Failed(outcome.error))
+                run._scheduler.settling.settle_owner(run, Failed(outcome.error))
                 return
             self.failed.append(child)
         if family.group is not None:

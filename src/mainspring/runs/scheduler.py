@@ -33,6 +33,7 @@ from mainspring.runs.errors import NotAnEffect, UnhandledEffect
 from mainspring.runs.holding import let_go
 from mainspring.runs.outcome import Cancelled, Failed, Outcome, Value, kind_of
 from mainspring.runs.run import FAILURE, RESUME, START, VALUE, Run
+from mainspring.runs.settling import Settling
 
 if TYPE_CHECKING:
     from mainspring.runs.hosting import Host
@@ -87,6 +88,7 @@ class Scheduler:
         self._draining = False
         self._outside: deque[Callable[[], None]] = deque()
         self.alarms: Alarms = Alarms(clock)
+        self.settling: Settling = Settling(self)
         self._armed = False
         self._thread = threading.get_ident()
 
@@ -333,30 +335,13 @@ class Scheduler:
 
     def settle(self, run: Run[Any], outcome: Outcome[Any]) -> None:
         """The one transition to an end. Children first, then the program, then everyone who wants to know."""
-        run._done = True
-        run._asked = None
-        run._outcome = outcome
-        lineage = run._lineage
-        entered = None if lineage is None else lineage.enter()
-        try:
-            self._end(run, outcome)
-        finally:
-            if lineage is not None:
-                lineage.leave(entered)
+        self.settling.settle(run, outcome)
 
-    def _end(self, run: Run[Any], outcome: Outcome[Any]) -> None:
+    def leaves(self, run: Run[Any]) -> None:
+        """A run is live no longer; what it has brought, or will bring, is late."""
         self.live -= 1
         if run._queued:
             self._drop_queued(run)
-        if run._releases is not None:
-            let_go(run)
-        if run._family is not None:
-            run._family.owner_ended(run, outcome)
-        close_program(run)
-        if run._durable is not None:
-            run._durable.settle(run, outcome)
-        else:
-            self.announce(run)
 
     def announce(self, run: Run[Any]) -> None:
         """The world may know the outcome."""
@@ -382,9 +367,7 @@ class Scheduler:
             run._asked = None
             if run._lineage is not None:
                 run._lineage.ended(None)
-            self.live -= 1
-            if run._queued:
-                self._drop_queued(run)
+            self.leaves(run)
         for run in stopped:
             if run._releases is not None:
                 let_go(run)
