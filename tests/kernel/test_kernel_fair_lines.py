@@ -84,3 +84,20 @@ async def test_lines_of_one_client_keep_their_order_across_its_turns(clock: Virt
         for client in clients:
             seen = [(await client.line())["metadata"]["causation"] for _ in range(1_000)]
             assert seen == [f"p{number}" for number in range(1_000)]
+
+
+@virtual
+async def test_lines_that_had_no_turn_yet_when_the_node_ends_are_answered_too(clock: VirtualClock) -> None:
+    async with served(App("x"), clock) as site:
+        client = await site.connect()
+        await client.call(ping("connected"))
+        site.kernel.loop.max_turns_per_slice = 16
+        begun = asyncio.Event()
+        site.kernel.observe(lambda seen: begun.set())
+        client.send(*(ping(number) for number in range(1_000)))  # few enough to arrive in one piece
+        await begun.wait()
+        await site.server.quiesce()
+        await site.kernel.drain(1_000)
+        await site.server.stop()
+        answers = await client.to_end()
+        assert len({answer["metadata"]["causation"] for answer in answers}) == len(answers) == 1_000

@@ -14,6 +14,7 @@ then the connection stays until every answer is written.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections import deque
 from collections.abc import Callable
@@ -203,18 +204,9 @@ class Connection(LineOrigin, asyncio.Protocol):
 
     def _serve(self) -> None:
         """Take some lines while the peer keeps up; read from it only when all of them are taken."""
-        waiting = self._waiting
-        if not self.unfinished:
-            self._allowed = _UNCOUNTED
-        left = 0 if self._turn_planned else LINES_AT_ONCE
-        while waiting and not self._write_full and (self.unfinished < self._allowed or self._may_open_more()):
-            if left <= 0:
-                self._plan_turn()
-                break
-            line = waiting.popleft()
-            left -= 1 if line is None else 1 + (len(line) >> 10)
-            self.take(line)
-        read = not waiting and not self._write_full
+        if self._take(0 if self._turn_planned else LINES_AT_ONCE):
+            self._plan_turn()
+        read = not self._waiting and not self._write_full
         if read is not self._reading and not self._ended and not self.gone:
             self._reading = read
             if read:
@@ -222,6 +214,19 @@ class Connection(LineOrigin, asyncio.Protocol):
             else:
                 self._transport.pause_reading()
         self._close_when_done()
+
+    def _take(self, left: float) -> bool:
+        """Take lines of this weight, if the peer keeps up; whether more could be taken."""
+        waiting = self._waiting
+        if not self.unfinished:
+            self._allowed = _UNCOUNTED
+        while waiting and not self._write_full and (self.unfinished < self._allowed or self._may_open_more()):
+            if left <= 0:
+                return True
+            line = waiting.popleft()
+            left -= 1 if line is None else 1 + (len(line) >> 10)
+            self.take(line)
+        return False
 
     def _plan_turn(self) -> None:
         """Go on with the lines behind everything that was handed in so far, also by others."""
@@ -278,7 +283,7 @@ class Connection(LineOrigin, asyncio.Protocol):
     # --- the end --------------------------------------------------------------------------------------------------
 
     def stop_reading(self) -> None:
-        """Take no further line; what was taken is still answered.
+        """Take no further line; what was sent before is still answered, unless the peer had too much open already.
 
         What still comes is read and thrown away: bytes left unread when a socket closes would reset the connection, and
         the peer could lose answers that were already written.
@@ -287,6 +292,7 @@ class Connection(LineOrigin, asyncio.Protocol):
             self._reading = True
             self._transport.resume_reading()
         self._ended = True
+        self._take(math.inf)
         self._waiting.clear()
 
     def hang_up(self) -> None:
