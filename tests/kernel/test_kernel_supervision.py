@@ -11,7 +11,7 @@ import pytest
 
 from kernel.test_kernel_actor import low_level
 from kernel.world import Worker, booted, command, message, ping, said, served, virtual
-from mainspring import App, Fail, RestartPolicy
+from mainspring import App, Fail, MainspringError, RestartPolicy
 from mainspring.loop import VirtualClock
 
 
@@ -94,6 +94,31 @@ async def test_the_fault_beyond_the_budget_makes_the_capability_unhealthy(clock:
         assert clock.now_ms() == begun
         await asyncio.sleep(3600)
         assert (await client.call(command("Frail.Ok", {})))["data"]["code"] == 503, "no more restarts"
+
+
+class DiskFull(MainspringError):
+    code = "unavailable"
+
+
+@virtual
+async def test_a_trouble_that_passes_is_no_fault_of_whoever_met_it(clock: VirtualClock) -> None:
+    """Publishing while the disk is full, say, or while a server is away: the capability works again when that does."""
+    app, full = App("shop"), [True]
+
+    @app.command("Order.Place")
+    async def place(data: dict[str, Any], ctx: Any) -> str:
+        if full[0]:
+            raise DiskFull("the disk is full", remedy="free some space")
+        return "placed"
+
+    async with booted(app, clock) as kernel:
+        for _ in range(10):
+            with pytest.raises(Fail) as caught:
+                await kernel.ask("command", "Order.Place", {})
+            refusal = caught.value
+            assert (refusal.code, refusal.message, refusal.remedy) == (503, "the disk is full", "free some space")
+        full[0] = False
+        assert await kernel.ask("command", "Order.Place", {}) == "placed"
 
 
 @virtual

@@ -20,7 +20,7 @@ from mainspring import tracing
 from mainspring.kernel.blob import Blob
 from mainspring.kernel.context import Context
 from mainspring.kernel.exchange import begin
-from mainspring.kernel.faults import Fail, said
+from mainspring.kernel.faults import Fail, passing, said
 from mainspring.kernel.pending import Mail
 from mainspring.logs import handling
 from mainspring.message import Message
@@ -225,10 +225,13 @@ class HandlerActor(Mailbox):
                 except BaseException as error:
                     if not self.alive:
                         raise
-                    self.alive = False  # the rest of the mail waits for the next actor
-                    if item.doing is not None:
-                        item.doing.end(error)
-                    slot.broke(self, item, error)
+                    if (trouble := passing(error)) is not None:
+                        slot.refused(item, trouble)
+                    else:
+                        self.alive = False  # the rest of the mail waits for the next actor
+                        if item.doing is not None:
+                            item.doing.end(error)
+                        slot.broke(self, item, error)
                 else:
                     if self.alive:
                         slot.finished(item, raw)

@@ -23,6 +23,7 @@ TOO_LARGE: Final = "Sys.TooLarge"
 UNHEALTHY: Final = "Sys.Unhealthy"
 SHUTTING_DOWN: Final = "Sys.ShuttingDown"
 NOT_STORED: Final = "Sys.NotStored"
+PASSING: Final = frozenset({"unavailable", "log_unavailable", "in_doubt"})  # codes of troubles that pass by themselves
 UNREACHABLE: Final = "Sys.Unreachable"  # the node that handles it is gone, or could not be asked
 
 
@@ -91,6 +92,17 @@ class CapabilityError(BootError):
     """A capability's declaration does not hold together; the node does not start."""
 
     code = "bad_capability"
+
+
+def passing(error: BaseException) -> Fail | None:
+    """The refusal that tells of a trouble which passes by itself, like a full disk or a server that is away.
+
+    It is no mistake of the handler it came out of, so it is no reason to replace its actor: a capability that is asked
+    often would otherwise be given up within moments, and stay so when the trouble is long over.
+    """
+    if isinstance(error, MainspringError) and error.code in PASSING:
+        return Fail(503, error.message, remedy=error.remedy)
+    return None
 
 
 def sayable(text: str) -> str:

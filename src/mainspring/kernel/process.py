@@ -19,7 +19,7 @@ import msgspec
 
 from mainspring.kernel.actor import ErrorEvent, HandlerActor, Listener, MessageEvent
 from mainspring.kernel.capability import Capability
-from mainspring.kernel.faults import BadOutput, Fail, fail_from, said
+from mainspring.kernel.faults import BadOutput, Fail, fail_from, passing, said
 from mainspring.kernel.frames import Frame, Job, next_frame, packed
 from mainspring.kernel.locate import check_findable, place_of
 from mainspring.kernel.pending import Mail
@@ -195,7 +195,7 @@ class ProcessActor(HandlerActor):
                 told = await self._port.request(cause, frame.kind, frame.type, raw, frame.amount)
                 answer.kind, answer.type, answer.raw = told.kind, told.type, bytes(told.raw)
         except Exception as error:
-            failed = error if isinstance(error, Fail) else Fail(500, said(error))
+            failed = error if isinstance(error, Fail) else passing(error) or Fail(500, said(error))
             answer.kind, answer.raw = "error", bytes(encode_data(failed.data()))
         self.child.send(answer)
 
