@@ -20,6 +20,8 @@ LONGEST_MS: Final = 10**15  # thirty thousand years: an endless wait is one that
 
 def whole_ms(ms: float) -> int:
     """A delay in whole milliseconds: fractions are cut, negative and NaN are 0, an endless one is `LONGEST_MS`."""
+    if isinstance(ms, int) and 0 <= ms <= LONGEST_MS:
+        return ms  # the usual case
     return int(min(ms, LONGEST_MS)) if ms > 0 else 0
 
 
@@ -45,6 +47,9 @@ class Alarms:
         """False when it was made or forgotten before."""
         return self._due.pop(timer, None) is not None or self._wheel.cancel(timer)
 
+    def __contains__(self, timer: int) -> bool:
+        return timer in self._due or timer in self._wheel
+
     def any_due(self) -> bool:
         return bool(self._due) or (len(self._wheel) > 0 and self._wheel.has_ready(self._clock.now_ms()))
 
@@ -57,8 +62,10 @@ class Alarms:
             now = self._clock.now_ms()
             while (entry := self._wheel.pop_ready(now)) is not None:
                 self._due[entry.id] = entry.message
-        while self._due:
-            call = self._due.pop(next(iter(self._due)))
+        for timer in list(self._due):
+            call = self._due.pop(timer, None)
+            if call is None:
+                continue  # one that rang before it has had it forgotten
             try:
                 call()
             except Exception:

@@ -169,7 +169,7 @@ def _limit(scheduler: Scheduler, run: Run[Any], handled: Handled) -> None:
             )
             scheduler.bring(run, FAILURE, error)
 
-    hold_timer(scheduler, run, handled.timeout_ms or 0, late)
+    hold_timer(run, handled.timeout_ms or 0, late)
 
 
 def supervise(scheduler: Scheduler, run: Run[Any], handled: Handled, awaitable: Awaitable[Any]) -> None:

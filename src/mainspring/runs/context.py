@@ -127,7 +127,7 @@ class Context:
 
     def after(self, delay_ms: float, call: Callable[[], object]) -> int:
         """Call `call` once when the time has passed; forgotten when the effect is over. Gives an id for `forget`."""
-        return hold_timer(self._scheduler, self._run, delay_ms, call)
+        return hold_timer(self._run, delay_ms, call)
 
     def on_release(self, release: Callable[[], object]) -> None:
         """Call `release` when this effect is over: answered, timed out, or its run ended."""

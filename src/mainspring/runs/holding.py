@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any, Final
 
 from mainspring.runs.run import Run
 
-if TYPE_CHECKING:
-    from mainspring.runs.scheduler import Scheduler
-
 logger: logging.Logger = logging.getLogger("mainspring.runs")
+
+
+_MANY: Final = 8  # things held by one effect, after which timers that rang are no longer counted among them
 
 
 def hold(run: Run[Any], release: Callable[[], object]) -> None:
@@ -32,30 +33,35 @@ def let_go(run: Run[Any]) -> None:
     """The effect is over."""
     releases, run._releases = run._releases, None
     for release in releases or ():
+        if isinstance(release, int):
+            run._scheduler.alarms.forget(release)
+            continue
         try:
             release()
         except Exception:
             logger.exception("something that run %s held could not be released", run.id)
 
 
-def hold_timer(scheduler: Scheduler, run: Run[Any], delay_ms: float, call: Callable[[], object]) -> int:
+def hold_timer(run: Run[Any], delay_ms: float, call: Callable[[], object]) -> int:
     """A timer that goes with the effect; what it raises is raised by the effect's handler."""
-    handled, step = run._asked, run._steps
-
-    def ring() -> None:
-        if run._releases is not None and forget in run._releases:
-            run._releases.remove(forget)  # a handler that sets one timer after the other holds one at a time
-        try:
-            call()
-        except Exception as error:
-            if handled is None or run._asked is not handled or run._steps != step:
-                raise
-            scheduler.answered(run, step, handled, None, error)
-
-    timer = scheduler.timer(delay_ms, ring)
-
-    def forget() -> None:
+    scheduler = run._scheduler
+    timer = scheduler.timer(delay_ms, partial(_ring, run, call))
+    if run._done:
         scheduler.alarms.forget(timer)
-
-    hold(run, forget)
+    elif run._releases is None:
+        run._releases = [timer]
+    else:
+        if len(run._releases) >= _MANY:
+            pending = scheduler.alarms
+            run._releases = [each for each in run._releases if not isinstance(each, int) or each in pending]
+        run._releases.append(timer)
     return timer
+
+
+def _ring(run: Run[Any], call: Callable[[], object]) -> None:
+    try:
+        call()
+    except Exception as error:
+        if run._asked is None:
+            raise  # it has answered, or there was nothing to answer
+        run._scheduler.answered(run, run._steps, run._asked, None, error)

@@ -72,7 +72,7 @@ class Run(Generic[T]):
         self._waiters: list[asyncio.Future[Outcome[T]]] = []
         self._closers: list[Callable[[], object]] | None = None
         self._asked: Handled | None = None  # whose answer is awaited
-        self._releases: list[Callable[[], object]] | None = None  # called when the current effect is over
+        self._releases: list[Callable[[], object] | int] | None = None  # what the current effect holds: see holding.py
         self._context: Context | None = None
         self._family: Family | None = None
         self._durable: DurableState | None = None

@@ -33,6 +33,10 @@ class Settling:
 
     def settle(self, run: Run[Any], outcome: Outcome[Any]) -> None:
         """End a run, and whoever ends with it, before this returns."""
+        if run._family is None:  # nobody does, the usual case
+            self._begin(run, outcome)
+            self._complete(run, outcome)
+            return
         around, self._owners = self._owners, []
         under_way = [self._ending(run, outcome)]
         try:
@@ -58,18 +62,25 @@ class Settling:
             self._owners.append((run, outcome))
 
     def _ending(self, run: Run[Any], outcome: Outcome[Any]) -> Generator[Ending, None, None]:
-        """The steps of one run's end; gives the children that must end before it goes on."""
+        """The end of one run of a family; gives the children that must end before it goes on."""
+        self._begin(run, outcome)
+        if run._family is not None:
+            for child, taken_along in run._family.taken_along(run, outcome):
+                if not child._done:
+                    yield child, taken_along
+        self._complete(run, outcome)
+
+    def _begin(self, run: Run[Any], outcome: Outcome[Any]) -> None:
         run._done, run._asked, run._outcome = True, None, outcome
+        self._scheduler.leaves(run)
+        if run._releases is not None:
+            let_go(run)
+
+    def _complete(self, run: Run[Any], outcome: Outcome[Any]) -> None:
+        """Close the program and tell everyone, in the name of whoever the run was started for."""
         lineage = run._lineage
         entered = None if lineage is None else lineage.enter()
         try:
-            self._scheduler.leaves(run)
-            if run._releases is not None:
-                let_go(run)
-            if run._family is not None:
-                for child, taken_along in run._family.taken_along(run, outcome):
-                    if not child._done:
-                        yield child, taken_along
             close_program(run)
             if run._durable is not None:
                 run._durable.settle(run, outcome)
