@@ -309,3 +309,40 @@ def test_a_run_that_is_over_gets_no_children_that_nobody_would_end(world: World,
     assert begun == []
     assert world.runtime.live == 0
     assert [entry for entry in world.runtime.trace if entry.startswith("outcome")] == ["outcome run_1 cancelled"]
+
+
+def test_many_timers_of_one_moment_ring_in_their_order(world: World) -> None:
+    woken: list[int] = []
+
+    def sleeper(n: int) -> Any:
+        yield Sleep(ms=5)
+        woken.append(n)
+
+    for n in range(3000):
+        world.runtime.start(sleeper, n)
+    world.runtime.advance(5)
+    assert woken == list(range(3000))
+
+
+def test_a_handler_that_polls_for_long_still_leaves_nothing_behind(world: World) -> None:
+    polls: list[int] = []
+
+    def handler(effect: Poll, ctx: Any) -> Any:
+        later = ctx.later()
+
+        def poll() -> None:
+            polls.append(world.now)
+            ctx.after(10, poll)
+            ctx.after(3, lambda: None)
+
+        ctx.after(10, poll)
+        return later
+
+    world.runtime.handle(Poll, handler)
+    run = world.runtime.start(polling)
+    world.runtime.advance(1000)
+    assert polls == list(range(10, 1001, 10))
+    ticks = world.runtime.ticks
+    assert run.cancel("enough") is True
+    world.runtime.advance(1000)
+    assert world.runtime.ticks == ticks, "no timer is left to wake up for"
