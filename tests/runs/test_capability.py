@@ -201,11 +201,19 @@ async def stored(node: Node) -> list[Any]:
     return found
 
 
+async def noted(node: Node, run_id: str) -> None:
+    """Wait until a run has noted where the topic ended."""
+    for _ in range(10_000):
+        if await node.runtime.durable.store.journal(run_id):
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it has noted nothing")
+
+
 async def test_an_event_waited_for_is_not_missed_while_the_runtime_was_away(node: Node) -> None:
     await node.bus.publish("orders", b'{"n":0}')
     node.runtime.start(waiting, durable=True, id="a")
-    while not await node.runtime.durable.store.journal("a"):  # it has noted where the topic ended
-        await asyncio.sleep(0)
+    await noted(node, "a")
     await node.runtime.stop_service()
     await node.bus.publish("orders", b'{"n":2}')
     node.runtime = node.new_runtime()
