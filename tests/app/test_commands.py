@@ -18,10 +18,10 @@ from tests.serving import PATIENCE_S, Serving, clean_environment
 from typer.testing import CliRunner
 
 from mainspring.cli.commands import app as command_line
-from mainspring.cli.wire import Wire
 from mainspring.cli.mcp import Server
 from mainspring.cli.new import CannotMakeProject, files_of
 from mainspring.cli.tools import tool_from
+from mainspring.cli.wire import Wire
 
 
 def mainspring(folder: Path, *arguments: str, code: int = 0) -> str:
@@ -86,7 +86,7 @@ def test_nothing_is_written_over_what_is_there(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "shop") == ["mine.txt"]
 
 
-@pytest.mark.parametrize("name", ["1shop", "a b", "class", "../x", "", "test"])
+@pytest.mark.parametrize("name", ["1shop", "a b", "class", "../x", "", "test", "json", "Queue", "mainspring"])
 def test_a_name_that_can_be_no_module_is_refused(name: str) -> None:
     with pytest.raises(CannotMakeProject, match="cannot name"):
         files_of(name)

@@ -24,6 +24,7 @@ from mainspring.app.declared import (
     DeclaredProgram,
     DeclaredSchedule,
     consumer_from,
+    refuse_bare,
     schedule_from,
 )
 from mainspring.app.duration import Duration, duration_ms
@@ -176,6 +177,7 @@ class App:
         topic's number unless given). `group` is the app's name unless given; `from_` says where a new group starts:
         at the beginning, behind the latest event, or at an offset. `max_inflight` events are held at a time.
         """
+        refuse_bare("@app.consumer", topic, '"orders"')
         names = sys._getframe(1).f_locals
 
         def decorate(function: F) -> F:
@@ -204,10 +206,12 @@ class App:
         ran are made up once. A call that fails is tried again with back-off. The function takes nothing, or the
         `Event` of its firing: what it publishes through that is stored in one commit with the call being done.
         """
+        refuse_bare("@app.every", interval, '"5m"')
         return self._schedule(every=interval, cron=None, name=name, max_attempts=max_attempts)
 
     def cron(self, line: str, *, name: str | None = None, max_attempts: int | None = None) -> Callable[[F], F]:
         """Call a function when a cron line says so: minute, hour, day of month, month, day of week, in UTC."""
+        refuse_bare("@app.cron", line, '"0 3 * * *"')
         return self._schedule(every=None, cron=line, name=name, max_attempts=max_attempts)
 
     def _schedule(
@@ -331,6 +335,7 @@ class App:
         self, effect: type[Effect[Any]], *, strict: bool = False, timeout_ms: float | None = None
     ) -> Callable[[F], F]:
         """Answer an effect: `(effect, ctx)`; what the function returns is what the program goes on with."""
+        refuse_bare("@app.handles", effect, "Charge")
 
         def decorate(function: F) -> F:
             self.answers.append(DeclaredAnswer(effect, function, strict, timeout_ms))
@@ -357,6 +362,7 @@ class App:
         after: Sequence[str] = (),
     ) -> Callable[[F], F]:
         """Declare an enzyme: `(signal, target, stage)`, called in every beat with a signal that fits the query."""
+        refuse_bare("@app.enzyme", query, '"/orders"')
         return self.beats.enzyme(query, name=name, match=match, before=before, after=after)
 
     def bind(self, path: str, name: str, propagate: bool = True) -> None:
@@ -398,6 +404,7 @@ class App:
         isolation: Isolation | None,
         memory_mb: int | None,
     ) -> Callable[[F], F]:
+        refuse_bare(f"@app.{'on' if kind == 'event' else kind}", type, '"Stock.Reserve"')
         names = sys._getframe(2).f_locals
 
         def decorate(function: F) -> F:

@@ -18,6 +18,14 @@ from mainspring.kernel.capability import Isolation
 from mainspring.runs import Effect
 
 
+def refuse_bare(decorator: str, given: object, example: str) -> None:
+    """Without parentheses a decorator takes the function for its argument, and nothing would be declared."""
+    if inspect.isfunction(given):
+        raise CapabilityError(
+            f"{decorator} above {given.__name__} does not say what it is for", remedy=f"write {decorator}({example})"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Declared:
     """One handler of messages, and what was said about its capability."""
