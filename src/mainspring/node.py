@@ -42,6 +42,8 @@ from mainspring.wire.websocket import add_websocket
 
 logger: logging.Logger = logging.getLogger("mainspring.node")
 
+CLOCK_LOOK_S: Final = 5.0  # between two looks at the time of day: so late a schedule may be after the clock was set
+CLOCK_JUMP_MS: Final = 1_000  # less is the slewing and jitter of ordinary clocks
 TOKENS_LOOK_S: Final = 1.0  # between two looks at the file with the tokens: so long may one that was taken away go on
 
 
@@ -76,6 +78,7 @@ class Node(Core):
             place_to_listen(settings.loop_socket, settings.data, "loop.sock"), clock=self.clock
         )
         await self._undo_later(self.guests.start, self.guests.stop)
+        self._in_background(self._watch_clock())
         address = await self._listen()
         return [self.ndjson.address, f"unix:{self.guests.path}", address]
 
@@ -142,6 +145,16 @@ class Node(Core):
         if self._tokens.is_watched:
             self._in_background(self._watch_tokens())
         return TokenDoor(self._tokens, self.clock, self._new_id).identify
+
+    async def _watch_clock(self) -> None:
+        """Timers go by a clock that only passes; a time of day that jumps has to be noticed by looking."""
+        ahead = self.clock.wall_ms() - self.clock.now_ms()
+        while True:
+            await asyncio.sleep(CLOCK_LOOK_S)
+            before, ahead = ahead, self.clock.wall_ms() - self.clock.now_ms()
+            if abs(ahead - before) > CLOCK_JUMP_MS:
+                logger.warning("the time of day jumped by %d ms", ahead - before)
+                self.bus.schedule_table.clock_moved()
 
     async def _watch_tokens(self) -> None:
         while True:

@@ -91,6 +91,45 @@ async def test_a_crash_neither_loses_nor_doubles_a_firing(world: World) -> None:
 
 
 @in_virtual_time
+async def test_a_clock_that_is_set_back_silences_no_interval(world: World) -> None:
+    await world.bus.put_schedule(every(1_000))
+    await settle(3.5)
+    world.clock.shift_wall(-4 * 3_600_000)
+    world.bus.schedule_table.clock_moved()
+    await settle(3.5)
+    assert len(await world.log.read("t", 0, 1, 100)) == 6
+
+
+@in_virtual_time
+async def test_a_clock_that_is_set_back_repeats_no_time_of_day(world: World) -> None:
+    await world.bus.put_schedule(Schedule(name="c", topic="t", payload=msgspec.Raw(b"1"), cron="0 * * * *"))
+    await settle(3_600)
+    world.clock.shift_wall(-600_000)
+    world.bus.schedule_table.clock_moved()
+    await settle(700)
+    assert len(await world.log.read("t", 0, 1, 100)) == 1
+
+
+@in_virtual_time
+async def test_after_a_long_sleep_of_the_machine_what_is_due_is_called_at_once(world: World) -> None:
+    await world.bus.put_schedule(Schedule(name="c", topic="t", payload=msgspec.Raw(b"1"), cron="0 * * * *"))
+    world.clock.shift_wall(3_600_000)
+    world.bus.schedule_table.clock_moved()
+    await settle(1)
+    assert len(await world.log.read("t", 0, 1, 100)) == 1
+
+
+@in_virtual_time
+async def test_clocks_of_nodes_that_differ_a_little_keep_the_grid(world: World) -> None:
+    start = world.clock.wall_ms()
+    await world.bus.put_schedule(every(10_000))
+    world.clock.shift_wall(-30_000)
+    world.bus.schedule_table.clock_moved()
+    await settle(41)
+    assert [event.ts - start for event in await world.log.read("t", 0, 1, 100)] == [10_000]
+
+
+@in_virtual_time
 async def test_what_was_missed_is_made_up_once(world: World) -> None:
     await world.bus.put_schedule(every(1_000))
     world.loop.detach()

@@ -16,6 +16,7 @@ firing missed while no node ran is made up once.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Hashable, Mapping
 from typing import Annotated, Final
@@ -41,6 +42,7 @@ DELAYED: Final = "delayed/"
 NAMED: Final = "named/"
 PAGE: Final = 500
 RETRY_MS: Final = 1_000
+CLOCKS_DIFFER_MS: Final = 60_000  # by so much the clocks of nodes may differ without a grid being counted anew
 LEAST_EVERY_MS: Final = 10
 MOST_EVERY_MS: Final = 2**53
 
@@ -68,6 +70,16 @@ class Schedule(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
             return after_ms + self.every
         missed = max(0, after_ms - self.next_ms) // self.every
         return self.next_ms + (missed + 1) * self.every
+
+    def counted_anew(self, now_ms: int) -> Schedule | None:
+        """The same from now on, where the clock was set back so far that the next time is intervals away.
+
+        Only for `every`, which is about time that passes. A cron line is about the time of day: what was called at that
+        time today is not called again because the clock shows it a second time.
+        """
+        if self.every is None or self.next_ms - now_ms <= 2 * self.every + CLOCKS_DIFFER_MS:
+            return None
+        return msgspec.structs.replace(self, next_ms=now_ms + self.every)
 
 
 class _Delayed(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -168,6 +180,13 @@ class Schedules:
             dedupe_ms=max(0, append.dedupe_until - append.ts),
         )
         batch.put(SPACE, f"{DELAYED}{due_ms:016d}/{self._new_id()}", _encode(row))
+
+    def clock_moved(self) -> None:
+        """The time of day jumped: the clock was set, or the machine slept. What was planned is not to be trusted."""
+        if self._timer is not None:
+            self._loop.cancel(self._timer[1])
+        if not self._stopped:
+            self._fire(None)
 
     def plan(self, due_ms: int) -> None:
         """Something is due at this instant (epoch ms)."""
@@ -327,8 +346,19 @@ class Schedules:
         for name, (schedule, version) in list(self._named.items()):
             if schedule.next_ms <= now:
                 await self._fire_one(name, schedule, version, now)
+            elif moved := schedule.counted_anew(now):
+                await self._count_anew(name, moved, version)
         for schedule, _ in self._named.values():
             self.plan(schedule.next_ms)
+
+    async def _count_anew(self, name: str, moved: Schedule, version: int) -> None:
+        logger.warning("the clock was set back: the schedule %s counts from now", name)
+        batch = Batch()
+        self._role.guard(batch)
+        batch.put(SPACE, NAMED + name, _encode(moved), expect=version)
+        with contextlib.suppress(Refused):  # someone else changed or fired it
+            receipt = await self._log.commit(batch)
+            self._named[name] = (moved, receipt.versions[0])
 
     async def _fire_one(self, name: str, schedule: Schedule, version: int, now: int) -> None:
         topic = self._topics.found(schedule.topic)
