@@ -200,7 +200,8 @@ def _introduce(url: str, kernel_socket: str, as_json: bool) -> None:
     if as_json:
         say_json({"url": url, "http": http, "kernel_socket": kernel_socket, "pid": os.getpid()})
         return
-    say(f"a node is running at {paint(http, bold=True)}, in memory, until Ctrl-C. In another terminal:")
+    say(f"a node is running in memory, until Ctrl-C. Its dashboard: {paint(http, bold=True)}")
+    say("In another terminal:")
     say()
     say(paint(f"  export BUS_URL={url}", fg="green"))
     for command, what in (
@@ -212,6 +213,6 @@ def _introduce(url: str, kernel_socket: str, as_json: bool) -> None:
         ("mainspring dlq redrive orders --group mailer --limit 1", "send one of them again"),
         ("mainspring sub orders --group mine --from latest", "take part"),
         ('mainspring pub orders \'{"customer": "you", "cents": 1}\'', "publish an order yourself"),
-        (f"mainspring send query Run.List --socket {kernel_socket}", "the durable runs that billing started"),
+        ("mainspring send query Run.List", "the durable runs that billing started"),
     ):
         say(f"  {command:58} {paint(what, dim=True)}")

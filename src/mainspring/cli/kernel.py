@@ -14,7 +14,7 @@ import select
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import typer
@@ -24,6 +24,9 @@ from mainspring.errors import MainspringError
 from mainspring.kernel.lineage import Node, drawn
 from mainspring.loop import MonotonicClock
 from mainspring.message import compact
+
+# What every node has: listed after what its program brings, which is what people look for.
+BUILT_IN: Final = frozenset({"Syscall", "Timer", "Memory", "Event", "Bus", "Run", "Beat"})
 
 JsonOption = Annotated[bool, typer.Option("--json", help="The answer as it came: one JSON line.")]
 
@@ -97,7 +100,7 @@ def described(wire: AnyWire, type: str) -> dict[str, Any]:
 
 
 def _show_types(wire: AnyWire, as_json: bool) -> None:
-    for entry in listed(wire):
+    for entry in sorted(listed(wire), key=lambda entry: entry["type"].partition(".")[0] in BUILT_IN):
         if as_json:
             typer.echo(json.dumps(entry))
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import sys
 from pathlib import Path
 from string import Template
 from typing import Annotated, Final
@@ -56,7 +57,8 @@ async def bill(event: Event[Order]) -> None:
     event.start_run(checkout, event.payload, id=f"checkout-{event.payload.id}")
 
 
-# An effect, its handler, and a run: it goes on where it was after a crash, and never charges twice.
+# An effect, its handler, and a run: after a crash it goes on where it was. A handler that was cut short is asked again,
+# with the same ctx.key; give that to the bank.
 class Charge(Effect[str]):
     customer: str
     cents: int
@@ -163,8 +165,13 @@ class CannotMakeProject(MainspringError):
 def files_of(name: str) -> dict[str, str]:
     """The files of a new project, by path."""
     module = name.replace("-", "_").lower()
-    if not module.isidentifier() or keyword.iskeyword(module) or module in ("test", "mainspring"):
+    if not module.isidentifier() or keyword.iskeyword(module):
         raise CannotMakeProject(f"{name!r} cannot name a program", remedy="use letters, digits and _, like shop")
+    if module in sys.stdlib_module_names or module in ("test", "mainspring", "pytest"):
+        raise CannotMakeProject(
+            f"{name!r} cannot name a program: Python would take {module}.py for another module",
+            remedy="choose a name that is not taken, like shop",
+        )
     templates = {
         f"{module}.py": PROGRAM,
         f"test_{module}.py": TESTS,
