@@ -36,7 +36,7 @@ from mainspring.beats import BeatsProgram
 from mainspring.beats.program import TargetOf
 from mainspring.bus import LATEST, Checker, Compatibility, Start, TopicConfig
 from mainspring.capabilities import kernel_capabilities
-from mainspring.kernel import Capability, Kernel, RestartPolicy, handler_from
+from mainspring.kernel import Capability, CapabilityError, Kernel, RestartPolicy, handler_from
 from mainspring.kernel.capability import Isolation
 from mainspring.runs import Effect, Runtime
 
@@ -332,13 +332,27 @@ class App:
         return decorate if program is None else decorate(program)
 
     def handles(
-        self, effect: type[Effect[Any]], *, strict: bool = False, timeout_ms: float | None = None
+        self,
+        effect: type[Effect[Any]],
+        *,
+        strict: bool = False,
+        timeout_ms: float | None = None,
+        max_attempts: int = 1,
+        backoff: Duration = "1s",
+        max_backoff: Duration = "1m",
     ) -> Callable[[F], F]:
-        """Answer an effect: `(effect, ctx)`; what the function returns is what the program goes on with."""
+        """Answer an effect: `(effect, ctx)`; what the function returns is what the program goes on with.
+
+        A function that raises fails the run, at once or after `max_attempts`. In between `backoff` passes, doubled with
+        each attempt up to `max_backoff`; after a crash the attempts are counted anew.
+        """
         refuse_bare("@app.handles", effect, "Charge")
+        if max_attempts < 1:
+            raise CapabilityError(f"@app.handles({effect.__name__}): max_attempts is 1 or more")
+        pauses = Backoff(duration_ms(backoff), duration_ms(max_backoff))
 
         def decorate(function: F) -> F:
-            self.answers.append(DeclaredAnswer(effect, function, strict, timeout_ms))
+            self.answers.append(DeclaredAnswer(effect, function, strict, timeout_ms, max_attempts, pauses))
             return function
 
         return decorate
@@ -346,7 +360,14 @@ class App:
     def install_runs(self, runtime: Runtime) -> None:
         """Make the declared programs and handlers known to a runtime."""
         for answer in self.answers:
-            runtime.handle(answer.effect, answer.function, strict=answer.strict, timeout_ms=answer.timeout_ms)
+            runtime.handle(
+                answer.effect,
+                answer.function,
+                strict=answer.strict,
+                timeout_ms=answer.timeout_ms,
+                max_attempts=answer.max_attempts,
+                pause_ms=answer.backoff.delay_ms,
+            )
         for program in self.programs:
             runtime.register(program.function, program.name or program.function.__name__)
 

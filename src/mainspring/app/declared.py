@@ -45,24 +45,26 @@ class DeclaredProgram:
 
 
 @dataclass(frozen=True, slots=True)
-class DeclaredAnswer:
-    """A function that answers an effect."""
-
-    effect: type[Effect[Any]]
-    function: Callable[..., Any]
-    strict: bool = False
-    timeout_ms: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long a refused event waits: doubling from `first_ms` with each attempt, up to `most_ms`."""
+    """How long what failed waits: doubling from `first_ms` with each attempt, up to `most_ms`."""
 
     first_ms: int = 200
     most_ms: int = 60_000
 
     def delay_ms(self, attempt: int) -> int:
         return min(self.most_ms, self.first_ms << min(attempt - 1, 40)) if self.first_ms else 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredAnswer:
+    """A function that answers an effect."""
+
+    effect: type[Effect[Any]]
+    function: Callable[..., Any]
+    strict: bool
+    timeout_ms: float | None
+    max_attempts: int
+    backoff: Backoff
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,11 @@ class Context:
         if durable is not None:
             durable.after_commit.append(done)
 
+    def forget_writes(self) -> None:
+        """Take back what was put into `batch` for this effect, and `after_commit` with it."""
+        if self._run._durable is not None:
+            self._run._durable.forget_writes()
+
     def remember(self, note: Any) -> None:
         """Keep a JSON value for this effect until it is answered, over a crash. Without a journal: no effect."""
         if self._run._durable is not None:

@@ -132,6 +132,11 @@ class DurableState:
             self._batch = Batch()
         return self._batch
 
+    def forget_writes(self) -> None:
+        """The attempt that made them failed."""
+        self._batch = None
+        self.after_commit.clear()
+
     @property
     def replaying(self) -> bool:
         return self.entries is not None and self.position < len(self.entries)

@@ -49,6 +49,7 @@ from mainspring.runs.outcome import Outcome
 from mainspring.runs.ports import AskPort, EventPort, PublishPort, ask_handler, publish_handler, wait_event_handler
 from mainspring.runs.programs import bind, name_of
 from mainspring.runs.registry import Programs
+from mainspring.runs.retrying import retrying
 from mainspring.runs.run import Run
 from mainspring.runs.scheduler import Scheduler
 from mainspring.runs.service import Service
@@ -140,12 +141,19 @@ class Runtime:
         *,
         strict: bool = False,
         timeout_ms: float | None = None,
+        max_attempts: int = 1,
+        pause_ms: Callable[[int], float] = lambda attempt: 1_000.0,
     ) -> None:
         """Answer this effect class with `handler(effect, ctx)`, a function or a coroutine; replaces the one before.
 
-        `strict` demands resume, tail or end. A handler that has not answered after `timeout_ms` fails the run.
+        `strict` demands resume, tail or end. A handler that has not answered after `timeout_ms` fails the run. One that
+        raises is asked again, up to `max_attempts` times, `pause_ms(attempt)` after each failed attempt; then it fails
+        the run. The time limit counts over all attempts.
         """
-        self._scheduler.handlers[effect] = registration(effect, handler, strict, timeout_ms)
+        handled = registration(effect, handler, strict, timeout_ms)
+        if max_attempts != 1:
+            handled.call = retrying(handled.call, max_attempts, pause_ms)
+        self._scheduler.handlers[effect] = handled
 
     def connect(
         self, *, ask: AskPort | None = None, publish: PublishPort | None = None, events: EventPort | None = None
