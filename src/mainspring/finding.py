@@ -23,6 +23,8 @@ def find_object(place: str, what: str = "App", form: str = "MODULE:APP, like sho
     module_name, colon, name = place.partition(":")
     if not (module_name and colon and name):
         raise BootError(f"{place!r} does not say where the {what} is", remedy=f"write {form}")
+    if module_name.endswith(".py") or not all(part.isidentifier() for part in module_name.split(".")):
+        raise BootError(f"{module_name!r} is not the name of a module", remedy=f"write {form}, in the program's folder")
     found: object = _imported(module_name)
     for part in name.split("."):
         if not hasattr(found, part):

@@ -39,6 +39,9 @@ def programs(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("no_such_module_here.sub:app", "there is no module 'no_such_module_here'", "folder of the program"),
         ("lacks_the_name", "'lacks_the_name' does not say where", "MODULE:"),
         (":app", "':app' does not say where", "MODULE:"),
+        ("./lacks_the_name.py:app", "is not the name of a module", "in the program's folder"),
+        ("lacks_the_name.py:app", "is not the name of a module", "MODULE:"),
+        ("..lacks_the_name:app", "is not the name of a module", "MODULE:"),
     ],
 )
 @pytest.mark.parametrize("command", [("run",), ("worker",), ("schemas", "register", "t")], ids=lambda each: each[0])
