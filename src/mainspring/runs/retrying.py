@@ -44,6 +44,6 @@ def retrying(
 
 async def _pause(ctx: Context, ms: float) -> None:
     """On the runtime's clock; the timer goes with the effect."""
-    over = asyncio.get_running_loop().create_future()
-    ctx.after(ms, lambda: over.done() or over.set_result(None))
-    await over
+    over = asyncio.Event()
+    ctx.after(ms, over.set)
+    await over.wait()
