@@ -39,7 +39,7 @@ def bound(signal: str, target: str | None, stage: Any) -> None:
 
 
 def install(heartbeat: Heartbeat) -> None:
-    heartbeat.register("count", "/work", count, match="prefix")
+    heartbeat.register("count", "/jobs", count, match="prefix")
     heartbeat.register("count", "/topics", count, match="prefix")
     heartbeat.register("bound", "/place", bound, match="prefix")
 

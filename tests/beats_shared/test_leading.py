@@ -36,11 +36,11 @@ def others(made: list[Node]) -> list[Node]:
 async def test_one_node_beats_and_everybody_can_signal_and_read(world: World) -> None:
     made = await nodes(world, "a", "b", "c")
     for n, each in enumerate(made):
-        await each.signal(f"/work/{n}")
+        await each.signal(f"/jobs/{n}")
     await wait(100)
     assert sum(bool(each.reports) for each in made) == 1
     for each in made:
-        assert seen(each) == {"/work/0": 1, "/work/1": 1, "/work/2": 1}
+        assert seen(each) == {"/jobs/0": 1, "/jobs/1": 1, "/jobs/2": 1}
         assert each.heartbeat.digest == leader(made).heartbeat.digest
         assert each.heartbeat.next_beat == leader(made).heartbeat.next_beat
         assert await each.heartbeat.averify() == []
@@ -63,9 +63,9 @@ async def test_another_node_goes_on_with_the_same_chain_of_digests(world: World)
     install(alone)
     for n in range(6):
         sender = made[n % len(made)]
-        await sender.signal(f"/work/{n}")
+        await sender.signal(f"/jobs/{n}")
         await wait(50)
-        alone.signal(f"/work/{n}")
+        alone.signal(f"/jobs/{n}")
         alone.beat()
         if n == 2:
             dead = leader(made)
@@ -75,7 +75,7 @@ async def test_another_node_goes_on_with_the_same_chain_of_digests(world: World)
     await wait(100)
     assert (await digests(world)) == [alone.read(f"/rt/beat/{beat}/digest") for beat in range(1, 7)]
     for each in made:
-        assert seen(each) == {f"/work/{n}": 1 for n in range(6)}
+        assert seen(each) == {f"/jobs/{n}": 1 for n in range(6)}
         assert await each.heartbeat.averify() == []
     replay = await leader(made).heartbeat.areplay()
     assert replay.identical
@@ -86,12 +86,12 @@ async def test_what_was_sent_to_a_dead_leader_is_worked_on_by_the_next(world: Wo
     made = await nodes(world, "a", "b")
     dead, living = leader(made), others(made)[0]
     dead.kill()
-    await living.signal("/work/1")
-    await living.signal("/work/2", beat=5)
+    await living.signal("/jobs/1")
+    await living.signal("/jobs/2", beat=5)
     await wait(2 * LEASE_MS)
     assert living.heartbeat.leads
     await wait(2_000)
-    assert await signals_of(world) == ["/work/1", "/work/2"]
+    assert await signals_of(world) == ["/jobs/1", "/jobs/2"]
     assert living.heartbeat.next_beat == 6
 
 
@@ -99,19 +99,19 @@ async def test_what_was_sent_to_a_dead_leader_is_worked_on_by_the_next(world: Wo
 async def test_a_stopped_leader_cannot_add_a_beat_after_it_was_replaced(world: World) -> None:
     made = await nodes(world, "a", "b")
     stopped, living = leader(made), others(made)[0]
-    await stopped.signal("/work/1")
+    await stopped.signal("/jobs/1")
     await wait(50)
     stopped.freeze()
-    stopped.heartbeat.signal("/work/local")
+    stopped.heartbeat.signal("/jobs/local")
     await wait(2 * LEASE_MS)
-    await living.signal("/work/2")
+    await living.signal("/jobs/2")
     await wait(50)
     stopped.thaw()
     await wait(2 * LEASE_MS)
     assert living.heartbeat.leads
     assert not stopped.heartbeat.leads
     for each in made:
-        assert seen(each) == {"/work/1": 1, "/work/2": 1, "/work/local": 1}
+        assert seen(each) == {"/jobs/1": 1, "/jobs/2": 1, "/jobs/local": 1}
         assert each.heartbeat.digest == living.heartbeat.digest
         assert await each.heartbeat.averify() == []
 
@@ -122,12 +122,12 @@ async def test_a_write_whose_answer_was_lost_is_looked_up_and_not_repeated(world
     lead, other = leader(made), others(made)[0]
     for n in range(5):
         lead.engine.lose_answers = True
-        await other.signal(f"/work/{n}")
+        await other.signal(f"/jobs/{n}")
         await wait(20)
         lead.engine.lose_answers = False
         await wait(1_000)
-    assert seen(lead) == seen(other) == {f"/work/{n}": 1 for n in range(5)}
-    assert await signals_of(world) == [f"/work/{n}" for n in range(5)]
+    assert seen(lead) == seen(other) == {f"/jobs/{n}": 1 for n in range(5)}
+    assert await signals_of(world) == [f"/jobs/{n}" for n in range(5)]
     assert await lead.heartbeat.averify() == []
 
 
@@ -136,12 +136,12 @@ async def test_a_signal_whose_answer_was_lost_arrives_once(world: World) -> None
     made = await nodes(world, "a", "b")
     other = others(made)[0]
     other.engine.lose_answers = True
-    other.heartbeat.signal("/work/1")
+    other.heartbeat.signal("/jobs/1")
     await wait(1_000)
     other.engine.lose_answers = False
-    await other.signal("/work/2")
+    await other.signal("/jobs/2")
     await wait(1_000)
-    assert await signals_of(world) == ["/work/1", "/work/2"]
+    assert await signals_of(world) == ["/jobs/1", "/jobs/2"]
 
 
 @in_virtual_time
@@ -154,7 +154,7 @@ async def test_bindings_and_pauses_reach_the_leader_from_any_node(world: World) 
     assert other.heartbeat.paths("/bound") == ["/bound/places/1"]
     assert other.heartbeat.resolve("/place", "/places/2") == ["bound"]
     other.heartbeat.pause()
-    await other.signal("/work/1")
+    await other.signal("/jobs/1")
     await wait(1_000)
     assert other.heartbeat.paused
     assert lead.heartbeat.paused
@@ -167,7 +167,7 @@ async def test_bindings_and_pauses_reach_the_leader_from_any_node(world: World) 
     other.heartbeat.unbind("/places", "bound")
     await other.heartbeat.aflush()
     await wait(1_000)
-    assert seen(other) == {"/work/1": 1}
+    assert seen(other) == {"/jobs/1": 1}
     assert other.heartbeat.resolve("/place", "/places/2") == []
 
 
@@ -217,18 +217,18 @@ async def test_past_beats_are_read_anywhere_and_forks_made_anywhere(world: World
     made = await nodes(world, "a", "b")
     other = others(made)[0]
     for n in range(3):
-        await other.signal(f"/work/{n}")
+        await other.signal(f"/jobs/{n}")
         await wait(50)
-    assert await other.heartbeat.aread("/seen/work/1", 2) is None
-    assert await other.heartbeat.aread("/seen/work/1", 3) == 1
-    assert (await other.heartbeat.aread("/rt/beat/2/inbox"))[0]["signal"] == "/work/1"
+    assert await other.heartbeat.aread("/seen/jobs/1", 2) is None
+    assert await other.heartbeat.aread("/seen/jobs/1", 3) == 1
+    assert (await other.heartbeat.aread("/rt/beat/2/inbox"))[0]["signal"] == "/jobs/1"
     assert await other.heartbeat.aread("/rt/beat/3/digest") == (await digests(world))[2]
     await other.heartbeat.afork(2, "branch")
     branch = Heartbeat(Log(world.shared.engine()), line="branch")
     await branch.open()
-    assert branch.paths("/seen") == ["/seen/work/0", "/seen/work/1"]
+    assert branch.paths("/seen") == ["/seen/jobs/0", "/seen/jobs/1"]
     with pytest.raises(PastBeat):
-        other.heartbeat.signal("/work/late", beat=1)
+        other.heartbeat.signal("/jobs/late", beat=1)
 
 
 @in_virtual_time
@@ -236,7 +236,7 @@ async def test_old_beats_are_forgotten_everywhere(world: World) -> None:
     made = await nodes(world, "a", "b", retain_beats=5)
     other = others(made)[0]
     for n in range(20):
-        await other.signal(f"/work/{n}")
+        await other.signal(f"/jobs/{n}")
         await wait(20)
     lead = leader(made)
     assert len(await journals(world)) <= 7
@@ -250,12 +250,12 @@ async def test_old_beats_are_forgotten_everywhere(world: World) -> None:
 async def test_a_node_that_leaves_in_order_hands_over_at_once(world: World) -> None:
     made = await nodes(world, "a", "b")
     lead, other = leader(made), others(made)[0]
-    await lead.signal("/work/1")
+    await lead.signal("/jobs/1")
     await lead.leave()
     await wait(100)
     assert other.heartbeat.leads
     await wait(100)
-    assert seen(other) == {"/work/1": 1}
+    assert seen(other) == {"/jobs/1": 1}
 
 
 @in_virtual_time
@@ -266,7 +266,7 @@ async def test_a_former_leader_that_could_not_read_the_line_tries_again_by_itsel
     a, b = await nodes(world, "a", "b")
     a.freeze()
     await wait(2 * LEASE_MS)
-    await b.signal("/work/1")
+    await b.signal("/jobs/1")
     await wait(500)
     scan = a.log.scan
     slow_until = world.clock.now_ms() + 3_000
@@ -279,4 +279,4 @@ async def test_a_former_leader_that_could_not_read_the_line_tries_again_by_itsel
     monkeypatch.setattr(a.log, "scan", slow)
     a.thaw()
     await wait(LEASE_MS)
-    assert seen(a) == seen(b) == {"/work/1": 1}
+    assert seen(a) == seen(b) == {"/jobs/1": 1}

@@ -14,17 +14,17 @@ async def test_a_line_begun_alone_is_led_by_one_of_several_and_goes_on_alone_aga
     alone = Heartbeat(log)
     install(alone)
     await alone.open()
-    alone.signal("/work/1")
+    alone.signal("/jobs/1")
     await alone.abeat()
-    alone.signal("/work/2", beat=4)
+    alone.signal("/jobs/2", beat=4)
     await alone.aclose()
     made = await nodes(world, "a", "b")
     await wait(1_000)
-    assert seen(made[0]) == seen(made[1]) == {"/work/1": 1, "/work/2": 1}
+    assert seen(made[0]) == seen(made[1]) == {"/jobs/1": 1, "/jobs/2": 1}
     lead = leader(made)
     await lead.driver.stop()  # what comes now is accepted, and nobody takes it
     (other,) = [each for each in made if each is not lead]
-    await other.signal("/work/3")
+    await other.signal("/jobs/3")
     other.heartbeat.bind("/places", "bound")
     await other.heartbeat.aflush()
     for each in made:
@@ -37,7 +37,7 @@ async def test_a_line_begun_alone_is_led_by_one_of_several_and_goes_on_alone_aga
     assert again.waiting == 1
     again.signal("/place", "/places/1")
     await again.abeat()
-    assert again.paths("/seen") == ["/seen/work/1", "/seen/work/2", "/seen/work/3"]
+    assert again.paths("/seen") == ["/seen/jobs/1", "/seen/jobs/2", "/seen/jobs/3"]
     assert again.paths("/bound") == ["/bound/places/1"]
     once_more = Heartbeat(log)
     await once_more.open()

@@ -27,8 +27,8 @@ async def story(world: World, fault: str, at: int) -> int:
     trouble = Trouble(a.member, fault, at, about_beats)
     for n in range(3):
         b.heartbeat.bind(f"/places/{n}", "bound")
-        await b.signal(f"/work/b{n}")
-        await c.signal(f"/work/c{n}", beat=c.heartbeat.next_beat + 2)
+        await b.signal(f"/jobs/b{n}")
+        await c.signal(f"/jobs/c{n}", beat=c.heartbeat.next_beat + 2)
         await c.signal("/place", f"/places/{n}/x")
         await publish(c.log, "orders", f"e{n}")
         await wait(250)
@@ -36,7 +36,7 @@ async def story(world: World, fault: str, at: int) -> int:
     where = f"{fault} commit {at}"
     living = [b, c] if fault.startswith("killed") else [a, b, c]
     await same_everywhere(world, living, where)
-    expected = {f"/work/{who}{n}": 1 for who in "bc" for n in range(3)}
+    expected = {f"/jobs/{who}{n}": 1 for who in "bc" for n in range(3)}
     expected |= {f"/topics/orders/0/{n + 1}": 1 for n in range(3)}
     assert seen(b) == expected, where
     assert b.heartbeat.paths("/bound") == [f"/bound/places/{n}/x" for n in range(3)], where
@@ -104,7 +104,7 @@ async def storm(world: World, chance: random.Random) -> None:
     sent = published = 0
     for _ in range(30):
         for _ in range(chance.randint(0, 4)):
-            living[-1].heartbeat.signal(f"/work/{sent}")
+            living[-1].heartbeat.signal(f"/jobs/{sent}")
             living[-1].heartbeat.signal(f"/flaky/{10 * sent}", beat=None)
             sent += 1
         if chance.random() < 0.5 and not living[0].engine.cut_off and not living[0].engine.lose_answers:
@@ -119,7 +119,7 @@ async def storm(world: World, chance: random.Random) -> None:
         recover(each.member)
     await wait(12 * LEASE_MS)
     assert sum(each.heartbeat.leads for each in living) == 1
-    assert seen(living[0]) == {f"/work/{n}": 1 for n in range(sent)} | {
+    assert seen(living[0]) == {f"/jobs/{n}": 1 for n in range(sent)} | {
         f"/topics/orders/0/{n + 1}": 1 for n in range(published)
     }
     if rules["retain_beats"] is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chaos.arena import Arena
-from chaos.rounds import SECONDS, SEEDS, judge
+from chaos.rounds import SECONDS, SEEDS, what_went_wrong
 from servers.mongo_server import MongoServer, own_server
 
 
@@ -48,4 +48,5 @@ def servers() -> Iterator[MongoServers]:
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_faults_break_no_promise(servers: MongoServers, tmp_path: Path, seed: int) -> None:
     # FerretDB makes some hundred commits a second, and one event is several of them on its way.
-    await judge(Arena(tmp_path, servers, seed=seed, lease_ms=2_500, pace_s=0.1), SECONDS)
+    wrong = await what_went_wrong(Arena(tmp_path, servers, seed=seed, lease_ms=2_500, pace_s=0.1), SECONDS)
+    assert not wrong, wrong

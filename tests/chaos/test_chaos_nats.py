@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chaos.arena import Arena
-from chaos.rounds import SECONDS, SEEDS, judge
+from chaos.rounds import SECONDS, SEEDS, what_went_wrong
 from servers.nats_server import NatsCluster
 
 
@@ -51,4 +51,5 @@ def servers(tmp_path: Path) -> Iterator[NatsServers]:
 @pytest.mark.timeout(SECONDS + 600)
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_faults_break_no_promise(servers: NatsServers, tmp_path: Path, seed: int) -> None:
-    await judge(Arena(tmp_path, servers, seed=seed), SECONDS)
+    wrong = await what_went_wrong(Arena(tmp_path, servers, seed=seed), SECONDS)
+    assert not wrong, wrong

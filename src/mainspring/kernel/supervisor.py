@@ -40,9 +40,8 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("mainspring.kernel")
 
-CROWDED: Final = (
-    10_000  # mail of one actor; beyond it, what nobody waits for any more is dropped, and senders of events wait
-)
+# Mail of one actor; beyond it, what nobody waits for any more is dropped, and senders of events wait.
+CROWDED: Final = 10_000
 
 Fault = tuple[Any, "Mail | None", str, str]  # the actor, what it was handling, the fault's type and text
 

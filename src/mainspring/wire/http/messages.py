@@ -25,7 +25,7 @@ from mainspring.kernel.looking import HeaderView, passed
 from mainspring.message import MAX_DEPTH, Message, Metadata, encode_line, is_type
 from mainspring.wire.http.body import read_body, require_json
 from mainspring.wire.http.face import Face, json_response
-from mainspring.wire.http.problem import PROBLEM_TYPE, HttpProblem, Problem
+from mainspring.wire.http.problem import HttpProblem, Problem, problem_response
 from mainspring.wire.http.query import integer
 from mainspring.wire.http.strict_json import decode, refuse_duplicates
 from mainspring.wire.http.table import JSON, Answer, Content, Operation, Parameter
@@ -137,19 +137,8 @@ def problem_of(error: Message) -> web.Response:
     data: Any = error.data if isinstance(error.data, dict) else {}
     status = _status(data.get("code"))
     text, remedy = str(data.get("message") or "The request was refused"), str(data.get("remedy") or "")
-    code = _code(error.type)
-    document = MessageProblem(
-        type=f"urn:mainspring:problem:{code}",
-        title=HTTPStatus(status).phrase,
-        status=status,
-        code=code,
-        message=text,
-        detail=f"{text.rstrip('.')}: {remedy}" if remedy else text,
-        remedy=remedy,
-        error=msgspec.Raw(encode_line(error)),
-    )
-    headers = {"Retry-After": "1"} if status in (429, 503) else {}
-    return json_response(document, status=status, headers=headers, content_type=PROBLEM_TYPE)
+    details = {"error": msgspec.Raw(encode_line(error))}
+    return problem_response(status, _code(error.type), text, remedy, details=details, kind=MessageProblem)
 
 
 def _status(code: object) -> int:

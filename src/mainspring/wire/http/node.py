@@ -35,23 +35,6 @@ class Asking(msgspec.Struct, frozen=True):
     scopes: list[str]
 
 
-class LoopView(msgspec.Struct, frozen=True):
-    """The loop's counters: counts since the start; depths, ages and pending numbers of now."""
-
-    turns: int
-    slices: int
-    failed_turns: int
-    slow_turns: int
-    system_depth: int
-    user_depth: int
-    completions_waiting: int
-    oldest_waiting_ms: int
-    timers_pending: int
-    longest_turn_ns: int
-    longest_turn: str
-    holds: int
-
-
 class KernelView(msgspec.Struct, frozen=True):
     """The kernel: what it counted, what keeps it busy, its actors, the oldest open requests, the latest faults."""
 
@@ -71,7 +54,7 @@ class NodeInside(msgspec.Struct, frozen=True):
     ready: bool
     reason: str
     you: Asking
-    loop: LoopView | None
+    loop: Counters | None
     kernel: KernelView | None
     slow_turns: list[SlowTurnSeen] = msgspec.field(name="slowTurns")
 
@@ -98,10 +81,6 @@ def _asking(who: Who) -> Asking:
     return Asking(who.agent, who.is_proven, may_command(who), list(who.scopes.names) if who.scopes else [])
 
 
-def _loop(counters: Counters) -> LoopView:
-    return LoopView(**{name: getattr(counters, name) for name in LoopView.__struct_fields__})
-
-
 def _kernel(kernel: Kernel) -> KernelView:
     return KernelView(
         dict(kernel.exchange.counters),
@@ -123,7 +102,7 @@ async def show_node(face: Face, request: web.Request) -> web.StreamResponse:
         ready.ready,
         ready.reason,
         _asking(who),
-        None if kernel is None else _loop(kernel.loop.counters()),
+        None if kernel is None else kernel.loop.counters(),
         None if kernel is None else _kernel(kernel),
         list(reversed(face.slow_turns)),
     )

@@ -146,12 +146,16 @@ def problem_response(
     remedy: str = "",
     headers: dict[str, str] | None = None,
     details: Mapping[str, Any] | None = None,
+    kind: type[Problem] = Problem,
 ) -> web.Response:
-    """One problem document. `code` also names its type, so that two kinds of 400 can be told apart."""
+    """One problem document. `code` also names its type, so that two kinds of 400 can be told apart.
+
+    `details` are further members, which `kind` has.
+    """
     sent = dict(headers or {})
     if status in (429, 503):
         sent.setdefault("Retry-After", str(RETRY_AFTER_S))
-    document = Problem(
+    document = kind(
         type=f"urn:mainspring:problem:{code}",
         title=HTTPStatus(status).phrase,
         status=status,
