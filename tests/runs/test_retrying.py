@@ -99,6 +99,17 @@ async def test_a_crash_between_attempts_goes_on_with_the_first() -> None:
         assert len(attempts) == 5
 
 
+async def test_a_node_that_stops_does_not_wait_for_the_next_attempt() -> None:
+    app, attempts = shop(1, max_attempts=3, backoff="1h", max_backoff="1h")
+    async with simulate(app) as world:
+        await world.start_run("checkout", 12, id="c")
+        await world.advance("1s")
+        await world.restart()
+        await world.advance("1m")
+        assert world.run("c").value == "12 by c#00000000"
+        assert pauses(attempts) == [1_000], "neither the hour nor what a stop may take at most"
+
+
 async def test_the_time_limit_counts_over_all_attempts() -> None:
     app, attempts = shop(10, max_attempts=10, backoff="10s", timeout_ms=15_000)
     async with simulate(app) as world:

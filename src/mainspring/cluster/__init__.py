@@ -8,7 +8,7 @@ from mainspring.cluster.contract import About, Cluster, NodeView, Role
 from mainspring.cluster.errors import NameTaken, NotDurable
 from mainspring.cluster.home import Home
 from mainspring.cluster.membership import LEASE_MS, Membership
-from mainspring.cluster.roster import Declared, InForce, Roster
+from mainspring.cluster.roster import Declared, InForce, Order, Roster
 
 __all__ = [
     "LEASE_MS",
@@ -22,6 +22,7 @@ __all__ = [
     "NameTaken",
     "NodeView",
     "NotDurable",
+    "Order",
     "Role",
     "Roster",
     "check_durability",

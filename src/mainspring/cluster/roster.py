@@ -46,13 +46,18 @@ class Declaration(msgspec.Struct, frozen=True):
 
 
 class Order(msgspec.Struct, frozen=True):
-    """The digests of all programs, the newest last."""
+    """Digests in the order in which they first came, the newest last."""
 
     digests: tuple[str, ...] = ()
 
     def rank(self, digest: str) -> int:
         """Greater is newer; 0 for one that nobody introduced."""
         return self.digests.index(digest) + 1 if digest in self.digests else 0
+
+    def newer_than(self, digest: str) -> tuple[str, ...]:
+        """Those that came after this one; none for one that nobody introduced."""
+        rank = self.rank(digest)
+        return self.digests[rank:] if rank else ()
 
     def with_(self, digest: str) -> Order:
         known = self.digests if digest in self.digests else (*self.digests, digest)

@@ -16,23 +16,7 @@ import types
 from collections.abc import Iterable
 from typing import Any, Final
 
-import msgspec
-
 CODES: Final = "runs/codes"
-_REMEMBERED: Final = 100  # codes of one program
-
-
-class CodeOrder(msgspec.Struct, frozen=True):
-    """The codes that a program has had, the newest last."""
-
-    codes: tuple[str, ...] = ()
-
-    def with_(self, code: str) -> CodeOrder:
-        return CodeOrder((*self.codes, code)[-_REMEMBERED:])
-
-    def newer_than(self, code: str) -> tuple[str, ...]:
-        """Those that came after this one; none for one that is not known."""
-        return self.codes[self.codes.index(code) + 1 :] if code in self.codes else ()
 
 
 def code_of(program: Any) -> str:

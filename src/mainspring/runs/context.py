@@ -134,6 +134,19 @@ class Context:
         """Call `call` once when the time has passed; forgotten when the effect is over. Gives an id for `forget`."""
         return hold_timer(self._run, delay_ms, call)
 
+    async def pause(self, ms: float) -> bool:
+        """Wait for so long on the runtime's clock; False when the node stops, which ends the wait early."""
+        pauses = self._scheduler.pauses
+        over = asyncio.Event()
+        pauses.add(over)
+        self.after(ms, over.set)
+        try:
+            if not self._scheduler.finishing:
+                await over.wait()
+        finally:
+            pauses.discard(over)
+        return not self._scheduler.finishing
+
     def on_release(self, release: Callable[[], object]) -> None:
         """Call `release` when this effect is over: answered, timed out, or its run ended."""
         hold(self._run, release)

@@ -6,7 +6,6 @@ into the batch is taken back. Attempts are not written down; after a crash they 
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 from collections.abc import Callable
@@ -35,15 +34,9 @@ def retrying(
                     raise
                 name, told = type(effect).__name__, f"{type(error).__name__}: {error}"
                 logger.warning("run %s: attempt %d of %d of %s: %s", ctx.run_id, attempt, max_attempts, name, told)
-            ctx.forget_writes()
-            await _pause(ctx, pause_ms(attempt))
+                ctx.forget_writes()
+                if not await ctx.pause(pause_ms(attempt)):
+                    raise  # the node stops; whoever goes on with the run begins with the first attempt
             attempt += 1
 
     return ask
-
-
-async def _pause(ctx: Context, ms: float) -> None:
-    """On the runtime's clock; the timer goes with the effect."""
-    over = asyncio.Event()
-    ctx.after(ms, over.set)
-    await over.wait()

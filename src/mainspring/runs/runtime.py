@@ -215,6 +215,8 @@ class Runtime:
         no answer any more, because it may come from the stopping: the handler is asked again, with the same key.
         """
         self._scheduler.finishing = True
+        for pause in self._scheduler.pauses:
+            pause.set()
         if self._scheduler.tasks:
             await asyncio.wait(set(self._scheduler.tasks))
 

@@ -17,6 +17,7 @@ the business of `hosting.py`.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import threading
@@ -81,6 +82,7 @@ class Scheduler:
         self.join_request: Callable[[Run[Any]], Effect[Any]]
         self.tasks: set[Any] = set()
         self.finishing: bool = False  # the process stops in order: see `Runtime.finish`
+        self.pauses: set[asyncio.Event] = set()  # between two attempts of handlers; set ends one early
         self._tracing = trace
         self._queue: deque[Run[Any]] = deque()
         self._ready: deque[Run[Any]] = deque()
