@@ -45,8 +45,8 @@ bench-long: $(DEV)
 
 # What docs/reference says about names, commands and settings is what the code says; tests compare.
 pages: $(DEV)
-	$(BIN)/python -m mainspring.cli.reference docs/reference
-	$(BIN)/python -m mainspring.cli.page > docs/reference/command-line.md
+	$(BIN)/python -m tools.reference_pages docs/reference
+	$(BIN)/python -m tools.command_line_page > docs/reference/command-line.md
 	$(BIN)/mainspring settings --markdown > docs/reference/settings.md
 
 # A thousand rounds of kill -9 under load; the tests run fifty.

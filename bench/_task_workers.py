@@ -35,7 +35,7 @@ def runs(folder: Path) -> int:
 
 
 def make_queue() -> Any:
-    from mainspring.client.tasks import TaskQueue
+    from mainspring.tasks import TaskQueue
 
     made = TaskQueue("bench")
 

@@ -29,10 +29,10 @@ from pathlib import Path
 from typing import Any
 
 from mainspring.beats import Heartbeat, Stage
-from mainspring.beats.path import query_segments, segments_of, specificity
-from mainspring.beats.registry import matches
+from mainspring.beats.matching.path import query_segments, segments_of, specificity
+from mainspring.beats.matching.registry import matches
 from mainspring.log import BlockingLog, Engine, MemoryEngine
-from mainspring.log.sqlite import SqliteEngine
+from mainspring.log.engines.sqlite import SqliteEngine
 
 ROUNDS = 7
 RESOLVES = 2_000

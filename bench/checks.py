@@ -28,8 +28,8 @@ from typing import Any
 from bench import _bus_peers as peers
 from bench._bus_client import BusClient
 from mainspring.bus import Access, Caller
-from mainspring.bus.tokens import Scopes, new_token
-from mainspring.bus.topics import topic_from
+from mainspring.bus.access.tokens import Scopes, new_token
+from mainspring.bus.topics.config import topic_from
 from mainspring.loop import MonotonicClock, run
 
 ROUNDS = 16

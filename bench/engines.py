@@ -38,7 +38,7 @@ import nats
 from nats.aio.msg import Msg
 
 from mainspring.log import Append, Batch, Change, Log, Receipt, Result
-from mainspring.log.jetstream import JetStreamEngine
+from mainspring.log.engines.nats import JetStreamEngine
 from mainspring.loop import run
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))

@@ -29,7 +29,7 @@ import msgspec
 from mainspring import App
 from mainspring.kernel import Kernel
 from mainspring.loop import new_event_loop
-from mainspring.wire.ndjson import NdjsonServer
+from mainspring.server.ndjson import NdjsonServer
 
 DATA = {"payload": "x" * 186}  # 200 bytes as JSON
 IN_FLIGHT = 64

@@ -259,7 +259,7 @@ def measure_turns() -> dict[str, object]:
 
 def measure_poll() -> dict[str, object]:
     """One ready watch among many idle ones: what waiting costs must depend on what is ready."""
-    from mainspring.sysloop import Guest, Op
+    from mainspring.guests import Guest, Op
 
     frame = struct.Struct("<4sHHIIII")
 

@@ -17,7 +17,7 @@ import sys
 import threading
 from pathlib import Path
 
-from mainspring.sysloop import GuestClient, Readiness, connect
+from mainspring.guests import GuestClient, Readiness, connect
 
 LISTENER, FIRST_CONNECTION = 1, 2  # watch ids
 ANY_END = Readiness.READABLE | Readiness.HUP

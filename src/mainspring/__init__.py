@@ -6,8 +6,9 @@ here and are imported when first used, so that a small program does not pay for 
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any, Final
+
+from mainspring.lazy_imports import lazy_imports
 
 if TYPE_CHECKING:
     __version__: str
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from mainspring.client import Client as Client
     from mainspring.client import SyncClient as SyncClient
     from mainspring.client import connect as connect
-    from mainspring.client.tasks import TaskQueue as TaskQueue
     from mainspring.errors import MainspringError as MainspringError
     from mainspring.kernel import Blob as Blob
     from mainspring.kernel import Context as Context
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mainspring.runs import end as end
     from mainspring.runs import resume as resume
     from mainspring.runs import tail as tail
+    from mainspring.tasks import TaskQueue as TaskQueue
 
 _HOMES: Final = {
     "App": "mainspring.app",
@@ -50,7 +51,7 @@ _HOMES: Final = {
     "Sleep": "mainspring.runs",
     "Spawn": "mainspring.runs",
     "SyncClient": "mainspring.client",
-    "TaskQueue": "mainspring.client.tasks",
+    "TaskQueue": "mainspring.tasks",
     "WaitEvent": "mainspring.runs",
     "WaitSignal": "mainspring.runs",
     "connect": "mainspring.client",
@@ -85,15 +86,15 @@ __all__ = [
 ]
 
 
+_find = lazy_imports(globals(), _HOMES)
+
+
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        value: Any = importlib.import_module("importlib.metadata").version("mainspring")
-    elif name in _HOMES:
-        value = getattr(importlib.import_module(_HOMES[name]), name)
-    else:
-        raise AttributeError(f"module 'mainspring' has no attribute {name!r}")
-    globals()[name] = value
-    return value
+    if name != "__version__":
+        return _find(name)
+    import importlib.metadata
+
+    return importlib.metadata.version("mainspring")
 
 
 def __dir__() -> list[str]:

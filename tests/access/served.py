@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 
 from mainspring.app import App
-from mainspring.bus.tokens import Token, new_token
+from mainspring.bus.access.tokens import Token, new_token
 from mainspring.node import Node
 from mainspring.settings import Settings
 

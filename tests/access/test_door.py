@@ -18,7 +18,7 @@ from access.served import ALICE, BOB, LINES, ROOT, ROOT_TOKEN, Served, make_toke
 from mainspring.app import App
 from mainspring.loop import MonotonicClock
 from mainspring.node import BootFailure
-from mainspring.wire import http
+from mainspring.server import http
 
 OPEN = {"/healthz", "/readyz"}
 PLACES = {"topic": "orders", "group": "g", "schedule": "s", "partition": "0", "offset": "1", "version": "1"}

@@ -11,7 +11,7 @@ import pytest
 from access.served import make_token
 from bus.world import BEGINNING, Peer, World, in_virtual_time, settle
 from mainspring.bus import BadFrame, Caller, Forbidden
-from mainspring.bus.access import PATIENCE_S
+from mainspring.bus.access.access import PATIENCE_S
 
 
 def caller(agent: str, *scopes: str, **options: Any) -> Caller:

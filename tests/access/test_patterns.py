@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.bus import BadFrame
-from mainspring.bus.patterns import NameSet, Pattern
+from mainspring.bus.access.patterns import NameSet, Pattern
 
 
 @pytest.mark.parametrize(

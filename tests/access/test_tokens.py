@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from access.served import make_token
-from mainspring.bus.tokens import (
+from mainspring.bus.access.tokens import (
     BadToken,
     Scopes,
     TokenBook,

@@ -18,10 +18,10 @@ from tests.serving import PATIENCE_S, Serving, clean_environment
 from typer.testing import CliRunner
 
 from mainspring.cli.commands import app as command_line
-from mainspring.cli.mcp import Server
-from mainspring.cli.new import CannotMakeProject, files_of
-from mainspring.cli.tools import tool_from
-from mainspring.cli.wire import Wire
+from mainspring.cli.node.new import CannotMakeProject, files_of
+from mainspring.cli.program.mcp import Server
+from mainspring.cli.program.tools import tool_from
+from mainspring.cli.support.messages import Wire
 
 
 def mainspring(folder: Path, *arguments: str, code: int = 0) -> str:
@@ -138,7 +138,7 @@ def test_doctor_says_when_the_package_of_the_engine_is_missing(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MAINSPRING_ENGINE", engine)
-    monkeypatch.setattr("mainspring.cli.doctor.version", nothing_but_ours)
+    monkeypatch.setattr("mainspring.cli.node.doctor.version", nothing_but_ours)
     done = CliRunner().invoke(command_line, ["doctor"])
     assert done.exit_code == 1
     assert f"wrong    {driver}: not installed\n         pip install 'mainspring[" in done.stdout

@@ -20,7 +20,7 @@ from typing import Any
 
 from tests.serving import Serving
 
-from mainspring.cli.wire import Wire
+from mainspring.cli.support.messages import Wire
 from mainspring.errors import MainspringError
 
 ROUNDS = min(100, int(os.environ.get("MAINSPRING_TEST_CRASH_ROUNDS", "50")) // 10)

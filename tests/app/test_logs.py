@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.serving import serving
 
-from mainspring.cli.wire import Wire
+from mainspring.cli.support.messages import Wire
 
 APP = """
 import logging

@@ -12,8 +12,8 @@ import pytest
 from mainspring import App, Event
 from mainspring.app import BadDuration, duration_ms
 from mainspring.bus import BadFrame
-from mainspring.core import BootFailure
 from mainspring.kernel import CapabilityError
+from mainspring.node.core import BootFailure
 from mainspring.testing import simulate
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from mainspring.beats import RETRY, Heartbeat
 from mainspring.log import BlockingLog
-from mainspring.log.sqlite import SqliteEngine
+from mainspring.log.engines.sqlite import SqliteEngine
 
 NAMES = [f"{'xq'[i % 2]}{i * 7 % 23:02}" for i in range(12)]
 RULES: dict[str, Any] = {

@@ -13,11 +13,11 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from mainspring.beats import Heartbeat
-from mainspring.cli.beats import app
+from mainspring.cli.program.beats import app
 from mainspring.errors import MainspringError
 from mainspring.log import Batch, BlockingLog
-from mainspring.log.choice import log_file
-from mainspring.log.sqlite import SqliteEngine
+from mainspring.log.engines.registry import log_file
+from mainspring.log.engines.sqlite import SqliteEngine
 
 PROGRAM = """
 import os

@@ -15,7 +15,7 @@ from beats import story
 from mainspring.beats import Heartbeat
 from mainspring.beats.errors import BeatRunning, DamagedJournal, LineBusy, NotOpen, UnknownBeat
 from mainspring.log import Batch, BlockingLog, Log, LogUnavailable, MemoryEngine, Result
-from mainspring.log.sqlite import SqliteEngine
+from mainspring.log.engines.sqlite import SqliteEngine
 
 BEATS = 30
 

@@ -13,7 +13,7 @@ from mainspring.beats.errors import (
     InvalidRegistration,
     RegistrationConflict,
 )
-from mainspring.beats.path import canonical
+from mainspring.beats.matching.path import canonical
 from mainspring.errors import SettingError
 
 

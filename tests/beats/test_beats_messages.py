@@ -9,7 +9,7 @@ import pytest
 
 from mainspring.beats import BeatsProgram, Heartbeat
 from mainspring.beats.errors import InvalidRegistration
-from mainspring.capabilities.beat import beat
+from mainspring.builtin.beats import beat
 from mainspring.kernel import Fail, Kernel
 from mainspring.log import Log, MemoryEngine
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from mainspring.cli.beats import app
+from mainspring.cli.program.beats import app
 from serving import Serving, clean_environment, serving
 
 PROGRAM = """

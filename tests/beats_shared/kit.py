@@ -7,8 +7,8 @@ from typing import Any
 from tests.cluster.world import LEASE_MS, Member, World, in_virtual_time, wait
 
 from mainspring.beats import Driver, Heartbeat, SharedHeartbeat, TopicInlet
-from mainspring.beats.facts import Enqueue, read_journal
-from mainspring.beats.line import journals_of
+from mainspring.beats.storage.journal import Enqueue, read_journal
+from mainspring.beats.storage.line import journals_of
 from mainspring.log import Append, Batch, Log
 
 __all__ = [

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.bus.world import BEGINNING, World, in_virtual_time, settle
 
 from mainspring.bus.errors import BadFrame
-from mainspring.bus.frames import TYPES, Rejected, decode
 from mainspring.bus.names import check_name, is_name
+from mainspring.bus.protocol import TYPES, Rejected, decode
 
 LONE = '"\\ud83d"'
 DEEP = '{"type":"PUBLISH","topic":"t","payload":' + "[" * 100_000 + "]" * 100_000 + "}"

@@ -324,7 +324,7 @@ async def test_a_group_with_a_long_backlog_reads_it_in_pages(world: World) -> No
 
 @in_virtual_time
 async def test_a_client_that_delays_everything_cannot_fill_the_memory(world: World) -> None:
-    from mainspring.bus.group import MAX_OPEN
+    from mainspring.bus.groups.group import MAX_OPEN
 
     writer, peer = world.connect(), world.connect()
     for _ in range(MAX_OPEN // 1000 + 2):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.bus.world import BEGINNING, World, in_virtual_time, settle
 
-from mainspring.bus.compaction import Compaction
+from mainspring.bus.topics.compaction import Compaction
 from mainspring.cluster import Alone
 
 

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mainspring.bus.errors import BadFrame, BadJson, BusError
-from mainspring.bus.payload import MAX_DEPTH, check_payload
+from mainspring.bus.publishing.payload import MAX_DEPTH, check_payload
 
 LEVELS = 5  # for the model: small documents reach it
 

@@ -9,7 +9,7 @@ import pytest
 from tests.bus.world import World, in_virtual_time, settle
 
 from mainspring.bus import BadFrame, RateLimited, Schedule
-from mainspring.bus.answers import NewEvent
+from mainspring.bus.results import NewEvent
 
 
 @in_virtual_time()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.bus.world import World, in_virtual_time, settle
 
 from mainspring.bus import BadFrame, Schedule, UnknownSchedule
-from mainspring.bus.cron import Cron
+from mainspring.bus.schedules.cron import Cron
 
 
 def at(text: str) -> int:

@@ -18,10 +18,10 @@ from aiohttp import WSMsgType, web
 from mainspring.bus import Bus
 from mainspring.log import Log, MemoryEngine
 from mainspring.loop import Loop, MonotonicClock
+from mainspring.server.http.access import claimed_agent
+from mainspring.server.http.problem import problems
+from mainspring.server.websocket import add_websocket
 from mainspring.settings import Settings
-from mainspring.wire.http.access import claimed_agent
-from mainspring.wire.http.problem import problems
-from mainspring.wire.websocket import add_websocket
 
 PATIENCE_S = 20
 

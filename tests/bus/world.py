@@ -13,7 +13,8 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from mainspring.bus import Bus, Session, topics
+from mainspring.bus import Bus, Session
+from mainspring.bus.topics import config as topics
 from mainspring.log import Engine, Log, MemoryEngine
 from mainspring.loop import Loop, VirtualClock, VirtualEventLoop
 from mainspring.settings import Settings

@@ -7,8 +7,8 @@ from tests.bus.world import BEGINNING, LATEST, Peer
 from tests.bus_shared.world import LEASE_MS, Node, Town, in_town, settle
 
 from mainspring.bus import Conflict, Start
-from mainspring.bus.shared_group import SharedGroup
-from mainspring.bus.shared_position import Intent
+from mainspring.bus.groups.shared.group import SharedGroup
+from mainspring.bus.groups.shared.position import Intent
 
 
 async def publish(node: Node, count: int, first: int = 1, topic: str = "t", **fields: object) -> None:

@@ -23,7 +23,7 @@ from tests.bus.world import BEGINNING, WALL_MS, Peer
 from tests.bus_shared.world import LEASE_MS, Node, Town, settle
 
 from mainspring.bus import Start
-from mainspring.bus.deadletter import read_letter
+from mainspring.bus.groups.dead_letters import read_letter
 from mainspring.log import Batch
 from mainspring.loop import VirtualClock, VirtualEventLoop
 

@@ -9,7 +9,7 @@ from tests.bus.world import BEGINNING
 from tests.bus_shared.world import Town, in_town, settle
 
 from mainspring.bus import AccessList, Schedule, TopicConfig
-from mainspring.bus.answers import NewEvent
+from mainspring.bus.results import NewEvent
 
 
 @in_town

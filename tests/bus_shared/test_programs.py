@@ -19,9 +19,9 @@ import pytest
 from tests.bus.world import WALL_MS
 
 from mainspring import App, Effect, Event, resume
-from mainspring.core import Core
-from mainspring.log.shared_memory import SharedMemory
+from mainspring.log.engines.shared_memory import SharedMemory
 from mainspring.loop import VirtualClock, VirtualEventLoop
+from mainspring.node.core import Core
 from mainspring.settings import Settings
 
 LEASE_MS = 3_000

@@ -10,7 +10,7 @@ from tests.bus.world import BEGINNING, Peer
 from tests.bus_shared.world import LEASE_MS, Node, Town, in_town, settle
 
 from mainspring.bus import Bus
-from mainspring.bus.leases import leases
+from mainspring.bus.groups.leases import leases
 from mainspring.log import Log, MemoryEngine
 from mainspring.loop import Loop
 

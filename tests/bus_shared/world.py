@@ -16,10 +16,11 @@ from typing import Any
 
 from tests.bus.world import WALL_MS, Frame, Peer, settle
 
-from mainspring.bus import Bus, topics
+from mainspring.bus import Bus
+from mainspring.bus.topics import config as topics
 from mainspring.cluster import Membership
 from mainspring.log import Batch, InDoubt, Log, Result
-from mainspring.log.shared_memory import SharedMemory, SharedMemoryEngine
+from mainspring.log.engines.shared_memory import SharedMemory, SharedMemoryEngine
 from mainspring.loop import Loop, VirtualClock, VirtualEventLoop
 from mainspring.settings import Settings
 

@@ -83,8 +83,8 @@ def test_every_command_ends_at_ctrl_c_without_a_word(monkeypatch: pytest.MonkeyP
         raise KeyboardInterrupt
 
     mainspring("engine", "init")
-    monkeypatch.setattr("mainspring.cli.beats.follow", interrupted)
-    monkeypatch.setattr("mainspring.cli.visiting.load_all", interrupted)
+    monkeypatch.setattr("mainspring.cli.program.beats.follow", interrupted)
+    monkeypatch.setattr("mainspring.cli.support.log_options.load_all", interrupted)
     for command in (("beats", "watch"), ("log", "stats"), ("runs", "list")):
         assert mainspring(*command, code=130) == ("", "")
 

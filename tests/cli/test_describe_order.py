@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mainspring import App
-from mainspring.cli import kernel
+from mainspring.cli.program import kernel
 from mainspring.testing import simulate
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from cli.in_process import mainspring
 from mainspring.errors import BootError
-from mainspring.finding import find_object
+from mainspring.import_path import find_object
 
 BROKEN = {
     "raises_at_import": "\nraise RuntimeError('not today')\n",

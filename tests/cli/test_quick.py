@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.cli.commands import app
-from mainspring.cli.quick import CONFIG, NUMBERS, PATHS, SWITCHES, TEXTS, plain_serve
+from mainspring.cli.node.quick_serve import CONFIG, NUMBERS, PATHS, SWITCHES, TEXTS, plain_serve
 from serving import clean_environment
 
 COMMAND: Any = typer.main.get_command(app).get_command(None, "serve")  # type: ignore[attr-defined]

@@ -177,7 +177,7 @@ def test_the_help_of_every_command_is_whole() -> None:
 
 
 def test_the_command_line_and_the_node_agree_on_how_many_partitions_are_too_many() -> None:
-    from mainspring.bus import topics as node_side
-    from mainspring.cli import topics as command
+    from mainspring.bus.topics import config as node_side
+    from mainspring.cli.bus import topics as command
 
     assert command.MAX_PARTITIONS == node_side.MAX_PARTITIONS

@@ -11,9 +11,9 @@ import pytest
 import typer
 
 from cli_bus.terminal import Terminal
-from mainspring.cli.filters import parse_filter
-from mainspring.cli.moments import duration_ms, duration_text, moment_ms, start_frame
-from mainspring.cli.showing import safe, short
+from mainspring.cli.bus.filters import parse_filter
+from mainspring.cli.support.moments import duration_ms, duration_text, moment_ms, start_frame
+from mainspring.cli.support.output import safe, short
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "command-line.md"
 
@@ -95,10 +95,10 @@ def test_texts_for_people_hold_no_control_characters() -> None:
 
 def test_the_reference_page_says_what_the_commands_say() -> None:
     made = subprocess.run(
-        [sys.executable, "-m", "mainspring.cli.page"], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-m", "tools.command_line_page"], capture_output=True, text=True, timeout=60, check=True
     ).stdout
     same = PAGE.read_text(encoding="utf-8") == made  # compared first: the difference of two long pages helps nobody
-    assert same, "the page is old; run: python -m mainspring.cli.page > docs/reference/command-line.md"
+    assert same, "the page is old; run: python -m tools.command_line_page > docs/reference/command-line.md"
 
 
 def complete(terminal: Terminal, *words: str) -> list[str]:

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from cli_bus.terminal import Terminal, until, url_of
-from mainspring.cli.sampling import rate
+from mainspring.cli.node.sampling import rate
 from serving import PATIENCE_S, Serving
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from aiohttp import WSMsgType, web
 
 from mainspring.loop import VirtualClock
-from mainspring.loop.virtual import VirtualEventLoop
+from mainspring.loop.virtual_time import VirtualEventLoop
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TypedDict
 
-from mainspring.client.tasks import Retry, TaskContext, TaskQueue
+from mainspring.tasks import Retry, TaskContext, TaskQueue
 
 queue = TaskQueue("jobs", retry=Retry(attempts=4, first=0.05, jitter=0), lease=1.0)
 

@@ -11,7 +11,7 @@ import pytest
 from scripted_node import ScriptedNode, virtually
 
 from mainspring.client import CannotConnect, Closed, TimedOut, Uncertain, connect
-from mainspring.client.link import Options
+from mainspring.client.connection import Options
 from mainspring.loop import VirtualClock
 
 QUIET = {"stall_check": 0.0}

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.client.errors import BadArgument
-from mainspring.client.tasks import Retry
-from mainspring.client.tasks.order import KeyOrder
+from mainspring.tasks import Retry
+from mainspring.tasks.order import KeyOrder
 
 
 def test_waits_grow_up_to_the_longest() -> None:

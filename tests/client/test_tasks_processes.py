@@ -15,7 +15,7 @@ import task_app
 from client_node import Node, eventually
 
 from mainspring.client import Client, connect
-from mainspring.client.tasks import Retry, TaskCancelled, TaskFailed, TaskQueue
+from mainspring.tasks import Retry, TaskCancelled, TaskFailed, TaskQueue
 from serving import clean_environment
 
 HERE = str(Path(__file__).parent)

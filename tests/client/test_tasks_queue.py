@@ -11,7 +11,7 @@ import pytest
 from client_node import Node, eventually
 
 from mainspring.client import BadArgument, Client, NodeRefused, TimedOut, connect
-from mainspring.client.tasks import (
+from mainspring.tasks import (
     NotBound,
     Retry,
     TaskCancelled,

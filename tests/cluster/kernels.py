@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from mainspring.capabilities import kernel_capabilities
+from mainspring.builtin import kernel_capabilities
 from mainspring.cluster import About
 from mainspring.kernel import Capability, Context, Fail, Handler, Kernel, handler_from
 from mainspring.message import counted_ids

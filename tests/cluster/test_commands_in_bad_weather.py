@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from mainspring.cli.wire import Wire
+from mainspring.cli.support.messages import Wire
 
 from .processes import ServedNode, Site, eventually, site
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainspring.kernel import Context, Fail, handler_from
-from mainspring.kernel.durable_record import SPACE, StoredCommand, decode_command
+from mainspring.kernel.durable.record import SPACE, StoredCommand, decode_command
 from mainspring.log import Change
 from mainspring.loop import VirtualClock, run_virtual
 from mainspring.message import Message, Metadata, encode_data

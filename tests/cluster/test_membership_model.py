@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mainspring.log import Batch, Change
-from mainspring.log.shared_memory import SharedMemoryEngine
+from mainspring.log.engines.shared_memory import SharedMemoryEngine
 from mainspring.loop import VirtualClock, run_virtual
 
 from .world import LEASE_MS, Member, World, wait

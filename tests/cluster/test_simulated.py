@@ -19,12 +19,12 @@ import msgspec
 import pytest
 
 from mainspring import App, Event
-from mainspring.core import Core
 from mainspring.errors import MainspringError
 from mainspring.kernel import Fail
-from mainspring.log.shared_memory import SharedMemory
+from mainspring.log.engines.shared_memory import SharedMemory
 from mainspring.loop import VirtualClock, run_virtual
 from mainspring.message import Message, Metadata, counted_ids, encode_data
+from mainspring.node.core import Core
 from mainspring.runs import Sleep
 from mainspring.settings import Settings
 

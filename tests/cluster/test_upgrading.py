@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 from mainspring.cluster.records import FORMAT, LEASES, NODES, Lease, Pulse, inbox, lease_key
-from mainspring.kernel.durable_record import SPACE, decode_command
+from mainspring.kernel.durable.record import SPACE, decode_command
 from mainspring.kernel.remote import Letter
 from mainspring.log import Append, Batch
 from mainspring.message import Message, Metadata, encode_data

@@ -16,7 +16,7 @@ from dashboard_site import ARGUMENTS, Cluster, Dashboard, Opener, Tokens, chromi
 from playwright.sync_api import Browser, BrowserContext, Playwright, sync_playwright
 from shop_day import Packer, aside, spend
 
-from mainspring.bus.tokens import new_token
+from mainspring.bus.access.tokens import new_token
 from servers.nats_server import NatsServer
 
 

@@ -11,8 +11,8 @@ import pytest
 from aiohttp import web
 
 import mainspring
-from mainspring.wire.http.dashboard import CONTENT_TYPES, Dashboard
-from mainspring.wire.http.problem import problems
+from mainspring.server.http.pages.dashboard import CONTENT_TYPES, Dashboard
+from mainspring.server.http.problem import problems
 
 FILES = Path(mainspring.__file__).parent / "dashboard"
 

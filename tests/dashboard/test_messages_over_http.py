@@ -150,8 +150,8 @@ async def test_a_face_without_a_kernel_says_so() -> None:
     from mainspring.bus import Bus
     from mainspring.log import Log, MemoryEngine
     from mainspring.loop import Loop, MonotonicClock
+    from mainspring.server.http import add_routes
     from mainspring.settings import Settings
-    from mainspring.wire.http import add_routes
 
     clock = MonotonicClock()
     loop = Loop(clock)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tools.reference_pages import MODULES, document_of, methods_of, pages, public_names
 
 import mainspring
-from mainspring.cli.reference import MODULES, document_of, methods_of, pages, public_names
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reference"
 PAGES = pages()
@@ -28,7 +28,7 @@ def names() -> Iterator[tuple[str, str, Any]]:
 @pytest.mark.parametrize("path", PAGES)
 def test_the_page_is_the_one_the_code_makes(path: str) -> None:
     same = (FOLDER / path).exists() and (FOLDER / path).read_text(encoding="utf-8") == PAGES[path]
-    assert same, "the page is old; run: python -m mainspring.cli.reference docs/reference"
+    assert same, "the page is old; run: python -m tools.reference_pages docs/reference"
 
 
 def test_no_page_is_left_over() -> None:

@@ -17,8 +17,8 @@ from yarl import URL
 from mainspring.bus import Bus
 from mainspring.log import Engine, Log, MemoryEngine
 from mainspring.loop import Loop, MonotonicClock
+from mainspring.server import http
 from mainspring.settings import Settings
-from mainspring.wire import http
 
 
 @dataclass

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from mainspring.errors import MainspringError
 from mainspring.log.contract import StoredEvent
-from mainspring.wire.http import cloudevents
-from mainspring.wire.http.cloudevents import CloudEvent
+from mainspring.server.http.documents import cloudevents
+from mainspring.server.http.documents.cloudevents import CloudEvent
 
 REQUIRED = {"specversion": "1.0", "id": "a-1", "source": "/shop", "type": "order.placed"}
 

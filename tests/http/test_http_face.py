@@ -14,8 +14,8 @@ from http_site import Site, serve
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from mainspring.errors import MainspringError
-from mainspring.wire import http
-from mainspring.wire.http.problem import STATUS_OF_CODE
+from mainspring.server import http
+from mainspring.server.http.problem import STATUS_OF_CODE
 
 # --- errors
 

@@ -14,9 +14,9 @@ from http_site import Site, serve
 from openapi_schema_validator import OAS31Validator
 
 from mainspring.log import LogUnavailable, MemoryEngine
+from mainspring.server import http
+from mainspring.server.http.table import Operation
 from mainspring.settings import Settings
-from mainspring.wire import http
-from mainspring.wire.http.table import Operation
 
 TEXTS = [
     *(

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from http_site import Site
 
-from mainspring.wire.http.read import Envelope
+from mainspring.server.http.operations.read import Envelope
 
 NDJSON = {"Accept": "application/x-ndjson"}
 

@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 from http_site import Site, serve
 
-from mainspring.wire.http import sse
-from mainspring.wire.http.cursor import BadCursor, Cursor
+from mainspring.server.http.cursor import BadCursor, Cursor
+from mainspring.server.http.documents import sse
 
 
 @dataclass

@@ -11,9 +11,9 @@ import pytest
 from aiohttp import web
 from http_site import Site, serve
 
+from mainspring.server.http.access import claimed_agent
+from mainspring.server.websocket import add_websocket
 from mainspring.settings import Settings
-from mainspring.wire.http.access import claimed_agent
-from mainspring.wire.websocket import add_websocket
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mainspring.log import Append, Batch, Change, Log
-from mainspring.log.jetstream import JetStreamEngine, stream
-from mainspring.log.jetstream.snapshots import USUAL, Housekeeping
+from mainspring.log.engines.nats import JetStreamEngine, stream
+from mainspring.log.engines.nats.snapshots import USUAL, Housekeeping
 from servers.nats_server import NatsServer, shared_server
 
 OpenNode = Callable[..., Awaitable["Node"]]

@@ -14,7 +14,7 @@ import trustme
 
 from mainspring.errors import MainspringError, SettingError
 from mainspring.log import Batch, LogUnavailable, Put, open_engine
-from mainspring.log.jetstream.snapshots import Housekeeping
+from mainspring.log.engines.nats.snapshots import Housekeeping
 from servers.nats_server import NatsServer
 
 from .conftest import OpenNode, everything, found

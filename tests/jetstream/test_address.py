@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mainspring.errors import SettingError
-from mainspring.log.jetstream.address import Address, parse
+from mainspring.log.engines.nats.address import Address, parse
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from mainspring.errors import SettingError
 from mainspring.log import Batch, Put, open_engine
-from mainspring.log.jetstream.snapshots import Housekeeping
+from mainspring.log.engines.nats.snapshots import Housekeeping
 from servers.nats_server import NatsCluster, NatsServer
 
 from .conftest import Node, OpenNode, everything, found, until, until_equal

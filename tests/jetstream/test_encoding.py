@@ -19,8 +19,8 @@ from mainspring.log import (
     StoredEvent,
     Tail,
 )
-from mainspring.log.jetstream import encoding
-from mainspring.log.jetstream.encoding import Envelope, Made
+from mainspring.log.engines.nats import encoding
+from mainspring.log.engines.nats.encoding import Envelope, Made
 
 OPERATIONS = Batch(
     [

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from mainspring.log import Batch, FormatError, Put
-from mainspring.log.jetstream import snapshots
-from mainspring.log.jetstream.snapshots import Housekeeping
+from mainspring.log.engines.nats import snapshots
+from mainspring.log.engines.nats.snapshots import Housekeeping
 from servers.nats_server import NatsServer
 from servers.proxy import Proxy
 

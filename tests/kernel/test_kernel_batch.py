@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 from kernel.world import booted, command, encoded, message, ping, query, virtual
 from mainspring import App
 from mainspring.cli.commands import app as command_line
-from mainspring.cli.kernel import BadData
-from mainspring.cli.wire import NoNode, Wire
+from mainspring.cli.program.kernel import BadData
+from mainspring.cli.support.messages import NoNode, Wire
 from mainspring.loop import VirtualClock
-from mainspring.wire.batch import run_batch
+from mainspring.server.batch import run_batch
 from serving import Serving, clean_environment
 
 

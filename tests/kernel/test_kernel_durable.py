@@ -16,7 +16,7 @@ import pytest
 from kernel.world import booted, command, encoded, query, served, virtual
 from mainspring import App, Fail
 from mainspring.kernel import Kernel
-from mainspring.kernel.durable import SPACE, StoredCommand
+from mainspring.kernel.durable.lane import SPACE, StoredCommand
 from mainspring.log import Batch, Log, LogUnavailable, MemoryEngine
 from mainspring.loop import VirtualClock
 from serving import Serving

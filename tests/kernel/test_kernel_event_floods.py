@@ -9,7 +9,7 @@ import pytest
 
 from kernel.world import command, message, ping, served, virtual
 from mainspring import App, RestartPolicy
-from mainspring.kernel import looking
+from mainspring.kernel import inspect as looking
 from mainspring.loop import VirtualClock
 
 FLOOD = 40_000

@@ -12,7 +12,7 @@ from kernel.test_kernel_ndjson_faults import LOOPS
 from kernel.world import Client, command, encoded, ping, served, virtual
 from mainspring import App
 from mainspring.loop import VirtualClock
-from mainspring.wire.ndjson import NdjsonServer
+from mainspring.server.ndjson import NdjsonServer
 
 PATIENCE_S = 30
 

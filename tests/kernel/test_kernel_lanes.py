@@ -13,7 +13,7 @@ import pytest
 from kernel.world import Worker, booted, command, encoded, message, said, served, shape, virtual
 from mainspring import App, Fail, RestartPolicy
 from mainspring.kernel import Kernel
-from mainspring.kernel.pending import Mail
+from mainspring.kernel.mail import Mail
 from mainspring.loop import Lanes, Loop, VirtualClock
 from mainspring.message import Message, parse
 

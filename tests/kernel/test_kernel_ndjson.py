@@ -21,9 +21,9 @@ from kernel.world import Client, booted, command, encoded, message, ping, query,
 from mainspring import App, Fail
 from mainspring.errors import BootError
 from mainspring.loop import VirtualClock
-from mainspring.wire import ndjson
-from mainspring.wire.ndjson import MAX_LINE_BYTES, MAX_OPEN_BYTES, TOO_LONG, Lines, NdjsonServer
-from mainspring.wire.unix_socket import listen_at
+from mainspring.server import ndjson
+from mainspring.server.ndjson import MAX_LINE_BYTES, MAX_OPEN_BYTES, TOO_LONG, Lines, NdjsonServer
+from mainspring.server.unix_socket import listen_at
 
 
 def padded(request: dict[str, Any], size: int, *path: str) -> bytes:

@@ -14,7 +14,7 @@ import pytest
 
 from kernel.world import command, encoded
 from mainspring import App
-from mainspring.wire.ndjson import NdjsonServer
+from mainspring.server.ndjson import NdjsonServer
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
 with contextlib.suppress(ImportError):

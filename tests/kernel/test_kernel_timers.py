@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kernel.world import WALL_MS, booted, command, encoded, message, ping, served, virtual
 from mainspring import App, Fail
 from mainspring.kernel.deadlines import Deadlines
-from mainspring.kernel.pending import Mail, Nobody
+from mainspring.kernel.mail import Mail, Nobody
 from mainspring.loop import Loop, TimerEntry, TimerWheel, VirtualClock, run_virtual
 
 

@@ -18,7 +18,7 @@ from mainspring import App
 from mainspring.kernel import Kernel
 from mainspring.loop import VirtualClock, run_virtual
 from mainspring.message import Message
-from mainspring.wire.ndjson import NdjsonServer
+from mainspring.server.ndjson import NdjsonServer
 
 START_MS = 1_000_000
 WALL_MS = 1_767_910_000_000

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mainspring.log import Append, Batch, Delete, FormatError, Log, Put, Remove, SqliteEngine
-from mainspring.log.sqlite.backup import backup
-from mainspring.log.sqlite.check import MOST_PROBLEMS, check
+from mainspring.log.engines.sqlite.backup import backup
+from mainspring.log.engines.sqlite.check import MOST_PROBLEMS, check
 
 
 async def fill(path: Path, events: int = 50) -> None:

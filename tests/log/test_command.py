@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from mainspring.cli.log import FOUND_DAMAGE, app
+from mainspring.cli.node.log import FOUND_DAMAGE, app
 from mainspring.errors import MainspringError
 from mainspring.log import Append, Batch, Log, Put, Remove, SqliteEngine, log_file
 

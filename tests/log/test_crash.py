@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from mainspring.log import Log, SqliteEngine
-from mainspring.log.sqlite.check import check
+from mainspring.log.engines.sqlite.check import check
 
 ROUNDS = int(os.environ.get("MAINSPRING_TEST_CRASH_ROUNDS", "25"))
 ROUNDS_PER_LOG = 25  # each round looks at everything the rounds before it left

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mainspring.log import Append, Batch, Log, LogUnavailable, MemoryEngine, Receipt, Refused, Result, SqliteEngine
-from mainspring.log.group_commit import MOST_OPERATIONS
+from mainspring.log.log import MOST_OPERATIONS
 from mainspring.loop import run_virtual
 
 

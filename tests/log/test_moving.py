@@ -23,7 +23,7 @@ from mainspring.log import (
     Remove,
     SqliteEngine,
 )
-from mainspring.log.moving import Export, import_lines
+from mainspring.log.export_import import Export, import_lines
 
 from .conftest import ENGINES
 

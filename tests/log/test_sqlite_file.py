@@ -30,10 +30,11 @@ from mainspring.log import (
     SqliteEngine,
     open_engine,
 )
-from mainspring.log.sqlite import ledger, reader, schema
-from mainspring.log.sqlite import statements as sql
-from mainspring.log.sqlite.check import check
-from mainspring.log.sqlite.connection import connect_writer
+from mainspring.log.engines.sqlite import known_state as ledger
+from mainspring.log.engines.sqlite import reader, schema
+from mainspring.log.engines.sqlite import statements as sql
+from mainspring.log.engines.sqlite.check import check
+from mainspring.log.engines.sqlite.connection import connect_writer
 
 
 def run(command: list[str | Path]) -> subprocess.CompletedProcess[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-from mainspring.log.mongo import MongoEngine
+from mainspring.log.engines.mongo import MongoEngine
 from servers.mongo_server import new_database
 
 OpenEngine = Callable[..., Awaitable[MongoEngine]]

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from mainspring.bus.position import PositionRecord, encode_position, record_key
-from mainspring.bus.topics import encode_topic, parse_topic
+from mainspring.bus.groups.position import PositionRecord, encode_position, record_key
+from mainspring.bus.topics.config import encode_topic, parse_topic
 from mainspring.log import Append, Batch, DamagedEvent, DamagedRecord, FormatError, Receipt, Remove, StoredEvent
-from mainspring.log.mongo import init
+from mainspring.log.engines.mongo import init
 
 from .conftest import OpenEngine
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from mainspring.bus.position import record_key
+from mainspring.bus.groups.position import record_key
 from mainspring.log import ABSENT, Append, Batch, Bounds, Delete, Guard, Mark, Put, Receipt, Remove
-from mainspring.log.mongo import MongoEngine
+from mainspring.log.engines.mongo import MongoEngine
 
 from .conftest import OpenEngine
 

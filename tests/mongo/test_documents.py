@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainspring.log import Append, Batch, Receipt
-from mainspring.log.mongo import MongoEngine
+from mainspring.log.engines.mongo import MongoEngine
 from servers.mongo_server import new_database
 
 texts = st.text(max_size=8) | st.sampled_from(["$set", "a.b", "", "\x00", "_id", "removed", "2026-01-02", "é😀"])

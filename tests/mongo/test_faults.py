@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from mainspring.log import ABSENT, Append, Batch, Guard, LogUnavailable, Put
-from mainspring.log.mongo import MongoEngine
+from mainspring.log.engines.mongo import MongoEngine
 from servers.mongo_server import MongoServer, own_server
 from servers.proxy import Proxy
 

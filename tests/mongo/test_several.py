@@ -18,7 +18,7 @@ from mainspring.log import (
     Refused,
     Remove,
 )
-from mainspring.log.mongo import MongoEngine
+from mainspring.log.engines.mongo import MongoEngine
 from mainspring.loop import VirtualClock
 
 from .conftest import OpenEngine

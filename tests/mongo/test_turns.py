@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from log.test_model import Comparison, steps
 from mainspring.log import ABSENT, Batch, Bounds, Guard, Mark, Record, Result, StoredEvent
-from mainspring.log.mongo import MongoEngine
+from mainspring.log.engines.mongo import MongoEngine
 from servers.mongo_server import new_database
 
 

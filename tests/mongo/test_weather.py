@@ -14,9 +14,9 @@ import trustme
 
 from mainspring.errors import SettingError
 from mainspring.log import Append, Batch, Change, InDoubt, LogUnavailable, Receipt, Result
-from mainspring.log.mongo import MongoEngine, init
-from mainspring.log.mongo.durability import describe
-from mainspring.log.mongo.faults import LogAccess
+from mainspring.log.engines.mongo import MongoEngine, init
+from mainspring.log.engines.mongo.durability import describe
+from mainspring.log.engines.mongo.faults import LogAccess
 from mainspring.loop import VirtualClock
 from servers.mongo_server import MongoServer, free_port, own_server
 from servers.proxy import Proxy

@@ -12,9 +12,9 @@ import os
 import signal
 import sys
 
-from mainspring.bus.position import record_key
+from mainspring.bus.groups.position import record_key
 from mainspring.log import Append, Batch, Delete, Put, Receipt, Remove
-from mainspring.log.mongo import MongoEngine
+from mainspring.log.engines.mongo import MongoEngine
 
 
 def first(name: str) -> Batch:

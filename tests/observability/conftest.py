@@ -17,10 +17,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from tests.observability.shop import make_shop
 
-from mainspring import App, tracing
-from mainspring.logs import JsonLines, WithMessage
+from mainspring import App
 from mainspring.node import Node
 from mainspring.settings import Settings
+from mainspring.telemetry import spans as tracing
+from mainspring.telemetry.log_lines import JsonLines, WithMessage
 
 
 class Spans:

@@ -13,8 +13,8 @@ from tests.observability.conftest import Running
 from mainspring.cluster import Alone
 from mainspring.log import Batch, LogUnavailable, Result
 from mainspring.loop import Loop, VirtualClock
-from mainspring.wire.health import STUCK_MS, readiness, stuck_ms
-from mainspring.wire.observed import Observed
+from mainspring.server.health import STUCK_MS, readiness, stuck_ms
+from mainspring.server.observed import Observed
 
 
 async def test_a_node_that_works_lives_and_is_ready(running: Running) -> None:
@@ -74,7 +74,7 @@ async def test_a_node_whose_loop_no_longer_turns_does_not_live(running: Running)
 
 
 async def test_a_stuck_loop_is_told_over_http(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.wire.http.health.stuck_ms", lambda _: 31_000)
+    monkeypatch.setattr("mainspring.server.http.operations.health.stuck_ms", lambda _: 31_000)
     status, text = await running.get("/healthz")
     told: dict[str, Any] = json.loads(text)
     assert (status, told["code"]) == (503, "stuck")

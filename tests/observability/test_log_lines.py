@@ -14,11 +14,11 @@ from tests.observability.shop import make_shop
 from tests.serving import serving
 
 from mainspring.beats import Heartbeat
-from mainspring.cli.wire import Wire
+from mainspring.cli.support.messages import Wire
 from mainspring.client import Event as ClientEvent
 from mainspring.client import connect
-from mainspring.logs import TextLines, WithMessage, handling
 from mainspring.runs import Effect, Runtime
+from mainspring.telemetry.log_lines import TextLines, WithMessage, handling
 from mainspring.testing import simulate
 from mainspring.testing.world import World
 

@@ -12,8 +12,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as classic
 from tests.observability.conftest import Running
 
-from mainspring.histogram import nanoseconds, numbers
-from mainspring.wire.metrics.families import MOST_ROWS, OTHERS, bounded
+from mainspring.server.metrics.families import MOST_ROWS, OTHERS, bounded
+from mainspring.telemetry.histogram import nanoseconds, numbers
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "metrics.md"
 ROW = re.compile(r"^\| `(\w+)` \| (\w+) \| ([\w, ]*) \|", re.MULTILINE)

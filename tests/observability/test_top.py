@@ -8,9 +8,9 @@ from typing import Any
 from tests.observability.conftest import Running
 from tests.observability.test_metrics import busy
 
-from mainspring.cli.asking import node
-from mainspring.cli.sampling import Sample, report, take
-from mainspring.cli.top import _inside
+from mainspring.cli.node.sampling import Sample, report, take
+from mainspring.cli.node.top import _inside
+from mainspring.cli.support.node_options import node
 from mainspring.loop import MonotonicClock, VirtualClock
 
 

@@ -12,8 +12,8 @@ from aiohttp import ClientSession
 from tests.observability.conftest import Running, Spans
 from tests.observability.shop import make_shop
 
-from mainspring import tracing
 from mainspring.client import connect
+from mainspring.telemetry import spans as tracing
 from mainspring.testing import simulate
 
 REMOTE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -182,10 +182,10 @@ async def test_a_node_that_records_nothing_passes_traces_on(running: Running) ->
 async def test_without_an_sdk_nothing_is_recorded_or_imported() -> None:
     script = """
 import sys
-import mainspring.tracing as tracing
+import mainspring.telemetry.spans as tracing
 assert not tracing.switch_on()
 assert tracing.recorder is None and tracing.here() is None
-import mainspring.core
+import mainspring.node.core
 assert not [name for name in sys.modules if name.startswith("opentelemetry")]
 """
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", script)

@@ -13,7 +13,7 @@ import sqlite3
 import sys
 
 from mainspring.client import TimedOut, connect
-from mainspring.client.inbox import Inbox
+from mainspring.outbox.inbox import Inbox
 
 
 async def consume(url: str, topic: str, file: str, crash_after: int) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from mainspring.client.outbox_drain import Drainer, DrainOptions
-from mainspring.client.outbox_open import open_outbox
 from mainspring.loop import VirtualClock
+from mainspring.outbox.address import open_outbox
+from mainspring.outbox.drainer import Drainer, DrainOptions
 from outbox.world import FakeNode
 
 LEASE_MS = 60_000

@@ -15,9 +15,9 @@ import sqlalchemy
 from sqlalchemy.orm import Session
 
 from cli_bus.terminal import Terminal, url_of
-from mainspring.client.inbox import Inbox
-from mainspring.client.outbox_bind import NoTransaction
 from mainspring.loop import VirtualClock
+from mainspring.outbox.binding import NoTransaction
+from mainspring.outbox.inbox import Inbox
 from outbox.world import Shop, sqlite_shop
 from serving import clean_environment, serving
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from mainspring.client.errors import CannotConnect, NodeRefused
-from mainspring.client.outbox_drain import Drained
-from mainspring.client.outbox_sql import SqlStore
-from mainspring.client.outbox_store import OutboxUnavailable
 from mainspring.loop import VirtualClock
+from mainspring.outbox.drainer import Drained
+from mainspring.outbox.sql import SqlStore
+from mainspring.outbox.store import OutboxUnavailable
 from outbox.world import FakeNode, Published, Shop, drainer, sqlite_shop
 
 LEASE_MS = 60_000
@@ -284,7 +284,7 @@ def test_a_disk_that_fills_between_publishing_and_stamping_sends_no_event_twice(
 def test_a_mongodb_that_is_not_there_is_told() -> None:
     from pymongo import MongoClient
 
-    from mainspring.client.outbox_mongo import MongoStore
+    from mainspring.outbox.mongo import MongoStore
 
     client: Any = MongoClient("mongodb://127.0.0.1:1/x", serverSelectionTimeoutMS=100)
     with pytest.raises(OutboxUnavailable) as told:
@@ -294,7 +294,7 @@ def test_a_mongodb_that_is_not_there_is_told() -> None:
 
 
 def test_a_missing_table_or_file_is_told_with_the_remedy(tmp_path: Path) -> None:
-    from mainspring.client.outbox_open import open_outbox
+    from mainspring.outbox.address import open_outbox
 
     with pytest.raises(OutboxUnavailable, match="there is no file"):
         open_outbox(f"sqlite:///{tmp_path / 'none.db'}").count()

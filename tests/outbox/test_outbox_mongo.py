@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from mainspring.client.inbox import Inbox
-from mainspring.client.outbox import Outbox
-from mainspring.client.outbox_open import open_outbox
-from mainspring.client.outbox_store import OutboxUnavailable
 from mainspring.loop import VirtualClock
+from mainspring.outbox.address import open_outbox
+from mainspring.outbox.inbox import Inbox
+from mainspring.outbox.outbox import Outbox
+from mainspring.outbox.store import OutboxUnavailable
 from outbox.mongo import LEASE_MS, drainer
 from outbox.world import FakeNode
 from servers.mongo_server import free_port

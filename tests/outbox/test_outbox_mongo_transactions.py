@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from mainspring.client.inbox import Inbox
-from mainspring.client.outbox import Outbox
-from mainspring.client.outbox_bind import NoTransaction
 from mainspring.loop import VirtualClock
+from mainspring.outbox.binding import NoTransaction
+from mainspring.outbox.inbox import Inbox
+from mainspring.outbox.outbox import Outbox
 from outbox.mongo import drainer
 from outbox.world import FakeNode
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from cli_bus.terminal import Terminal, until, url_of
-from mainspring.client.outbox import Outbox
+from mainspring.outbox.outbox import Outbox
 from outbox.postgres import running_postgres
 from outbox.world import Shop, sqlite_shop
 from serving import PATIENCE_S, Serving, clean_environment, serving

@@ -16,9 +16,9 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from mainspring.client.errors import BadArgument, EventTooLarge, NotEncodable
-from mainspring.client.outbox import Outbox
-from mainspring.client.outbox_bind import NoTransaction
 from mainspring.loop import VirtualClock
+from mainspring.outbox.binding import NoTransaction
+from mainspring.outbox.outbox import Outbox
 from outbox.world import FakeNode, Shop, drainer, sqlite_shop
 
 

@@ -13,10 +13,10 @@ import msgspec
 import psycopg
 
 from mainspring.client.errors import CannotConnect, NodeRefused
-from mainspring.client.outbox import Outbox
-from mainspring.client.outbox_drain import Drainer, DrainOptions
-from mainspring.client.outbox_open import open_outbox
 from mainspring.loop import VirtualClock
+from mainspring.outbox.address import open_outbox
+from mainspring.outbox.drainer import Drainer, DrainOptions
+from mainspring.outbox.outbox import Outbox
 
 KINDS = ["sqlite", "postgresql"]
 

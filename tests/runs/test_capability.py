@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.runs.kit import Boom, Hop, memory_log
 
+from mainspring.builtin.runs import BusPort, KernelPort, run
 from mainspring.bus import Bus
-from mainspring.capabilities.run import BusPort, KernelPort, run
 from mainspring.kernel import Capability, Fail, Kernel, handler_from
 from mainspring.log import Log
 from mainspring.loop import Loop, MonotonicClock

@@ -12,7 +12,7 @@ import pytest
 from tests.runs.kit import Boom, Hop, World, memory_log
 from typer.testing import CliRunner
 
-from mainspring.cli.runs import app as runs_command
+from mainspring.cli.program.runs import app as runs_command
 from mainspring.errors import MainspringError
 from mainspring.log import Log, LogMissing, SqliteEngine, log_file
 from mainspring.loop import VirtualClock

@@ -8,8 +8,8 @@ from typing import Any
 from tests.serving import serving
 from typer.testing import CliRunner
 
-from mainspring.cli.runs import app as runs_command
-from mainspring.cli.wire import Wire
+from mainspring.cli.program.runs import app as runs_command
+from mainspring.cli.support.messages import Wire
 
 APP = """
 from pathlib import Path

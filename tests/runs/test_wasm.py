@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from tests.runs.kit import World, memory_log
 
+from mainspring.guests.voyd import Guest, GuestFailure, GuestRefused, GuestTrap, ProtocolError
+from mainspring.guests.voyd.frames import decode, invocation
+from mainspring.guests.voyd.machine import to_binary
+from mainspring.guests.voyd.schema import Schemas, fingerprint_of
+from mainspring.guests.voyd.table import effect_hash, export_id, parse_table, signature_hash
 from mainspring.log import Log
 from mainspring.runs import Cancelled, Effect, Failed, Value, end, resume, tail
-from mainspring.runs.wasm import Guest, GuestFailure, GuestRefused, GuestTrap, ProtocolError
-from mainspring.runs.wasm.frames import decode, invocation
-from mainspring.runs.wasm.machine import to_binary
-from mainspring.runs.wasm.schema import Schemas, fingerprint_of
-from mainspring.runs.wasm.table import effect_hash, export_id, parse_table, signature_hash
 
 ADDER = Path(__file__).parent / "guests" / "adder.wat"
 BINARY = to_binary(ADDER.read_bytes())

@@ -10,7 +10,7 @@ from tests.cluster.world import LEASE_MS, Member, World, in_virtual_time, wait
 from mainspring.log import Append, Log
 from mainspring.loop import Clock
 from mainspring.runs import Effect, Runtime, Sleep, WaitSignal, resume
-from mainspring.runs.journal import LIVE, RUNS, RunRecord, decode_record
+from mainspring.runs.durable.records import LIVE, RUNS, RunRecord, decode_record
 
 __all__ = [
     "LEASE_MS",

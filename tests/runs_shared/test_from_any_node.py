@@ -7,7 +7,7 @@ from typing import Any
 
 from mainspring.log import Append, Batch
 from mainspring.runs import Cancelled, Signal, Value, WaitEvent
-from mainspring.runs.journal import JOURNAL, SIGNALS
+from mainspring.runs.durable.records import JOURNAL, SIGNALS
 
 from .kit import LEASE_MS, Node, World, add, in_virtual_time, listener, nap, node, nodes, outcomes_of, owner_of, wait
 

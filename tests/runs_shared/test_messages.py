@@ -9,9 +9,9 @@ import pytest
 from tests.cluster.kernels import KernelNode, kernel_node
 
 from mainspring.beats import Driver, SharedHeartbeat
-from mainspring.capabilities.beat import beat
-from mainspring.capabilities.event import Wanted
-from mainspring.capabilities.run import run
+from mainspring.builtin.beats import beat
+from mainspring.builtin.events import Wanted
+from mainspring.builtin.runs import run
 from mainspring.kernel import Fail, Kernel, handler_from
 from mainspring.message import Message, counted_ids
 from mainspring.runs import Runtime, WaitSignal

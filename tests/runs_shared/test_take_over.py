@@ -10,7 +10,7 @@ import pytest
 
 from mainspring.log import Batch, Delete
 from mainspring.runs import Cancelled, Value, WaitSignal
-from mainspring.runs.others import PROGRAMS as PROGRAM_SPACE
+from mainspring.runs.cluster.placement import PROGRAMS as PROGRAM_SPACE
 
 from .kit import (
     LEASE_MS,

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mainspring.bus.schema_difference import differences
-from mainspring.bus.schema_validator import schema_of
+from mainspring.bus.schemas.compatibility import differences
+from mainspring.bus.schemas.validator import schema_of
 
 
 def obj(required: list[str] | None = None, /, **properties: Any) -> dict[str, Any]:

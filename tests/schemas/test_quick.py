@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mainspring.bus.schema_quick import quick_type
-from mainspring.bus.schema_validator import SchemaValidator
+from mainspring.bus.schemas.quick_type import quick_type
+from mainspring.bus.schemas.validator import SchemaValidator
 
 from .test_difference import schemas, values
 

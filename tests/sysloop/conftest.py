@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from sysloop_world import Host, Loop
 
-from mainspring.sysloop import Guest
+from mainspring.guests import Guest
 
 
 @pytest.fixture

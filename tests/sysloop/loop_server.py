@@ -14,8 +14,8 @@ from typing import Any
 
 from sysloop_world import Answer, answers
 
+from mainspring.guests.socket.server import LoopSocketServer
 from mainspring.loop import MonotonicClock
-from mainspring.wire.loop_socket import LoopSocketServer
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 LOOPS: dict[str, LoopFactory] = {"asyncio": asyncio.new_event_loop}

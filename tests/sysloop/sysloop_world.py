@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from mainspring.sysloop import Guest
+from mainspring.guests import Guest
 
 READABLE, WRITABLE, HUP, ERROR = 1, 2, 4, 8
 READY, TIMER = 1, 2

@@ -32,8 +32,8 @@ from sysloop_world import (
     watch,
 )
 
+from mainspring.guests.socket.server import LoopSocketServer, SocketTaken
 from mainspring.loop import MonotonicClock
-from mainspring.wire.loop_socket import LoopSocketServer, SocketTaken
 
 
 @pytest.fixture(params=LOOPS)

@@ -14,7 +14,7 @@ from sysloop_world import Host, poll
 NODE = """
 import asyncio, resource, sys
 from mainspring.loop import MonotonicClock
-from mainspring.wire.loop_socket import LoopSocketServer
+from mainspring.guests.socket.server import LoopSocketServer
 
 async def main():
     server = LoopSocketServer(sys.argv[1], clock=MonotonicClock())

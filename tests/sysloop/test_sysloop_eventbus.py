@@ -19,7 +19,7 @@ from sysloop_world import (
     nothing_left_behind,
 )
 
-from mainspring.sysloop import Guest
+from mainspring.guests import Guest
 
 SUBSCRIBE, UNSUBSCRIBE, PUBLISH, EVENT = 1, 2, 3, 100
 

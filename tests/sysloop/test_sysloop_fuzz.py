@@ -30,9 +30,9 @@ from sysloop_world import (
     watch,
 )
 
+from mainspring.guests import Guest
+from mainspring.guests.socket.session import GuestSession
 from mainspring.loop import MonotonicClock, VirtualClock
-from mainspring.sysloop import Guest
-from mainspring.sysloop.session import GuestSession
 
 FRAMES = 20_000
 PER_STREAM = 50

@@ -12,8 +12,7 @@ import pytest
 from loop_server import serving
 from sysloop_world import AGAIN, CLOSED, NOSYS, READABLE, WRITABLE, Host, answers, frame, nothing_left_behind, poll
 
-from mainspring.loop import VirtualClock
-from mainspring.sysloop import (
+from mainspring.guests import (
     TIMER,
     Guest,
     NotAttachable,
@@ -23,9 +22,10 @@ from mainspring.sysloop import (
     connect,
     open_loop,
 )
-from mainspring.sysloop.abi import Abi
-from mainspring.sysloop.handles import Attached, HandleTable
-from mainspring.sysloop.heap import Heap
+from mainspring.guests.abi import Abi
+from mainspring.guests.handles import Attached, HandleTable
+from mainspring.guests.heap import Heap
+from mainspring.loop import VirtualClock
 
 
 def test_a_guest_that_was_closed_opens_nothing_more(host: Host) -> None:

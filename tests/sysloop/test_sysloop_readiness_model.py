@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from sysloop_world import READY, Host, Loop, unwatch, watch
 
-from mainspring.sysloop import Guest
+from mainspring.guests import Guest
 
 BITS = ((select.POLLIN, 1), (select.POLLOUT, 2), (select.POLLHUP | select.POLLRDHUP, 4), (select.POLLERR, 8))
 QUESTION = select.POLLIN | select.POLLOUT | select.POLLRDHUP

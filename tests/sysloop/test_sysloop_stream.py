@@ -21,9 +21,9 @@ from sysloop_world import (
     watch,
 )
 
+from mainspring.guests.protocol.stream import OUTPUT_LIMIT, Stream
+from mainspring.guests.socket.session import GuestSession
 from mainspring.loop import VirtualClock
-from mainspring.sysloop.session import GuestSession
-from mainspring.sysloop.stream import OUTPUT_LIMIT, Stream
 
 MAX = 2**64 - 1
 

@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 from sysloop_world import HEADER, Answer, Host, answers
 
-from mainspring.sysloop import Guest
-from mainspring.sysloop.abi import Abi
-from mainspring.sysloop.heap import Heap
+from mainspring.guests import Guest
+from mainspring.guests.abi import Abi
+from mainspring.guests.heap import Heap
 
 Vector = dict[str, Any]
 VECTORS: list[Vector] = json.loads((Path(__file__).parent / "vectors.json").read_text("utf-8"))

@@ -31,7 +31,7 @@ from sysloop_world import (
     watch,
 )
 
-from mainspring.sysloop import Guest, NeedsLinux, NotAttachable, open_loop
+from mainspring.guests import Guest, NeedsLinux, NotAttachable, open_loop
 
 
 def always_ready(loop: Loop, host: Host, count: int) -> list[int]:

@@ -13,8 +13,8 @@ pytest.importorskip("wasmtime", reason="the extra mainspring[wasm] is not instal
 from sysloop_world import Host
 
 from mainspring.errors import MissingExtra
-from mainspring.sysloop import Guest
-from mainspring.sysloop.wasm import GuestFailed, GuestLimit, Limits, run_module
+from mainspring.guests import Guest
+from mainspring.guests.wasm import GuestFailed, GuestLimit, Limits, run_module
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sysloop_guest.wat"
 MEMORY = '(memory (export "memory") 1)'
@@ -44,7 +44,7 @@ def test_the_example_watches_a_pipe_arms_a_timer_and_polls(guest: Guest, host: H
 
 
 def test_the_command_runs_a_guest_on_its_standard_streams(tmp_path: Path) -> None:
-    script = "import sys; from mainspring.cli.guest import guest; import typer; typer.run(guest)"
+    script = "import sys; from mainspring.cli.program.guest import guest; import typer; typer.run(guest)"
     command = [sys.executable, "-c", script, str(EXAMPLE), "--attach", "0"]
     done = subprocess.run(command, input=b"through the pipe\n", capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -53,7 +53,7 @@ def test_the_command_runs_a_guest_on_its_standard_streams(tmp_path: Path) -> Non
 
 def test_a_path_can_be_attached_too(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"from a file\n")
-    script = "import sys; from mainspring.cli.guest import guest; import typer; typer.run(guest)"
+    script = "import sys; from mainspring.cli.program.guest import guest; import typer; typer.run(guest)"
     command = [sys.executable, "-c", script, str(EXAMPLE), "--attach", str(tmp_path / "file")]
     done = subprocess.run(command, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, b"from a file\n")

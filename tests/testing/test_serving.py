@@ -12,8 +12,8 @@ import pytest
 
 from mainspring import App, Context, connect
 from mainspring.bus import BadFrame, TopicConfig
-from mainspring.bus.topics import AccessList
-from mainspring.core import BootFailure
+from mainspring.bus.topics.config import AccessList
+from mainspring.node.core import BootFailure
 from mainspring.testing import serving
 
 

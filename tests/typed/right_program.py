@@ -39,8 +39,8 @@ from mainspring import (
 from mainspring.beats import RETRY, Stage
 from mainspring.client import Event as Received
 from mainspring.client import NodeRefused, Place, Subscription
-from mainspring.client.blocking import SyncEvent
-from mainspring.client.tasks import Retry, TaskContext, TaskHandle
+from mainspring.client.sync_client import SyncEvent
+from mainspring.tasks import Retry, TaskContext, TaskHandle
 from mainspring.testing import simulate
 
 

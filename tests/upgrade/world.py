@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 
 from mainspring import App
-from mainspring.core import Core
-from mainspring.log.shared_memory import SharedMemory, SharedMemoryEngine
+from mainspring.log.engines.shared_memory import SharedMemory, SharedMemoryEngine
 from mainspring.loop import VirtualClock, run_virtual
 from mainspring.message import counted_ids
+from mainspring.node.core import Core
 from mainspring.settings import Settings
 
 LEASE_MS = 3_000

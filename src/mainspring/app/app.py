@@ -34,8 +34,8 @@ from mainspring.app.task import P, Publish, R, Task, task_options
 from mainspring.app.topics import DeclaredPages, DeclaredTopic
 from mainspring.beats import BeatsProgram
 from mainspring.beats.program import TargetOf
+from mainspring.builtin import kernel_capabilities
 from mainspring.bus import LATEST, Checker, Compatibility, Start, TopicConfig
-from mainspring.capabilities import kernel_capabilities
 from mainspring.kernel import Capability, CapabilityError, Kernel, RestartPolicy, handler_from
 from mainspring.kernel.capability import Isolation
 from mainspring.runs import Effect, Runtime

@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from mainspring.app.duration import Duration, duration_ms
-from mainspring.logs import CORRELATION
 from mainspring.message import encode_bytes
+from mainspring.telemetry.log_lines import CORRELATION
 
 T = TypeVar("T")
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})

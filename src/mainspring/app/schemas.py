@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from mainspring.app.declared import DeclaredConsumer
 from mainspring.bus import BadSchema, Bus, Compatibility, Conflict
-from mainspring.bus.schema_validator import schema_of
-from mainspring.bus.schemas import HEADER
+from mainspring.bus.schemas.registry import HEADER
+from mainspring.bus.schemas.validator import schema_of
 
 _TRIES: Final = 20  # several nodes with one new program may start at once, and register the same
 _AGAIN_S: Final = 0.1

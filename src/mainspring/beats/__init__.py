@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from mainspring.beats.driver import Driver
 from mainspring.beats.heartbeat import Heartbeat
-from mainspring.beats.inlet import Inlet, Taken, TopicInlet
+from mainspring.beats.history.replay import Divergence, Replay
+from mainspring.beats.history.report import AgendaEntry, Diagnostic, Emitted, Report, Staged
+from mainspring.beats.inlets import Inlet, Taken, TopicInlet
 from mainspring.beats.program import BeatsProgram
-from mainspring.beats.replay import Divergence, Replay
-from mainspring.beats.report import AgendaEntry, Diagnostic, Emitted, Report, Staged
-from mainspring.beats.shared import SharedHeartbeat
+from mainspring.beats.shared.heartbeat import SharedHeartbeat
 from mainspring.beats.stage import FATAL, RETRY, Stage
 
 __all__ = [

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
-from mainspring import tracing
-from mainspring.beats.facts import Impulse
+from mainspring.beats.storage.journal import Impulse
 from mainspring.log import StoredEvent
-from mainspring.logs import CORRELATION, handling
+from mainspring.telemetry import spans as tracing
+from mainspring.telemetry.log_lines import CORRELATION, handling
 
 _headers: Final = msgspec.json.Decoder(dict[str, str]).decode
 

@@ -19,7 +19,7 @@ from contextvars import copy_context
 from typing import Any, Final, Protocol, TypeVar
 
 from mainspring.beats.errors import NotOpen, RunningLoop
-from mainspring.beats.registry import Enzyme
+from mainspring.beats.matching.registry import Enzyme
 from mainspring.beats.stage import Outcome, Stage, current, result_of
 
 T = TypeVar("T")

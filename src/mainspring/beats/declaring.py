@@ -11,15 +11,15 @@ import threading
 from collections.abc import Iterable
 from typing import Final
 
-from mainspring.beats.bindings import CUT, LOCAL, SPREAD
-from mainspring.beats.changes import Bind, Register, Unregister, refuse_conflict
 from mainspring.beats.errors import RegistrationConflict
-from mainspring.beats.line import AsyncLog
-from mainspring.beats.path import canonical
-from mainspring.beats.registry import Enzyme, checked_name
+from mainspring.beats.history.timeline import Timeline
+from mainspring.beats.matching.bindings import CUT, LOCAL, SPREAD
+from mainspring.beats.matching.changes import Bind, Register, Unregister, refuse_conflict
+from mainspring.beats.matching.path import canonical
+from mainspring.beats.matching.registry import Enzyme, checked_name
 from mainspring.beats.rules import Rules
 from mainspring.beats.stage import Stage, checked_pair
-from mainspring.beats.timeline import Timeline
+from mainspring.beats.storage.line import AsyncLog
 from mainspring.log import BlockingLog
 
 _log: Final = logging.getLogger("mainspring.beats")

@@ -19,8 +19,8 @@ from typing import Final
 
 from mainspring.beats.errors import LineBusy, NotLeading
 from mainspring.beats.heartbeat import Heartbeat
-from mainspring.beats.report import Report
-from mainspring.beats.shared import SharedHeartbeat
+from mainspring.beats.history.report import Report
+from mainspring.beats.shared.heartbeat import SharedHeartbeat
 from mainspring.errors import MainspringError, SettingError
 from mainspring.log import InDoubt
 from mainspring.loop import Loop

@@ -12,25 +12,25 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring import tracing
 from mainspring.beats.acting import Acting, Origin
+from mainspring.beats.beat import Draft, Entry
 from mainspring.beats.calls import Host, OnItsOwnLoop, OnThisLoop, Watch, call, run_now
-from mainspring.beats.changes import Bind
+from mainspring.beats.counters import BeatTally
 from mainspring.beats.declaring import Declaring
-from mainspring.beats.draft import Draft, Entry
 from mainspring.beats.errors import BeatRunning
-from mainspring.beats.facts import Impulse
-from mainspring.beats.inlet import Inlet, Taken
-from mainspring.beats.intake import Sent, take_what_is_left
-from mainspring.beats.line import AsyncLog
+from mainspring.beats.history.report import Report
+from mainspring.beats.inlets import Inlet, Taken
 from mainspring.beats.lineage import NO_ORIGINS, Origins, beat_span
-from mainspring.beats.report import Report
+from mainspring.beats.matching.changes import Bind
 from mainspring.beats.rules import Rules
+from mainspring.beats.shared.signal_topic import Sent, take_what_is_left
 from mainspring.beats.stage import Outcome, Stage, checked_pair, landing
 from mainspring.beats.state import Decided
-from mainspring.beats.tally import BeatTally
+from mainspring.beats.storage.journal import Impulse
+from mainspring.beats.storage.line import AsyncLog
 from mainspring.errors import MainspringError
 from mainspring.log import BlockingLog, Log
+from mainspring.telemetry import spans as tracing
 
 if TYPE_CHECKING:
     from mainspring.beats.parallel import Workers

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import msgspec
 
-from mainspring import tracing
 from mainspring.beats.acting import Origin
-from mainspring.beats.draft import Draft, Entry
-from mainspring.beats.facts import Impulse
-from mainspring.logs import handling
+from mainspring.beats.beat import Draft, Entry
+from mainspring.beats.storage.journal import Impulse
+from mainspring.telemetry import spans as tracing
+from mainspring.telemetry.log_lines import handling
 
 MOST: Final = 10_000  # remembered at a time, of signals and of enzymes that emitted some
 

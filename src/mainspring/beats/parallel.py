@@ -20,12 +20,12 @@ from multiprocessing.context import SpawnProcess
 from queue import SimpleQueue
 from typing import Any
 
+from mainspring.beats.beat import Draft, Entry
 from mainspring.beats.calls import call_now, failed, is_async
-from mainspring.beats.draft import Draft, Entry
-from mainspring.beats.registry import Enzyme
+from mainspring.beats.matching.registry import Enzyme
 from mainspring.beats.stage import Outcome, Stage
 from mainspring.errors import SettingError
-from mainspring.logs import handling, lines_written, write_lines
+from mainspring.telemetry.log_lines import handling, lines_written, write_lines
 
 MakeStage = Callable[[Entry], Stage]
 

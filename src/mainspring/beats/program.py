@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from mainspring.beats.bindings import CUT, LOCAL, SPREAD
 from mainspring.beats.errors import InvalidRegistration
 from mainspring.beats.heartbeat import Heartbeat
+from mainspring.beats.matching.bindings import CUT, LOCAL, SPREAD
 from mainspring.log import StoredEvent
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from mainspring.beats.agenda import DISPATCHES
+from mainspring.beats.matching.agenda import DISPATCHES
 from mainspring.errors import SettingError
 
 

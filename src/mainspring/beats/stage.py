@@ -17,8 +17,8 @@ import msgspec
 
 from mainspring.beats.acting import Acting
 from mainspring.beats.errors import InvalidImpulse, InvalidPath, InvalidValue, PastBeat, StageClosed
-from mainspring.beats.path import canonical
-from mainspring.beats.value import content_hash, content_path, from_text, to_text
+from mainspring.beats.matching.path import canonical
+from mainspring.beats.storage.values import content_hash, content_path, from_text, to_text
 
 RETRY: Final = -1
 FATAL: Final = -2

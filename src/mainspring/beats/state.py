@@ -11,18 +11,18 @@ from typing import Any, Final
 
 import msgspec
 
-from mainspring.beats import tree
-from mainspring.beats.agenda import Resolver
-from mainspring.beats.bindings import Bindings
-from mainspring.beats.cells import Cells, Content, Held
-from mainspring.beats.changes import Bind, Register, Unregister
-from mainspring.beats.draft import Draft
-from mainspring.beats.facts import GENESIS, Dead, Impulse, read_journal
-from mainspring.beats.line import Kept, Registered, cell_key, number
-from mainspring.beats.registry import Enzyme, Registry
-from mainspring.beats.report import Report
+from mainspring.beats.beat import Draft
+from mainspring.beats.history import runtime_tree as tree
+from mainspring.beats.history.report import Report
+from mainspring.beats.matching.agenda import Resolver
+from mainspring.beats.matching.bindings import Bindings
+from mainspring.beats.matching.changes import Bind, Register, Unregister
+from mainspring.beats.matching.registry import Enzyme, Registry
 from mainspring.beats.rules import Rules
-from mainspring.beats.value import content_of, to_text
+from mainspring.beats.storage.cells import Cells, Content, Held
+from mainspring.beats.storage.journal import GENESIS, Dead, Impulse, read_journal
+from mainspring.beats.storage.line import Kept, Registered, cell_key, number
+from mainspring.beats.storage.values import content_of, to_text
 
 # How many beats back an enzyme sees the runtime tree; the same with and without a log, so that replay sees it too.
 RECENT: Final = 64

@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from mainspring.bus.access import Access, Action, Caller, Checker, Who, origin_of
-from mainspring.bus.answers import (
-    DeadLetter,
-    GroupInfo,
-    GroupOffsets,
-    NewEvent,
-    PartitionOffsets,
-    Published,
-    Readiness,
-    Stats,
-)
+from mainspring.bus.access.access import Access, Action, Caller, Checker, Who, origin_of
 from mainspring.bus.bus import Bus
 from mainspring.bus.errors import (
     BadFrame,
@@ -37,13 +27,23 @@ from mainspring.bus.errors import (
     UnknownTopic,
     UnknownType,
 )
-from mainspring.bus.frames import envelope
-from mainspring.bus.partition import key_hash, partition_of
-from mainspring.bus.schedules import Schedule
-from mainspring.bus.schemas import Compatibility, SchemaCheck, SchemaVersion
+from mainspring.bus.groups.start import BEGINNING, LATEST, Start
+from mainspring.bus.protocol import envelope
+from mainspring.bus.publishing.partitioning import key_hash, partition_of
+from mainspring.bus.results import (
+    DeadLetter,
+    GroupInfo,
+    GroupOffsets,
+    NewEvent,
+    PartitionOffsets,
+    Published,
+    Readiness,
+    Stats,
+)
+from mainspring.bus.schedules.schedules import Schedule
+from mainspring.bus.schemas.registry import Compatibility, SchemaCheck, SchemaVersion
 from mainspring.bus.session import Session
-from mainspring.bus.start import BEGINNING, LATEST, Start
-from mainspring.bus.topics import AccessList, TopicChange, TopicConfig, encode_topic, parse_topic
+from mainspring.bus.topics.config import AccessList, TopicChange, TopicConfig, encode_topic, parse_topic
 
 __all__ = [
     "BEGINNING",

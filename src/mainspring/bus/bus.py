@@ -12,8 +12,23 @@ from typing import Any, Literal
 
 import msgspec
 
-from mainspring.bus.access import Access, Action, Caller, Checker, Who
-from mainspring.bus.answers import (
+from mainspring.bus.access.access import Access, Action, Caller, Checker, Who
+from mainspring.bus.audit import AUDIT_TOPIC, Audit
+from mainspring.bus.counters import Counters
+from mainspring.bus.errors import BadFrame, BadOffset, BusError, UnknownEvent
+from mainspring.bus.groups.dead_letters import Undertaker, read_letter
+from mainspring.bus.groups.delivery import Delivery
+from mainspring.bus.groups.local_supply import StoringDelivery
+from mainspring.bus.groups.redrive import redrive
+from mainspring.bus.groups.registry import GroupTable
+from mainspring.bus.groups.shared.supply import Sharing
+from mainspring.bus.groups.start import Start
+from mainspring.bus.names import DEAD_LETTERS
+from mainspring.bus.publishing.admission import Accepted, Intake, check_headers, refusal
+from mainspring.bus.publishing.payload import HALF
+from mainspring.bus.publishing.publisher import Publisher
+from mainspring.bus.publishing.tickets import FutureTicket
+from mainspring.bus.results import (
     DeadLetter,
     GroupInfo,
     NewEvent,
@@ -22,32 +37,17 @@ from mainspring.bus.answers import (
     Readiness,
     Stats,
 )
-from mainspring.bus.audit import AUDIT_TOPIC, Audit
-from mainspring.bus.compaction import Compaction
-from mainspring.bus.deadletter import Undertaker, read_letter
-from mainspring.bus.delivery import Delivery
-from mainspring.bus.errors import BadFrame, BadOffset, BusError, UnknownEvent
-from mainspring.bus.follow import follow, read_on
-from mainspring.bus.group_table import GroupTable
-from mainspring.bus.housekeeping import Housekeeping
-from mainspring.bus.intake import Accepted, Intake, check_headers, refusal
-from mainspring.bus.metrics import Counters
-from mainspring.bus.names import DEAD_LETTERS
-from mainspring.bus.payload import HALF
-from mainspring.bus.publisher import Publisher
-from mainspring.bus.redrive import redrive
-from mainspring.bus.retention import Retention
-from mainspring.bus.schedules import Schedule, Schedules
-from mainspring.bus.schema_difference import Schema
-from mainspring.bus.schemas import Compatibility, SchemaCheck, Schemas, SchemaVersion
+from mainspring.bus.schedules.schedules import Schedule, Schedules
+from mainspring.bus.schemas.compatibility import Schema
+from mainspring.bus.schemas.registry import Compatibility, SchemaCheck, Schemas, SchemaVersion
 from mainspring.bus.session import Session
-from mainspring.bus.settle import FutureTicket
-from mainspring.bus.sharing import Sharing
-from mainspring.bus.start import Start
-from mainspring.bus.storing import StoringDelivery
 from mainspring.bus.topic_state import TopicState
-from mainspring.bus.topic_table import TopicTable
-from mainspring.bus.topics import TopicChange, TopicConfig, parse_topic
+from mainspring.bus.topics.compaction import Compaction
+from mainspring.bus.topics.config import TopicChange, TopicConfig, parse_topic
+from mainspring.bus.topics.follow import follow, read_on
+from mainspring.bus.topics.housekeeping import Housekeeping
+from mainspring.bus.topics.registry import TopicTable
+from mainspring.bus.topics.retention import Retention
 from mainspring.cluster import Alone, Cluster
 from mainspring.errors import MainspringError
 from mainspring.log import Append, Log, Operation, Receipt, StoredEvent

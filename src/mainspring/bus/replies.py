@@ -14,9 +14,9 @@ from typing import Final
 
 import msgspec
 
-from mainspring.bus.frames import NOTHING, error_frame, published_frame, with_corr
-from mainspring.bus.intake import Accepted, refusal
-from mainspring.bus.publisher import Placed
+from mainspring.bus.protocol import NOTHING, error_frame, published_frame, with_corr
+from mainspring.bus.publishing.admission import Accepted, refusal
+from mainspring.bus.publishing.publisher import Placed
 from mainspring.errors import MainspringError
 
 _to_json = msgspec.json.Encoder().encode

@@ -18,10 +18,14 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from mainspring.bus.access import Access, Action, Caller, origin_of
-from mainspring.bus.delivery import Delivery
+from mainspring.bus.access.access import Access, Action, Caller, origin_of
+from mainspring.bus.counters import Counters
 from mainspring.bus.errors import BusError, Forbidden, LimitReached, NotSubscribed, TooLarge, Unavailable
-from mainspring.bus.frames import (
+from mainspring.bus.groups.delivery import Delivery
+from mainspring.bus.groups.group import Group
+from mainspring.bus.groups.member import Gate, Member
+from mainspring.bus.groups.registry import GroupTable
+from mainspring.bus.protocol import (
     Ack,
     Extend,
     Flow,
@@ -39,16 +43,12 @@ from mainspring.bus.frames import (
     json_text,
     with_corr,
 )
-from mainspring.bus.group import Group
-from mainspring.bus.group_table import GroupTable
-from mainspring.bus.intake import Accepted, Intake, check_sha256
-from mainspring.bus.limits import bucket
-from mainspring.bus.member import Gate, Member
-from mainspring.bus.metrics import Counters
+from mainspring.bus.publishing.admission import Accepted, Intake, check_sha256
+from mainspring.bus.publishing.rate_limit import bucket
 from mainspring.bus.replies import Answer, PublishAnswer, Replies
-from mainspring.bus.schedules import Schedule, Schedules
+from mainspring.bus.schedules.schedules import Schedule, Schedules
 from mainspring.bus.topic_state import TopicState
-from mainspring.bus.topic_table import TopicTable
+from mainspring.bus.topics.registry import TopicTable
 from mainspring.errors import MainspringError
 from mainspring.loop import Clock
 from mainspring.settings import Settings

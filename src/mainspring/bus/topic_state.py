@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from mainspring.bus.frames import json_text
-from mainspring.bus.group import Group
-from mainspring.bus.limits import TokenBucket, bucket
+from mainspring.bus.groups.group import Group
 from mainspring.bus.names import DEAD_LETTERS
-from mainspring.bus.tails import UNKNOWN, Tail, TailBudget
-from mainspring.bus.topics import TopicConfig
-from mainspring.bus.upcasting import Upcaster
+from mainspring.bus.protocol import json_text
+from mainspring.bus.publishing.rate_limit import TokenBucket, bucket
+from mainspring.bus.schemas.upcasting import Upcaster
+from mainspring.bus.topics.config import TopicConfig
+from mainspring.bus.topics.tail import UNKNOWN, Tail, TailBudget
 from mainspring.log import ABSENT, Bounds
 
 SYSTEM: Final = "system."

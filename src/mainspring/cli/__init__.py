@@ -4,7 +4,7 @@ An error that Mainspring raises on purpose is printed as two lines, what happene
 anything else is a defect and shows itself in full.
 
 `mainspring serve` is what a supervisor starts again after a crash, so it is looked at first, without the library that
-reads command lines: importing that takes a fifth of the time until the first reply (`mainspring.cli.quick`).
+reads command lines: importing that takes a fifth of the time until the first reply (`mainspring.cli.node.quick_serve`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
-from mainspring.cli.quick import plain_serve
+from mainspring.cli.node.quick_serve import plain_serve
 from mainspring.errors import MainspringError
 
 

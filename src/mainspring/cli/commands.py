@@ -12,38 +12,38 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from mainspring.cli.ending import clean_ending
-from mainspring.cli.options import spread, tidy
+from mainspring.cli.support.ending import clean_ending
+from mainspring.cli.support.options import spread, tidy
 
 # name -> module of this package and attribute: a function, or a Typer app with subcommands of its own
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "new": ("new", "new"),
-    "serve": ("serve", "serve"),
-    "run": ("kernel", "run"),
-    "send": ("kernel", "send"),
-    "describe": ("kernel", "describe"),
-    "trace": ("kernel", "trace"),
-    "mcp": ("mcp", "mcp"),
-    "doctor": ("doctor", "doctor"),
-    "nodes": ("nodes", "nodes"),
-    "engine": ("engine", "app"),
-    "runs": ("runs", "app"),
-    "beats": ("beats", "app"),
-    "log": ("log", "app"),
-    "pub": ("pub", "pub"),
-    "sub": ("sub", "sub"),
-    "tail": ("tail", "tail"),
-    "topics": ("topics", "app"),
-    "groups": ("groups", "app"),
-    "dlq": ("dlq", "app"),
-    "outbox": ("outbox", "app"),
-    "top": ("top", "top"),
-    "demo": ("demo", "demo"),
-    "worker": ("worker", "worker"),
-    "guest": ("guest", "guest"),
-    "schemas": ("schemas", "app"),
-    "token": ("token", "app"),
-    "settings": ("settings", "settings"),
+    "new": ("node.new", "new"),
+    "serve": ("node.serve", "serve"),
+    "run": ("program.kernel", "run"),
+    "send": ("program.kernel", "send"),
+    "describe": ("program.kernel", "describe"),
+    "trace": ("program.kernel", "trace"),
+    "mcp": ("program.mcp", "mcp"),
+    "doctor": ("node.doctor", "doctor"),
+    "nodes": ("node.nodes", "nodes"),
+    "engine": ("node.engine", "app"),
+    "runs": ("program.runs", "app"),
+    "beats": ("program.beats", "app"),
+    "log": ("node.log", "app"),
+    "pub": ("bus.pub", "pub"),
+    "sub": ("bus.sub", "sub"),
+    "tail": ("bus.tail", "tail"),
+    "topics": ("bus.topics", "app"),
+    "groups": ("bus.groups", "app"),
+    "dlq": ("bus.dlq", "app"),
+    "outbox": ("bus.outbox", "app"),
+    "top": ("node.top", "top"),
+    "demo": ("node.demo", "demo"),
+    "worker": ("bus.worker", "worker"),
+    "guest": ("program.guest", "guest"),
+    "schemas": ("bus.schemas", "app"),
+    "token": ("bus.token", "app"),
+    "settings": ("node.settings", "settings"),
 }
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mainspring.client.blocking import SyncClient
 from mainspring.client.client import Client
 from mainspring.client.connecting import connect
+from mainspring.client.connection import Options
 from mainspring.client.consumer import Consumer
 from mainspring.client.errors import (
     AlreadySubscribed,
@@ -20,11 +20,11 @@ from mainspring.client.errors import (
     Uncertain,
 )
 from mainspring.client.event import Event, StoredEvent
-from mainspring.client.link import Options
 from mainspring.client.placing import New, Place
-from mainspring.client.replies import ReplyError
+from mainspring.client.request_reply import ReplyError
 from mainspring.client.stall import Stall
 from mainspring.client.subscription import Subscription
+from mainspring.client.sync_client import SyncClient
 
 __all__ = [
     "AlreadySubscribed",

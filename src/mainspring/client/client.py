@@ -22,7 +22,7 @@ from mainspring.client.frames import check_texts, encode_event
 from mainspring.client.messages import MessageVerbs
 from mainspring.client.placing import Awaited, Counted, New, Place, Tally
 from mainspring.client.publishing import Outgoing
-from mainspring.client.replies import Requests, reply, responder
+from mainspring.client.request_reply import Requests, reply, responder
 from mainspring.client.stall import Stall, StallWatch
 from mainspring.client.start import Start, moment_ms, start_frame
 from mainspring.client.subscription import Subscription

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import uuid_utils
 
 from mainspring.client.client import Client
+from mainspring.client.connection import Options
 from mainspring.client.errors import BadArgument
-from mainspring.client.link import Options
 from mainspring.client.websocket import RandomBytes
 from mainspring.loop import Clock, MonotonicClock
 from mainspring.settings import Settings, load

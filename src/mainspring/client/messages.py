@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from mainspring.client.link import Link
+from mainspring.client.connection import Link
 
 
 class MessageVerbs(Link):

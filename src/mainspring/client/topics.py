@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
+from mainspring.client.connection import Link
 from mainspring.client.errors import CannotConnect, ClientError, NodeRefused
 from mainspring.client.event import StoredEvent, decoder
 from mainspring.client.frames import Envelope, Ok
-from mainspring.client.link import Link
 from mainspring.client.reconnect import Reconnect
 from mainspring.client.start import Start, moment_ms, seek_frame
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from mainspring.cluster.alone import Alone
-from mainspring.cluster.arrival import check_durability, durability, node_name, with_patience
-from mainspring.cluster.contract import About, Cluster, NodeView, Role
+from mainspring.cluster.cluster import About, Cluster, NodeView, Role
 from mainspring.cluster.errors import NameTaken, NotDurable
 from mainspring.cluster.home import Home
 from mainspring.cluster.membership import LEASE_MS, Membership
-from mainspring.cluster.roster import Declared, InForce, Order, Roster
+from mainspring.cluster.program_versions import Declared, InForce, Order, Roster
+from mainspring.cluster.startup import check_durability, durability, node_name, with_patience
 
 __all__ = [
     "LEASE_MS",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mainspring.cluster.contract import About, NodeView
+from mainspring.cluster.cluster import About, NodeView
 from mainspring.log import Batch
 
 

@@ -23,7 +23,7 @@ from typing import Final
 
 import msgspec
 
-from mainspring.cluster.contract import About, NodeView
+from mainspring.cluster.cluster import About, NodeView
 from mainspring.cluster.entrance import Entrance
 from mainspring.cluster.errors import NameTaken
 from mainspring.cluster.peers import Peer, Peers

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from mainspring.kernel.actor import Actor, BufferedActor, ErrorEvent, MessageEvent
-from mainspring.kernel.blob import Blob, BlobPointer, BlobUnavailable, read_blob
+from mainspring.kernel.actors import Actor, BufferedActor, ErrorEvent, MessageEvent
+from mainspring.kernel.blobs import Blob, BlobPointer, BlobUnavailable, read_blob
 from mainspring.kernel.capability import Capability, Handler, RestartPolicy, handler_from
 from mainspring.kernel.context import Context
-from mainspring.kernel.faults import BadOutput, CapabilityError, Fail, NotConfigured, WaitsForItself
+from mainspring.kernel.errors import BadOutput, CapabilityError, Fail, NotConfigured, WaitsForItself
 from mainspring.kernel.kernel import DEFAULT_TIMEOUT_MS, PHASES, Kernel
 from mainspring.kernel.lineage import Node, causation_tree, drawn
-from mainspring.kernel.pending import Mail, Origin
+from mainspring.kernel.mail import Mail, Origin
 
 __all__ = [
     "DEFAULT_TIMEOUT_MS",

@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from mainspring.kernel.counters import Tally
 from mainspring.kernel.discovery import Branch, discover, outline
-from mainspring.kernel.faults import CapabilityError
-from mainspring.kernel.schema import Shape
-from mainspring.kernel.tally import Tally
+from mainspring.kernel.errors import CapabilityError
+from mainspring.kernel.shapes import Shape
 from mainspring.message import is_type
 
 Isolation = Literal["task", "process"]

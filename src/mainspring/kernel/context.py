@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from mainspring.kernel.deadlines import check_timeout
-from mainspring.kernel.faults import BadOutput, Fail, fail_from
+from mainspring.kernel.errors import BadOutput, Fail, fail_from
 from mainspring.message import Message, NotEncodable, encode_data, is_type
 
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.kernel.pending import Mail
+from mainspring.kernel.mail import Mail
 
 if TYPE_CHECKING:
     from mainspring.loop import Loop

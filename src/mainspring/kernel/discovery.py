@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 
 import msgspec
 
-from mainspring.kernel.faults import CapabilityError
+from mainspring.kernel.errors import CapabilityError
 from mainspring.message import is_type
 
 

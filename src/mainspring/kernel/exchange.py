@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from mainspring import tracing
-from mainspring.kernel import faults
+from mainspring.kernel import errors as faults
 from mainspring.kernel.deadlines import Deadlines
-from mainspring.kernel.faults import ErrorData
-from mainspring.kernel.pending import Mail, Nobody, Origin, same_content
+from mainspring.kernel.errors import ErrorData
+from mainspring.kernel.mail import Mail, Nobody, Origin, same_content
 from mainspring.kernel.router import Router
 from mainspring.message import Ids, Message, Metadata, encode_data, validation_text
+from mainspring.telemetry import spans as tracing
 
 if TYPE_CHECKING:
-    from mainspring.kernel.durable import DurableLane
+    from mainspring.kernel.durable.lane import DurableLane
     from mainspring.kernel.remote import Remote
     from mainspring.kernel.supervisor import Slot
     from mainspring.loop import Clock, Loop

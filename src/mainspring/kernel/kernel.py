@@ -7,9 +7,9 @@
     await kernel.drain(5_000)                # finish what is open, refuse what is new
     await kernel.stop()
 
-It needs no socket: adapters (`mainspring.wire.ndjson`) hand messages to `kernel.ingest(message, origin)` and what they
-could not read to `kernel.reject`. Everything the kernel uses is passed in; what is left out is made: a loop attached
-to the running asyncio loop, a monotonic clock, ids, and a folder for blobs in the data directory.
+It needs no socket: adapters (`mainspring.server.ndjson`) hand messages to `kernel.ingest(message, origin)` and what
+they could not read to `kernel.reject`. Everything the kernel uses is passed in; what is left out is made: a loop
+attached to the running asyncio loop, a monotonic clock, ids, and a folder for blobs in the data directory.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from mainspring import tracing
 from mainspring.cluster import Alone, Cluster, Membership
 from mainspring.errors import BootError
-from mainspring.kernel import faults
-from mainspring.kernel.blob import BlobKeeper
+from mainspring.kernel import errors as faults
+from mainspring.kernel.blobs import BlobKeeper
 from mainspring.kernel.capability import Capability, Contract, Plan, RestartPolicy
 from mainspring.kernel.deadlines import check_timeout
-from mainspring.kernel.durable import OUTCOME_TTL_MS, DurableLane, Prepared
+from mainspring.kernel.durable.lane import OUTCOME_TTL_MS, DurableLane, Prepared
+from mainspring.kernel.errors import CapabilityError, ErrorData, NotConfigured, said
 from mainspring.kernel.exchange import Exchange, Observer
-from mainspring.kernel.faults import CapabilityError, ErrorData, NotConfigured, said
 from mainspring.kernel.lineage import Node, causation_tree
-from mainspring.kernel.pending import Asker, Caller, Mail, Origin
+from mainspring.kernel.mail import Asker, Caller, Mail, Origin
 from mainspring.kernel.remote import Remote
 from mainspring.kernel.slots import slot_for
 from mainspring.kernel.supervisor import Slot
@@ -39,6 +38,7 @@ from mainspring.kernel.timers import Timers
 from mainspring.log import Log
 from mainspring.loop import Clock, Loop, MonotonicClock
 from mainspring.message import Ids, Message, Metadata, counted_ids, encode_data, is_type
+from mainspring.telemetry import spans as tracing
 
 logger: logging.Logger = logging.getLogger("mainspring.kernel")
 

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from mainspring.logs import CORRELATION
 from mainspring.message import Metadata
+from mainspring.telemetry.log_lines import CORRELATION
 
 CAUSATION: Final = "x-causation"  # header of an event: the id of what led to it
 

@@ -24,11 +24,11 @@ import msgspec
 from mainspring.cluster import Membership, NodeView
 from mainspring.cluster.records import FORMAT, inbox
 from mainspring.errors import MainspringError
-from mainspring.kernel import faults
+from mainspring.kernel import errors as faults
 from mainspring.kernel.capability import Contract
-from mainspring.kernel.faults import ErrorData
-from mainspring.kernel.pending import Asker, Mail, Origin
-from mainspring.kernel.schema import Shape
+from mainspring.kernel.errors import ErrorData
+from mainspring.kernel.mail import Asker, Mail, Origin
+from mainspring.kernel.shapes import Shape
 from mainspring.log import Append, Batch, Change, DamagedEvent, InDoubt, Log, Receipt, Refused, Remove
 from mainspring.loop.pausing import pause
 from mainspring.message import Message, Metadata, encode_data

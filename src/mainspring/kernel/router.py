@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from mainspring.kernel.capability import Contract
-from mainspring.kernel.faults import CapabilityError
+from mainspring.kernel.errors import CapabilityError
 
 if TYPE_CHECKING:
     from mainspring.kernel.supervisor import Slot

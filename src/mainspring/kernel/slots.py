@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 def slot_for(plan: Plan, kernel: Kernel, policy: RestartPolicy) -> Slot:
     """The place of this capability's actor."""
     if plan.capability.isolation == "process":
-        from mainspring.kernel.process import ProcessSlot, ProcessWorkerSlot  # most nodes need none, and it costs
+        from mainspring.kernel.processes.process import (  # most nodes need none, and it costs
+            ProcessSlot,
+            ProcessWorkerSlot,
+        )
 
         return (ProcessSlot if plan.capability.handlers else ProcessWorkerSlot)(plan, kernel, policy)
     return (HandlerSlot if plan.capability.handlers else WorkerSlot)(plan, kernel, policy)

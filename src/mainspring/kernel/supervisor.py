@@ -23,16 +23,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from mainspring import tracing
-from mainspring.kernel import faults
-from mainspring.kernel.actor import HandlerActor, Mailbox
-from mainspring.kernel.blob import Blob, BlobPointer
+from mainspring.kernel import errors as faults
+from mainspring.kernel.actors import HandlerActor, Mailbox
+from mainspring.kernel.blobs import Blob, BlobPointer
 from mainspring.kernel.capability import Plan, RestartPolicy
-from mainspring.kernel.faults import BadOutput, ErrorData, Fail, NotConfigured, WaitsForItself, said
+from mainspring.kernel.errors import BadOutput, ErrorData, Fail, NotConfigured, WaitsForItself, said
 from mainspring.kernel.lineage import lineage_headers
-from mainspring.kernel.pending import Mail, Origin
+from mainspring.kernel.mail import Mail, Origin
 from mainspring.loop.pausing import pause
 from mainspring.message import Message, Metadata, encode_data
+from mainspring.telemetry import spans as tracing
 
 if TYPE_CHECKING:
     from mainspring.kernel.exchange import Exchange

@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from mainspring.errors import MainspringError
-from mainspring.kernel import faults
+from mainspring.kernel import errors as faults
 from mainspring.kernel.capability import Plan, RestartPolicy
-from mainspring.kernel.faults import is_error_data, said, sayable
-from mainspring.kernel.pending import Mail
+from mainspring.kernel.errors import is_error_data, said, sayable
+from mainspring.kernel.mail import Mail
 from mainspring.kernel.supervisor import Slot
 from mainspring.message import Message, compact, encode_bytes, parse
 

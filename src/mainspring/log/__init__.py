@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from mainspring.log.blocking import BlockingLog
-from mainspring.log.choice import log_file, open_engine
+from mainspring.log.blocking_log import BlockingLog
 from mainspring.log.contract import (
     ABSENT,
     ANY_VERSION,
@@ -41,10 +40,11 @@ from mainspring.log.contract import (
     StoredEvent,
     Tail,
 )
-from mainspring.log.group_commit import Log
-from mainspring.log.memory import MemoryEngine
-from mainspring.log.shared_memory import SharedMemory
-from mainspring.log.sqlite import SqliteEngine
+from mainspring.log.engines.memory import MemoryEngine
+from mainspring.log.engines.registry import log_file, open_engine
+from mainspring.log.engines.shared_memory import SharedMemory
+from mainspring.log.engines.sqlite import SqliteEngine
+from mainspring.log.log import Log
 
 __all__ = [
     "ABSENT",

@@ -1,14 +1,14 @@
 """The loop: clocks, lanes, the timer wheel, and the scheduler that turns them."""
 
+from mainspring.loop.asyncio_host import new_event_loop, run
 from mainspring.loop.clock import Clock, MonotonicClock, VirtualClock
 from mainspring.loop.counters import Counters, FailedTurn, SlowTurn, turn_name
 from mainspring.loop.errors import ClockError, DuplicateTimer, LoopBusy, LoopLimit, LoopStalled
 from mainspring.loop.holds import Hold
-from mainspring.loop.host import new_event_loop, run
 from mainspring.loop.lanes import Lane, Lanes, Turn
 from mainspring.loop.loop import Loop
-from mainspring.loop.virtual import VirtualEventLoop, run_virtual
-from mainspring.loop.wheel import TimerEntry, TimerWheel
+from mainspring.loop.timer_wheel import TimerEntry, TimerWheel
+from mainspring.loop.virtual_time import VirtualEventLoop, run_virtual
 
 __all__ = [
     "Clock",

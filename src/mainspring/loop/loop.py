@@ -21,11 +21,11 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from mainspring.loop.asyncio_host import LONGEST_SLEEP_S, Host
 from mainspring.loop.clock import NS_PER_MS, Clock, MonotonicClock, VirtualClock, span_ns
 from mainspring.loop.counters import Counters, FailedTurn, SlowTurn, turn_name
 from mainspring.loop.errors import ClockError, LoopBusy, LoopLimit, LoopStalled
 from mainspring.loop.holds import Hold, Holds
-from mainspring.loop.host import LONGEST_SLEEP_S, Host
 from mainspring.loop.lanes import Lanes, Turn
 from mainspring.loop.timers import Timers
 from mainspring.loop.turns import Turns

@@ -11,7 +11,7 @@ from itertools import count
 
 from mainspring.loop.errors import DuplicateTimer
 from mainspring.loop.lanes import Turn
-from mainspring.loop.wheel import TimerEntry, TimerWheel
+from mainspring.loop.timer_wheel import TimerEntry, TimerWheel
 
 
 class Timers:

@@ -1,6 +1,6 @@
 """Effect runs: programs that yield typed effects, in memory or durable. See `Runtime`."""
 
-from mainspring.runs.builtin import (
+from mainspring.runs.builtin_effects import (
     Ask,
     HasEnded,
     Join,
@@ -16,11 +16,13 @@ from mainspring.runs.builtin import (
     WaitEvent,
     WaitSignal,
 )
-from mainspring.runs.by_hand import NotFinished, RunConflict
-from mainspring.runs.check import Verdict, check
 from mainspring.runs.context import Context, Later
-from mainspring.runs.durable_runs import DurableRuns
-from mainspring.runs.effect import Answer, Effect, end, resume, tail
+from mainspring.runs.durable.durable_runs import DurableRuns
+from mainspring.runs.durable.operations import NotFinished, RunConflict
+from mainspring.runs.durable.records import BadRunId, Entry, ReplayMismatch, RunRecord, StoredFailure
+from mainspring.runs.durable.replay_check import Verdict, check
+from mainspring.runs.durable.store import History, UnknownRun
+from mainspring.runs.effects import Answer, Effect, end, resume, tail
 from mainspring.runs.errors import (
     AlreadyAnswered,
     EffectTimeout,
@@ -37,15 +39,13 @@ from mainspring.runs.errors import (
     UnobservedFailure,
     WrongAnswer,
 )
-from mainspring.runs.group import Group, Perform
-from mainspring.runs.journal import BadRunId, Entry, ReplayMismatch, RunRecord, StoredFailure
+from mainspring.runs.groups import Group, Perform
 from mainspring.runs.outcome import Cancelled, Failed, Outcome, Value
 from mainspring.runs.ports import AskPort, EventPort, Prepared, PublishPort
 from mainspring.runs.registry import Programs, UnknownProgram
 from mainspring.runs.run import Run
 from mainspring.runs.runtime import Runtime
-from mainspring.runs.serial import Unserialisable
-from mainspring.runs.store import History, UnknownRun
+from mainspring.runs.values import Unserialisable
 
 __all__ = [
     "AlreadyAnswered",

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mainspring.log.contract import Batch
-from mainspring.runs.effect import resume
+from mainspring.runs.effects import resume
 from mainspring.runs.errors import AlreadyAnswered, RunError
 from mainspring.runs.holding import hold, hold_timer
-from mainspring.runs.serial import decode
+from mainspring.runs.values import decode
 
 if TYPE_CHECKING:
-    from mainspring.runs.answering import Handled
+    from mainspring.runs.handlers import Handled
     from mainspring.runs.run import Run
     from mainspring.runs.scheduler import Scheduler
 

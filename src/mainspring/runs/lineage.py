@@ -13,13 +13,13 @@ from __future__ import annotations
 from contextvars import Token
 from typing import TYPE_CHECKING, Any
 
-from mainspring import tracing
-from mainspring.logs import handling
-from mainspring.runs.journal import RunRecord
+from mainspring.runs.durable.records import RunRecord
 from mainspring.runs.outcome import Failed, Outcome, kind_of
+from mainspring.telemetry import spans as tracing
+from mainspring.telemetry.log_lines import handling
 
 if TYPE_CHECKING:
-    from mainspring.runs.answering import Handled
+    from mainspring.runs.handlers import Handled
 
 Handling = tuple[str, str | None]
 Entered = tuple[Token[Handling | None], Any]

@@ -18,9 +18,9 @@ import msgspec
 
 from mainspring.log import Append, Operation, Receipt
 from mainspring.runs.alarms import whole_ms
-from mainspring.runs.builtin import Ask, Publish, WaitEvent
+from mainspring.runs.builtin_effects import Ask, Publish, WaitEvent
 from mainspring.runs.context import Context, Later
-from mainspring.runs.serial import encode
+from mainspring.runs.values import encode
 
 
 class AskPort(Protocol):

@@ -7,7 +7,7 @@ from typing import Final
 
 from mainspring.runs.codes import code_of
 from mainspring.runs.errors import RunError
-from mainspring.runs.group import PROGRAMS
+from mainspring.runs.groups import PROGRAMS
 from mainspring.runs.programs import Program, form_of, name_of
 
 MOST_NAMED: Final = 20  # programs in the text of an error

@@ -16,12 +16,12 @@ from mainspring.runs.errors import RunCancelled, RunError
 from mainspring.runs.outcome import Cancelled, Failed, Outcome, Value
 
 if TYPE_CHECKING:
-    from mainspring.runs.answering import Handled
     from mainspring.runs.context import Context
-    from mainspring.runs.durable import DurableState
-    from mainspring.runs.family import Family
+    from mainspring.runs.durable.state import DurableState
+    from mainspring.runs.handlers import Handled
     from mainspring.runs.lineage import Lineage
     from mainspring.runs.scheduler import Scheduler
+    from mainspring.runs.tree import Family
 
 T = TypeVar("T")
 

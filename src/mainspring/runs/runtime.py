@@ -33,17 +33,18 @@ from typing import TYPE_CHECKING, Any
 from mainspring.cluster import Alone, Cluster
 from mainspring.log import Log
 from mainspring.loop import Clock, Loop, MonotonicClock, VirtualClock
-from mainspring.runs import builtin
-from mainspring.runs.answering import Handler, registration
-from mainspring.runs.builtin import Ask, Join, Publish, Signal, Spawn, WaitEvent, WaitSignal
+from mainspring.runs import builtin_effects as builtin
+from mainspring.runs.builtin_effects import Ask, Join, Publish, Signal, Spawn, WaitEvent, WaitSignal
+from mainspring.runs.cluster.takeover import Sharing
 from mainspring.runs.context import Context
-from mainspring.runs.durable_runs import DurableRuns
-from mainspring.runs.effect import Effect, resume
+from mainspring.runs.durable.durable_runs import DurableRuns
+from mainspring.runs.durable.recovery import Service
+from mainspring.runs.effects import Effect, resume
 from mainspring.runs.endings import FailureSink
 from mainspring.runs.errors import GroupClosed, NotIdle, RunError
-from mainspring.runs.family import adopt, root_of
-from mainspring.runs.group import Perform
-from mainspring.runs.hosting import AsyncioHost, LoopHost
+from mainspring.runs.groups import Perform
+from mainspring.runs.handlers import Handler, registration
+from mainspring.runs.hosts import AsyncioHost, LoopHost
 from mainspring.runs.lineage import of_here
 from mainspring.runs.outcome import Outcome
 from mainspring.runs.ports import AskPort, EventPort, PublishPort, ask_handler, publish_handler, wait_event_handler
@@ -52,13 +53,12 @@ from mainspring.runs.registry import Programs
 from mainspring.runs.retrying import retrying
 from mainspring.runs.run import Run
 from mainspring.runs.scheduler import Scheduler
-from mainspring.runs.service import Service
-from mainspring.runs.sharing import Sharing
 from mainspring.runs.signals import Mailboxes
+from mainspring.runs.tree import adopt, root_of
 from mainspring.runs.watchdog import SlowStep, Watchdog, warn
 
 if TYPE_CHECKING:
-    from mainspring.runs.wasm import Guest
+    from mainspring.guests.voyd import Guest
 
 SETTLE_TURNS = 20  # turns of the asyncio loop without anything new before handlers count as waiting
 DEFAULT_MAX_TICKS = 10_000  # run_until_idle gives up after so many: a run that never rests is a bug in the test
@@ -176,7 +176,7 @@ class Runtime:
         `buffer_bytes` bounds one message, `max_memory_bytes` the guest's memory, `fuel_per_step` the instructions
         between two suspensions.
         """
-        from mainspring.runs.wasm import Guest
+        from mainspring.guests.voyd import Guest
 
         if not isinstance(source, bytes):
             source = Path(source).read_bytes()

@@ -27,17 +27,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.loop import Clock
 from mainspring.runs.alarms import Alarms
-from mainspring.runs.answering import Handled, apply, ask_handler
-from mainspring.runs.effect import Effect
+from mainspring.runs.effects import Effect
 from mainspring.runs.endings import FailureSink, Listener, close_program, tell_everyone, tell_waiting
 from mainspring.runs.errors import NotAnEffect, UnhandledEffect
+from mainspring.runs.handlers import Handled, apply, ask_handler
 from mainspring.runs.holding import let_go
 from mainspring.runs.outcome import Cancelled, Failed, Outcome, Value, kind_of
 from mainspring.runs.run import FAILURE, RESUME, START, VALUE, Run
 from mainspring.runs.settling import Settling
 
 if TYPE_CHECKING:
-    from mainspring.runs.hosting import Host
+    from mainspring.runs.hosts import Host
     from mainspring.runs.watchdog import Watchdog
 
 logger: logging.Logger = logging.getLogger("mainspring.runs")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from mainspring.runs.builtin import WaitSignal, time_left
+from mainspring.runs.builtin_effects import WaitSignal, time_left
 from mainspring.runs.context import Context, Later
 from mainspring.runs.run import Run
 

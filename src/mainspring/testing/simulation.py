@@ -20,10 +20,10 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from mainspring.app import App
-from mainspring.core import Core
 from mainspring.log import MemoryEngine
 from mainspring.loop import VirtualClock
 from mainspring.message import counted_ids
+from mainspring.node.core import Core
 from mainspring.settings import Settings
 from mainspring.testing import seeds
 from mainspring.testing.driving import Inner

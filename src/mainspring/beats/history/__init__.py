@@ -1,0 +1,1 @@
+"""What can be asked of beats that happened: reading, differences, replay, forks."""

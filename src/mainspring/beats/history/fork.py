@@ -1,0 +1,111 @@
+"""Forking: a new line of beats that starts at an old beat of another.
+
+Everything the new line needs is copied: what was readable at that beat, its journals and digests, what waited then. The
+old line is only read, so history is never rewritten, and each line can be driven, pruned and deleted on its own. The
+head is written last: a copy that was interrupted is not a line yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+import msgspec
+
+from mainspring.beats.errors import LineExists, UnknownBeat
+from mainspring.beats.storage.journal import Begin
+from mainspring.beats.storage.line import SPACE, AsyncLog, Head, Waiting, checked_line, decode_held, number
+from mainspring.log import ABSENT, Batch, Refused
+
+_STEP: Final = 500  # records per batch: other writers get their turns in between
+
+
+async def fork(log: AsyncLog, at: int, new: str, *, line: str = "main") -> None:
+    """Start a line after beat `at` of another: its next beat is `at` + 1.
+
+    Signals that came later do not come along. Bindings do that count from its next beat on, like a program's own.
+    """
+    checked_line(new)
+    record = await log.get(SPACE, f"{line}/head")
+    if record is None:
+        raise UnknownBeat(f"there is no line {line!r}", remedy="`mainspring beats lines` shows all")
+    head = msgspec.json.decode(record.value, type=Head)
+    if not head.oldest - 1 <= at <= head.beat:
+        raise UnknownBeat(
+            f"line {line!r} cannot be forked at beat {at}", remedy=f"beats {head.oldest - 1} to {head.beat} can"
+        )
+    if await log.get(SPACE, f"{new}/head") is not None:
+        raise LineExists(f"there is a line {new!r} already", remedy="choose another name")
+    batch = Batch()
+    async for space, key, value in _kept(log, line, new, at):
+        batch.put(space, key, value)
+        if len(batch.operations) >= _STEP:
+            await log.commit(batch)
+            batch = Batch()
+    digest = await log.get(SPACE, f"{line}/digest/{number(at)}")
+    left = await log.get(SPACE, f"{line}/left/{number(at)}")
+    forked = msgspec.structs.replace(
+        head,
+        beat=at,
+        digest=Head().digest if digest is None else digest.value.decode(),
+        left=None if left is None else msgspec.json.decode(left.value, type=tuple[int, int]),
+        paused=await _was_paused(log, line, at),
+        parent=line,
+        forked_at=at,
+    )
+    batch.put(SPACE, f"{new}/head", msgspec.json.encode(forked), expect=ABSENT)
+    try:
+        await log.commit(batch)
+    except Refused as error:
+        raise LineExists(f"there is a line {new!r} already", remedy="choose another name") from error
+
+
+async def _was_paused(log: AsyncLog, line: str, at: int) -> bool:
+    """Whether the line was paused in a beat: its journal says so in its first record."""
+    journal = await log.get(f"journal/beats/{line}", f"{number(at)}.000000")
+    if journal is None:
+        return False
+    return msgspec.json.decode(journal.value.partition(b"\n")[0], type=Begin).paused
+
+
+async def _kept(log: AsyncLog, line: str, new: str, at: int) -> AsyncIterator[tuple[str, str, bytes]]:
+    """The records of a line that speak about beats up to `at`, under the new line's name."""
+    contents = {record.key: record.value async for record in log.scan(SPACE, f"{line}/cas/")}
+    wanted: set[str] = set()
+    texts = {key.rpartition("/")[2]: value.decode() for key, value in contents.items()}
+    async for record in log.scan(SPACE, f"{line}/cell/"):
+        if int(record.key.rpartition("//")[2]) <= at + 1:
+            held = decode_held(record.value, texts)
+            wanted.update(held.hashes() if held is not None else ())
+            yield SPACE, new + record.key[len(line) :], record.value
+    until = {"refs": at, "dead": at, "left": at, "digest": at, "registry": at, "rules": at, "bindings": at + 1}
+    for kind, last in until.items():
+        async for record in log.scan(SPACE, f"{line}/{kind}/"):
+            if int(record.key.split("/")[2]) <= last:
+                if kind == "refs":
+                    wanted.update(msgspec.json.decode(record.value, type=list[str]))
+                yield SPACE, new + record.key[len(line) :], record.value
+    async for record in log.scan(SPACE, f"{line}/queue/"):
+        if msgspec.json.decode(record.value, type=Waiting).since <= at:
+            yield SPACE, new + record.key[len(line) :], record.value
+    async for record in log.scan(f"journal/beats/{line}"):
+        if int(record.key[:16]) <= at:
+            yield f"journal/beats/{new}", record.key, record.value
+    for sha256 in sorted(wanted):
+        if sha256 in texts:
+            yield SPACE, f"{new}/cas/{sha256}", texts[sha256].encode()
+
+
+async def lines(log: AsyncLog) -> dict[str, Head]:
+    """Every line of a log and where it stands."""
+    found: dict[str, Head] = {}
+    after = ""
+    while True:
+        record = await anext(log.scan(SPACE, "", after), None)
+        if record is None:
+            return found
+        name = record.key.partition("/")[0]
+        head = await log.get(SPACE, f"{name}/head")
+        if head is not None:
+            found[name] = msgspec.json.decode(head.value, type=Head)
+        after = f"{name}/~"  # beyond everything of this line

@@ -1,0 +1,141 @@
+"""The runtime tree: what `/rt/...` reads as.
+
+    /rt/beat/<N>/inbox|agenda|stage|emitted|diagnostics|digest      of a beat that happened
+    /rt/beat/<N>                                                     all of it
+    /rt/dead/<N>                                                     signals given up in that beat
+
+Nothing of this is stored twice: it is the beat's journal, seen as lists of mappings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from mainspring.beats.storage.journal import (
+    Commit,
+    Dead,
+    Delete,
+    Emit,
+    Enqueue,
+    Fact,
+    Impulse,
+    Note,
+    Ran,
+    Write,
+)
+from mainspring.beats.storage.values import from_text
+
+_BEAT: Final = re.compile(r"/rt/beat/([1-9][0-9]{0,17})(?:/([a-z]+))?")
+_DEAD: Final = re.compile(r"/rt/dead/([1-9][0-9]{0,17})")
+PARTS: Final = ("inbox", "agenda", "stage", "emitted", "diagnostics", "digest")
+
+
+def beat_in(path: str) -> tuple[int, str | None] | None:
+    """The beat a path of the tree speaks about, and which part of it."""
+    found = _BEAT.fullmatch(path)
+    if found is None or (found[2] is not None and found[2] not in PARTS):
+        return None
+    return int(found[1]), found[2]
+
+
+def dead_in(path: str) -> int | None:
+    found = _DEAD.fullmatch(path)
+    return int(found[1]) if found else None
+
+
+def dead_letter(dead: Dead) -> dict[str, Any]:
+    return {"signal": dead.signal, "target": dead.target, "attempts": dead.attempts, "reason": dead.reason}
+
+
+def inbox_entry(impulse: Impulse) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "signal": impulse.signal,
+        "target": impulse.target,
+        "attempt": impulse.attempt,
+        "depth": impulse.depth,
+        "cause": msgspec.to_builtins(impulse.cause),
+    }
+    if impulse.carried:
+        entry["carried"] = impulse.carried
+    if impulse.only is not None:
+        entry["only"] = list(impulse.only)
+    return entry
+
+
+def part_of(facts: Sequence[Fact], part: str | None, content: Callable[[str], str | None]) -> Any:
+    """One part of a beat, or all of it. `content` gives the text behind a hash."""
+    if part is not None:
+        return _SHAPES[part](facts, content)
+    begin = facts[0]
+    whole = {name: shape(facts, content) for name, shape in _SHAPES.items()}
+    return {"beat": getattr(begin, "beat", 0), "previous": getattr(begin, "previous", ""), **whole}
+
+
+def inbox(facts: Sequence[Fact]) -> list[Impulse]:
+    return [fact.impulse for fact in facts if isinstance(fact, Enqueue)]
+
+
+def _inbox(facts: Sequence[Fact], _: Callable[[str], str | None]) -> list[dict[str, Any]]:
+    return [inbox_entry(impulse) for impulse in inbox(facts)]
+
+
+def _agenda(facts: Sequence[Fact], _: Callable[[str], str | None]) -> list[dict[str, Any]]:
+    items = inbox(facts)
+    return [
+        {
+            "signal": items[fact.item].signal,
+            "target": items[fact.item].target,
+            "enzyme": fact.enzyme,
+            "result": fact.result,
+            **({"error": fact.error} if fact.error else {}),
+        }
+        for fact in facts
+        if isinstance(fact, Ran)
+    ]
+
+
+def _stage(facts: Sequence[Fact], content: Callable[[str], str | None]) -> list[dict[str, Any]]:
+    enzymes = {fact.run: fact.enzyme for fact in facts if isinstance(fact, Ran)}
+    staged: list[dict[str, Any]] = []
+    for fact in facts:
+        if isinstance(fact, Delete):
+            staged.append({"op": "delete", "path": fact.path, "value": None, "enzyme": enzymes[fact.run]})
+        elif isinstance(fact, Write):
+            text = content(fact.content) if fact.content is not None else bytes(fact.value).decode()
+            value = None if text is None else from_text(text)
+            entry = {"op": "write", "path": fact.path, "value": value, "enzyme": enzymes[fact.run]}
+            staged.append(entry if fact.content is None else {**entry, "content": f"/cas/{fact.content}"})
+    return staged
+
+
+def _emitted(facts: Sequence[Fact], _: Callable[[str], str | None]) -> list[dict[str, Any]]:
+    return [
+        {"signal": fact.signal, "target": fact.target, "beat": fact.beat} for fact in facts if isinstance(fact, Emit)
+    ]
+
+
+def _diagnostics(facts: Sequence[Fact], _: Callable[[str], str | None]) -> list[dict[str, Any]]:
+    return [
+        {"code": fact.code, "signal": fact.signal, "target": fact.target, "names": list(fact.names), "path": fact.path}
+        for fact in facts
+        if isinstance(fact, Note)
+    ]
+
+
+def _digest(facts: Sequence[Fact], _: Callable[[str], str | None]) -> str:
+    commit = facts[-1]
+    return commit.digest if isinstance(commit, Commit) else ""
+
+
+_SHAPES: Final[dict[str, Callable[[Sequence[Fact], Callable[[str], str | None]], Any]]] = {
+    "inbox": _inbox,
+    "agenda": _agenda,
+    "stage": _stage,
+    "emitted": _emitted,
+    "diagnostics": _diagnostics,
+    "digest": _digest,
+}

@@ -1,0 +1,1 @@
+"""From a signal to the enzymes that run for it, in their order."""

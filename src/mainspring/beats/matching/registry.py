@@ -1,0 +1,176 @@
+"""Who can be called: enzymes under their queries.
+
+A registration says which signals an enzyme fits and what it must run before or after. One name may be registered under
+several queries; for one signal only its best registration counts, so that a name runs once. Registering the same again
+changes nothing: programs that register at every start do not grow the registry.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from mainspring.beats.errors import InvalidRegistration, RegistrationConflict
+from mainspring.beats.matching.index import QueryIndex, fits
+from mainspring.beats.matching.path import MANY, ONE, Segments, query_segments, query_text, specificity
+
+Enzyme = Callable[..., Any]  # (signal, target, stage) -> int | None, or an awaitable of it
+
+MATCHES: Final = ("exact", "prefix")
+_UNUSABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+class Registration(msgspec.Struct, frozen=True, eq=False):
+    """One enzyme under one query. `index` says how many registrations came before it."""
+
+    name: str
+    query: str
+    function: Enzyme
+    match: str
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    index: int
+    segments: Segments
+    specificity: int
+
+    @property
+    def rules(self) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+        """What a second registration of the same name and query must repeat."""
+        return self.match, self.before, self.after
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Among registrations of one name, the smallest is the best."""
+        return -self.specificity, self.index
+
+    def fits(self, signal: Segments) -> bool:
+        """Whether this query alone matches a signal."""
+        return not self.segments or matches(self.segments, signal, prefix=self.match == "prefix")
+
+
+def matches(query: Segments, signal: Segments, *, prefix: bool) -> bool:
+    """Whether a query matches a signal: positions reached, segment by segment, so that `**` never backtracks."""
+    reached = {0}
+    for i, segment in enumerate(query):
+        if segment == MANY:
+            reached = set(range(min(reached), len(signal) + 1))
+        elif segment == ONE:
+            reached = {at + 1 for at in reached if at < len(signal)}
+        elif "*" in segment:
+            pattern = segment.split("*")
+            reached = {at + 1 for at in reached if at < len(signal) and fits(pattern, signal[at])}
+        elif i == 0:
+            reached = {1} if signal and signal[0] == segment else set()
+        else:
+            reached = {at + 1 for at in reached if at < len(signal) and signal[at] == segment}
+        if not reached:
+            return False
+    return prefix or len(signal) in reached
+
+
+def checked_name(name: object) -> str:
+    if not isinstance(name, str) or not name or _UNUSABLE.search(name):
+        raise InvalidRegistration("an enzyme's name is text without control characters", remedy="give it a name")
+    return name
+
+
+def _checked_names(names: object, side: str) -> tuple[str, ...]:
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise InvalidRegistration(f"{side} is a sequence of names", remedy=f"write {side}=('name',)")
+    return tuple(sorted({checked_name(name) for name in names}))
+
+
+class Registry:
+    """The registrations in force. The heartbeat changes it between beats only."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[tuple[str, str], Registration] = {}
+        self._by_name: dict[str, list[Registration]] = {}
+        self._index: QueryIndex[Registration] = QueryIndex()
+        self._next_index = 0
+        self.version: int = 0
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def make(
+        self, name: str, query: str, function: Enzyme, match: str, before: Iterable[str], after: Iterable[str]
+    ) -> Registration:
+        """A checked registration that is not in force yet."""
+        segments = query_segments(query)
+        checked_name(name)
+        if match not in MATCHES:
+            raise InvalidRegistration(f"match is 'exact' or 'prefix', not {match!r}")
+        if not callable(function):
+            raise InvalidRegistration(f"enzyme {name!r} is not callable")
+        return Registration(
+            name=name,
+            query=query_text(segments),
+            function=function,
+            match=match,
+            before=_checked_names(before, "before"),
+            after=_checked_names(after, "after"),
+            index=-1,
+            segments=segments,
+            specificity=specificity(segments),
+        )
+
+    def get(self, name: str, query: str) -> Registration | None:
+        return self._by_key.get((name, query))
+
+    def add(self, new: Registration) -> bool:
+        """Put a registration in force; False when the same one was. A contradiction is refused."""
+        known = self._by_key.get((new.name, new.query))
+        if known is not None:
+            refuse_contradiction(known, new)
+            return False
+        entry = msgspec.structs.replace(new, index=self._next_index)
+        self._next_index += 1
+        self.version += 1
+        self._by_key[entry.name, entry.query] = entry
+        same_name = self._by_name.setdefault(entry.name, [])
+        same_name.append(entry)
+        same_name.sort(key=_rank)
+        self._index.add(entry.segments, entry, prefix=entry.match == "prefix")
+        return True
+
+    def remove(self, name: str) -> bool:
+        """Forget a name and all its queries; False when there was none."""
+        entries = self._by_name.pop(name, [])
+        for entry in entries:
+            del self._by_key[entry.name, entry.query]
+            self._index.remove(entry.segments, entry, prefix=entry.match == "prefix")
+        self.version += bool(entries)
+        return bool(entries)
+
+    def named(self, name: str) -> list[Registration]:
+        """The registrations of a name, the best first."""
+        return self._by_name.get(name, [])
+
+    def matching(self, signal: Segments) -> dict[str, Registration]:
+        """The best matching registration of each name that has one."""
+        best: dict[str, Registration] = {}
+        for entry in self._index.find(signal):
+            known = best.get(entry.name)
+            if known is None or entry.rank < known.rank:
+                best[entry.name] = entry
+        return best
+
+    def entries(self) -> list[Registration]:
+        """All of them, in order of registration."""
+        return sorted(self._by_key.values(), key=lambda entry: entry.index)
+
+
+def _rank(entry: Registration) -> tuple[int, int]:
+    return entry.rank
+
+
+def refuse_contradiction(known: Registration, new: Registration) -> None:
+    if known.rules != new.rules:
+        raise RegistrationConflict(
+            f"enzyme {new.name!r} is registered under {new.query} with other rules",
+            remedy="unregister it first, or register it under another name",
+        )

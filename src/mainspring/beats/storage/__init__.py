@@ -1,0 +1,1 @@
+"""How a line of beats is stored."""

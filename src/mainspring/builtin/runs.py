@@ -1,0 +1,311 @@
+"""Run: durable runs as messages, and what runs need from a node.
+
+`Run.Start` answers as soon as the run is written down; whoever wants the outcome asks `Run.Outcome` or hears the
+events `Run.Completed`, `Run.Failed` and `Run.Cancelled`. Nothing here waits for a run, because a capability answers one
+message after the other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Annotated, Any, Final, Protocol
+
+import msgspec
+
+from mainspring.builtin.other_events import hear_others, stream
+from mainspring.errors import MainspringError
+from mainspring.kernel import Capability, Context, Fail, Kernel, handler_from
+from mainspring.log import ABSENT, Change, StoredEvent
+from mainspring.message import Metadata, encode_data
+from mainspring.runs import DurableRuns, Outcome, Run, RunRecord, Runtime, UnknownProgram, UnknownRun, Value
+from mainspring.runs.durable.records import LIVE, RUNS, decode_record, error_fields, reason_json
+from mainspring.runs.outcome import Failed
+from mainspring.runs.ports import Prepared
+from mainspring.telemetry.log_lines import handling
+
+_PAGE: Final = 50
+_EVENTS: Final = {"value": "Run.Completed", "failed": "Run.Failed", "cancelled": "Run.Cancelled"}
+
+RunId = Annotated[str, msgspec.Meta(description="The id of a durable run.")]
+
+
+class Start(msgspec.Struct):
+    program: Annotated[str, msgspec.Meta(description="The name under which the program is registered.")]
+    args: Annotated[list[Any], msgspec.Meta(description="Its arguments, in order.")] = []
+    id: Annotated[str | None, msgspec.Meta(description="Starting the same id again gives the same run.")] = None
+
+
+class Started(msgspec.Struct):
+    id: str
+
+
+class Cancel(msgspec.Struct):
+    id: RunId
+    reason: Annotated[Any, msgspec.Meta(description="Kept with the outcome.")] = None
+
+
+class Cancelled(msgspec.Struct):
+    cancelled: Annotated[bool, msgspec.Meta(description="False when the run was over.")]
+
+
+class Signal(msgspec.Struct):
+    id: RunId
+    name: Annotated[str, msgspec.Meta(description="What WaitSignal in the program waits for.")]
+    value: Annotated[Any, msgspec.Meta(description="What it receives.")] = None
+
+
+class Signalled(msgspec.Struct):
+    signalled: Annotated[bool, msgspec.Meta(description="False when the run was over.")]
+
+
+class AskOutcome(msgspec.Struct):
+    id: RunId
+
+
+class RunState(msgspec.Struct, omit_defaults=True):
+    id: str
+    program: str
+    state: Annotated[str, msgspec.Meta(description="running, value, failed or cancelled.")]
+    created: int
+    updated: int
+    value: Any = None
+    error: dict[str, str] | None = None
+    reason: Any = None
+    parent: str | None = None
+    forkedFrom: str | None = None
+    retries: int = 0
+    owner: Annotated[str | None, msgspec.Meta(description="The node that executes it, where several share a log.")] = (
+        None
+    )
+    waitsFor: Annotated[str | None, msgspec.Meta(description="Why nobody executes it, where that is so.")] = None
+
+
+class ListRuns(msgspec.Struct):
+    state: Annotated[str | None, msgspec.Meta(description="Only running, value, failed or cancelled ones.")] = None
+    prefix: Annotated[str, msgspec.Meta(description="Only ids that start with this.")] = ""
+    after: Annotated[str, msgspec.Meta(description="Only ids greater than this: the next page.")] = ""
+    limit: Annotated[int, msgspec.Meta(ge=1, le=_PAGE, description="How many at most.")] = _PAGE
+
+
+class Runs(msgspec.Struct):
+    runs: list[RunState]
+
+
+class Retry(msgspec.Struct):
+    id: RunId
+
+
+class Fork(msgspec.Struct):
+    id: RunId
+    at: Annotated[int, msgspec.Meta(ge=0, description="How many answers the new run begins with.")]
+    newId: Annotated[str | None, msgspec.Meta(description="The id of the new run; one is made otherwise.")] = None
+
+
+class AskHistory(msgspec.Struct):
+    id: RunId
+
+
+def run(kernel: Kernel, runtime: Runtime) -> Capability:
+    """The capability `Run` of this node; also announces the ends of durable runs as events."""
+    durable = runtime.durable
+
+    async def start(data: Start, ctx: Context) -> Started:
+        """Start a durable run of a registered program."""
+        try:
+            begun = runtime.start(data.program, *data.args, durable=True, id=data.id)
+        except (MainspringError, TypeError) as error:
+            raise _refusal(error) from None
+        await durable.written(begun)
+        _note(kernel, begun, ctx)
+        return Started(begun.id)
+
+    async def cancel(data: Cancel, ctx: Context) -> Cancelled:
+        """Cancel a run, wherever it is executed."""
+        return Cancelled(await durable.cancel(data.id, data.reason))
+
+    async def signal(data: Signal, ctx: Context) -> Signalled:
+        """Send a value to a run; durable when answered."""
+        try:
+            return Signalled(await durable.signal(data.id, data.name, data.value))
+        except MainspringError as error:
+            raise _refusal(error) from None
+
+    async def outcome(data: AskOutcome, ctx: Context) -> RunState:
+        """How a run stands, and how it ended."""
+        try:
+            return _state(durable, await durable.store.record(data.id))
+        except MainspringError as error:
+            raise _refusal(error) from None
+
+    async def list_runs(data: ListRuns, ctx: Context) -> Runs:
+        """Durable runs by id, at most fifty at a time, without their values."""
+        found = await durable.store.runs(state=data.state, prefix=data.prefix, after=data.after, limit=data.limit)
+        return Runs([_state(durable, record, brief=True) for record in found])
+
+    async def retry(data: Retry, ctx: Context) -> Started:
+        """Go on with a run that failed or was cancelled, from its journal."""
+        try:
+            return Started((await durable.retry(data.id)).id)
+        except MainspringError as error:
+            raise _refusal(error) from None
+
+    async def fork(data: Fork, ctx: Context) -> Started:
+        """Start a new run with the first answers of another."""
+        try:
+            return Started((await durable.fork(data.id, data.at, data.newId)).id)
+        except MainspringError as error:
+            raise _refusal(error) from None
+
+    async def history(data: AskHistory, ctx: Context) -> dict[str, Any]:
+        """A run and its journal."""
+        try:
+            found = await durable.history(data.id)
+        except MainspringError as error:
+            raise _refusal(error) from None
+        return {"run": found.run, "journal": found.journal}
+
+    runtime.on_outcome(lambda ended, how: _announce(kernel, ended, how))
+    hear_others(kernel, durable.log, lambda change: _stream_ended(kernel, change))
+    handlers = [
+        handler_from("command", "Run.Start", start),
+        handler_from("command", "Run.Cancel", cancel),
+        handler_from("command", "Run.Signal", signal),
+        handler_from("query", "Run.Outcome", outcome),
+        handler_from("query", "Run.List", list_runs),
+        handler_from("query", "Run.History", history),
+        handler_from("command", "Run.Retry", retry),
+        handler_from("command", "Run.Fork", fork),
+    ]
+    return Capability(id="Run", description="Durable runs.", handlers=handlers)
+
+
+def _announce(kernel: Kernel, ended: Run[Any], outcome: Outcome[Any]) -> None:
+    if not ended.is_durable:
+        return
+    data: dict[str, Any] = {"id": ended.id, "program": ended.program}
+    if isinstance(outcome, Failed):
+        data["error"] = error_fields(outcome.error)
+    elif not isinstance(outcome, Value):
+        data["reason"] = reason_json(outcome.reason)
+    exchange = kernel.exchange
+    event = exchange.make("event", _EVENTS[ended.state], encode_data(data), causation=ended.id)
+    exchange.loop.post(exchange.turn_event, (event, None))
+
+
+def _stream_ended(kernel: Kernel, change: Change) -> None:
+    """Runs that ended on another node: those whose record moved from the unfinished to the finished."""
+    gone = {record.key for record in change.records if record.space == LIVE and record.version == ABSENT}
+    for record in change.records if gone else ():
+        if record.space == RUNS and record.key in gone and record.version != ABSENT:
+            ended = decode_record(record.value)
+            data: dict[str, Any] = {"id": ended.id, "program": ended.program}
+            if ended.state == "failed":
+                data["error"] = ended.error
+            elif ended.state == "cancelled":
+                data["reason"] = ended.reason
+            stream(kernel, _EVENTS[ended.state], data, causation=ended.id)
+
+
+def _note(kernel: Kernel, begun: Run[Any], ctx: Context) -> None:
+    """The run is part of the causation tree under its own id."""
+    cause = ctx.message.metadata
+    metadata = Metadata(begun.id, kernel.clock.wall_ms(), cause.correlation, cause.id)
+    kernel.exchange.lineage.append(("run", begun.program, metadata))
+
+
+def _state(durable: DurableRuns, record: RunRecord, *, brief: bool = False) -> RunState:
+    return RunState(
+        id=record.id,
+        program=record.program,
+        state=record.state,
+        created=record.created,
+        updated=record.updated,
+        value=None if brief or record.state != "value" else record.value,
+        error=record.error,
+        reason=None if brief or record.state != "cancelled" else record.reason,
+        parent=record.parent,
+        forkedFrom=record.forked_from,
+        retries=record.retries,
+        owner=record.owner if record.epoch else None,
+        waitsFor=durable.waits_for(record) or None,
+    )
+
+
+def _refusal(error: Exception) -> Fail:
+    if isinstance(error, UnknownRun | UnknownProgram):
+        return Fail(404, error.message, remedy=error.remedy)
+    if isinstance(error, MainspringError):
+        return Fail(409 if error.code == "run_conflict" else 422, error.message, remedy=error.remedy)
+    return Fail(422, str(error))
+
+
+# -- what runs need from a node
+
+
+class KernelPort:
+    """`Ask` in a program reaches the capabilities of this kernel."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    async def ask(self, type: str, data: Any, *, kind: str, timeout_ms: int | None, key: str) -> Any:
+        _, correlation = handling.get() or (None, None)
+        effect = Metadata(key, self._kernel.clock.wall_ms(), correlation, key.rpartition("#")[0])
+        self._kernel.exchange.lineage.append(("effect", "Ask", effect))
+        correlation = correlation or key  # a run that nobody's message started is a conversation of its own
+        return await self._kernel.ask(kind, type, data, timeout_ms=timeout_ms, correlation=correlation, causation=key)
+
+
+class PreparingBus(Protocol):
+    """What `BusPort` uses of the bus."""
+
+    def prepare(
+        self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None, id: str
+    ) -> tuple[list[Any], Any]:
+        """The operations that publish an event when they are stored, and whom to tell with the receipt then."""
+
+    async def publish(
+        self, topic: str, payload: bytes, *, key: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> Any: ...
+
+    async def ensure_topic(self, name: str) -> None: ...
+
+    async def offsets(self, topic: str) -> list[Any]: ...
+
+    def follow(self, topic: str, *, after: Mapping[int, int] | None = None) -> AsyncIterator[list[StoredEvent]]: ...
+
+
+class BusPort:
+    """`Publish` and `WaitEvent` in a program reach the topics of this bus."""
+
+    def __init__(self, bus: PreparingBus) -> None:
+        self._bus = bus
+
+    def prepare(
+        self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None, id: str
+    ) -> Prepared:
+        operations, stored = self._bus.prepare(topic, payload, key=key, headers=headers, id=id)
+        return Prepared(operations, stored)
+
+    async def publish(self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None) -> str:
+        published = await self._bus.publish(topic, payload, key=key, headers=headers)
+        return str(published.id)
+
+    async def position(self, topic: str) -> dict[str, int]:
+        await self._bus.ensure_topic(topic)
+        return {str(each.partition): each.tail for each in await self._bus.offsets(topic)}
+
+    async def follow(self, topic: str, position: Mapping[str, int]) -> AsyncIterator[Mapping[str, Any]]:
+        after = {int(partition): offset for partition, offset in position.items()}
+        async for events in self._bus.follow(topic, after=after):
+            for event in events:
+                yield {
+                    "topic": event.topic,
+                    "partition": event.partition,
+                    "offset": event.offset,
+                    "id": event.id,
+                    "ts": event.ts,
+                    "key": event.key,
+                    "payload": json.loads(event.payload),  # lenient: 1e999 in one event fails no run
+                }

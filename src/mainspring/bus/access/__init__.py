@@ -1,0 +1,1 @@
+"""Who may do what: tokens, access lists, patterns, and headers that only the node writes."""

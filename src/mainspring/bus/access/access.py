@@ -1,0 +1,256 @@
+"""Who may do what to a topic.
+
+Three things are asked, and each can only refuse: the scopes of the caller's token, the lists in the topic's settings,
+and the program's own checker where it has one. In a list, a name in `deny` may not; where there is an `allow` list only
+the names in it may; no list means everybody. Names in lists may be patterns. A caller without a name is on no list.
+Whoever has the scope `admin` needs to be on no allow list; a deny list holds for everybody.
+
+A topic of dead letters holds what was published to another topic, so it needs the rights on that one: `orders.DLQ` is
+as private as `orders`. The topics `system.bus.*` are written by the node alone.
+
+A checker may be a coroutine function, and a frame of a connection is handled without waiting. So an answer is asked for
+first (`ask`), remembered for a short while, and then found by the check itself. It holds for `ttl_ms`, which also keeps
+a slow checker from being asked for every event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from inspect import isawaitable
+from typing import Any, Final, Literal
+
+import msgspec
+
+from mainspring.bus.access.patterns import NameSet, Pattern
+from mainspring.bus.access.tokens import Scopes
+from mainspring.bus.errors import Forbidden, Unavailable
+from mainspring.bus.names import DEAD_LETTERS
+from mainspring.bus.topics.config import AccessList, TopicConfig
+from mainspring.loop import Clock
+
+logger: logging.Logger = logging.getLogger("mainspring.bus.access")
+
+Action = Literal["publish", "subscribe"]
+Checker = Callable[[str, Action, Mapping[str, Any]], bool | Awaitable[bool]]
+
+NODE_ONLY: Final = "system.bus."
+PATIENCE_S: Final = 5.0  # a checker that takes longer has not allowed anything
+MEMORY: Final = 10_000  # answers that are remembered at once, by a list and of the checker
+
+
+class Caller:
+    """Someone who asks from outside. `scopes` is None where no tokens are configured: then `agent` is only claimed."""
+
+    __slots__ = ("agent", "expires_ms", "headers", "revoked", "scopes", "sealed", "sid")
+
+    def __init__(
+        self,
+        agent: str | None = None,
+        *,
+        sid: str = "",
+        scopes: Scopes | None = None,
+        expires_ms: int = 0,
+        revoked: asyncio.Event | None = None,
+    ) -> None:
+        self.agent: str | None = agent
+        self.sid: str = sid
+        self.scopes: Scopes | None = scopes
+        self.expires_ms: int = expires_ms
+        self.revoked: asyncio.Event | None = revoked  # set when the token is no longer valid
+        self.headers: dict[str, str] = {}  # what the events of this caller carry
+        self.sealed: bytes = b""  # the same as the text of JSON members
+        if scopes is not None:
+            self.headers = {"agent_id": agent or "", "sid": sid, "scopes": str(scopes)}
+            self.sealed = msgspec.json.encode(self.headers)[1:-1]
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether a token says who this is."""
+        return self.scopes is not None
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether the caller's token may do everything."""
+        return self.scopes is not None and self.scopes.admin
+
+
+# Text or None is the node's own program acting in a name: lists hold for it, scopes and the checker are not asked.
+Who = Caller | str | None
+
+
+class _List:
+    """An access list, ready to be asked. Remembers its answers: patterns are slower than names."""
+
+    __slots__ = ("_known", "allow", "deny", "source")
+
+    def __init__(self, source: AccessList) -> None:
+        self.source = source
+        self.allow = None if source.allow is None else NameSet(source.allow)
+        self.deny = NameSet(source.deny)
+        self._known: dict[tuple[str, bool], bool] = {}
+
+    def lets(self, agent: str | None, is_admin: bool) -> bool:
+        if agent is None:
+            return self.allow is None and not self.deny
+        known = self._known.get((agent, is_admin))
+        if known is None:
+            if len(self._known) >= MEMORY:
+                self._known.clear()
+            allowed = self.allow is None or is_admin or agent in self.allow
+            known = self._known[(agent, is_admin)] = allowed and agent not in self.deny
+        return known
+
+
+class Access:
+    """Decides. `find` gives the settings of a topic that exists."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        find: Callable[[str], TopicConfig | None],
+        *,
+        checker: Checker | None = None,
+        ttl_ms: int = 1_000,
+    ) -> None:
+        self._clock = clock
+        self._find = find
+        self._checker = checker
+        self._ttl_ms = ttl_ms
+        self._lists: dict[tuple[str, str], _List] = {}
+        self._answers: dict[tuple[Any, ...], tuple[bool, int]] = {}
+
+    @property
+    def has_checker(self) -> bool:
+        """Whether the program decides, too: only then an answer may have to be waited for."""
+        return self._checker is not None
+
+    async def check(self, config: TopicConfig, action: Action, who: Who, group: str | None = None) -> None:
+        """Raise Forbidden unless `who` may do `action`, and be in `group` where one is given."""
+        waiting = self.ask(config.topic, action, who)
+        if waiting is not None:
+            await waiting
+        self.check_now(config, action, who, group)
+
+    def check_now(self, config: TopicConfig, action: Action, who: Who, group: str | None = None) -> None:
+        """The same without waiting: an answer that takes time must have been asked for."""
+        topic = config.topic
+        if action == "publish" and topic.startswith(NODE_ONLY):
+            raise Forbidden(f"{topic!r} is written by the node only", remedy="publish to a topic of your own")
+        origin = origin_of(topic)
+        if isinstance(who, Caller):
+            self._check_scopes(who, action, topic, origin)
+            agent, is_admin = who.agent, who.is_admin
+        else:
+            agent, is_admin = who, False
+        self._check_lists(config, action, agent, is_admin, group)
+        if origin != topic:
+            source = self._find(origin)
+            if source is not None:
+                self._check_lists(source, action, agent, is_admin, group)
+        if self._checker is not None and isinstance(who, Caller) and not self._settled(origin, action, who):
+            raise _refused(agent, action, topic, "the node's access checker refuses it")
+
+    def check_admin(self, who: Who, what: str) -> None:
+        """Raise Forbidden unless `who` may change how the node works. Without tokens everybody may."""
+        if isinstance(who, Caller) and who.is_proven and not who.is_admin:
+            raise Forbidden(f"{who.agent!r} may not {what}", remedy="use a token with the scope admin")
+
+    # -- scopes and lists
+
+    def _check_scopes(self, caller: Caller, action: Action, topic: str, origin: str) -> None:
+        if caller.scopes is None:
+            return
+        if 0 < caller.expires_ms <= self._clock.wall_ms() or (caller.revoked is not None and caller.revoked.is_set()):
+            raise Forbidden("the token is no longer valid", remedy="connect with a new one")
+        if not caller.scopes.allow(action, origin):
+            raise _refused(caller.agent, action, topic, f"use a token with the scope {action}:{origin}")
+
+    def _check_lists(
+        self, config: TopicConfig, action: Action, agent: str | None, is_admin: bool, group: str | None
+    ) -> None:
+        listed = config.publish_acl if action == "publish" else config.subscribe_acl
+        if listed is not None and not self._list(config.topic, action, listed).lets(agent, is_admin):
+            remedy = f"name the agent in the topic's {action}ACL, or connect as one that is named"
+            raise _refused(agent, action, config.topic, remedy)
+        if group is None or config.group_acl is None:
+            return
+        for pattern, of_group in config.group_acl.items():
+            if not Pattern(pattern).matches(group):
+                continue
+            if not self._list(config.topic, f"group {pattern}", of_group).lets(agent, is_admin):
+                remedy = f"name the agent in the topic's groupACL for {pattern!r}, or use another group"
+                raise _refused(agent, action, config.topic, remedy, group)
+
+    def _list(self, topic: str, what: str, source: AccessList) -> _List:
+        known = self._lists.get((topic, what))
+        if known is None or known.source is not source:
+            known = self._lists[(topic, what)] = _List(source)
+        return known
+
+    # -- the checker
+
+    def ask(self, topic: str, action: Action, who: Who) -> Coroutine[Any, Any, None] | None:
+        """What to wait for before `check_now` can tell; None when it can tell now."""
+        if self._checker is None or not isinstance(who, Caller):
+            return None
+        origin = origin_of(topic)
+        if self._remembered(origin, action, who) is not None:
+            return None
+        answer = self._call(origin, action, who)
+        if isawaitable(answer):
+            return self._wait(answer, origin, action, who)
+        self._remember(origin, action, who, answer is True)
+        return None
+
+    def _settled(self, topic: str, action: Action, caller: Caller) -> bool:
+        waiting = self.ask(topic, action, caller)
+        if waiting is not None:
+            waiting.close()
+            raise Unavailable("the node's access checker has not answered yet", remedy="try again")
+        return self._remembered(topic, action, caller) is True
+
+    def _call(self, topic: str, action: Action, caller: Caller) -> Any:
+        assert self._checker is not None
+        names = caller.scopes.names if caller.scopes is not None else ()
+        try:
+            return self._checker(topic, action, {"agent": caller.agent, "scopes": names})
+        except Exception:
+            logger.exception("the access checker failed for %s of %r; it counts as a refusal", action, topic)
+            return False
+
+    async def _wait(self, answer: Awaitable[Any], topic: str, action: Action, caller: Caller) -> None:
+        allowed = False
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                allowed = await answer is True
+        except Exception:
+            logger.exception("the access checker failed for %s of %r; it counts as a refusal", action, topic)
+        self._remember(topic, action, caller, allowed)
+
+    def _remembered(self, topic: str, action: Action, caller: Caller) -> bool | None:
+        found = self._answers.get(_key(topic, action, caller))
+        return found[0] if found is not None and found[1] > self._clock.now_ms() else None
+
+    def _remember(self, topic: str, action: Action, caller: Caller, allowed: bool) -> None:
+        if len(self._answers) >= MEMORY:
+            self._answers.clear()
+        self._answers[_key(topic, action, caller)] = (allowed, self._clock.now_ms() + self._ttl_ms)
+
+
+def origin_of(topic: str) -> str:
+    """The topic whose rights count: of a topic of dead letters, the one they come from."""
+    while topic.endswith(DEAD_LETTERS) and len(topic) > len(DEAD_LETTERS):
+        topic = topic[: -len(DEAD_LETTERS)]
+    return topic
+
+
+def _key(topic: str, action: Action, caller: Caller) -> tuple[Any, ...]:
+    return caller.agent, None if caller.scopes is None else caller.scopes.names, action, topic
+
+
+def _refused(agent: str | None, action: Action, topic: str, remedy: str, group: str | None = None) -> Forbidden:
+    who = "a caller without a name" if agent is None else repr(agent)
+    where = f"{topic!r}" if group is None else f"{topic!r} as {group!r}"
+    return Forbidden(f"{who} may not {action} to {where}", remedy=remedy)

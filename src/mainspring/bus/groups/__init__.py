@@ -1,0 +1,1 @@
+"""Groups: members, leases, positions, deliveries and dead letters."""

@@ -1,0 +1,260 @@
+"""Where a group stands in one partition.
+
+Two things say it all: the **cursor**, the next offset nobody of the group was given yet, and the **open** events below
+it, which were given to someone (or are kept for someone) and are not settled. Everything else below the cursor is
+settled. The commit follows from that: it is the offset before the first open one. So an acknowledgement out of order
+needs no bookkeeping of its own, and a negatively acknowledged event holds back the commit simply by staying open.
+
+A backward seek opens events again that were committed once; the commit is never lowered by that (`floor`).
+
+What is stored of it (one record per topic, group and partition) survives a restart: how often an open event was
+delivered, whether it was refused, until when it must wait, and why. Runs of events that were delivered once are stored
+as ranges, so that a large window costs no more than a small one. An event counts as delivered once it is below the
+stored cursor.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection
+
+import msgspec
+
+from mainspring.bus.names import SEPARATOR
+from mainspring.bus.topics.tail import ReadyEvent, Tail
+
+SPACE = "groups"
+
+
+class OpenEvent(msgspec.Struct, eq=False):
+    """An event below the cursor that is not settled.
+
+    It is in exactly one state: leased (`member` is set), waiting (its offset is in `Position.waiting`), delayed (until
+    `due`), parked (kept for a member without room) or dying (its dead letter is being written).
+    """
+
+    offset: int
+    member: object | None = None
+    deadline: int = 0
+    deliveries: int = 0
+    nacked: bool = False
+    reason: str = ""
+    due: int = 0
+    dying: bool = False
+    key: str | None = None
+    holds_key: bool = False  # later events of its key wait for it
+
+
+class PositionRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The stored form. `open`: ranges delivered once. `retried`: offset, deliveries, refused, due (epoch ms), why.
+
+    Where several nodes share the group, `cursor` is the next offset that no node has taken, the unsettled events are
+    those that any node may take, `fresh` among them were never delivered, and every move raises `generation`.
+    """
+
+    topic: str
+    group: str
+    partition: int
+    last_committed: int
+    updated_ts: int
+    cursor: int
+    open: tuple[tuple[int, int], ...] = ()
+    retried: tuple[tuple[int, int, bool, int, str], ...] = ()
+    skip_before: int = 0
+    generation: int = 0
+    fresh: tuple[tuple[int, int], ...] = ()
+
+
+class Position:
+    """One group in one partition."""
+
+    __slots__ = (
+        "ahead",
+        "ahead_at",
+        "bodies",
+        "burying",
+        "cursor",
+        "delayed",
+        "dirty",
+        "durable",
+        "epoch",
+        "fetching",
+        "floor",
+        "head",
+        "open",
+        "partition",
+        "skip_before",
+        "store_after",
+        "stored",
+        "tail",
+        "unread",
+        "waiting",
+    )
+
+    def __init__(self, tail: Tail, head: bytes, cursor: int = 1, floor: int = 0) -> None:
+        self.partition: int = tail.partition
+        self.tail: Tail = tail
+        self.head: bytes = head  # how every MESSAGE frame of this position begins
+        self.cursor: int = cursor
+        self.floor: int = floor
+        self.skip_before: int = 0  # events with an older `ts` are settled unseen; 0 once the first one was not older
+        self.open: dict[int, OpenEvent] = {}  # by ascending offset
+        self.waiting: list[int] = []  # heap of offsets to be delivered again
+        self.delayed: list[tuple[int, int]] = []  # heap of (due, offset)
+        self.unread: list[int] = []  # offsets of delayed events, restored without their keys
+        self.bodies: dict[int, ReadyEvent] = {}  # read for `waiting`
+        self.ahead: list[ReadyEvent] = []  # read for the cursor
+        self.ahead_at: int = 0
+        self.fetching: bool = False
+        self.epoch: int = 0  # raised by a seek, so that reads under way are ignored
+        self.dirty: bool = False
+        self.burying: bool = False  # a dead letter of this position is being written; its record must wait
+        self.durable: int = floor  # `settled` of the stored record
+        self.stored: bool = False
+        self.store_after: int = 0  # a large record is written less often
+
+    def settled(self, without: Collection[int] = ()) -> int:
+        """Everything up to here is settled, also what does not exist yet when the group waits beyond the tail.
+
+        `without` are open events to be counted as settled.
+        """
+        if without:
+            below = next((offset for offset in self.open if offset not in without), self.cursor)
+        else:
+            below = next(iter(self.open)) if self.open else self.cursor
+        return max(self.floor, below - 1)
+
+    def committed(self) -> int:
+        """What is durably settled and exists: the group's `lastCommitted`."""
+        return min(self.durable, max(self.tail.offset, 0))
+
+    def inflight(self) -> int:
+        """How many events are leased to someone."""
+        return sum(1 for event in self.open.values() if event.member is not None)
+
+    def upcoming(self, most: int) -> list[ReadyEvent]:
+        """Up to so many new events from the cursor on, as far as they are in memory."""
+        ahead = self.ahead
+        if ahead:
+            while self.ahead_at < len(ahead) and ahead[self.ahead_at].offset < self.cursor:
+                self.ahead_at += 1
+            if self.ahead_at < len(ahead):
+                return ahead[self.ahead_at : self.ahead_at + most]
+            ahead.clear()
+            self.ahead_at = 0
+        tail = self.tail
+        at = self.cursor - tail.first
+        return tail.events[at : at + most] if 0 <= at < len(tail.events) else []
+
+    def wait(self, event: OpenEvent) -> None:
+        event.member = None
+        heapq.heappush(self.waiting, event.offset)
+
+    def delay(self, event: OpenEvent, due: int) -> None:
+        event.member = None
+        event.due = due
+        heapq.heappush(self.delayed, (due, event.offset))
+
+    def promote(self, now: int) -> None:
+        """Delayed events whose time has come wait now."""
+        while self.delayed and self.delayed[0][0] <= now:
+            due, offset = heapq.heappop(self.delayed)
+            event = self.open.get(offset)
+            if event is not None and event.due == due and event.member is None and not event.dying:
+                event.due = 0
+                heapq.heappush(self.waiting, offset)
+
+    def next_waiting(self) -> OpenEvent | None:
+        while self.waiting:
+            event = self.open.get(self.waiting[0])
+            if event is not None and event.member is None and not event.due and not event.dying:
+                return event
+            heapq.heappop(self.waiting)
+        return None
+
+    def move(self, cursor: int, skip_before: int = 0) -> None:
+        """Start again at `cursor`. Forward settles what is skipped; backward never lowers the commit."""
+        self.floor = min(self.settled(), max(self.tail.offset, 0))
+        self.durable = self.committed()  # a group that waited beyond the tail has not settled what was not there
+        self.clear()
+        self.cursor = cursor
+        self.skip_before = skip_before
+
+    def clear(self) -> None:
+        """Forget every event that is under way."""
+        self.epoch += 1
+        self.open.clear()
+        self.waiting.clear()
+        self.delayed.clear()
+        self.unread.clear()
+        self.bodies.clear()
+        self.ahead.clear()
+        self.ahead_at = 0
+        self.fetching = False
+
+    # -- stored form
+
+    def record(
+        self, topic: str, group: str, wall_ms: int, to_wall: int, without: Collection[int] = ()
+    ) -> PositionRecord:
+        """`to_wall` is what must be added to a monotonic time to make it epoch ms."""
+        ranges: list[tuple[int, int]] = []
+        retried: list[tuple[int, int, bool, int, str]] = []
+        start = end = -1
+        for offset, event in self.open.items():
+            if offset in without:
+                continue
+            if event.deliveries == 1 and not event.nacked and not event.due:
+                if offset != end + 1:
+                    if start >= 0:
+                        ranges.append((start, end))
+                    start = offset
+                end = offset
+            else:
+                due = event.due + to_wall if event.due else 0
+                retried.append((offset, event.deliveries, event.nacked, due, event.reason))
+        if start >= 0:
+            ranges.append((start, end))
+        return PositionRecord(
+            topic=topic,
+            group=group,
+            partition=self.partition,
+            last_committed=min(self.settled(without), max(self.tail.offset, 0)),
+            updated_ts=wall_ms,
+            cursor=self.cursor,
+            open=tuple(ranges),
+            retried=tuple(retried),
+            skip_before=self.skip_before,
+        )
+
+    def restore(self, record: PositionRecord, to_wall: int) -> None:
+        """What was under way when the record was written waits to be delivered again."""
+        self.cursor = record.cursor
+        self.floor = record.last_committed
+        self.skip_before = record.skip_before
+        self.stored = True
+        found = [OpenEvent(offset) for first, last in record.open for offset in range(first, last + 1)]
+        for event in found:
+            event.deliveries = 1
+        found += [OpenEvent(offset) for first, last in record.fresh for offset in range(first, last + 1)]
+        for offset, deliveries, nacked, due, reason in record.retried:
+            event = OpenEvent(offset)
+            event.deliveries, event.nacked, event.reason = deliveries, nacked, reason
+            event.due = due - to_wall if due else 0
+            found.append(event)
+        for event in sorted(found, key=lambda event: event.offset):
+            self.open[event.offset] = event
+            if event.due:
+                heapq.heappush(self.delayed, (event.due, event.offset))
+                self.unread.append(event.offset)
+            else:
+                heapq.heappush(self.waiting, event.offset)
+        self.durable = self.settled()
+
+
+def record_key(topic: str, group: str, partition: int) -> str:
+    return f"{topic}{SEPARATOR}{group}{SEPARATOR}{partition:06d}"
+
+
+encode_position: Callable[[PositionRecord], bytes] = msgspec.json.Encoder().encode
+decode_position: Callable[[bytes], PositionRecord] = msgspec.json.Decoder(PositionRecord).decode

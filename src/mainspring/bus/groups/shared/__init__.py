@@ -1,0 +1,1 @@
+"""Groups whose members are connected to several nodes of one log."""

@@ -1,0 +1,263 @@
+"""The protocol's frames: typed decoding of what clients send, and the bytes of what they get.
+
+A frame is decoded once, straight into its type; fields nobody asked for are skipped, so that newer clients can talk to
+older nodes. `payload` and `corr` stay the bytes they were: a payload is stored and delivered without being decoded.
+Only when decoding fails is the text looked at a second time, to say what exactly is wrong.
+
+Outgoing frames are joined from bytes. Encoding a delivered event again would cost more than everything else the node
+does for it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from mainspring.bus.errors import BadFrame, BadJson, BusError, UnknownType
+from mainspring.bus.groups.start import Start
+from mainspring.bus.publishing.payload import HALF, too_deep
+from mainspring.log import Append, StoredEvent
+
+_SAFE: Final = 2**53  # what every JSON reader can hold exactly
+Offset = Annotated[int, msgspec.Meta(ge=0, le=_SAFE)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=_SAFE)]
+MAX_ID: Final = 255
+EventId = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID)]
+
+NOTHING: Final = msgspec.Raw(b"")
+
+
+class Frame(msgspec.Struct, tag_field="type", frozen=True, gc=False):
+    """What every frame of a client may carry: `corr`, echoed in the answer."""
+
+    corr: msgspec.Raw = NOTHING
+
+
+class Publish(Frame, tag="PUBLISH", frozen=True, gc=False, kw_only=True):
+    topic: str
+    payload: msgspec.Raw
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    id: EventId | None = None
+    delay_ms: Offset | None = None
+    not_before: Offset | None = None
+    expect: Offset | None = None
+    payload_sha256: str | None = None
+
+
+class BatchEvent(msgspec.Struct, frozen=True, gc=False):
+    payload: msgspec.Raw
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    id: EventId | None = None
+    delay_ms: Offset | None = None
+    not_before: Offset | None = None
+
+
+class PublishBatch(Frame, tag="PUBLISH_BATCH", frozen=True, gc=False, kw_only=True):
+    topic: str
+    events: Annotated[list[BatchEvent], msgspec.Meta(min_length=1)]
+
+
+class Filter(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """Both given: both must hold."""
+
+    key: str | None = None
+    header: tuple[str, str] | None = None
+
+
+class Subscribe(Frame, tag="SUBSCRIBE", frozen=True, gc=False, kw_only=True):
+    topic: str
+    group: str
+    start: Start | None = msgspec.field(default=None, name="from")
+    max_inflight: Count | None = None
+    filter: Filter | None = None
+    ack: Literal["each", "upto"] = "upto"
+    batch: Count = 1
+    sticky: bool = False
+
+
+class Unsubscribe(Frame, tag="UNSUBSCRIBE", frozen=True, gc=False, kw_only=True):
+    topic: str
+    group: str
+
+
+class Ack(Frame, tag="ACK", frozen=True, gc=False, kw_only=True):
+    topic: str
+    partition: Offset
+    group: str
+    offset: Offset
+
+
+class Nack(Frame, tag="NACK", frozen=True, gc=False, kw_only=True):
+    topic: str
+    partition: Offset
+    group: str
+    offset: Offset
+    reason: str | None = None
+    delay_ms: Offset | None = None
+
+
+class Extend(Frame, tag="EXTEND", frozen=True, gc=False, kw_only=True):
+    topic: str
+    partition: Offset
+    group: str
+    offset: Offset
+    ms: Count
+
+
+class Flow(Frame, tag="FLOW", frozen=True, gc=False, kw_only=True):
+    credits: Offset
+
+
+class ScheduleEvent(Frame, tag="SCHEDULE", frozen=True, gc=False, kw_only=True):
+    name: str
+    topic: str
+    payload: msgspec.Raw
+    every: Count | None = None
+    cron: str | None = None
+    key: str | None = None
+    headers: dict[str, str] | None = None
+
+
+class Unschedule(Frame, tag="UNSCHEDULE", frozen=True, gc=False, kw_only=True):
+    name: str
+
+
+Request = Publish | PublishBatch | Subscribe | Unsubscribe | Ack | Nack | Extend | Flow | ScheduleEvent | Unschedule
+TYPES: Final = frozenset(
+    ("PUBLISH", "PUBLISH_BATCH", "SUBSCRIBE", "UNSUBSCRIBE", "ACK", "NACK", "EXTEND", "FLOW", "SCHEDULE", "UNSCHEDULE")
+)
+
+_decoder: Final[msgspec.json.Decoder[Request]] = msgspec.json.Decoder(Request)
+_decode = _decoder.decode
+_to_json = msgspec.json.Encoder().encode
+
+
+class Rejected(Exception):
+    """A frame that could not be decoded: why, and what of it can be echoed."""
+
+    def __init__(self, error: BusError, corr: msgspec.Raw = NOTHING, about: str = "") -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.corr = corr
+        self.about = about
+
+
+def decode(data: bytes) -> Request:
+    """One frame of a client, or `Rejected`."""
+    try:
+        if not data.isascii():
+            data.decode()  # the payload is passed on as it is, so it must be text here already
+        return _decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _diagnose(data, error) from None
+
+
+def _diagnose(data: bytes, cause: Exception) -> Rejected:
+    """Why `data` is no frame. The standard parser reads what msgspec refuses (half surrogate pairs), so it can tell."""
+    if isinstance(cause, UnicodeDecodeError):
+        return Rejected(BadJson("the frame is not UTF-8", remedy="send one JSON object per text frame"))
+    try:
+        value = json.loads(data.decode(), parse_constant=_no_constant)  # of bytes it would guess the encoding
+    except RecursionError:
+        return Rejected(too_deep("frame"))
+    except ValueError:
+        return Rejected(BadJson("the frame is not JSON", remedy="send one JSON object per text frame"))
+    if not isinstance(value, dict):
+        return Rejected(BadFrame("the frame is not a JSON object"))
+    corr = _echo(value.get("corr"))
+    kind = value.get("type")
+    if not isinstance(kind, str):
+        return Rejected(BadFrame("the frame has no `type`, or it is not text"), corr)
+    if kind not in TYPES:
+        shown = kind.encode("ascii", "backslashreplace").decode()[:40]
+        return Rejected(UnknownType(f"unknown frame type {shown!r}"), corr)
+    return Rejected(BadFrame(f"{kind}: {_reason(cause)}"), corr, kind)
+
+
+def _reason(cause: Exception) -> str:
+    if isinstance(cause, msgspec.ValidationError):
+        return str(cause)
+    if isinstance(cause, RecursionError):
+        return "nested too deeply"
+    return HALF
+
+
+def _no_constant(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _echo(corr: object) -> msgspec.Raw:
+    if corr is None:
+        return NOTHING
+    try:
+        return msgspec.Raw(_to_json(corr))
+    except (UnicodeEncodeError, ValueError, RecursionError):
+        return NOTHING
+
+
+# -- what clients get
+
+
+def json_text(text: str) -> bytes:
+    return _to_json(text)
+
+
+def with_corr(frame: bytes, corr: msgspec.Raw) -> bytes:
+    """The frame with `corr` as its last member."""
+    echo = bytes(corr)
+    return frame if not echo or echo == b"null" else b'%b,"corr":%b}' % (frame[:-1], echo)
+
+
+def error_frame(error: BusError, about: str = "", topic: str = "", group: str = "") -> bytes:
+    fields: dict[str, object] = {"type": "ERROR", "code": error.code, "message": str(error), **error.details}
+    if about:
+        fields["in_reply_to"] = about
+    if topic:
+        fields["topic"] = topic
+    if group:
+        fields["group"] = group
+    try:
+        return _to_json(fields)
+    except UnicodeEncodeError:  # names that were refused may hold half a character
+        return _to_json(
+            {"type": "ERROR", "code": error.code, "message": error.message.encode("ascii", "replace").decode()}
+        )
+
+
+def published_frame(topic: bytes, partition: int, offset: int, id: str, ts: int) -> bytes:
+    """`topic` is JSON text already."""
+    return b'{"type":"PUBLISHED","topic":%b,"partition":%d,"offset":%d,"id":%b,"ts":%d}' % (
+        topic,
+        partition,
+        offset,
+        _to_json(id),
+        ts,
+    )
+
+
+def envelope_head(topic: str, partition: int) -> bytes:
+    """The part of every envelope that is the same in a partition; `envelope` puts it in."""
+    return b',"topic":%b,"partition":%d,"offset":' % (_to_json(topic), partition)
+
+
+def envelope(event: StoredEvent) -> bytes:
+    """The stored event as the protocol shows it."""
+    return join_envelope(event, envelope_head(event.topic, event.partition), event.offset)
+
+
+def join_envelope(event: StoredEvent | Append, head: bytes, offset: int) -> bytes:
+    """The event as the protocol shows it: id, ts, topic, partition, offset, key?, headers?, payload."""
+    id, ts, key, headers, payload = _to_json(event.id), event.ts, event.key, event.headers, event.payload
+    if key is None and headers is None:  # one formatting takes two thirds of the time of joining parts
+        return b'{"id":%b,"ts":%d%b%d,"payload":%b}' % (id, ts, head, offset, payload)
+    parts = [b'{"id":%b,"ts":%d%b%d' % (id, ts, head, offset)]
+    if key is not None:
+        parts += (b',"key":', _to_json(key))
+    if headers is not None:
+        parts += (b',"headers":', headers)
+    parts += (b',"payload":', payload, b"}")
+    return b"".join(parts)

@@ -1,0 +1,1 @@
+"""Publishing: from a request to its durable acknowledgement."""

@@ -1,0 +1,1 @@
+"""Delayed events and schedules: what is published later, and again and again."""

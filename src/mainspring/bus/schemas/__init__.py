@@ -1,0 +1,1 @@
+"""What payloads look like: versions, compatibility, validation, and old events in the shape of today."""

@@ -1,0 +1,283 @@
+"""What the payloads of a topic look like: a JSON Schema per version, kept in the log.
+
+A topic without a schema takes any payload. With one, every event that is published is checked against the latest
+version, or against the one its header `x-schema-version` names, so that producers can move to a new version one by
+one; what was checked is written into that header. Nothing that does not fit is stored. A payload of null in a compacted
+topic is a tombstone and passes.
+
+Versions count from 1 and never change. A new one must be compatible with the one before, in the way the topic asks:
+`backward` (the new schema reads what the old one wrote), `forward` (the old one reads what the new one writes), `full`
+(both) or `none`. The same schema again is the version that is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, Protocol, get_args
+
+import msgspec
+
+from mainspring.bus.errors import (
+    BadSchema,
+    Conflict,
+    SchemaIncompatible,
+    SchemaMismatch,
+    Unavailable,
+    UnknownSchema,
+)
+from mainspring.bus.names import SEPARATOR, check_name
+from mainspring.bus.schemas.compatibility import Schema, differences
+from mainspring.bus.schemas.validator import SchemaValidator, TypeValidator, Validator, schema_of
+from mainspring.errors import MainspringError
+from mainspring.log import ABSENT, Batch, KeptRecord, Log, Refused
+from mainspring.loop import Clock
+
+SPACE: Final = "schemas"
+HEADER: Final = "x-schema-version"
+MAX_VERSIONS: Final = 9_999
+TOLD: Final = 3  # differences in a message; `details` has all
+
+Compatibility = Literal["none", "backward", "forward", "full"]
+MODES: Final = get_args(Compatibility)
+DEFAULT_MODE: Final = "backward"
+
+
+class Payload(Protocol):
+    """What is checked of an event."""
+
+    @property
+    def payload(self) -> bytes | msgspec.Raw: ...
+    @property
+    def headers(self) -> dict[str, str] | None: ...
+
+
+class SchemaVersion(msgspec.Struct, frozen=True, rename="camel"):
+    """One version of a topic's schema. `compatibility` is what the next version must keep to."""
+
+    topic: str
+    version: int
+    compatibility: Compatibility
+    schema: dict[str, Any] | bool
+    created_ms: int
+
+
+class SchemaCheck(msgspec.Struct, frozen=True):
+    """Whether a schema could be the next version, and if not, why. `against` is the version compared with, 0: none."""
+
+    compatible: bool
+    compatibility: Compatibility
+    against: int
+    differences: list[str]
+
+
+class _Version:
+    """A version with its validator, which is made when it is first needed."""
+
+    __slots__ = ("_validator", "stamp", "told")
+
+    def __init__(self, told: SchemaVersion, validator: Validator | None = None) -> None:
+        self.told = told
+        self.stamp = b'"%b":"%d"' % (HEADER.encode(), told.version)
+        self._validator = validator
+
+    @property
+    def validator(self) -> Validator:
+        if self._validator is None:
+            self._validator = SchemaValidator(self.told.schema)
+        return self._validator
+
+    def bind(self, validator: Validator) -> None:
+        self._validator = validator
+
+
+class TopicSchemas:
+    """The versions of one topic, ascending; there is at least one."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.versions: list[_Version] = []
+
+    @property
+    def latest(self) -> SchemaVersion:
+        return self.versions[-1].told
+
+    def check_all(self, events: Sequence[Payload], *, tombstones: bool) -> list[bytes]:
+        """What `check` gives, for each event. The event that does not fit is named, where there are several."""
+        latest = self.versions[-1]
+        fault, stamp = latest.validator.fault, latest.stamp
+        stamps = []
+        for number, event in enumerate(events):
+            if event.headers is None and fault(event.payload) is None:  # the common case, without further questions
+                stamps.append(stamp)
+                continue
+            try:
+                stamps.append(self.check(bytes(event.payload), event.headers, tombstones=tombstones))
+            except SchemaMismatch as error:
+                if len(events) > 1:
+                    error.message = f"event {number} of the batch: {error.message}"
+                    error.details = {**error.details, "event": number}
+                raise
+        return stamps
+
+    def check(self, payload: bytes, headers: Mapping[str, str] | None, *, tombstones: bool = False) -> bytes:
+        """The header to put on the event, as the text of a JSON member; empty when the event has it already.
+
+        Raises SchemaMismatch with the path of the first fault.
+        """
+        version = self.versions[-1]
+        given = None if headers is None else headers.get(HEADER)
+        if given is not None:
+            version = self._named(given)
+        if not (tombstones and payload == b"null"):
+            fault = version.validator.fault(payload)
+            if fault is not None:
+                number = version.told.version
+                raise SchemaMismatch(
+                    f"the payload does not fit version {number} of the schema of {self.topic!r}: "
+                    f"{fault.path or '(the whole payload)'}: {fault.reason}",
+                    remedy=f"GET /schemas/{self.topic}/{number} shows the schema",
+                    path=fault.path,
+                    version=number,
+                )
+        return version.stamp if given is None else b""
+
+    def _named(self, text: str) -> _Version:
+        number = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
+        if not 1 <= number <= len(self.versions):
+            raise SchemaMismatch(
+                f"the schema of {self.topic!r} has the versions 1 to {len(self.versions)}",
+                remedy=f"name one of them in {HEADER}, or leave the header out for the latest",
+                path="",
+            )
+        return self.versions[number - 1]
+
+
+class Schemas:
+    """The registry."""
+
+    def __init__(self, log: Log, clock: Clock) -> None:
+        self._log = log
+        self._clock = clock
+        self._topics: dict[str, TopicSchemas] = {}
+        self.expected: dict[str, Schema] = {}  # topic -> what the program's own consumers say they get
+        # asked for every publish, so it is the dictionary itself
+        self.of: Callable[[str], TopicSchemas | None] = self._topics.get
+
+    async def start(self) -> None:
+        """Read what is registered."""
+        async for record in self._log.scan(SPACE):
+            told = msgspec.json.decode(record.value, type=SchemaVersion)
+            self._add(told)
+
+    def all(self) -> list[TopicSchemas]:
+        """Every topic that has a schema, by name."""
+        return [self._topics[name] for name in sorted(self._topics)]
+
+    def get(self, topic: str, version: int | None = None) -> SchemaVersion:
+        """One version, or the latest. Raises UnknownSchema."""
+        known = self._topics.get(topic)
+        if known is None:
+            raise UnknownSchema(f"topic {topic!r} has no schema", remedy="register one; without, any payload is taken")
+        if version is None:
+            return known.latest
+        if not 1 <= version <= len(known.versions):
+            raise UnknownSchema(f"the schema of {topic!r} has the versions 1 to {len(known.versions)}")
+        return known.versions[version - 1].told
+
+    def check(self, topic: str, schema: Schema, compatibility: Compatibility | None = None) -> SchemaCheck:
+        """Whether this could be the topic's next version. Raises BadSchema for what is no schema at all."""
+        SchemaValidator(schema)
+        known = self._topics.get(topic)
+        if known is None:
+            return SchemaCheck(True, compatibility or DEFAULT_MODE, 0, [])
+        old, mode = known.latest, compatibility or known.latest.compatibility
+        found: list[str] = []
+        if mode in ("backward", "full"):
+            found += [
+                f"version {old.version} wrote, the new one reads: {one}" for one in differences(old.schema, schema)
+            ]
+        if mode in ("forward", "full"):
+            found += [
+                f"the new one writes, version {old.version} reads: {one}" for one in differences(schema, old.schema)
+            ]
+        return SchemaCheck(not found, mode, old.version, found)
+
+    async def register(
+        self, topic: str, given: Any, compatibility: Compatibility | None = None
+    ) -> tuple[SchemaVersion, bool]:
+        """Make `given` (a JSON Schema, or a Python type) the latest version; durable when it returns.
+
+        Gives the version, and whether it is new. Raises SchemaIncompatible, BadSchema, Conflict, Unavailable.
+        """
+        check_name("topic", topic)
+        if compatibility is not None and compatibility not in MODES:
+            raise BadSchema(f"{compatibility!r} is no compatibility", remedy=f"use one of: {', '.join(MODES)}")
+        schema, validator = _understood(given)
+        known = self._topics.get(topic)
+        for version in known.versions if known is not None else ():
+            if version.told.schema == schema:
+                return await self._again(version, validator, compatibility), False
+        checked = self.check(topic, schema, compatibility)
+        if not checked.compatible:
+            shown = "; ".join(checked.differences[:TOLD])
+            more = f"; and {len(checked.differences) - TOLD} more" if len(checked.differences) > TOLD else ""
+            raise SchemaIncompatible(
+                f"the schema is not {checked.compatibility} compatible with version {checked.against}: {shown}{more}",
+                remedy="keep what others rely on, publish to a new topic, or register with another compatibility",
+                differences=checked.differences,
+            )
+        number = checked.against + 1
+        if number > MAX_VERSIONS:
+            raise Conflict(f"the schema of {topic!r} has {MAX_VERSIONS} versions", remedy="use a new topic")
+        told = SchemaVersion(topic, number, checked.compatibility, schema, self._clock.wall_ms())
+        await self._store(told, expect=ABSENT)
+        self._add(told, validator)
+        return told, True
+
+    def heard(self, record: KeptRecord) -> None:
+        """A version was registered or changed, here or on another node."""
+        told = msgspec.json.decode(record.value, type=SchemaVersion)
+        known = self._topics.get(told.topic)
+        if known is not None and told.version <= len(known.versions):
+            known.versions[told.version - 1].told = told
+        else:
+            self._add(told)
+
+    async def _again(
+        self, version: _Version, validator: Validator, compatibility: Compatibility | None
+    ) -> SchemaVersion:
+        """A schema that is there. What the next one must keep to may change with it."""
+        told = version.told
+        if compatibility is not None and compatibility != told.compatibility:
+            told = msgspec.structs.replace(told, compatibility=compatibility)
+            await self._store(told)
+            version.told = told
+        version.bind(validator)
+        return told
+
+    async def _store(self, told: SchemaVersion, **expect: int) -> None:
+        batch = Batch()
+        key = f"{told.topic}{SEPARATOR}{told.version:04d}"
+        batch.put(SPACE, key, msgspec.json.encode(told), **expect)
+        try:
+            await self._log.commit(batch)
+        except Refused:
+            raise Conflict(
+                "someone registered a schema for this topic just now", remedy="look, and try again"
+            ) from None
+        except MainspringError as error:
+            raise Unavailable(f"the schema could not be stored: {error.message}", remedy=error.remedy) from error
+
+    def _add(self, told: SchemaVersion, validator: Validator | None = None) -> None:
+        known = self._topics.setdefault(told.topic, TopicSchemas(told.topic))
+        if told.version > len(known.versions):
+            known.versions.append(_Version(told, validator))
+        elif validator is not None:  # the log's news were faster
+            known.versions[told.version - 1].bind(validator)
+
+
+def _understood(given: Any) -> tuple[Schema, Validator]:
+    """A schema as plain data, and who checks payloads for it."""
+    if isinstance(given, (dict, bool)):
+        return given, SchemaValidator(given)
+    return schema_of(given), TypeValidator(given)

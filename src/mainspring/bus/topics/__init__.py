@@ -1,0 +1,1 @@
+"""Topics: their settings, the ends of their partitions, and what they keep."""

@@ -1,0 +1,167 @@
+"""Every topic of the node, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from mainspring.bus.errors import Conflict, Unavailable, UnknownTopic
+from mainspring.bus.groups.group import Group
+from mainspring.bus.names import check_name
+from mainspring.bus.schemas.upcasting import Step, Upcaster
+from mainspring.bus.topic_state import TopicState
+from mainspring.bus.topics.config import TopicChange, TopicConfig, encode_topic, merge_topic, parse_topic
+from mainspring.bus.topics.tail import SharedTail, Tail, TailBudget
+from mainspring.errors import MainspringError
+from mainspring.log import ABSENT, ANY_VERSION, Batch, KeptRecord, Log, Refused
+from mainspring.loop import Clock
+from mainspring.settings import Settings
+
+SPACE = "topics"
+
+# What the node itself writes is bounded: a day, and not more than so many events.
+KEPT_MS = 86_400_000
+KEPT_EVENTS = 100_000
+OWN_TOPICS = ("system.metrics", "system.bus.audit", "system.bus.dlq")
+
+
+class TopicTable:
+    """Finds topics, makes implied ones, keeps their settings in the log."""
+
+    def __init__(self, log: Log, clock: Clock, settings: Settings, *, shared: bool = False) -> None:
+        """`shared`: other nodes write topics to this log, too; `heard` is told what."""
+        self._log = log
+        self._clock = clock
+        self._settings = settings
+        self._shared = shared
+        self._topics: dict[str, TopicState] = {}
+        self._budget = TailBudget()
+        self.upcasters: dict[str, Upcaster] = {}
+        self.said_elsewhere: Callable[[str, str], int] = lambda _topic, _group: 0  # the same, by other nodes' consumers
+        self.attempts: dict[tuple[str, str], int] = {}  # (topic, group): what its consumer says about max_attempts
+
+    async def start(self) -> None:
+        async for record in self._log.scan(SPACE):
+            self._add(parse_topic(record.value), stored=True).version = record.version
+        for name in OWN_TOPICS:
+            if name not in self._topics:
+                self._add(TopicConfig(topic=name, retention_ms=KEPT_MS, retention_count=KEPT_EVENTS), stored=False)
+
+    def _add(self, config: TopicConfig, *, stored: bool) -> TopicState:
+        make_tail = SharedTail if self._shared else Tail
+        topic = TopicState(config, self._budget, self._clock.now_ms(), stored=stored, make_tail=make_tail)
+        self._topics[topic.name] = topic
+        if topic.name in self.upcasters:
+            topic.read_with(self.upcasters[topic.name])
+        return topic
+
+    def all(self) -> list[TopicState]:
+        return list(self._topics.values())
+
+    def find(self, name: str) -> TopicState | None:
+        return self._topics.get(name)
+
+    def get(self, name: str) -> TopicState:
+        """The topic; raises UnknownTopic for one that nobody created or used."""
+        topic = self._topics.get(name)
+        if topic is None or not (topic.stored or topic.published or topic.groups):
+            check_name("topic", name)
+            raise UnknownTopic(f"there is no topic {name!r}", remedy="create it, or publish to it")
+        return topic
+
+    def open(self, name: str) -> TopicState:
+        """The topic; made with default settings when it is new. Raises BadFrame for a name that cannot be one."""
+        topic = self._topics.get(name)
+        if topic is not None:
+            return topic
+        check_name("topic", name)
+        if len(self._topics) >= self._settings.max_topics:
+            raise Unavailable(
+                f"the node has {len(self._topics)} topics already", remedy="use fewer topics, or raise max_topics"
+            )
+        return self._add(TopicConfig(topic=name), stored=False)
+
+    def add_upcaster(self, name: str, version: int, step: Step) -> None:
+        """Turn payloads of this version into payloads of the next when they are read."""
+        check_name("topic", name)
+        upcaster = self.upcasters.setdefault(name, Upcaster(name))
+        upcaster.add(version, step)
+        if name in self._topics:
+            self._topics[name].read_with(upcaster)
+
+    async def load(self, topic: TopicState) -> None:
+        """Make sure that the topic's tails are known."""
+        if not topic.loaded:
+            topic.take_bounds(await self._log.bounds(topic.name))
+
+    async def put(self, config: TopicConfig) -> TopicChange:
+        """Create or change; durable when it returns."""
+        known = self._topics.get(config.topic)
+        created = known is None or not (known.stored or known.published)
+        if known is not None:
+            config = merge_topic(known.config, config)
+        topic = known or self.open(config.topic)
+        try:
+            await self._log.commit(_put(config, topic.version if self._shared else ANY_VERSION))
+        except Refused:  # another node was faster: its partitions must not shrink either
+            record = await self._log.get(SPACE, config.topic)
+            if record is not None:
+                self.heard(KeptRecord(SPACE, record.key, record.value, record.version))
+            return await self.put(config)
+        except MainspringError as error:
+            raise Unavailable(f"the settings could not be stored: {error.message}", remedy=error.remedy) from error
+        if config.partitions < len(topic.tails):  # grown meanwhile by someone else
+            raise Conflict(f"topic {config.topic!r} was changed at the same time", remedy="try again")
+        topic.stored = True
+        topic.configure(config, self._clock.now_ms())
+        for group in topic.groups.values():
+            self.apply(topic, group)
+        return TopicChange(config, created)
+
+    def announce(self, batch: Batch, topic: TopicState) -> None:
+        """Store a topic that exists because someone publishes to it, with the batch of its first event.
+
+        Where another node may create it at the same time with other settings, theirs must stand: then the default ones
+        are a batch of their own, which may be refused.
+        """
+        if not self._shared:
+            batch.put(SPACE, topic.name, encode_topic(topic.config))
+        elif topic.version == ABSENT:
+            self._log.submit(_put(topic.config, ABSENT), lambda _: None)
+
+    def heard(self, record: KeptRecord) -> TopicState | None:
+        """A topic was created or changed, here or on another node; the topic, if that is news."""
+        known = self._topics.get(record.key)
+        if record.version <= (ABSENT if known is None else known.version):
+            return None
+        config = parse_topic(record.value)
+        topic = known or self._add(config, stored=True)
+        topic.version, topic.stored = record.version, True
+        if topic.config != config:
+            topic.configure(config, self._clock.now_ms())
+        for group in topic.groups.values():
+            self.apply(topic, group)
+        return topic
+
+    def found(self, name: str) -> TopicState:
+        """The topic of events that are there already, whatever the number of topics."""
+        return self._topics.get(name) or self._add(TopicConfig(topic=name), stored=False)
+
+    def apply(self, topic: TopicState, group: Group) -> None:
+        """The topic's settings as they concern a group."""
+        group.ack_timeout_ms = topic.config.ack_timeout_ms or self._settings.ack_timeout_ms
+        said = self.attempts.get((topic.name, group.name)) or self.said_elsewhere(topic.name, group.name)
+        limit = said or topic.config.max_attempts or self._settings.max_attempts
+        group.max_attempts = limit if topic.has_dead_letters else 0
+
+
+def _put(config: TopicConfig, expect: int) -> Batch:
+    batch = Batch()
+    batch.put(SPACE, config.topic, encode_topic(config), expect=expect)
+    return batch
+
+
+def shown(config: TopicConfig) -> dict[str, object]:
+    """The settings as plain data, for an answer."""
+    return msgspec.json.decode(encode_topic(config), type=dict[str, object])

@@ -1,0 +1,1 @@
+"""Commands about topics, events, groups and what lies around the bus."""

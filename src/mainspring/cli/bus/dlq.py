@@ -1,0 +1,157 @@
+"""`mainspring dlq`: events a group gave up on: which, why, and sending them again.
+
+A dead letter is moved, never copied: sent again it leaves the dead-letter topic in the same step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+
+from mainspring.cli.support.moments import date_text, moment_ms
+from mainspring.cli.support.node_options import NodeOptions, TopicArgument, YesOption, complete_topic, confirm, path
+from mainspring.cli.support.options import Commands
+from mainspring.cli.support.output import JsonOption, compact, listing, safe, say, say_json, short
+from mainspring.client.sync_http import NodeConnection
+from mainspring.loop import MonotonicClock
+
+app: typer.Typer = Commands("List, show and resend dead letters: what groups gave up on.")
+
+_PAGE: Final = 500
+
+GroupFilter = Annotated[str | None, typer.Option("--group", "-g", help="Only those this group gave up on.")]
+KeyFilter = Annotated[str | None, typer.Option("--key", "-k", help="Only those with this key.")]
+ReasonFilter = Annotated[str | None, typer.Option("--reason", help="Only those whose reason contains this.")]
+
+
+@app.command("list")
+def list_letters(
+    topic: Annotated[
+        str | None, typer.Argument(help="Without one: the topics with dead letters.", autocompletion=complete_topic)
+    ] = None,
+    group: GroupFilter = None,
+    key: KeyFilter = None,
+    reason: ReasonFilter = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 100,
+    *,
+    at: NodeOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """List dead letters. Of one topic, oldest first; without one, the topics that have some."""
+    with at.connect() as connection:
+        if topic is None:
+            _list_topics(connection, as_json)
+            return
+        letters = list(_letters(connection, topic, limit, {"group": group, "key": key, "reason": reason}))
+    listing(
+        letters,
+        as_json,
+        (">offset", "died", "group", ">attempts", "key", "reason", "payload"),
+        lambda each: (
+            each["offset"],
+            date_text(each["ts"])[:19],
+            each["group"],
+            each["attempts"],
+            each.get("key"),
+            short(each["reason"], 60),
+            short(compact(each["payload"]), 60),
+        ),
+        empty="no dead letters",
+    )
+
+
+@app.command()
+def show(
+    topic: TopicArgument,
+    offset: Annotated[int, typer.Argument(min=1, help="Its offset, as `dlq list` shows it.")],
+    *,
+    at: NodeOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a dead letter. Where it came from, who gave up on it and why, its headers and payload."""
+    with at.connect() as connection:
+        letter = connection.get(path("dlq", topic, offset))
+    if as_json:
+        say_json(letter)
+        return
+    origin = f"{safe(letter['originalTopic'])} {letter['originalPartition']}:{letter['originalOffset']}"
+    said = {
+        "event": f"{origin}  {safe(letter['id'])}",
+        "died": date_text(letter["ts"]),
+        "group": safe(letter["group"]),
+        "attempts": str(letter["attempts"]),
+        "reason": safe(letter["reason"]),
+        "key": safe(letter.get("key", "")),
+    }
+    for name, value in said.items():
+        say(f"{name:10} {value}".rstrip())
+    for name, value in letter["headers"].items():
+        say(f"{'header':10} {safe(name)}: {safe(value)}")
+    for line in msgspec.json.format(msgspec.json.encode(letter["payload"]), indent=2).decode().splitlines():
+        say(safe(line))
+
+
+@app.command()
+def redrive(
+    topic: TopicArgument,
+    offset: Annotated[list[int] | None, typer.Option("--offset", "-o", help="This one; may be repeated.")] = None,
+    group: GroupFilter = None,
+    key: KeyFilter = None,
+    reason: ReasonFilter = None,
+    before: Annotated[str | None, typer.Option(help="Only those that died before: 10m (ago) or a date.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many, oldest first.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All dead letters of the topic.")] = False,
+    yes: YesOption = False,
+    *,
+    at: NodeOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Send dead letters to their topic again. Every group of the topic gets them, not only the one that gave up."""
+    chosen: dict[str, Any] = {
+        "offsets": offset or None,
+        "group": group,
+        "key": key,
+        "reason": reason,
+        "before": None if before is None else moment_ms(before, MonotonicClock().wall_ms(), "--before"),
+        "limit": limit,
+    }
+    wanted = {name: value for name, value in chosen.items() if value is not None}
+    if not wanted and not everything:
+        raise typer.BadParameter("say which: --offset, --group, --key, --reason, --before, --limit, or --all")
+    which = "all dead letters" if not wanted else "these dead letters"
+    confirm(f"Send {which} of {safe(topic)} again?", yes)
+    with at.connect() as connection:
+        moved = connection.call("POST", path("dlq", topic, "redrive"), msgspec.json.encode(wanted))
+    if as_json:
+        say_json(moved)
+    else:
+        letters = "dead letter" if moved["count"] == 1 else "dead letters"
+        say(f"sent {moved['count']:,} {letters} to {safe(topic)} again")
+
+
+def _list_topics(connection: NodeConnection, as_json: bool) -> None:
+    found = connection.get("/dlq")["topics"]
+    listing(
+        found,
+        as_json,
+        ("topic", "dead letters in", ">at most"),
+        lambda each: (each["topic"], each["deadLetterTopic"], each["atMost"]),
+        empty="no dead letters",
+    )
+
+
+def _letters(
+    connection: NodeConnection, topic: str, limit: int, filters: dict[str, str | None]
+) -> Iterator[dict[str, Any]]:
+    """Page by page, up to the limit."""
+    offset: int | None = None
+    while limit > 0:
+        page = connection.get(path("dlq", topic), offset=offset, limit=min(limit, _PAGE), **filters)
+        yield from page["letters"]
+        limit -= len(page["letters"])
+        offset = page.get("next")
+        if offset is None:
+            return

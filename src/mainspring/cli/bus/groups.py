@@ -1,0 +1,118 @@
+"""`mainspring groups`: who consumes what, how far behind, and moving or forgetting a group."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from mainspring.cli.support.moments import start_frame
+from mainspring.cli.support.node_options import (
+    GroupArgument,
+    NodeOptions,
+    TopicArgument,
+    YesOption,
+    complete_topic,
+    confirm,
+    path,
+)
+from mainspring.cli.support.options import Commands
+from mainspring.cli.support.output import JsonOption, listing, safe, say, say_json, table
+from mainspring.loop import MonotonicClock
+
+app: typer.Typer = Commands("List, show, move and forget groups.")
+
+
+@app.command("list")
+def list_groups(
+    topic: Annotated[
+        str | None, typer.Argument(help="Only groups of this topic.", autocompletion=complete_topic)
+    ] = None,
+    lagging: Annotated[bool, typer.Option("--lagging", help="Only groups that have something to do.")] = False,
+    *,
+    at: NodeOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """List groups. Members connected now, lag (events not settled yet), events in flight."""
+    with at.connect() as connection:
+        groups = connection.get("/groups", topic=topic)["groups"]
+    shown = [each for each in groups if each["lag"] or not lagging]
+    listing(
+        shown,
+        as_json,
+        ("topic", "group", ">members", ">lag", ">in flight"),
+        lambda each: (each["topic"], each["group"], each["members"], each["lag"], each["inflight"]),
+        empty="no groups" + (" lag" if lagging else " yet; `mainspring sub TOPIC --group NAME` makes one"),
+    )
+
+
+@app.command()
+def show(
+    topic: TopicArgument,
+    group: GroupArgument,
+    *,
+    at: NodeOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a group: where it stands in each partition."""
+    with at.connect() as connection:
+        found = connection.get(path("groups", topic, group))
+    _show(found, as_json)
+
+
+@app.command()
+def seek(
+    topic: TopicArgument,
+    group: GroupArgument,
+    to: Annotated[str, typer.Option("--to", help="latest, beginning, an offset, 10m (ago), or a date and time.")],
+    partition: Annotated[int | None, typer.Option(min=0, help="Only in this partition.")] = None,
+    yes: YesOption = False,
+    *,
+    at: NodeOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Move a group. Its members give back what they hold; events behind the new place are delivered again."""
+    place: dict[str, Any] = start_frame(to, MonotonicClock().wall_ms(), "--to")
+    if partition is not None:
+        place["partition"] = partition
+    confirm(f"Move the group {safe(group)} of {safe(topic)} to {to}?", yes)
+    with at.connect() as connection:
+        found = connection.call("POST", path("groups", topic, group, "seek"), msgspec.json.encode(place))
+    _show(found, as_json)
+
+
+@app.command()
+def delete(
+    topic: TopicArgument,
+    group: GroupArgument,
+    yes: YesOption = False,
+    *,
+    at: NodeOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Forget where a group stood. Refused while it has members."""
+    confirm(f"Forget where the group {safe(group)} of {safe(topic)} stands?", yes)
+    with at.connect() as connection:
+        connection.call("DELETE", path("groups", topic, group))
+    if as_json:
+        say_json({"topic": topic, "group": group, "deleted": True})
+    else:
+        say(f"forgot {safe(group)} of {safe(topic)}")
+
+
+def _show(group: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        say_json(group)
+        return
+    say(
+        f"{safe(group['group'])} of {safe(group['topic'])}: {group['members']} members, lag {group['lag']:,}, "
+        f"{group['inflight']:,} in flight"
+    )
+    table(
+        ("partition", ">committed", ">lag", ">in flight"),
+        (
+            (str(each["partition"]), each["lastCommitted"], each["lag"], each["inflight"])
+            for each in group["partitions"]
+        ),
+    )

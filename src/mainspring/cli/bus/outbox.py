@@ -1,0 +1,217 @@
+"""`mainspring outbox`: carry rows of a program's own database to the bus, and look after those that would not go.
+
+`drain` may run any number of times side by side; they share the work and send nothing twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+import uuid_utils
+
+from mainspring.cli.support.ending import INTERRUPTED
+from mainspring.cli.support.moments import date_text, duration_ms, duration_text
+from mainspring.cli.support.node_options import NodeOptions, YesOption, confirm
+from mainspring.cli.support.options import Commands
+from mainspring.cli.support.output import JsonOption, note, safe, say, say_json, short, table
+from mainspring.client.sync_http import PATIENCE_S, NodeConnection
+from mainspring.loop import MonotonicClock
+from mainspring.outbox.address import open_outbox
+from mainspring.outbox.drainer import Drained, Drainer, DrainOptions
+from mainspring.outbox.outbox import TABLE
+from mainspring.outbox.store import OutboxStore
+
+app: typer.Typer = Commands("Carry rows of a program's own database to the bus.")
+
+DatabaseOption = Annotated[
+    str,
+    typer.Option(
+        "--database",
+        "-d",
+        envvar="OUTBOX_DATABASE",
+        show_envvar=True,
+        help="sqlite:///file.db, postgresql://user@host/name or mongodb://host/name.",
+    ),
+]
+TableOption = Annotated[str, typer.Option("--table", "-t", help="The outbox's table or collection.")]
+
+
+@app.command()
+def create(database: DatabaseOption, table: TableOption = TABLE, as_json: JsonOption = False) -> None:
+    """Make the outbox's table and indexes where they are missing."""
+    with _opened(database, table) as store:
+        store.create()
+    if as_json:
+        say_json({"table": table, "created": True})
+    else:
+        say(f"the outbox {table} is there")
+
+
+@app.command()
+def drain(
+    database: DatabaseOption,
+    table: TableOption = TABLE,
+    once: Annotated[bool, typer.Option("--once", help="End when nothing is left that may be sent now.")] = False,
+    batch: Annotated[int, typer.Option(min=1, max=5000, help="Rows to claim at once.")] = 100,
+    lease: Annotated[str, typer.Option(help="How long a claim holds when a drainer dies.")] = "60s",
+    max_attempts: Annotated[int, typer.Option(min=1, help="Refusals before a row is set aside.")] = 10,
+    poll: Annotated[str, typer.Option(help="Time between two looks when nothing is there.")] = "500ms",
+    keep: Annotated[str, typer.Option(help="Forget sent rows after so long. 0: never.")] = "7d",
+    *,
+    at: NodeOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Publish rows, oldest first. Each is stamped when the node has it. Goes on until Ctrl-C or SIGTERM.
+
+    A node that is away is waited for; a row the node refuses is tried again later and set aside at last.
+    """
+    options = DrainOptions(
+        batch=batch,
+        lease_ms=duration_ms(lease, "--lease"),
+        max_attempts=max_attempts,
+        poll_ms=duration_ms(poll, "--poll"),
+        keep_ms=0 if keep == "0" else duration_ms(keep, "--keep"),
+    )
+    logging.basicConfig(level=logging.WARNING, format="mainspring: %(message)s", stream=sys.stderr)
+    with _opened(database, table) as store:
+        patience_s = min(PATIENCE_S, options.lease_ms / 2000)
+        connection = NodeConnection(at.address, at.token, patience_s=patience_s)
+        drainer = Drainer(store, connection, _name(), MonotonicClock(), random.random, options)
+        try:
+            if once:
+                _say_drained(drainer.drain_all(), store, as_json)
+            elif _until_signal(drainer, as_json) == signal.SIGINT:
+                raise typer.Exit(INTERRUPTED)
+        finally:
+            drainer.close()
+
+
+@app.command()
+def show(
+    database: DatabaseOption,
+    table: TableOption = TABLE,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Rows set aside to show.")] = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what waits. How many rows and since when, and which were set aside and why."""
+    with _opened(database, table) as store:
+        counted, aside = store.count(), store.aside(limit)
+    age_ms = None if counted.oldest_ms is None else max(0, MonotonicClock().wall_ms() - counted.oldest_ms)
+    if as_json:
+        rows = [{"id": row.id, "topic": row.topic, "key": row.key, "error": row.error} for row in aside]
+        say_json({"waiting": counted.waiting, "oldestMs": age_ms, "setAside": counted.set_aside, "rows": rows})
+        return
+    since = "" if age_ms is None else f", the oldest for {duration_text(age_ms // 1000 * 1000) or '0s'}"
+    say(f"{counted.waiting:,} waiting{since}; {counted.set_aside:,} set aside")
+    if aside:
+        _table(aside)
+
+
+@app.command()
+def retry(
+    database: DatabaseOption,
+    table: TableOption = TABLE,
+    id: Annotated[list[str] | None, typer.Option("--id", help="This row; may be repeated.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All rows that were set aside.")] = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Let rows that were set aside wait again. They have all their attempts before them."""
+    if not id and not everything:
+        raise typer.BadParameter("say which: --id, or --all")
+    confirm("Try these rows again?", yes)
+    with _opened(database, table) as store:
+        count = store.retry(id or None)
+    if as_json:
+        say_json({"retried": count})
+    else:
+        say(f"{count:,} rows wait again")
+
+
+@contextmanager
+def _opened(database: str, table: str) -> Iterator[OutboxStore]:
+    store = open_outbox(database, table)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _name() -> str:
+    """Unlike any other drainer's: the host and process for people, the rest to be sure."""
+    return f"{socket.gethostname()}:{os.getpid()}:{uuid_utils.uuid7()}"
+
+
+def _until_signal(drainer: Drainer, as_json: bool) -> int:
+    """Drain until a signal, finish the round, give back what is claimed; the signal."""
+    stopping = threading.Event()
+    heard: list[int] = []
+
+    def on_signal(number: int, frame: object) -> None:
+        heard.append(number)
+        stopping.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
+    drainer.run(stopping.wait, lambda drained: _say_round(drained, as_json))
+    return heard[0]
+
+
+def _say_round(drained: Drained, as_json: bool) -> None:
+    if drained.rows or drained.cleaned:
+        if as_json:
+            say_json(_told(drained))
+        else:
+            say(_said(drained))
+
+
+def _say_drained(drained: Drained, store: OutboxStore, as_json: bool) -> None:
+    left = store.count()
+    if as_json:
+        say_json({**_told(drained), "waiting": left.waiting, "setAsideInAll": left.set_aside})
+        return
+    say(_said(drained))
+    if left.waiting:
+        note(f"{left.waiting:,} rows wait for a later attempt, or are claimed by another drainer")
+    if left.set_aside:
+        note(f"{left.set_aside:,} rows are set aside; `mainspring outbox show` says why")
+
+
+def _told(drained: Drained) -> dict[str, int]:
+    return {
+        "sent": drained.sent,
+        "refused": drained.refused,
+        "setAside": drained.set_aside,
+        "cleaned": drained.cleaned,
+    }
+
+
+def _said(drained: Drained) -> str:
+    parts = [f"sent {drained.sent:,} rows"]
+    if drained.refused:
+        parts.append(f"{drained.refused:,} refused")
+    if drained.set_aside:
+        parts.append(f"{drained.set_aside:,} set aside")
+    if drained.cleaned:
+        parts.append(f"forgot {drained.cleaned:,} sent long ago")
+    return ", ".join(parts)
+
+
+def _table(rows: list[Any]) -> None:
+    table(
+        ("id", "added", "topic", "key", ">attempts", "reason"),
+        (
+            (row.id, date_text(row.created_ms)[:19], safe(row.topic), row.key, row.attempts, short(row.error, 80))
+            for row in rows
+        ),
+    )

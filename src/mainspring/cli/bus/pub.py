@@ -1,0 +1,317 @@
+"""`mainspring pub`: publish one event, the same one many times, or every line of standard input.
+
+    mainspring pub orders '{"sku": 1}' --key c-17
+    mainspring pub orders @order.json
+    generate | mainspring pub orders -
+
+Lines are published as they arrive: what a read gave leaves as one batch, so a slow pipe is not held back and a fast one
+is not slowed down. Each event has an id, so a batch whose answer was lost is sent again without being stored twice.
+When the node refuses a batch, its lines are sent one by one: everything before the bad line is stored, nothing behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+import uuid_utils
+
+from mainspring.cli.support.moments import duration_ms
+from mainspring.cli.support.node_options import NodeOptions, TopicArgument, path
+from mainspring.cli.support.output import JsonOption, note, safe, say, say_json
+from mainspring.client.errors import CannotConnect, NodeRefused
+from mainspring.client.sync_http import NDJSON, NodeConnection
+from mainspring.errors import MainspringError
+
+_READ_BYTES: Final = 1 << 20
+_BATCH_EVENTS: Final = 5_000  # half of what the node takes
+_BATCH_BYTES: Final = 4 << 20
+_TRIES: Final = 5  # of a batch whose answer was lost; with the waits below some 15 seconds
+_FIRST_WAIT_S: Final = 0.5
+
+
+class BadData(MainspringError):
+    """What was given is not JSON, or not an event."""
+
+    code = "bad_data"
+
+
+class PartlyPublished(MainspringError):
+    """A line was refused; those before it are stored."""
+
+    code = "partly_published"
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One event to publish and the line of input it came from."""
+
+    number: int
+    event: bytes
+
+
+def pub(
+    topic: TopicArgument,
+    data: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATA|-|@FILE", help="JSON; @FILE: a file with JSON; -: a JSON value per line of standard input."
+        ),
+    ] = "-",
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Events of one key stay in order.")] = None,
+    header: Annotated[list[str] | None, typer.Option("--header", "-H", help="NAME=VALUE; may be repeated.")] = None,
+    delay: Annotated[str | None, typer.Option(help="Deliver so much later, like 10s or 5m.")] = None,
+    id: Annotated[str | None, typer.Option(help="Makes a repetition harmless: an id is stored once.")] = None,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Publish it so many times.")] = 1,
+    text: Annotated[bool, typer.Option("--text", help="DATA is plain text, not JSON.")] = False,
+    envelopes: Annotated[
+        bool, typer.Option("--envelopes", help="Lines are whole events, as `tail --json` writes them.")
+    ] = False,
+    *,
+    at: NodeOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Publish events: DATA, a file, or every line of standard input.
+
+    Ends when everything is on stable storage. Each event gets an id, so a repetition after a lost answer stores nothing
+    twice.
+
+    Examples: `pub orders '{"sku": 1}' -k c-17`, `pub orders @order.json`, `pub orders < orders.ndjson`.
+    """
+    extras = _extras(key, header, delay)
+    with at.connect() as connection:
+        if data == "-":
+            if count != 1 or id is not None:
+                raise typer.BadParameter("--count and --id are for one event, not for lines of standard input")
+            _publish_lines(connection, topic, extras, text, envelopes, as_json)
+            return
+        payload = _payload(data, text)
+        if count == 1:
+            _publish_one(connection, topic, _event(payload, extras, id), as_json)
+        elif id is not None:
+            raise typer.BadParameter("an id is stored once; leave out --count or --id")
+        else:
+            lines = (Line(number + 1, _event(payload, extras, _new_id())) for number in range(count))
+            _publish_all(connection, topic, _batches(lines), count, as_json)
+
+
+# -- what an event is
+
+
+def _extras(key: str | None, header: list[str] | None, delay: str | None) -> dict[str, Any]:
+    extras: dict[str, Any] = {}
+    if key is not None:
+        extras["key"] = key
+    if header:
+        extras["headers"] = dict(_header(each) for each in header)
+    if delay is not None:
+        extras["delay_ms"] = duration_ms(delay, "--delay")
+    return extras
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise typer.BadParameter(f"{text!r} is no header; write NAME=VALUE", param_hint="--header")
+    return name, value
+
+
+def _payload(data: str, text: bool) -> bytes:
+    """DATA's bytes as JSON."""
+    if data.startswith("@"):
+        try:
+            given = sys.stdin.buffer.read() if data == "@-" else Path(data[1:]).read_bytes()
+        except OSError as error:
+            raise BadData(f"cannot read {data[1:]}: {error.strerror}", remedy="check the path behind @") from None
+    else:
+        given = data.encode("utf-8", "surrogateescape")
+    return _checked(given, text, "DATA", "quote it for the shell: '{\"sku\": 1}', or say --text")
+
+
+def _checked(given: bytes, text: bool, what: str, remedy: str) -> bytes:
+    try:
+        if text:
+            return json.dumps(given.decode(), ensure_ascii=False).encode()
+        msgspec.json.decode(given)
+        given.decode()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadData(f"{what} is not {'UTF-8' if text else 'JSON'}: {error}", remedy=remedy) from None
+    return given.replace(b"\n", b" ").replace(b"\r", b" ").strip()
+
+
+def _event(payload: bytes, extras: dict[str, Any], id: str | None) -> bytes:
+    named = {**extras, **({} if id is None else {"id": id})}
+    return msgspec.json.encode({**named, "payload": msgspec.Raw(payload)})
+
+
+def _new_id() -> str:
+    return str(uuid_utils.uuid7())
+
+
+# -- one event
+
+
+def _publish_one(connection: NodeConnection, topic: str, event: bytes, as_json: bool) -> None:
+    place = connection.call("POST", path("topics", topic, "events"), event)
+    if as_json:
+        say_json(place)
+        return
+    where = f"{safe(topic)} {place['partition']}:{place['offset']}"
+    if place.get("not_before"):
+        where = f"{safe(topic)}, to be delivered later"
+    say(f"published to {where}{'  (it was there already)' if place.get('duplicate') else ''}  {safe(place['id'])}")
+
+
+# -- many
+
+
+def _publish_lines(
+    connection: NodeConnection, topic: str, extras: dict[str, Any], text: bool, envelopes: bool, as_json: bool
+) -> None:
+    if sys.stdin.isatty():
+        note("one JSON value per line; Ctrl-D ends")
+    read = _envelope_reader(extras) if envelopes else _value_reader(extras, text)
+    arrived = ((read(number, line) for number, line in lines) for lines in _input_lines())
+    _publish_all(connection, topic, (batch for lines in arrived for batch in _batches(lines)), None, as_json)
+
+
+def _input_lines() -> Iterator[list[tuple[int, bytes]]]:
+    """The lines of standard input with their numbers, as many at a time as are there; empty ones are left out."""
+    number, rest = 0, b""
+    while chunk := os.read(sys.stdin.fileno(), _READ_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        numbered = [(number + index + 1, line) for index, line in enumerate(lines) if line.strip()]
+        number += len(lines)
+        if numbered:
+            yield numbered
+    if rest.strip():
+        yield [(number + 1, rest)]
+
+
+def _value_reader(extras: dict[str, Any], text: bool) -> Callable[[int, bytes], Line]:
+    def read(number: int, line: bytes) -> Line:
+        remedy = "one JSON value per line; --text publishes lines as text"
+        payload = _checked(line.rstrip(b"\r"), text, f"line {number}", remedy)
+        return Line(number, _event(payload, extras, _new_id()))
+
+    return read
+
+
+class _Envelope(msgspec.Struct):
+    payload: msgspec.Raw
+    key: str | None = None
+    headers: dict[str, str] | None = None
+
+
+def _envelope_reader(extras: dict[str, Any]) -> Callable[[int, bytes], Line]:
+    decode = msgspec.json.Decoder(_Envelope).decode
+
+    def read(number: int, line: bytes) -> Line:
+        try:
+            found = decode(line)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise BadData(f"line {number} is no event: {error}", remedy="`tail --json` writes events") from None
+        said = {"key": found.key, "headers": found.headers}
+        own = {name: value for name, value in said.items() if value is not None}
+        return Line(number, _event(bytes(found.payload), {**own, **extras}, _new_id()))
+
+    return read
+
+
+def _batches(lines: Iterator[Line]) -> Iterator[list[Line]]:
+    """Lines in parts the node takes. A bad line raises when everything before it was given."""
+    batch: list[Line] = []
+    size = 0
+    bad: BadData | None = None
+    try:
+        for line in lines:
+            if batch and (len(batch) >= _BATCH_EVENTS or size + len(line.event) > _BATCH_BYTES):
+                yield batch
+                batch, size = [], 0
+            batch.append(line)
+            size += len(line.event) + 1
+    except BadData as error:
+        bad = error
+    if batch:
+        yield batch
+    if bad is not None:
+        raise bad
+
+
+def _publish_all(
+    connection: NodeConnection, topic: str, batches: Iterator[list[Line]], total: int | None, as_json: bool
+) -> None:
+    stored = 0
+    try:
+        with _progress(total) as advance:
+            for batch in batches:
+                for sent in _publish_batch(connection, topic, batch):
+                    stored += sent
+                    advance(sent)
+    except NodeRefused as error:
+        message = f"{error.message}; {stored:,} events before it are stored"
+        raise PartlyPublished(message, remedy=error.remedy, code=error.code) from None
+    except MainspringError as error:
+        error.message += f"; {stored:,} events are stored"
+        raise
+    if as_json:
+        say_json({"topic": topic, "count": stored})
+    else:
+        say(f"published {stored:,} events to {safe(topic)}")
+
+
+def _publish_batch(connection: NodeConnection, topic: str, batch: list[Line]) -> Iterator[int]:
+    """Send a batch; gives how many became durable, in steps."""
+    where = path("topics", topic, "events")
+    try:
+        _persistently(connection, where, b"\n".join(line.event for line in batch))
+        yield len(batch)
+        return
+    except NodeRefused as error:
+        if error.code in ("forbidden", "unauthorized"):
+            raise
+    for line in batch:
+        try:
+            _persistently(connection, where, line.event)
+        except NodeRefused as error:
+            message = f"line {line.number} was refused: {error.message}"
+            raise NodeRefused(message, remedy=error.remedy, code=error.code) from None
+        yield 1
+
+
+def _persistently(connection: NodeConnection, where: str, body: bytes) -> None:
+    """Send until there is an answer: the ids make a second time harmless."""
+    wait_s = _FIRST_WAIT_S
+    for left in reversed(range(_TRIES)):
+        try:
+            connection.call("POST", where, body, content_type=NDJSON)
+            return
+        except CannotConnect:
+            if not left:
+                raise
+        except NodeRefused as error:
+            if not left or error.code not in ("unavailable", "log_unavailable", "rate_limited"):
+                raise
+        Event().wait(wait_s)
+        wait_s *= 2
+
+
+@contextmanager
+def _progress(total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error when somebody watches it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("publishing"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    watched = console.is_terminal and not sys.stdin.isatty()
+    with Progress(*columns, console=console, transient=True, disable=not watched) as bars:
+        task = bars.add_task("publishing", total=total)
+        yield lambda sent: bars.advance(task, sent)

@@ -1,0 +1,125 @@
+"""`mainspring sub`: consume a topic as a member of a group, on the terminal.
+
+An event is acknowledged after its line was written and flushed, so a reader that goes away loses nothing: what it did
+not get is delivered again. With `--no-ack` nothing is acknowledged, and what was shown goes back to the group when the
+command ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Literal
+
+import typer
+
+from mainspring.cli.support.moments import start_frame
+from mainspring.cli.support.node_options import NodeOptions, TopicArgument, complete_group
+from mainspring.cli.support.output import JsonOption, event_line, note, say, say_json
+from mainspring.client import Event, connect
+from mainspring.loop import MonotonicClock
+
+_WINDOW: Final = 64
+Start = Literal["latest", "beginning"] | int | datetime | None
+
+
+def sub(
+    topic: TopicArgument,
+    group: Annotated[
+        str,
+        typer.Option(
+            "--group", "-g", help="The group to join; members share its events.", autocompletion=complete_group
+        ),
+    ],
+    start: Annotated[
+        str | None,
+        typer.Option("--from", help="Where a new group begins: latest, beginning, an offset, 10m (ago), a date."),
+    ] = None,
+    ack: Annotated[bool, typer.Option("--ack/--no-ack", help="Acknowledge what was shown, or give it back.")] = True,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many events.")] = None,
+    window: Annotated[int, typer.Option(min=1, help="Events to hold at once.")] = _WINDOW,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Only events of this key.")] = None,
+    *,
+    at: NodeOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Consume a topic as a member of a group. Shows each event and acknowledges it.
+
+    A group that exists goes on where it was; --from with an offset or a time moves it. Without --from a new group
+    begins at the beginning. Goes on until Ctrl-C, or until --count events were shown.
+
+    Examples: `sub orders -g billing`, `sub orders -g billing --from 10m -n 1 --json`.
+    """
+    begin = _start(start)
+    with at.connect() as connection:
+        connection.get("/healthz")  # says what is wrong at once; the client would try again first
+    asyncio.run(_consume(topic, group, begin, ack, count, window, key, at.address, at.token, as_json))
+
+
+def _start(text: str | None) -> Start:
+    if text is None or text == "latest" or text == "beginning":
+        return text  # type: ignore[return-value]
+    place = start_frame(text, MonotonicClock().wall_ms(), "--from")
+    value = int(place["value"])
+    return value if place["kind"] == "offset" else datetime.fromtimestamp(value / 1000, UTC)
+
+
+async def _consume(
+    topic: str,
+    group: str,
+    start: Start,
+    ack: bool,
+    count: int | None,
+    window: int,
+    key: str | None,
+    url: str,
+    token: str | None,
+    as_json: bool,
+) -> None:
+    held = min(window, count or window)
+    async with connect(url, token, connect_timeout=3.0, on_state=_Told().state) as bus:
+        shown = 0
+        async with bus.subscribe(topic, group=group, from_=start, max_inflight=held, key=key) as events:
+            async for event in events:
+                _show(event, as_json)
+                if ack:
+                    await event.ack()
+                shown += 1
+                if shown == count:
+                    return
+
+
+class _Told:
+    """Says when the node goes away and comes back; the first connection is no news."""
+
+    def __init__(self) -> None:
+        self._open = False
+        self._lost = False
+
+    def state(self, state: str) -> None:
+        if state == "open":
+            if self._lost:
+                note("mainspring: the node is back")
+            self._open, self._lost = True, False
+        elif state == "waiting" and self._open and not self._lost:
+            self._lost = True
+            note("mainspring: the node is gone; waiting for it to come back")
+
+
+def _show(event: Event[Any], as_json: bool) -> None:
+    envelope: dict[str, Any] = {
+        "id": event.id,
+        "ts": event.ts,
+        "topic": event.topic,
+        "partition": event.partition,
+        "offset": event.offset,
+        "payload": event.payload,
+    }
+    if event.key is not None:
+        envelope["key"] = event.key
+    if event.headers:
+        envelope["headers"] = dict(event.headers)
+    if as_json:
+        say_json({**envelope, "attempt": event.attempt})
+    else:
+        say(event_line(envelope, several_topics=False, attempt=event.attempt))

@@ -1,0 +1,209 @@
+"""`mainspring tail`: look at topics without taking part. No group is made, nothing is acknowledged.
+
+First what is stored (the last few, or everything since a moment), in the order of time over all topics and partitions;
+with `--follow` then what comes. Both meet at the tails read before the first event is shown: what is stored up to there
+comes from reading, what lies behind from following, so nothing is missed and nothing shown twice. A node that goes away
+while following is waited for, and followed on from the same place.
+"""
+
+from __future__ import annotations
+
+import heapq
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+
+from mainspring.cli.bus.filters import Envelope, Fits, parse_filter
+from mainspring.cli.support.moments import moment_ms
+from mainspring.cli.support.node_options import NodeOptions, complete_topic, path
+from mainspring.cli.support.output import JsonOption, event_line, note, safe, say, say_json
+from mainspring.client.errors import CannotConnect
+from mainspring.client.sync_http import NodeConnection
+from mainspring.errors import MainspringError
+from mainspring.loop import MonotonicClock
+
+_PAGE: Final = 500
+_LINES: Final = 10
+_RETRY_S: Final = 1.0
+_QUIET_S: Final = 45.0  # a comment comes every 15 seconds; without one the connection is dead
+
+Tails = dict[int, tuple[int, int]]  # partition -> first and last offset
+
+
+def tail(
+    topics: Annotated[
+        list[str], typer.Argument(metavar="TOPIC", help="One or more topics.", autocompletion=complete_topic)
+    ],
+    filter: Annotated[
+        list[str] | None,
+        typer.Option("--filter", help="key=V, header.NAME=V, .path.in.payload=V; all given must fit."),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", "-s", help="Everything since: 10m (ago), or a date and time.")
+    ] = None,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Without --since: the last so many.")] = _LINES,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Then go on with what comes, until Ctrl-C.")] = False,
+    *,
+    at: NodeOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Look at events without taking part. The last ones, or those since a moment; with --follow what comes, too.
+
+    Examples: `tail -f orders`, `tail orders --filter key=c-17`, `tail orders --filter '.total>=100' -s 10m`.
+    """
+    fits = [parse_filter(each) for each in filter or ()]
+    since_ms = None if since is None else moment_ms(since, MonotonicClock().wall_ms(), "--since")
+    names = list(dict.fromkeys(topics))
+    show = _shower(len(names) > 1, as_json)
+    with at.connect() as connection:
+        tails = {topic: _tails(connection, topic) for topic in names}
+        stored: Iterable[Envelope]
+        if since_ms is not None:
+            stored = _since(connection, tails, since_ms, fits)
+        else:
+            stored = _last(connection, tails, lines, fits)
+        for envelope in stored:
+            show(envelope)
+    if follow:
+        _follow(at.address, at.token, tails, fits, show)
+
+
+def _shower(several: bool, as_json: bool) -> Callable[[Envelope], None]:
+    if as_json:
+        return say_json
+    return lambda envelope: say(event_line(envelope, several_topics=several))
+
+
+def _fit(envelope: Envelope, fits: Iterable[Fits]) -> bool:
+    return all(each(envelope) for each in fits)
+
+
+# -- what is stored
+
+
+def _tails(connection: NodeConnection, topic: str) -> Tails:
+    found = connection.get(path("topics", topic, "offsets"))["partitions"]
+    return {each["partition"]: (each["head"], each["tail"]) for each in found}
+
+
+def _order(envelope: Envelope) -> tuple[int, str, int, int]:
+    return envelope["ts"], envelope["topic"], envelope["partition"], envelope["offset"]
+
+
+def _since(connection: NodeConnection, tails: dict[str, Tails], from_ms: int, fits: list[Fits]) -> Iterator[Envelope]:
+    readers = [
+        _read(connection, topic, partition, last, {"from": from_ms})
+        for topic, partitions in tails.items()
+        for partition, (_, last) in partitions.items()
+        if last
+    ]
+    return (each for each in heapq.merge(*readers, key=_order) if _fit(each, fits))
+
+
+def _read(
+    connection: NodeConnection, topic: str, partition: int, last: int, start: dict[str, str | int]
+) -> Iterator[Envelope]:
+    """One partition up to offset `last`, a page at a time."""
+    where = path("topics", topic, "events")
+    params: dict[str, str | int | None] = {**start, "partition": partition, "limit": _PAGE}
+    while True:
+        page = connection.get(where, **params)["events"]
+        for envelope in page:
+            if envelope["offset"] > last:
+                return
+            yield envelope
+        if len(page) < _PAGE:
+            return
+        params = {"offset": page[-1]["offset"] + 1, "partition": partition, "limit": _PAGE}
+
+
+def _last(connection: NodeConnection, tails: dict[str, Tails], count: int, fits: list[Fits]) -> list[Envelope]:
+    """The last `count` of each topic that fit, by time."""
+    found: list[Envelope] = []
+    for topic, partitions in tails.items():
+        of_topic = [
+            envelope
+            for partition, (first, last) in partitions.items()
+            for envelope in _last_of(connection, topic, partition, first, last, count, fits)
+        ]
+        found += sorted(of_topic, key=_order)[-count:] if count else []
+    return sorted(found, key=_order)
+
+
+def _last_of(
+    connection: NodeConnection, topic: str, partition: int, first: int, last: int, count: int, fits: list[Fits]
+) -> list[Envelope]:
+    """The last `count` of one partition that fit: pages are read backwards until there are enough."""
+    found: list[Envelope] = []
+    step = min(_PAGE, max(count, 1)) if not fits else _PAGE
+    while last >= max(first, 1) and len(found) < count:
+        begin = max(first, last - step + 1, 1)
+        page = list(_read(connection, topic, partition, last, {"offset": begin}))
+        found = [each for each in page if _fit(each, fits)] + found
+        last = begin - 1
+    return found[-count:] if count else []
+
+
+# -- what comes
+
+
+def _follow(
+    url: str, token: str | None, tails: dict[str, Tails], fits: list[Fits], show: Callable[[Envelope], None]
+) -> None:
+    """One thread per topic reads, this one shows: an event of a slow topic does not wait for a busy one."""
+    arrived: queue.Queue[Envelope | MainspringError] = queue.Queue(maxsize=1_000)
+    for topic, partitions in tails.items():
+        cursor = ",".join(f"{partition}:{last}" for partition, (_, last) in partitions.items())
+        threading.Thread(target=_follow_one, args=(url, token, topic, cursor, arrived), daemon=True).start()
+    while True:
+        item = arrived.get()
+        if isinstance(item, MainspringError):
+            raise item
+        if _fit(item, fits):
+            show(item)
+
+
+def _follow_one(
+    url: str, token: str | None, topic: str, cursor: str, arrived: queue.Queue[Envelope | MainspringError]
+) -> None:
+    gone = False
+    pause = threading.Event()
+    while True:
+        try:
+            with (
+                NodeConnection(url, token, patience_s=_QUIET_S) as connection,
+                connection.lines(path("topics", topic, "stream"), params={"cursor": cursor}) as lines,
+            ):
+                for came, envelope in _messages(lines):
+                    if gone:
+                        note(f"mainspring: {safe(topic)} goes on")
+                        gone = False
+                    cursor = came
+                    if envelope is not None:
+                        arrived.put(envelope)
+        except CannotConnect as error:
+            if not gone:
+                note(f"mainspring: {error.message}; waiting for it to come back")
+            gone = True
+        except MainspringError as error:
+            arrived.put(error)
+            return
+        pause.wait(_RETRY_S)
+
+
+def _messages(lines: Iterator[bytes]) -> Iterator[tuple[str, dict[str, Any] | None]]:
+    """Server-sent events: each with the cursor behind it; the first has only a cursor."""
+    cursor, data = "", b""
+    for line in lines:
+        text = line.rstrip(b"\r\n")
+        if text.startswith(b"id: "):
+            cursor = text[4:].decode()
+        elif text.startswith(b"data: "):
+            data += text[6:]
+        elif not text and (cursor or data):
+            yield cursor, msgspec.json.decode(data) if data else None
+            data = b""

@@ -1,0 +1,1 @@
+"""Commands that run or look after a node and its log."""

@@ -1,0 +1,138 @@
+"""`mainspring engine`: prepare the place that holds the log, and see what is there and what it is worth.
+
+`check` looks and changes nothing; `init` makes what is missing. Exit codes: 0 done, 1 it could not be done, 2 the
+command line is wrong; of `check` also 3, the log is there but what it acknowledges could still be lost, and 4, the log
+or a part of it is not there yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from mainspring.cli.node.settings import ConfigOption
+from mainspring.cli.support.options import Commands
+from mainspring.cli.support.output import JsonOption
+from mainspring.cli.support.settings import load_all
+from mainspring.errors import SettingError
+from mainspring.log import SqliteEngine, log_file
+from mainspring.log.inspect import Inspection, inspect
+from mainspring.settings import Settings, without_secrets
+
+NOT_DURABLE = 3
+NOT_THERE = 4
+
+app: typer.Typer = Commands("Prepare and check the place that holds the log.")
+
+AddressArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="URL", help="sqlite, nats://HOST/LOG or mongodb://HOST/DATABASE.  [default: the setting `engine`]"
+    ),
+]
+
+
+@app.command()
+def init(url: AddressArgument = None, config: ConfigOption = None) -> None:
+    """Make what the log needs. The stream, the collections and indexes, or the file. Harmless when it is all there."""
+    settings = load_all(config, engine=url).settings
+    if settings.engine == "memory":
+        raise SettingError(
+            "a log in memory is made by its node and ends with it", remedy="name another engine: URL, or the setting"
+        )
+    before = _inspected(settings)
+    for line in asyncio.run(_make(settings, before)):
+        typer.echo(line)
+    typer.echo(f"the log is {'there already' if before.log and not before.missing else 'ready'}: {before.place}")
+
+
+async def _make(settings: Settings, before: Inspection) -> list[str]:
+    """Make what is missing; what was made, in words."""
+    if settings.engine.startswith("mongodb"):
+        from mainspring.log.engines.mongo import init as make_collections
+
+        return await make_collections(settings.engine, database=settings.mongo_db) if before.missing else []
+    if settings.engine == "sqlite":
+        if before.missing:
+            engine = SqliteEngine(log_file(settings.data))
+            await engine.open()
+            await engine.close()
+    else:
+        from mainspring.log.engines.nats.inspect import make_stream
+
+        await make_stream(settings.engine)
+    return [f"created {each}" for each in before.missing]
+
+
+@app.command()
+def check(url: AddressArgument = None, as_json: JsonOption = False, config: ConfigOption = None) -> None:
+    """Look at what is there, and change nothing. Is there a log, its format, its replicas, and what could be lost.
+
+    Exit codes: 0 the log is there, and what it acknowledges is safe; 1 it could not be looked at: nobody answers, or
+    something else is there; 2 the command line is wrong; 3 the log is there, but what it acknowledges could still be
+    lost; 4 the log, or a part of it, is not there yet: `mainspring engine init` makes it.
+    """
+    settings = load_all(config, engine=url).settings
+    found = _inspected(settings)
+    if as_json:
+        typer.echo(msgspec.json.encode(_as_object(found, settings)).decode())
+    else:
+        for line in _in_words(found, settings):
+            typer.echo(line)
+    if found.missing:
+        raise typer.Exit(NOT_THERE)
+    if found.durability is None or not found.durability.durable:
+        raise typer.Exit(NOT_DURABLE)
+
+
+def _inspected(settings: Settings) -> Inspection:
+    return asyncio.run(inspect(settings.engine, settings.data, database=settings.mongo_db))
+
+
+def _as_object(found: Inspection, settings: Settings) -> dict[str, Any]:
+    durability = found.durability
+    return {
+        "engine": without_secrets(settings.engine),
+        "place": found.place,
+        "log": found.log,
+        "missing": found.missing,
+        "format": found.format,
+        "knows_format": found.knows,
+        "replicas": found.replicas,
+        "durable": None if durability is None else durability.durable,
+        "statement": "" if durability is None else durability.statement,
+        "loss_window_s": found.loss_window_s,
+    }
+
+
+def _in_words(found: Inspection, settings: Settings) -> Iterator[str]:
+    yield f"place         {found.place}"
+    if settings.engine == "memory":
+        yield "log           comes and goes with its node"
+    elif not found.log:
+        yield "log           not there yet: run `mainspring engine init`, or start a node"
+    else:
+        newer = f"; the next node to start brings it to {found.knows}" if found.format != found.knows else ""
+        yield f"log           there, format {found.format}{newer}"
+        for each in found.missing:
+            yield f"missing       {each}: run `mainspring engine init`"
+    if found.replicas is not None and settings.engine != "sqlite":
+        wanted = found.wanted_replicas
+        more = "" if wanted in (None, found.replicas) else f"; the address asks for {wanted}, which init or a node sets"
+        yield f"replicas      {found.replicas}{more}"
+    if found.durability is not None:
+        yield f"loss window   {_window(found)}"
+        yield f"{'durable' if found.durability.durable else 'not durable'}: {found.durability.statement}"
+
+
+def _window(found: Inspection) -> str:
+    if found.loss_window_s is None:
+        return "not known, or everything"
+    return f"{found.loss_window_s:g} s" if found.loss_window_s else "none"
+
+
+__all__ = ["app"]

@@ -1,0 +1,112 @@
+"""A node as a process: the host loop, the first line on standard output, the signals, the exit code.
+
+The node itself knows nothing of processes; everything that only makes sense once per process is here. Whoever starts
+a node reads one line of JSON; a person at a terminal gets the same in words besides, on standard error. Why a boot
+failed is in that line, too, and on standard error for whoever keeps that as a log; where both end on one screen it is
+said once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+from mainspring.errors import MainspringError
+from mainspring.loop import MonotonicClock, new_event_loop
+from mainspring.message import Message, Metadata, counted_ids, encode_data, encode_line
+from mainspring.node import Node
+from mainspring.settings import Settings, without_secrets
+from mainspring.telemetry.log_lines import configure_logging
+
+logger: logging.Logger = logging.getLogger("mainspring")
+
+
+def say(line: bytes) -> None:
+    """One line on standard output, at once."""
+    sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.flush()
+
+
+def in_words(booted: Message, settings: Settings, program: str | None) -> str:
+    """The boot message for a person."""
+    addresses = [each for each in booted.data["adapters"] if each.startswith("http")]
+    place = f"sqlite in {settings.data}" if settings.engine == "sqlite" else without_secrets(settings.engine)
+    where = f"{addresses[0]} (the dashboard is there, too)" if addresses else "unix sockets"
+    return f"{program or 'a node'} is ready at {where}; log: {place}. Ctrl-C stops it.\n"
+
+
+def boot_failed(error: MainspringError) -> bytes:
+    data: dict[str, object] = {"code": 500, "message": str(error), "reason": error.code}
+    if phase := getattr(error, "phase", None):
+        data["phase"] = phase
+    metadata = Metadata(counted_ids()(), MonotonicClock().wall_ms(), causation="boot")
+    return encode_line(Message("error", "Sys.BootFailed", encode_data(data), metadata))
+
+
+def run(read_settings: Callable[[], Settings], program: str | None) -> int:
+    """Boot, serve until a signal or Syscall.Shutdown, drain.
+
+    The exit code is 0 after an orderly stop and 1 when boot failed.
+    """
+    try:
+        settings = read_settings()
+        configure_logging(settings)
+        with asyncio.Runner(loop_factory=_host_loop(settings)) as runner:
+            return runner.run(_serve(settings, program))
+    except MainspringError as error:
+        say(boot_failed(error))
+        on_one_screen = sys.stdout.isatty() and sys.stderr.isatty()
+        sys.stderr.write(f"mainspring: {'not started; the line above says why' if on_one_screen else error}\n")
+        return 1
+
+
+def _host_loop(settings: Settings) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    return new_event_loop if settings.uvloop else None
+
+
+async def _serve(settings: Settings, program: str | None) -> int:
+    node = Node(settings, program)
+    stopping = asyncio.Event()
+    host = asyncio.get_running_loop()
+
+    def on_signal(number: signal.Signals) -> None:
+        if stopping.is_set():
+            os._exit(128 + number)  # the second one ends at once
+        logger.info("%s: stopping; once more ends at once", number.name)
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        host.add_signal_handler(number, on_signal, number)
+
+    booted = await _boot(node, stopping)
+    if booted is None:
+        return 0
+    ready = encode_line(booted)
+    # What boot made stays for good: looking through it for garbage again and again would only cost pauses.
+    gc.freeze()
+    gc.enable()
+    say(ready)
+    if sys.stderr.isatty():
+        sys.stderr.write(in_words(booted, settings, program))
+    node.on_shutdown(stopping.set)
+    await stopping.wait()
+    await node.drain()
+    if node.failure is not None:
+        sys.stderr.write(f"mainspring: {node.failure}\n")
+    return 0 if node.failure is None else 1
+
+
+async def _boot(node: Node, stopping: asyncio.Event) -> Message | None:
+    """The boot message; None when a signal came first: boot may wait for an engine, a person need not."""
+    booting, told = asyncio.ensure_future(node.boot()), asyncio.ensure_future(stopping.wait())
+    await asyncio.wait((booting, told), return_when=asyncio.FIRST_COMPLETED)
+    if not booting.done():
+        booting.cancel()
+        await asyncio.wait((booting,))
+    told.cancel()
+    return None if booting.cancelled() else booting.result()

@@ -1,0 +1,82 @@
+"""`mainspring serve`: run a node until it is told to stop."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mainspring.cli.node.process import run
+from mainspring.cli.node.settings import ConfigOption
+from mainspring.cli.support.settings import load_all
+
+
+def serve(
+    program: Annotated[
+        str | None, typer.Argument(metavar="MODULE:APP", help="The program to run; without one, the bus alone.")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.  [default: 127.0.0.1]")] = None,
+    port: Annotated[int | None, typer.Option(help="Port of WebSocket and HTTP.  [default: 7070]")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Directory of what must survive a restart.  [default: ./data]")
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="sqlite, memory, nats://... or mongodb://...  [default: sqlite]")
+    ] = None,
+    node: Annotated[
+        str | None,
+        typer.Option(help="Name of this node among those on one log.  [default: from host and data directory]"),
+    ] = None,
+    wait_for_engine: Annotated[
+        int | None, typer.Option(metavar="SECONDS", help="How long to wait for the engine's server.  [default: 0]")
+    ] = None,
+    require_durable: Annotated[
+        bool | None,
+        typer.Option("--require-durable", help="Refuse an engine whose acknowledgements could still be lost."),
+    ] = None,
+    kernel_socket: Annotated[
+        Path | None,
+        typer.Option(help="Path of the socket for messages (NDJSON).  [default: kernel.sock in the data directory]"),
+    ] = None,
+    loop_socket: Annotated[
+        Path | None, typer.Option(help="Path of the socket of sys/loop.  [default: loop.sock in the data directory]")
+    ] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.  [default: info]")] = None,
+    log_format: Annotated[str | None, typer.Option(help="text or json.  [default: text]")] = None,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Start again when a file of the program changes. For development.")
+    ] = False,
+    config: ConfigOption = None,
+) -> None:
+    """Run a node. WebSocket, HTTP and the dashboard on one port, messages and sys/loop on unix sockets.
+
+    The first line on standard output is Sys.BootComplete as one JSON line, printed when every socket listens; logs go
+    to standard error, and at a terminal the same in words. A node that cannot start prints Sys.BootFailed instead, with
+    the reason, and ends with exit code 1. SIGTERM or Ctrl-C stops in order; a second one ends at once.
+    """
+    if reload:
+        raise typer.Exit(_reloading())
+    flags = {
+        "host": host,
+        "port": port,
+        "data": None if data is None else str(data),
+        "engine": engine,
+        "node": node,
+        "wait_for_engine": wait_for_engine,
+        "require_durable": require_durable or None,
+        "kernel_socket": None if kernel_socket is None else str(kernel_socket),
+        "loop_socket": None if loop_socket is None else str(loop_socket),
+        "log_level": log_level,
+        "log_format": log_format,
+    }
+    raise typer.Exit(run(lambda: load_all(config, **flags).settings, program))
+
+
+def _reloading() -> int:
+    """The same command without the flag, in a process that is started again after every change."""
+    from mainspring.cli.node.reload import run_again_and_again
+
+    arguments = [argument for argument in sys.argv[1:] if argument != "--reload"]
+    return run_again_and_again([sys.executable, "-m", "mainspring", *arguments], Path.cwd())

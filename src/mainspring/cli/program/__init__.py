@@ -1,0 +1,1 @@
+"""Commands about what a program brings: messages, runs, beats, guests."""

@@ -1,0 +1,329 @@
+"""`mainspring beats`: look at a line of beats, replay it, fork it, and signal it.
+
+What only reads opens the log beside a running node. What changes something opens the log itself and, when a node owns
+it or shares it, asks the node. `--socket` and `--url` say which node; with `--url` it is asked in any case.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import typer
+
+from mainspring.beats import BeatsProgram, Heartbeat
+from mainspring.beats.history.follow import follow, lines_of
+from mainspring.beats.storage.journal import Commit, Delete, Emit, Enqueue, Fact, Note, Ran, Write
+from mainspring.beats.storage.journal import lines as journal_lines
+from mainspring.cli.support.log_options import LogOptions, existing_file, visiting
+from mainspring.cli.support.messages import WireOptions
+from mainspring.cli.support.options import Commands
+from mainspring.errors import BootError, MainspringError
+from mainspring.import_path import find_object
+from mainspring.log import BlockingLog, LogLocked
+from mainspring.log.engines.registry import log_file
+from mainspring.log.engines.sqlite import SqliteEngine
+from mainspring.settings import Settings
+
+app: typer.Typer = Commands("Show, replay, watch, compare, fork and signal a line of beats.")
+
+MAIN: Final = "main"  # the line a node works on
+LineOption = Annotated[str, typer.Option("--line", help="Which line of beats.")]
+BeatArgument = Annotated[int, typer.Argument(metavar="N", min=1, help="A beat.")]
+
+_WATCH_S: Final = 0.2  # a beat is shown this late at most; looking costs one record
+
+
+class NodeRefused(MainspringError):
+    """The running node answered with an error."""
+
+    code = "refused"
+
+
+@dataclass(frozen=True)
+class LineOptions(LogOptions):
+    """A line of beats, and the log it is in."""
+
+    line: LineOption = MAIN
+
+    @contextmanager
+    def open(self, *, write: bool = False) -> Iterator[Heartbeat]:
+        """The heartbeat of the line; read-only beside a running node where the engine allows it."""
+        with _log(self.load().settings, write=write) as log:
+            yield Heartbeat(log=log, line=self.line)
+
+
+@contextmanager
+def _log(settings: Settings, *, write: bool = False) -> Iterator[BlockingLog]:
+    if settings.engine == "memory":
+        raise NodeRefused("a log in memory is seen by its node only", remedy="use read, signal, pause, resume or fork")
+    if settings.engine == "sqlite":
+        path = log_file(settings.data) if write else existing_file(settings)
+        with BlockingLog(SqliteEngine(path, read_only=not write)) as log:
+            yield log
+    else:
+        with visiting(settings) as engine, BlockingLog(engine) as log:
+            yield log
+
+
+def _print(value: Any) -> None:
+    typer.echo(json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True))
+
+
+def _summary(beat: int, facts: list[Fact]) -> str:
+    count = Counter(type(fact) for fact in facts)
+    runs = sum(isinstance(fact, Ran) and fact.result != "duplicate" for fact in facts)
+    digest = next((fact.digest for fact in facts if isinstance(fact, Commit)), "")
+    notes = "".join(f"  {fact.code}({', '.join(fact.names)})" for fact in facts if isinstance(fact, Note))
+    return (
+        f"beat {beat}  {digest[:12]}  {count[Enqueue]} signals  {runs} runs  {count[Write] + count[Delete]} staged  "
+        f"{count[Emit]} emitted{notes}"
+    )
+
+
+@app.command()
+def show(
+    beat: BeatArgument,
+    journal: Annotated[bool, typer.Option("--journal", help="The records as they stand in the log.")] = False,
+    *,
+    beats: LineOptions,
+) -> None:
+    """Show what happened in a beat. Inbox, agenda with results, stage, emissions, diagnostics, digest."""
+    with beats.open() as heartbeat:
+        whole = heartbeat.read(f"/rt/beat/{beat}")
+        if whole is None or "digest" not in whole:
+            raise _unknown(heartbeat, beat)
+        if journal:
+            for record in journal_lines(heartbeat.journal(beat)):
+                typer.echo(record.decode())
+        else:
+            _print(whole)
+
+
+def _unknown(heartbeat: Heartbeat, beat: int) -> MainspringError:
+    return MainspringError(
+        f"there are no details of beat {beat}", remedy=f"the next beat is {heartbeat.next_beat}", code="unknown_beat"
+    )
+
+
+@app.command()
+def read(
+    path: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATH",
+            help="A path of the state, of /rt (the beats themselves) or of /cas (large values).",
+        ),
+    ],
+    at: Annotated[int | None, typer.Option("--at", min=1, help="As enzymes of this beat read it.")] = None,
+    *,
+    beats: LineOptions,
+    node: WireOptions,
+) -> None:
+    """Read a path, now or as of a beat."""
+    if node.url is not None or beats.load().settings.engine == "memory":
+        _print(_ask(beats, node, "Beat.Read", {"path": path, "at": at}, kind="query")["value"])
+        return
+    with beats.open() as heartbeat:
+        _print(heartbeat.read(path, at=at))
+
+
+@app.command()
+def diff(
+    earlier: BeatArgument,
+    later: Annotated[int, typer.Argument(metavar="M", min=1, help="Another beat.")],
+    *,
+    beats: LineOptions,
+) -> None:
+    """Compare what enzymes of two beats read. One JSON object for each path that differs."""
+    with beats.open() as heartbeat:
+        for each in heartbeat.diff(earlier, later):
+            row = {"path": each.path, str(earlier): each.earlier, str(later): each.later}
+            typer.echo(json.dumps(row, ensure_ascii=False))
+
+
+@app.command()
+def watch(
+    count: Annotated[int | None, typer.Option("--count", min=1, help="Stop after so many beats.")] = None,
+    since: Annotated[int | None, typer.Option("--from", min=1, help="Start with this beat, not with the next.")] = None,
+    *,
+    beats: LineOptions,
+) -> None:
+    """Print a line for each beat as it happens, until interrupted."""
+    pause = threading.Event()
+    seen = 0
+    with _log(beats.load().settings) as log:
+        for beat, facts in follow(log, beats.line, since, lambda: pause.wait(_WATCH_S)):
+            typer.echo(_summary(beat, facts))
+            seen += 1
+            if seen == count:
+                return
+
+
+@app.command()
+def lines(at: LogOptions) -> None:
+    """List the lines of beats. Where each stands, and where it came from."""
+    with _log(at.load().settings) as log:
+        for name, head in lines_of(log).items():
+            origin = f"  forked from {head.parent} at beat {head.forked_at}" if head.parent else ""
+            state = "  paused" if head.paused else ""
+            typer.echo(f"{name}  beat {head.beat}  {head.digest[:12]}{state}{origin}")
+
+
+@app.command()
+def verify(beats: LineOptions) -> None:
+    """Check every kept journal against its digest. Exit code 1 when one is damaged."""
+    with beats.open() as heartbeat:
+        damaged = heartbeat.verify()
+        last = heartbeat.next_beat - 1
+    for beat in damaged:
+        typer.echo(f"beat {beat} is damaged; what beats made before it can be trusted")
+    if damaged:
+        raise typer.Exit(1)
+    typer.echo(f"line {beats.line} is intact up to beat {last}, digest {heartbeat.digest}")
+
+
+@app.command()
+def replay(
+    program: Annotated[
+        str | None, typer.Argument(metavar="MODULE:APP", help="The program.  [default: the one a node ran last]")
+    ] = None,
+    first: Annotated[int | None, typer.Option("--from", min=1, help="First beat.  [default: the first kept]")] = None,
+    last: Annotated[int | None, typer.Option("--to", min=1, help="Last beat.  [default: the last there is]")] = None,
+    *,
+    beats: LineOptions,
+) -> None:
+    """Run old beats again and compare every record. Only what came from outside is taken from the log.
+
+    Exit code 1 when a record differs.
+
+    Enzymes are really called: those that touch the world outside their stage touch it again.
+    """
+    with beats.open() as heartbeat:
+        name = program if program is not None else heartbeat.program
+        if not name:
+            raise BootError("the log does not say which program made its beats", remedy="name it: MODULE:APP")
+        load_beats(name).install(heartbeat)
+        found = heartbeat.replay(first, last)
+    if found.divergence is not None:
+        typer.echo(str(found.divergence), err=True)
+        raise typer.Exit(1)
+    typer.echo(f"{found.beats} beats, {found.first} to {found.last}: identical, digest {found.digest}")
+
+
+def load_beats(program: str) -> BeatsProgram:
+    """The beats of the app that MODULE:APP names."""
+    found = find_object(program)
+    declared = found if isinstance(found, BeatsProgram) else getattr(found, "beats", None)
+    if not isinstance(declared, BeatsProgram):
+        raise BootError(f"{program!r} declares no beats", remedy="use @app.enzyme")
+    return declared
+
+
+# --- what changes something -------------------------------------------------------------------------------------------
+
+
+@app.command()
+def signal(
+    signal: Annotated[str, typer.Argument(metavar="SIGNAL", help="What: a path, or - for none.")],
+    target: Annotated[str | None, typer.Argument(metavar="TARGET", help="Where: a path.")] = None,
+    beat: Annotated[int | None, typer.Option("--beat", min=1, help="Land in this beat.  [default: the next]")] = None,
+    *,
+    beats: LineOptions,
+    node: WireOptions,
+) -> None:
+    """Queue a signal; prints the beat it lands in. It is durable when the command ends."""
+    what = None if signal == "-" else signal
+
+    def directly(heartbeat: Heartbeat) -> dict[str, Any]:
+        lands = heartbeat.signal(what, target, beat)
+        heartbeat.flush()
+        return {"beat": lands}
+
+    answer = _change(beats, node, directly, "Beat.Signal", {"signal": what, "target": target, "beat": beat})
+    typer.echo(f"beat {answer['beat']}")
+
+
+@app.command()
+def pause(beats: LineOptions, node: WireOptions) -> None:
+    """Let signals wait, in order and without loss."""
+    _set_paused(beats, node, paused=True)
+
+
+@app.command()
+def resume(beats: LineOptions, node: WireOptions) -> None:
+    """Work on waiting signals again."""
+    _set_paused(beats, node, paused=False)
+
+
+def _set_paused(beats: LineOptions, node: WireOptions, *, paused: bool) -> None:
+    def directly(heartbeat: Heartbeat) -> dict[str, Any]:
+        (heartbeat.pause if paused else heartbeat.resume)()
+        heartbeat.flush()
+        return {"beat": heartbeat.next_beat}
+
+    answer = _change(beats, node, directly, "Beat.Pause" if paused else "Beat.Resume", {})
+    typer.echo(f"{'paused' if paused else 'running'} from beat {answer['beat']} on")
+
+
+@app.command()
+def fork(
+    at: Annotated[int, typer.Option("--at", min=0, help="The last beat both lines share.")],
+    new: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Name of the new line.  [default: LINE-at-N]")
+    ] = None,
+    *,
+    beats: LineOptions,
+    node: WireOptions,
+) -> None:
+    """Start a new line from an old beat. The old line stays as it is."""
+    name = new if new is not None else f"{beats.line}-at-{at}"
+
+    def directly(heartbeat: Heartbeat) -> dict[str, Any]:
+        heartbeat.fork(at, name)
+        return {}
+
+    _change(beats, node, directly, "Beat.Fork", {"at": at, "name": name})
+    typer.echo(f"line {name} continues line {beats.line} with beat {at + 1}")
+
+
+def _change(
+    beats: LineOptions,
+    node: WireOptions,
+    directly: Callable[[Heartbeat], dict[str, Any]],
+    type: str,
+    data: dict[str, Any],
+) -> dict[str, Any]:
+    """Change a line in its log, or, when a node owns the log or shares it, by asking the node."""
+    if node.url is None and beats.load().settings.engine == "sqlite":
+        try:
+            with beats.open(write=True) as heartbeat:
+                return directly(heartbeat)
+        except LogLocked:
+            if beats.line != MAIN:
+                raise
+    return _ask(beats, node, type, data)
+
+
+def _ask(
+    beats: LineOptions, node: WireOptions, type: str, data: dict[str, Any], kind: str = "command"
+) -> dict[str, Any]:
+    """A running node's answer."""
+    if beats.line != MAIN:
+        raise NodeRefused(
+            f"a node answers for the line {MAIN} only, not for {beats.line}",
+            remedy="leave --line out, or stop the node and work on its log with --data",
+        )
+    given = {key: value for key, value in data.items() if value is not None}
+    loaded = beats.load()
+    with node.open(loaded=loaded, owner_of_data=loaded.settings.engine == "sqlite") as wire:
+        answer = wire.ask(kind, type, given)
+    reply: dict[str, Any] = answer["data"]
+    if answer["kind"] == "error":
+        raise NodeRefused(reply["message"], remedy=reply.get("remedy", ""))
+    return reply

@@ -1,0 +1,60 @@
+"""`mainspring guest`: runs a WebAssembly guest with `sys/loop`, `sys/info` and `event/bus`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mainspring.errors import MainspringError
+from mainspring.guests import Guest
+
+
+class BadAttachment(MainspringError):
+    """What --attach names cannot be opened."""
+
+    code = "bad_attachment"
+
+
+def guest(
+    module: Annotated[Path, typer.Argument(metavar="FILE", help="A module: .wasm, or its text form .wat.")],
+    attach: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FD|PATH", help="Something to watch: an inherited descriptor or a path. Handles 3, 4 ..."),
+    ] = None,
+    max_memory_mb: Annotated[int, typer.Option(min=1, max=4096, help="Memory the guest may have, in MiB.")] = 64,
+    max_fuel: Annotated[
+        int, typer.Option(min=1, max=2**63, help="Instructions it may take between two waits, about.")
+    ] = 5_000_000_000,
+    wall_limit_ms: Annotated[
+        int, typer.Option(min=0, help="Longest run in ms, waiting included. 0: as long as it likes.")
+    ] = 0,
+) -> None:
+    """Run a WebAssembly guest; its exit code is the command's.
+
+    Handles 0, 1 and 2 are standard input, output and error; they can be read and written, not watched. To let a guest
+    watch its standard input, attach it once more: --attach 0.
+    """
+    from mainspring.guests.wasm import Limits, run_module
+
+    limits = Limits(memory_bytes=max_memory_mb << 20, fuel=max_fuel, wall_ms=wall_limit_ms or None)
+    with Guest() as inhabitant:
+        for number in range(3):
+            inhabitant.reserve(number, number)
+        for name in attach or []:
+            _attach(inhabitant, name)
+        code = run_module(module, inhabitant, limits, lambda topic, text: typer.echo(f"{topic}: {text}", err=True))
+    raise typer.Exit(code)
+
+
+def _attach(inhabitant: Guest, name: str) -> None:
+    if name.isdecimal():
+        inhabitant.attach(int(name))
+        return
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise BadAttachment(f"cannot attach {name}: {error}", remedy="give a path that can be read") from error
+    inhabitant.adopt(descriptor)

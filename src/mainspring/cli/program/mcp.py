@@ -1,0 +1,171 @@
+"""`mainspring mcp`: a node's messages as tools of the Model Context Protocol, over standard input and output.
+
+JSON-RPC 2.0, one message a line. The node is asked over a connection of its own each time, so that this server, which
+an editor or an agent started, lives through restarts of the node. What a handler refuses is an answer with `isError`,
+for the model to read; what is wrong with the call itself is a JSON-RPC error.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import sys
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from typing import Annotated, Any, Final
+
+import typer
+
+from mainspring.cli.program.kernel import listed
+from mainspring.cli.program.tools import Tool, tool_from
+from mainspring.cli.support.messages import TIMEOUT_MS, AnyWire, WireOptions
+from mainspring.errors import MainspringError
+
+VERSIONS: Final = ("2025-06-18", "2025-03-26", "2024-11-05")  # of the protocol, the newest first
+PARSE_ERROR: Final = -32700
+INVALID_REQUEST: Final = -32600
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+INTERNAL_ERROR: Final = -32603
+
+
+class RpcError(Exception):
+    """What goes into the member `error` of an answer."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class Server:
+    """Answers one request after the other. `connect` gives a new connection to the node."""
+
+    def __init__(self, connect: Callable[[], AnyWire], *, read_only: bool = False, only: tuple[str, ...] = ()) -> None:
+        self._connect = connect
+        self._read_only = read_only
+        self._only = only
+
+    def answer(self, line: str) -> str | None:
+        """The answer to one line; None for notifications."""
+        try:
+            given = json.loads(line)
+        except ValueError:
+            return _encoded(_failure(None, RpcError(PARSE_ERROR, "this is not JSON")))
+        if isinstance(given, list):
+            answers = [answer for each in given if (answer := self._one(each)) is not None]
+            return _encoded(answers) if answers else None
+        answer = self._one(given)
+        return None if answer is None else _encoded(answer)
+
+    def _one(self, request: Any) -> dict[str, Any] | None:
+        if not isinstance(request, dict) or request.get("jsonrpc") != "2.0" or "method" not in request:
+            if isinstance(request, dict) and ("result" in request or "error" in request):
+                return None  # an answer; this server asks nothing
+            return _failure(None, RpcError(INVALID_REQUEST, "this is no JSON-RPC 2.0 request"))
+        ident, known = request.get("id"), "id" in request
+        try:
+            result = self._call(request["method"], request.get("params") or {})
+        except RpcError as error:
+            return _failure(ident, error) if known else None
+        except MainspringError as error:
+            return _failure(ident, RpcError(INTERNAL_ERROR, str(error))) if known else None
+        return {"jsonrpc": "2.0", "id": ident, "result": result} if known else None
+
+    def _call(self, method: Any, params: Any) -> dict[str, Any]:
+        if not isinstance(params, dict):
+            raise RpcError(INVALID_PARAMS, "params is an object")
+        if method == "initialize":
+            return self._initialize(params)
+        if method == "ping" or (isinstance(method, str) and method.startswith("notifications/")):
+            return {}
+        if method == "tools/list":
+            with self._connect() as wire:
+                return {"tools": [_shown(tool) for tool in self._tools(wire)]}
+        if method == "tools/call":
+            return self._call_tool(params)
+        raise RpcError(METHOD_NOT_FOUND, f"there is no method {method!r}")
+
+    def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
+        asked = params.get("protocolVersion")
+        return {
+            "protocolVersion": asked if asked in VERSIONS else VERSIONS[0],
+            "capabilities": {"tools": {"listChanged": False}},
+            "serverInfo": {"name": "mainspring", "version": version("mainspring")},
+            "instructions": "Each tool is a message type of a Mainspring node; Syscall_Describe explains a type.",
+        }
+
+    def _tools(self, wire: AnyWire) -> Iterator[Tool]:
+        for entry in listed(wire):
+            if not self._offers(entry["type"], entry["kind"]):
+                continue
+            described = wire.ask("query", "Syscall.Describe", {"name": entry["type"]})
+            if described["kind"] == "reply":
+                yield tool_from(entry["type"], described["data"])
+
+    def _offers(self, type: str, kind: str) -> bool:
+        if self._read_only and kind != "query":
+            return False
+        return not self._only or any(fnmatch.fnmatchcase(type, pattern) for pattern in self._only)
+
+    def _call_tool(self, params: dict[str, Any]) -> dict[str, Any]:
+        name, arguments = params.get("name"), params.get("arguments") or {}
+        if not isinstance(name, str) or not isinstance(arguments, dict):
+            raise RpcError(INVALID_PARAMS, "tools/call takes a name and an object of arguments")
+        with self._connect() as wire:
+            described = wire.ask("query", "Syscall.Describe", {"name": name.replace("_", ".", 1)})
+            if described["kind"] != "reply" or not self._offers(described["data"]["name"], described["data"]["kind"]):
+                raise RpcError(INVALID_PARAMS, f"there is no tool {name!r}")
+            tool = tool_from(described["data"]["name"], described["data"])
+            answer = wire.ask(tool.kind, tool.type, tool.data(arguments))
+        failed, data = answer["kind"] == "error", answer["data"]
+        result: dict[str, Any] = {"content": [{"type": "text", "text": _text(data)}], "isError": failed}
+        if isinstance(data, dict) and not failed:
+            result["structuredContent"] = data
+        return result
+
+
+def _shown(tool: Tool) -> dict[str, Any]:
+    return {
+        "name": tool.name,
+        "title": tool.type,
+        "description": tool.description,
+        "inputSchema": tool.schema,
+        "annotations": {"readOnlyHint": tool.kind == "query"},
+    }
+
+
+def _text(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=False)
+
+
+def _failure(ident: Any, error: RpcError) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": ident, "error": {"code": error.code, "message": error.message}}
+
+
+def _encoded(answer: Any) -> str:
+    return json.dumps(answer, separators=(",", ":"))  # ASCII: whatever the terminal's encoding is
+
+
+def mcp(
+    *,
+    node: WireOptions,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Offer queries only.")] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="PATTERN", help="Offer types like this, e.g. 'Order.*'; may be repeated."),
+    ] = None,
+    timeout_ms: Annotated[
+        int, typer.Option(min=1, metavar="MS", help="How long to wait for an answer of the node, in milliseconds.")
+    ] = TIMEOUT_MS,
+) -> None:
+    """Offer a node's messages to a language model. A Model Context Protocol server on standard input and output.
+
+    Example: `mcp --only 'Order.*' --read-only`.
+    """
+    server = Server(lambda: node.open(timeout_ms), read_only=read_only, only=tuple(only or ()))
+    for given in sys.stdin.buffer:
+        line = given.decode(errors="replace")
+        if line.strip() and (answer := server.answer(line)) is not None:
+            sys.stdout.write(answer + "\n")
+            sys.stdout.flush()

@@ -1,0 +1,90 @@
+"""The log of a server, for a command that is no node: it looks, and leaves nothing behind.
+
+A node's own copy of the log, where the engine keeps one, belongs to the node; a visitor makes its own and throws it
+away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mainspring.cli.node.settings import ConfigOption
+from mainspring.cli.support.settings import load_all
+from mainspring.errors import SettingError
+from mainspring.log import Engine, LogMissing, log_file, open_engine
+from mainspring.log.inspect import inspect
+from mainspring.loop import MonotonicClock
+from mainspring.settings import Loaded, Settings
+
+DataOption = Annotated[Path | None, typer.Option("--data", help="The node's data directory.  [default: ./data]")]
+EngineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        help="Where the log is: sqlite, nats://HOST/LOG or mongodb://HOST/DATABASE.  [default: sqlite]",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """Where the log of the sqlite engine is, for what works on its file."""
+
+    data: DataOption = None
+    config: ConfigOption = None
+
+    def load(self) -> Loaded:
+        return load_all(self.config, data=None if self.data is None else str(self.data))
+
+
+@dataclass(frozen=True)
+class LogOptions:
+    """Where the log is, on whichever engine."""
+
+    data: DataOption = None
+    engine: EngineOption = None
+    config: ConfigOption = None
+
+    def load(self) -> Loaded:
+        return load_all(self.config, data=None if self.data is None else str(self.data), engine=self.engine)
+
+
+def stored(at: FileOptions | LogOptions) -> Settings:
+    """The settings, of a log that others than its node can see."""
+    settings = at.load().settings
+    if settings.engine == "memory":
+        raise SettingError(
+            "a log in memory is seen by its node only", remedy="name another engine with --engine or MAINSPRING_ENGINE"
+        )
+    return settings
+
+
+def existing_file(settings: Settings) -> Path:
+    """The log's file in the data directory; a visitor makes none where there is none."""
+    path = log_file(settings.data)
+    if not path.exists():
+        raise LogMissing(f"there is no log at {path}", remedy="name the node's data directory with --data")
+    return path
+
+
+@contextmanager
+def visiting(settings: Settings, *, may_make: bool = False) -> Iterator[Engine]:
+    """The engine that the settings name, not yet open. Opening it would make a log where there is none, so that is
+    refused here, unless the visitor came to make one.
+    """
+    if not may_make:
+        found = asyncio.run(inspect(settings.engine, settings.data, database=settings.mongo_db))
+        if not found.log:
+            raise LogMissing(
+                f"there is no log at {found.place}", remedy="check the address; `mainspring engine init` makes a log"
+            )
+    with tempfile.TemporaryDirectory(prefix="mainspring-") as folder:
+        yield open_engine(settings.engine, folder, MonotonicClock(), database=settings.mongo_db)

@@ -1,0 +1,138 @@
+"""What people see: tables, coloured lines, JSON. Colour only on a terminal, and no character that moves its cursor.
+
+Names, keys and payloads come from whoever published them. Printed as they are, one with an escape sequence in it could
+repaint the screen of the person who looks; so control characters are shown as escapes. With `--json` the text is JSON,
+which escapes them by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Any, Final
+
+import typer
+
+from mainspring.cli.support.moments import clock_text
+
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON for programs, one object per line.")]
+
+_CUT: Final = "\N{HORIZONTAL ELLIPSIS}"
+
+
+def coloured() -> bool:
+    """Whether standard output is a terminal whose owner has not asked for plain text."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def paint(text: str, **style: Any) -> str:
+    return typer.style(text, **style) if coloured() else text
+
+
+def safe(text: object) -> str:
+    """The text with everything that is not printable written as an escape."""
+    written = str(text)
+    if written.isprintable():
+        return written
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in written)
+
+
+def short(text: object, most: int) -> str:
+    written = safe(text)
+    return written if len(written) <= most else written[: most - 1] + _CUT
+
+
+def compact(value: Any) -> str:
+    """A payload as one line of JSON."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def say(text: str = "") -> None:
+    """One line on standard output, at once: a pipe's reader should not wait for a full buffer."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def say_json(value: Any) -> None:
+    say(json.dumps(value, ensure_ascii=True, separators=(",", ":")))
+
+
+def note(text: str) -> None:
+    """A remark for the person, on standard error."""
+    typer.echo(text, err=True)
+
+
+def event_line(envelope: dict[str, Any], *, several_topics: bool = True, attempt: int = 1) -> str:
+    """An event on one line: when, where, key, headers, payload."""
+    where = f"{envelope.get('partition', 0)}:{envelope['offset']}"
+    parts = [paint(clock_text(envelope["ts"]), dim=True)]
+    if several_topics:
+        parts.append(paint(safe(envelope["topic"]), fg="cyan"))
+    parts.append(paint(where, fg="blue"))
+    if envelope.get("key") is not None:
+        parts.append(paint(f"key={safe(envelope['key'])}", fg="yellow"))
+    parts.extend(
+        paint(f"{safe(name)}={short(value, 40)}", dim=True) for name, value in (envelope.get("headers") or {}).items()
+    )
+    if attempt > 1:
+        parts.append(paint(f"attempt={attempt}", fg="red"))
+    parts.append(safe(compact(envelope["payload"])))
+    return "  ".join(parts)
+
+
+def number(value: int | float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str = "nothing there") -> None:
+    """A table without lines around it; columns that begin with `>` are right-aligned. Long cells wrap, none is lost."""
+    made = make_table(columns, rows)
+    if made.row_count == 0:
+        note(empty)
+        return
+    from rich.console import Console
+
+    Console(highlight=False, soft_wrap=not sys.stdout.isatty(), **_wide()).print(made)
+
+
+def listing(
+    found: Iterable[dict[str, Any]],
+    as_json: bool,
+    columns: Sequence[str],
+    cells: Callable[[dict[str, Any]], Sequence[Any]],
+    *,
+    empty: str,
+) -> None:
+    """What was found: an object a line for programs, else a table with these cells of each."""
+    if as_json:
+        for each in found:
+            say_json(each)
+    else:
+        table(columns, map(cells, found), empty=empty)
+
+
+def make_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title=title or None, title_justify="left")
+    for column in columns:
+        made.add_column(
+            column.removeprefix(">"), justify="right" if column.startswith(">") else "left", overflow="fold"
+        )
+    for row in rows:
+        made.add_row(*(each if isinstance(each, Text) else Text(_cell(each)) for each in row))
+    return made
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return number(value)
+    return "" if value is None else safe(value)
+
+
+def _wide() -> dict[str, Any]:
+    """A pipe has no width: whoever greps a table wants each row on one line."""
+    return {} if sys.stdout.isatty() else {"width": 400}

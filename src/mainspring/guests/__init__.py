@@ -1,0 +1,49 @@
+"""`sys/loop@v1`: one place to wait, for guests that speak ZCL1.
+
+A `Guest` lives in this process. Guests in other processes use `connect` and the node's loop socket; both wait for
+readiness of descriptors (WATCH) and for timers (TIMER_ARM) with one call (POLL).
+
+Guests and their client are imported when first used: a node serves guests, but is none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mainspring.guests.errors import NeedsLinux, NotAttachable, RequestRefused, StreamClosed
+from mainspring.guests.protocol.codes import Code
+from mainspring.guests.protocol.operations import READY, TIMER, Event, Op, Poll, Readiness
+from mainspring.lazy_imports import lazy_imports
+
+if TYPE_CHECKING:
+    from mainspring.guests.client import GuestClient as GuestClient
+    from mainspring.guests.client import connect as connect
+    from mainspring.guests.client import open_loop as open_loop
+    from mainspring.guests.guest import Guest as Guest
+
+_HOMES: Final = {
+    "Guest": "mainspring.guests.guest",
+    "GuestClient": "mainspring.guests.client",
+    "connect": "mainspring.guests.client",
+    "open_loop": "mainspring.guests.client",
+}
+
+__all__ = [
+    "READY",
+    "TIMER",
+    "Code",
+    "Event",
+    "Guest",
+    "GuestClient",
+    "NeedsLinux",
+    "NotAttachable",
+    "Op",
+    "Poll",
+    "Readiness",
+    "RequestRefused",
+    "StreamClosed",
+    "connect",
+    "open_loop",
+]
+
+__getattr__ = lazy_imports(globals(), _HOMES)

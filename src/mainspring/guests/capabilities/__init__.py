@@ -1,0 +1,1 @@
+"""What a guest may use: the loop, the clock and machine, topics in memory."""

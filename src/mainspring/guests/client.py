@@ -1,0 +1,204 @@
+"""The guest's side of `sys/loop@v1` in Python: WATCH, UNWATCH, TIMER_ARM, TIMER_CANCEL and POLL as methods.
+
+    with connect("/run/user/1000/mainspring/loop.sock") as loop:
+        handle = loop.attach(listener)
+        loop.watch(handle, Readiness.READABLE, watch_id=1)
+        for event in loop.poll().events: ...
+
+The same client works on a loop of a guest in this process (`open_loop`). It is synchronous on purpose: a guest is a
+program whose only place to wait is POLL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import socket
+from pathlib import Path
+from typing import Protocol
+
+from mainspring.guests.errors import NotAttachable, RequestRefused, StreamClosed
+from mainspring.guests.guest import Guest
+from mainspring.guests.handles import FIRST, HasFileno, copied
+from mainspring.guests.protocol import operations as ops
+from mainspring.guests.protocol import zcl1
+from mainspring.guests.protocol.codes import Code
+from mainspring.guests.protocol.operations import Op, Poll
+
+_DESCRIPTORS_PER_MESSAGE = 250  # the kernel's limit is 253
+
+
+class Channel(Protocol):
+    """How requests of a client travel."""
+
+    def exchange(self, request: bytes) -> zcl1.Frame: ...
+
+    def attach(self, thing: HasFileno | int) -> int: ...
+
+    def end(self, handle: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class GuestClient:
+    """One open loop. Refused requests raise `RequestRefused`; the loop goes on as before."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._rids = itertools.count(1)
+
+    def attach(self, thing: HasFileno | int) -> int:
+        """The handle of a descriptor. The loop gets its own copy: this one may be closed at any time."""
+        return self._channel.attach(thing)
+
+    def end(self, handle: int) -> None:
+        """Closes the loop's copy of a descriptor and removes the watches on it."""
+        self._channel.end(handle)
+
+    def watch(self, handle: int, events: int, watch_id: int) -> None:
+        """Asks for READY events with some of these bits, from now on and as long as they are true."""
+        self._request(Op.WATCH, ops.WATCH.pack(handle, events, watch_id, 0))
+
+    def unwatch(self, watch_id: int) -> None:
+        """Removes a watch."""
+        self._request(Op.UNWATCH, ops.ID.pack(watch_id))
+
+    def arm(self, timer_id: int, due_ns: int, *, interval_ns: int = 0, absolute: bool = False) -> None:
+        """Arms a timer `due_ns` from now, or at that instant of the monotonic clock; again every `interval_ns`.
+
+        A timer with the same id is replaced.
+        """
+        flags = 0 if absolute else ops.RELATIVE
+        self._request(Op.TIMER_ARM, ops.TIMER_ARM.pack(timer_id, due_ns, interval_ns, flags))
+
+    def cancel(self, timer_id: int) -> None:
+        """Removes a timer. One that has fired for the last time is gone already."""
+        self._request(Op.TIMER_CANCEL, ops.ID.pack(timer_id))
+
+    def poll(self, max_events: int = 1024, timeout_ms: int | None = None) -> Poll:
+        """Waits for events, at most `timeout_ms`; None waits for ever, 0 not at all."""
+        timeout = ops.FOREVER if timeout_ms is None else min(timeout_ms, ops.FOREVER - 1)
+        return ops.decode_poll(self._request(Op.POLL, ops.POLL.pack(max_events, timeout)))
+
+    def close(self) -> None:
+        """Ends the loop and everything attached through this client."""
+        self._channel.close()
+
+    def __enter__(self) -> GuestClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _request(self, op: Op, payload: bytes) -> bytes:
+        rid = next(self._rids) & 0xFFFFFFFF
+        answer = self._channel.exchange(zcl1.encode(op, rid, payload))
+        return _payload_of(answer, op)
+
+
+def _payload_of(answer: zcl1.Frame, op: Op) -> bytes:
+    if answer.status != zcl1.OK:
+        raise RequestRefused(zcl1.decode_error(answer.payload).message, remedy=f"check the arguments of {op.name}")
+    return answer.payload
+
+
+class _SocketChannel:
+    def __init__(self, path: Path | str) -> None:
+        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._sock.connect(str(path))
+        except OSError as error:
+            self._sock.close()
+            raise StreamClosed(
+                f"no node at {path}: {error}", remedy="start one with `mainspring serve --loop-socket PATH`"
+            ) from error
+        self._handles = itertools.count(FIRST)
+        self._luggage: list[int] = []  # copies of descriptors that travel with the next request
+        self._received = bytearray()
+
+    def attach(self, thing: HasFileno | int) -> int:
+        if len(self._luggage) == _DESCRIPTORS_PER_MESSAGE:
+            self.exchange(zcl1.encode(Op.UNWATCH, 0, ops.ID.pack(0)))  # there is no watch 0: this only carries
+        self._luggage.append(copied(thing))
+        return next(self._handles)
+
+    def end(self, handle: int) -> None:
+        _payload_of(self.exchange(zcl1.encode(Op.HANDLE_END, 0, ops.HANDLE_END.pack(handle))), Op.HANDLE_END)
+
+    def exchange(self, request: bytes) -> zcl1.Frame:
+        try:
+            if self._luggage:
+                sent = socket.send_fds(self._sock, [request], self._luggage)
+                self._unload()
+                request = request[sent:]
+            self._sock.sendall(request)
+            return self._receive()
+        except OSError as error:
+            raise StreamClosed(f"the node is gone: {error}", remedy="connect again") from error
+
+    def _receive(self) -> zcl1.Frame:
+        while (frame := zcl1.next_frame(self._received, 0)) is None:
+            part = self._sock.recv(65536)
+            if not part:
+                raise StreamClosed("the node ended the connection", remedy="connect again")
+            self._received += part
+        if isinstance(frame, zcl1.Broken):
+            raise StreamClosed(
+                f"what answers does not speak ZCL1: {frame.fault}", remedy="check the path of the socket"
+            )
+        del self._received[: frame.end]
+        return frame
+
+    def close(self) -> None:
+        self._unload()
+        self._sock.close()
+
+    def _unload(self) -> None:
+        for descriptor in self._luggage:
+            os.close(descriptor)
+        self._luggage.clear()
+
+
+class _GuestChannel:
+    def __init__(self, guest: Guest) -> None:
+        self._guest = guest
+        self._handle = guest.open("sys", "loop")
+        if self._handle < 0:
+            raise StreamClosed(f"no loop for this guest: code {self._handle}", remedy="end some of its handles")
+        self._attached: list[int] = []
+
+    def attach(self, thing: HasFileno | int) -> int:
+        handle = self._guest.attach(thing)
+        if handle < 0:
+            raise NotAttachable("the handle table is full", remedy="end some handles")
+        self._attached.append(handle)
+        return handle
+
+    def end(self, handle: int) -> None:
+        if self._guest.end(handle) != Code.OK:
+            raise RequestRefused("unknown handle")
+        with contextlib.suppress(ValueError):
+            self._attached.remove(handle)
+
+    def exchange(self, request: bytes) -> zcl1.Frame:
+        self._guest.write(self._handle, request)
+        answer = self._guest.read(self._handle, zcl1.MAX_FRAME)
+        frame = zcl1.next_frame(answer, 0) if isinstance(answer, bytes) else None
+        if not isinstance(frame, zcl1.Frame):
+            raise StreamClosed("the loop has ended", remedy="open another one")
+        return frame
+
+    def close(self) -> None:
+        for handle in (*self._attached, self._handle):
+            self._guest.end(handle)
+
+
+def connect(path: Path | str) -> GuestClient:
+    """A loop of the node that listens at `path`. Raises `StreamClosed` when none does."""
+    return GuestClient(_SocketChannel(path))
+
+
+def open_loop(guest: Guest) -> GuestClient:
+    """A loop of a guest in this process."""
+    return GuestClient(_GuestChannel(guest))

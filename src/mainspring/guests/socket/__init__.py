@@ -1,0 +1,1 @@
+"""Guests in other processes: the loop socket."""

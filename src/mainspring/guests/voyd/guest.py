@@ -1,0 +1,319 @@
+"""A loaded module: its operations as effects, its exports as programs.
+
+Each operation of the effect table becomes an effect class of its own, so handlers, kinds, traces and journals work as
+for any other effect. Each exported program becomes a generator: it calls into the module, yields the effect the module
+asked for, and passes the answer back in. All runs of a guest share one instance; each has its own buffer in the guest's
+memory, and buffers are used again, the last one given back first.
+
+Memory of the guest, with buffers of B bytes:
+
+    0     arguments of an invocation
+    B     kept free for results of plain calls
+    2B    the handle table, one u32 per operation
+    then  one buffer of B bytes for each run, aligned to 8
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Generator
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from mainspring.guests.voyd import frames
+from mainspring.guests.voyd.errors import GuestRefused, GuestTrap, ProtocolError
+from mainspring.guests.voyd.machine import Machine, Ref, to_binary
+from mainspring.guests.voyd.schema import Schema, Schemas
+from mainspring.guests.voyd.sections import custom_sections, exported_names, first_import
+from mainspring.guests.voyd.table import SECTION, Operation, export_id, parse_table
+from mainspring.runs.effects import Effect, EffectMeta
+
+EXPORT_ABI: Final = "voyd.export_abi"
+EFFECT_ABI: Final = "voyd.effect_abi"
+TRANSPORT: Final = ("voyd.std.msgpack", 1)
+_NUMBERS: Final = {"version": 2, "hostAbi": 2, "dtoSchemaAbi": 1}
+_REQUIRED: Final = ("init_effects", "effect_status", "effect_len", "effect_cont", "resume_effectful")
+_VALUE, _EFFECT = 0, 1
+_KIND_NUMBERS: Final = {"resume": 0, "tail": 1}
+_EXPORT_COMPLETION: Final = 0
+
+DEFAULT_BUFFER_BYTES: Final = 131_072  # what the protocol's own host uses
+DEFAULT_MEMORY_BYTES: Final = 64 << 20
+DEFAULT_FUEL: Final = 1_000_000_000  # instructions per step: some seconds of a guest that never suspends
+
+Key = tuple[str, int, int]  # effect id, operation, signature
+
+
+class GuestEffect(Effect[Any]):
+    """An operation performed by a guest. `args` are its arguments; the class knows its `operation`."""
+
+    args: list[Any]
+    operation: ClassVar[Operation]
+
+
+class Export(msgspec.Struct):
+    """An exported program: its id on the wire, and the types of its parameters and its result."""
+
+    name: str
+    id: int
+    parameters: list[Schema]
+    result: Schema
+
+
+class Guest:
+    """Made by `Runtime.load_wasm`. `handle` its operations, then start its entries."""
+
+    def __init__(
+        self,
+        source: bytes,
+        register: Callable[..., None],
+        *,
+        buffer_bytes: int = DEFAULT_BUFFER_BYTES,
+        max_memory_bytes: int = DEFAULT_MEMORY_BYTES,
+        fuel_per_step: int = DEFAULT_FUEL,
+    ) -> None:
+        module = to_binary(source)
+        sections = custom_sections(module)
+        if SECTION not in sections:
+            raise GuestRefused(f"the module has no section {SECTION}", remedy="compile it for the Voyd host protocol")
+        self.operations: list[Operation] = parse_table(sections[SECTION])
+        self.exports: dict[str, Export] = _read_exports(sections.get(EXPORT_ABI))
+        self._signatures = _read_effects(sections.get(EFFECT_ABI), len(self.operations))
+        _check_module(module)
+        self._register = register
+        self._buffer_bytes = buffer_bytes
+        self._machine = Machine(module, max_memory_bytes=max_memory_bytes, fuel_per_call=fuel_per_step)
+        self._free: list[int] = []
+        self._effects = [_effect_class(operation) for operation in self.operations]
+        self._by_key: dict[Key, type[GuestEffect]] = {
+            (operation.effect, operation.op, operation.signature): effect
+            for operation, effect in zip(self.operations, self._effects, strict=True)
+        }
+        self._next_buffer = self._write_handle_table()
+
+    def _write_handle_table(self) -> int:
+        start, count = 2 * self._buffer_bytes, len(self.operations)
+        try:
+            self._machine.require(start + 4 * count)
+            self._machine.write(start, struct.pack(f"<{count}I", *range(count)))
+            self._machine.call("init_effects", start, result=False)
+        except (ProtocolError, GuestTrap) as error:
+            raise GuestRefused(f"the module cannot be initialised: {error.message}", remedy=error.remedy) from None
+        return (start + 4 * count + 7) // 8 * 8
+
+    # -- what a host says to it
+
+    def handle(
+        self, effect: str, op: int, signature: int, handler: Callable[..., Any], *, strict: bool = False
+    ) -> None:
+        """Answer one operation; an operation the module does not have is an error here, not when it would run."""
+        known = self._by_key.get((effect, op, signature & 0xFFFFFFFF))
+        if known is None:
+            raise GuestRefused(
+                f"the module has no operation {op} of {effect} with signature 0x{signature & 0xFFFFFFFF:08x}",
+                remedy="guest.operations lists what it has",
+            )
+        self._register(known, handler, strict=strict)
+
+    def effect_class(self, effect: str, op: int, signature: int) -> type[GuestEffect]:
+        """The effect class of an operation, for `runtime.handle`."""
+        return self._by_key[effect, op, signature & 0xFFFFFFFF]
+
+    def entry(self, name: str = "main") -> Entry:
+        """An exported program, to be started like any other. One that does not exist fails when it runs."""
+        return Entry(self, name)
+
+    @property
+    def memory_bytes(self) -> int:
+        """How much memory the guest has now."""
+        return self._machine.memory_size()
+
+    # -- a run
+
+    def run(self, name: str, args: tuple[Any, ...]) -> Generator[Any, Any, Any]:
+        """The program of one run; used by `Entry`."""
+        export = self.exports.get(name)
+        if export is None or not self._machine.has(f"{name}_effectful"):
+            raise ProtocolError(f"missing export {name}: the module has no effectful program of that name")
+        buffer = self._take_buffer()
+        held: list[Ref] = []
+        try:
+            frame = frames.invocation(export.id, export.parameters, args)
+            self._fits(frame)
+            self._machine.write(0, frame)
+            result = self._called(held, f"{name}_effectful", 0, len(frame), buffer, self._buffer_bytes)
+            while (request := self._requested(result, buffer)) is not None:
+                continuation = self._called(held, "effect_cont", result)
+                self._drop(held, result)
+                answer = yield self._effect(request)
+                frame = self._answer(request, answer)
+                self._machine.write(buffer, frame)
+                arguments = (buffer, len(frame), self._buffer_bytes, _EXPORT_COMPLETION, export.id)
+                result = self._called(held, "resume_effectful", continuation, *arguments)
+                self._drop(held, continuation)
+            length = self._machine.call("effect_len", result)
+            return frames.completion(frames.decode(self._machine.read(buffer, length)), export.id, export.result)
+        finally:
+            for ref in held:
+                ref.release()
+            self._free.append(buffer)
+
+    def _called(self, held: list[Ref], name: str, *args: int | Ref) -> Ref:
+        """Call an export that gives a reference, and hold it until it is dropped."""
+        ref = self._machine.call(name, *args)
+        if not isinstance(ref, Ref):
+            raise ProtocolError(f"export {name} gave a number instead of a reference")
+        held.append(ref)
+        return ref
+
+    def _drop(self, held: list[Ref], ref: Ref) -> None:
+        held.remove(ref)
+        ref.release()
+
+    def _requested(self, result: Ref, buffer: int) -> frames.Request | None:
+        """The effect the guest asks for; None when it completed."""
+        status, length = self._machine.call("effect_status", result), self._machine.call("effect_len", result)
+        if status not in (_VALUE, _EFFECT):
+            raise ProtocolError(f"the guest reported the unknown status {status}")
+        if not 0 < length <= self._buffer_bytes:
+            raise ProtocolError(
+                f"the guest reported a message of {length} bytes for a buffer of {self._buffer_bytes}",
+                remedy="load it with a larger buffer_bytes",
+            )
+        if status == _VALUE:
+            return None
+        return self._checked(frames.request(frames.decode(self._machine.read(buffer, length))))
+
+    def _checked(self, request: frames.Request) -> frames.Request:
+        """A request must be what the table says about its operation."""
+        if not 0 <= request.index < len(self.operations):
+            raise ProtocolError(f"the guest asked for operation {request.index}, which is not in its table")
+        known = self.operations[request.index]
+        same = (known.op, known.signature, _KIND_NUMBERS[known.kind]) == (request.op, request.signature, request.kind)
+        if not same or request.effect not in (known.effect, known.effect_hash):
+            raise ProtocolError(f"the guest asked for {known.label} in a way that its table does not describe")
+        return request
+
+    def _effect(self, request: frames.Request) -> GuestEffect:
+        signature = self._signatures.get(request.index)
+        if signature is None:
+            args = [value for _, value in request.args]
+        elif len(signature[0]) != len(request.args):
+            raise ProtocolError(f"{self.operations[request.index].label} was asked with {len(request.args)} arguments")
+        else:
+            pairs = zip(signature[0], request.args, strict=True)
+            args = [schema.from_wire(value, f"argument {i}") for i, (schema, (_, value)) in enumerate(pairs)]
+        return self._effects[request.index](args)
+
+    def _answer(self, request: frames.Request, answer: Any) -> bytes:
+        signature, known = self._signatures.get(request.index), self.operations[request.index]
+        try:
+            wire = answer if signature is None else signature[1].to_wire(answer, "answer")
+            frame = frames.outcome(request.index, request.result_fingerprint, wire)
+        except (ProtocolError, TypeError, ValueError, OverflowError) as error:
+            text = error.message if isinstance(error, ProtocolError) else str(error)
+            raise ProtocolError(
+                f"{text} (answering {known.label}, effect {known.effect}, op {known.op}, {known.kind}, before resuming)"
+            ) from None
+        self._fits(frame)
+        return frame
+
+    def _fits(self, frame: bytes) -> None:
+        if len(frame) > self._buffer_bytes:
+            raise ProtocolError(
+                f"a message of {len(frame)} bytes does not fit the buffer of {self._buffer_bytes}",
+                remedy="load the guest with a larger buffer_bytes",
+            )
+
+    def _take_buffer(self) -> int:
+        if self._free:
+            return self._free.pop()
+        start = self._next_buffer
+        self._machine.require(start + self._buffer_bytes)
+        self._next_buffer = (start + self._buffer_bytes + 7) // 8 * 8
+        return start
+
+
+class Entry:
+    """One program of a guest: start it with `runtime.start(entry, *args)`."""
+
+    def __init__(self, guest: Guest, name: str) -> None:
+        self.guest = guest
+        self.name = name
+        self.__qualname__ = name
+        self.__module__ = "guest"
+
+    def __bind_program__(self, args: tuple[Any, ...]) -> Generator[Any, Any, Any]:
+        export = self.guest.exports.get(self.name)
+        if export is not None and len(args) != len(export.parameters):
+            raise TypeError(f"{self.name} takes {len(export.parameters)} arguments, not {len(args)}")
+        return self.guest.run(self.name, args)
+
+
+def _effect_class(operation: Operation) -> type[GuestEffect]:
+    name = operation.label or f"{operation.effect}.{operation.op}"
+    made: Any = EffectMeta(name, (GuestEffect,), {"__module__": __name__}, kind=operation.kind)
+    made.operation = operation
+    return made  # type: ignore[no-any-return]
+
+
+def _check_module(module: bytes) -> None:
+    missing = [name for name in _REQUIRED if exported_names(module).get(name) != 0]
+    if missing:
+        raise GuestRefused(f"the module does not export {', '.join(missing)}")
+    wanted = first_import(module)
+    if wanted is not None:
+        raise GuestRefused(f"the module imports {wanted}, which this host does not provide")
+
+
+def _json(section: bytes, name: str) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(section)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise GuestRefused(f"section {name} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise GuestRefused(f"section {name} is not a JSON object")
+    return found
+
+
+def _read_exports(section: bytes | None) -> dict[str, Export]:
+    if section is None:
+        raise GuestRefused(f"the module has no section {EXPORT_ABI}", remedy="compile it with host ABI 2")
+    found = _json(section, EXPORT_ABI)
+    for key, number in _NUMBERS.items():
+        if found.get(key) != number:
+            raise GuestRefused(f"{EXPORT_ABI} has {key} {found.get(key)!r}; this host speaks {number}")
+    transport = found.get("transport") or {}
+    if (transport.get("id"), transport.get("version")) != TRANSPORT:
+        raise GuestRefused(f"{EXPORT_ABI} asks for the transport {transport}; this host speaks {TRANSPORT[0]} 1")
+    schemas = Schemas()
+    exports = {}
+    try:
+        for each in found.get("exports", ()):
+            name = each["name"]
+            parameters = [schemas.read(parameter) for parameter in each["params"]]
+            exports[name] = Export(name, each.get("id", export_id(name)), parameters, schemas.read(each["result"]))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise GuestRefused(f"{EXPORT_ABI} is incomplete: {error!r}") from None
+    return exports
+
+
+def _read_effects(section: bytes | None, count: int) -> dict[int, tuple[list[Schema], Schema]]:
+    if section is None:
+        return {}
+    found = _json(section, EFFECT_ABI)
+    if found.get("version") != 1:
+        raise GuestRefused(f"{EFFECT_ABI} has version {found.get('version')!r}; this host speaks 1")
+    schemas = Schemas()
+    signatures = {}
+    try:
+        for each in found.get("ops", ()):
+            index = each["opIndex"]
+            if not 0 <= index < count:
+                raise GuestRefused(f"{EFFECT_ABI} describes operation {index}, which is not in the table")
+            parameters = [schemas.read(parameter) for parameter in each["params"]]
+            signatures[index] = (parameters, schemas.read(each["result"]))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise GuestRefused(f"{EFFECT_ABI} is incomplete: {error!r}") from None
+    return signatures

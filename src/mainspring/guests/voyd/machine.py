@@ -1,0 +1,180 @@
+"""The one place that touches wasmtime.
+
+The protocol passes garbage-collected references between host and guest. wasmtime's public Python face aborts the whole
+interpreter when it looks at such a type, so exported functions are called through its C bindings: values are put into
+arrays by hand, and no function is ever asked for its type. A reference that came out of the guest is a root that keeps
+its object alive until it is given up, so every `Ref` must be released; what is passed into a call is a copy that is
+given up right after it.
+
+The C bindings are private to wasmtime, hence the range of versions in the extra and the smoke test in the suite.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Final
+
+from mainspring.errors import MissingExtra
+from mainspring.guests.voyd.errors import GuestRefused, GuestTrap, ProtocolError
+
+PAGE: Final = 65_536
+_I32: Final = 0  # the kind of a number in wasmtime_val_t; everything else the protocol returns is a reference
+NO_PANIC: Final = -1
+
+
+def _wasmtime() -> Any:
+    try:
+        import wasmtime
+    except ImportError:
+        raise MissingExtra("wasm guests need wasmtime", remedy="pip install 'mainspring[wasm]'") from None
+    return wasmtime
+
+
+def to_binary(source: bytes) -> bytes:
+    """A wasm binary from itself, or from WAT text."""
+    if source[:4] == b"\0asm":
+        return source
+    wasmtime = _wasmtime()
+    try:
+        return bytes(wasmtime.wat2wasm(source.decode()))
+    except (wasmtime.WasmtimeError, UnicodeDecodeError) as error:
+        raise GuestRefused(f"this is neither wasm nor WAT: {str(error).splitlines()[0]}") from None
+
+
+class Ref:
+    """An object of the guest, kept alive until `release`."""
+
+    __slots__ = ("_ffi", "_value")
+
+    def __init__(self, ffi: Any, value: Any) -> None:
+        self._ffi = ffi
+        self._value = value
+
+    def copy_to(self, slot: Any) -> None:
+        self._ffi.wasmtime_val_clone(ctypes.byref(self._value), ctypes.byref(slot))
+
+    def release(self) -> None:
+        """Let the guest's collector have it. Idempotent."""
+        if self._value is not None:
+            self._ffi.wasmtime_val_unroot(ctypes.byref(self._value))
+            self._value = None
+
+
+class Machine:
+    """One instance of a module, with its limits."""
+
+    def __init__(self, module: bytes, *, max_memory_bytes: int, fuel_per_call: int) -> None:
+        wasmtime = _wasmtime()
+        from wasmtime import _ffi
+
+        self._wasmtime = wasmtime
+        self._ffi: Any = _ffi
+        self._fuel = fuel_per_call
+        config = wasmtime.Config()
+        config.wasm_gc = True
+        config.wasm_function_references = True
+        config.wasm_tail_call = True
+        config.consume_fuel = True
+        engine = wasmtime.Engine(config)
+        self._store = wasmtime.Store(engine)
+        self._store.set_limits(memory_size=max_memory_bytes)
+        self._store.set_fuel(fuel_per_call)
+        try:
+            compiled = wasmtime.Module(engine, module)
+            instance = wasmtime.Instance(self._store, compiled, [])
+        except (wasmtime.WasmtimeError, wasmtime.Trap) as error:
+            raise GuestRefused(f"the module cannot be instantiated: {str(error).splitlines()[0]}") from None
+        exports = instance.exports(self._store)
+        self._functions = {name: exports[name]._func for name in exports if isinstance(exports[name], wasmtime.Func)}
+        self._globals = {name: exports[name] for name in exports if isinstance(exports[name], wasmtime.Global)}
+        memory = exports.get("memory")
+        if not isinstance(memory, wasmtime.Memory):
+            raise GuestRefused("the module exports no memory", remedy="export it as `memory`")
+        self._memory = memory
+
+    # -- memory
+
+    def require(self, size: int) -> None:
+        """Grow the memory to at least `size` bytes."""
+        missing = size - self._memory.data_len(self._store)
+        if missing <= 0:
+            return
+        try:
+            self._memory.grow(self._store, -(-missing // PAGE))
+        except self._wasmtime.WasmtimeError:
+            raise ProtocolError("the guest's memory cannot grow further", remedy="raise max_memory_bytes") from None
+
+    def memory_size(self) -> int:
+        return int(self._memory.data_len(self._store))
+
+    def write(self, start: int, data: bytes) -> None:
+        if data:
+            self._memory.write(self._store, data, start)
+
+    def read(self, start: int, length: int) -> bytes:
+        return bytes(self._memory.read(self._store, start, start + length))
+
+    # -- calls
+
+    def has(self, name: str) -> bool:
+        return name in self._functions
+
+    def call(self, name: str, *args: int | Ref, result: bool = True) -> Any:
+        """Call an export with numbers and references: an int, a Ref, or None without a result. Traps are GuestTrap."""
+        ffi = self._ffi
+        given = (ffi.wasmtime_val_t * len(args))()
+        results = (ffi.wasmtime_val_t * 1)()
+        trap = ctypes.POINTER(ffi.wasm_trap_t)()
+        try:
+            for index, value in enumerate(args):
+                if isinstance(value, Ref):
+                    value.copy_to(given[index])
+                else:
+                    given[index].kind = _I32
+                    given[index].of.i32 = value
+            self._store.set_fuel(self._fuel)
+            error = ffi.wasmtime_func_call(
+                self._store._context(),
+                ctypes.byref(self._functions[name]),
+                given,
+                len(args),
+                results,
+                1 if result else 0,
+                ctypes.byref(trap),
+            )
+        finally:
+            for index, value in enumerate(args):
+                if isinstance(value, Ref):
+                    ffi.wasmtime_val_unroot(ctypes.byref(given[index]))
+        if error:
+            text = str(self._wasmtime.WasmtimeError._from_ptr(error)).splitlines()[0]
+            raise ProtocolError(f"export {name} cannot be called this way: {text}")
+        if trap:
+            raise self._trapped(name, self._wasmtime.Trap._from_ptr(trap))
+        return self._result(results[0]) if result else None
+
+    def _result(self, value: Any) -> Any:
+        if value.kind == _I32:
+            return int(value.of.i32)
+        kept = self._ffi.wasmtime_val_t()
+        ctypes.pointer(kept)[0] = value
+        return Ref(self._ffi, kept)
+
+    def _trapped(self, name: str, trap: Any) -> GuestTrap:
+        code = getattr(trap, "trap_code", None)
+        if code is not None and code.name == "OUT_OF_FUEL":
+            return GuestTrap(f"the guest did not come back from {name} within its limit of instructions")
+        reason = code.name.lower().replace("_", " ") if code is not None else "trap"
+        return GuestTrap(f"the guest trapped in {name} ({reason})", self._panic())
+
+    def _panic(self) -> str:
+        """What the guest said before it trapped; forgotten once read."""
+        pointer, length = self._globals.get("__voyd_panic_ptr"), self._globals.get("__voyd_panic_len")
+        if pointer is None or length is None:
+            return ""
+        start, size = pointer.value(self._store), length.value(self._store)
+        pointer.set_value(self._store, NO_PANIC)
+        length.set_value(self._store, 0)
+        if start < 0 or size <= 0 or start + size > self.memory_size():
+            return ""
+        return self.read(start, size).decode(errors="replace")

@@ -1,0 +1,245 @@
+"""Values that cross the border: their schemas, fingerprints and checks.
+
+A schema is read from the module's own sections. Values are checked against it on the way in, before the guest sees
+them, because a guest meets a value of the wrong type by trapping; and on the way out, because a guest is not trusted.
+Records are mappings, unions are mappings with the key `$variant`, void is None.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from mainspring.guests.voyd.errors import GuestRefused, ProtocolError
+
+MAX_DEPTH: Final = 128
+MAX_SCALAR_BYTES: Final = 16_777_216
+MAX_LENGTH: Final = 1_048_576
+VARIANT: Final = "$variant"
+_RANGES: Final = {"i32": 1 << 31, "i64": 1 << 63}
+
+Field = tuple[str, bool, "Schema"]  # name, optional, type
+
+
+class Schema:
+    """One type. `fingerprint` is what the frames carry."""
+
+    __slots__ = ("element", "fields", "fingerprint", "kind", "name", "tag", "variants")
+
+    def __init__(self, kind: str, name: str = "", tag: str | None = None) -> None:
+        self.kind: str = kind
+        self.name: str = name
+        self.tag: str | None = tag
+        self.element: Schema | None = None
+        self.fields: list[Field] = []
+        self.variants: dict[str, list[Field]] = {}
+        self.fingerprint: str = ""
+
+    # -- towards the guest
+
+    def to_wire(self, value: Any, path: str = "value", depth: int = 0) -> Any:
+        """The value as MessagePack will carry it; ProtocolError with the path when it does not fit."""
+        if depth > MAX_DEPTH:
+            raise ProtocolError(f"{path} is nested more than {MAX_DEPTH} deep")
+        return _TO_WIRE[self.kind](self, value, path, depth)
+
+    def from_wire(self, value: Any, path: str = "value", depth: int = 0) -> Any:
+        """The value as a handler sees it; ProtocolError when the guest sent something else."""
+        if depth > MAX_DEPTH:
+            raise ProtocolError(f"{path} is nested more than {MAX_DEPTH} deep")
+        return _FROM_WIRE[self.kind](self, value, path, depth)
+
+
+def _wrong(schema: Schema, value: Any, path: str) -> ProtocolError:
+    return ProtocolError(f"{path} should be {schema.name or schema.kind}, not {type(value).__name__}")
+
+
+def _whole(schema: Schema, value: Any, path: str, depth: int) -> Any:
+    if type(value) is not int:
+        raise _wrong(schema, value, path)
+    limit = _RANGES[schema.kind]
+    if not -limit <= value < limit:
+        raise ProtocolError(f"{path} does not fit {schema.kind}")
+    return value
+
+
+def _long_to_wire(schema: Schema, value: Any, path: str, depth: int) -> Any:
+    # A 64-bit integer keeps its width on the wire, however small it is.
+    return msgspec.Raw(b"\xd3" + struct.pack(">q", _whole(schema, value, path, depth)))
+
+
+def _real(schema: Schema, value: Any, path: str, depth: int) -> float:
+    if type(value) not in (int, float):
+        raise _wrong(schema, value, path)
+    number = float(value)
+    if schema.kind == "f32" and math.isfinite(number):
+        try:
+            number = float(struct.unpack("<f", struct.pack("<f", number))[0])
+        except OverflowError:
+            raise ProtocolError(f"{path} does not fit f32") from None
+    return number
+
+
+def _scalar(expected: type) -> Callable[[Schema, Any, str, int], Any]:
+    def check(schema: Schema, value: Any, path: str, depth: int) -> Any:
+        if type(value) is not expected:
+            raise _wrong(schema, value, path)
+        if isinstance(value, str | bytes) and len(value) > MAX_SCALAR_BYTES:
+            raise ProtocolError(f"{path} has more than {MAX_SCALAR_BYTES} bytes")
+        return value
+
+    return check
+
+
+def _nothing(schema: Schema, value: Any, path: str, depth: int) -> None:
+    if value is not None:
+        raise _wrong(schema, value, path)
+
+
+def _list(towards_guest: bool) -> Callable[[Schema, Any, str, int], Any]:
+    def convert(schema: Schema, value: Any, path: str, depth: int) -> Any:
+        if not isinstance(value, list | tuple):
+            raise _wrong(schema, value, path)
+        if len(value) > MAX_LENGTH:
+            raise ProtocolError(f"{path} has more than {MAX_LENGTH} items")
+        assert schema.element is not None
+        each = schema.element.to_wire if towards_guest else schema.element.from_wire
+        return [each(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
+
+    return convert
+
+
+def _fields(fields: list[Field], value: Any, path: str, depth: int, towards_guest: bool, extra: str = "") -> Any:
+    if not isinstance(value, Mapping):
+        raise ProtocolError(f"{path} should be a mapping, not {type(value).__name__}")
+    known = {name for name, _, _ in fields} | ({extra} if extra else set())
+    for key in value:
+        if key not in known:
+            raise ProtocolError(f"{path} has the unknown field {key!r}")
+    found = {}
+    for name, optional, schema in fields:
+        if name in value:
+            convert = schema.to_wire if towards_guest else schema.from_wire
+            found[name] = convert(value[name], f"{path}.{name}", depth + 1)
+        elif not optional:
+            raise ProtocolError(f"{path}.{name} is missing")
+    return found
+
+
+def _record(towards_guest: bool) -> Callable[[Schema, Any, str, int], Any]:
+    def convert(schema: Schema, value: Any, path: str, depth: int) -> Any:
+        return _fields(schema.fields, value, path, depth, towards_guest)
+
+    return convert
+
+
+def _union(towards_guest: bool) -> Callable[[Schema, Any, str, int], Any]:
+    def convert(schema: Schema, value: Any, path: str, depth: int) -> Any:
+        variant = value.get(VARIANT) if isinstance(value, Mapping) else None
+        if variant not in schema.variants:
+            raise ProtocolError(f"{path} is no variant of {schema.name or 'the union'}: {variant!r}")
+        found = _fields(schema.variants[variant], value, path, depth, towards_guest, VARIANT)
+        return {VARIANT: variant, **found}
+
+    return convert
+
+
+_SAME: Final = {
+    "bool": _scalar(bool),
+    "i32": _whole,
+    "f32": _real,
+    "f64": _real,
+    "string": _scalar(str),
+    "bytes": _scalar(bytes),
+    "void": _nothing,
+}
+_TO_WIRE: Final[dict[str, Callable[[Schema, Any, str, int], Any]]] = {
+    **_SAME,
+    "i64": _long_to_wire,
+    "array": _list(True),
+    "record": _record(True),
+    "union": _union(True),
+}
+_FROM_WIRE: Final[dict[str, Callable[[Schema, Any, str, int], Any]]] = {
+    **_SAME,
+    "i64": _whole,
+    "array": _list(False),
+    "record": _record(False),
+    "union": _union(False),
+}
+
+
+class Schemas:
+    """Reads schemas; a `ref` names a type read before it, also one that is still being read."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, Schema] = {}
+
+    def read(self, source: Any) -> Schema:
+        """A schema from its JSON, with its fingerprint: the one given beside it, or the one computed from it."""
+        fingerprint = ""
+        if isinstance(source, dict) and "schema" in source:
+            fingerprint, source = source.get("fingerprint", ""), source["schema"]
+        schema, node = self._build(source, 0)
+        schema.fingerprint = fingerprint or schema.fingerprint or fingerprint_of(node)
+        return schema
+
+    def _build(self, source: Any, depth: int) -> tuple[Schema, list[Any]]:
+        if isinstance(source, str):
+            source = {"kind": source}
+        kind = source.get("kind") if isinstance(source, dict) else None
+        if depth > MAX_DEPTH or not isinstance(kind, str):
+            raise GuestRefused("a schema in the module has no kind, or is nested too deeply")
+        if kind == "custom":
+            return self._build(source.get("representation"), depth + 1)
+        if kind == "ref":
+            name = source.get("typeId") or source.get("alias") or source.get("name") or ""
+            if name not in self._named:
+                raise GuestRefused(f"a schema refers to the unknown type {name!r}")
+            return self._named[name], ["ref", name]
+        if kind == "array":
+            schema = Schema("array")
+            schema.element, node = self._build(source.get("element"), depth + 1)
+            return schema, ["array", node]
+        if kind in ("record", "union"):
+            return self._compound(source, kind, depth)
+        if kind not in _SAME and kind != "i64":
+            raise GuestRefused(f"a schema has the unknown kind {kind!r}")
+        return Schema(kind), [kind]
+
+    def _compound(self, source: dict[str, Any], kind: str, depth: int) -> tuple[Schema, list[Any]]:
+        name = source.get("name", "")
+        schema = Schema(kind, name, source.get("tag"))
+        for key in (source.get("typeId"), name):
+            if key:
+                self._named[key] = schema
+        if kind == "record":
+            schema.fields, nodes = self._fields(source.get("fields", ()), depth)
+            return schema, ["record", name, schema.tag, nodes]
+        variants = []
+        for variant in source.get("variants", ()):
+            fields, nodes = self._fields(variant.get("fields", ()), depth)
+            schema.variants[variant["name"]] = fields
+            variants.append([variant["name"], nodes])
+        return schema, ["union", name, variants]
+
+    def _fields(self, fields: Any, depth: int) -> tuple[list[Field], list[Any]]:
+        found: list[Field] = []
+        nodes = []
+        for field in fields:
+            schema, node = self._build(field.get("type") or field.get("schema"), depth + 1)
+            optional = bool(field.get("optional", False))
+            found.append((field["name"], optional, schema))
+            nodes.append([field["name"], optional, node])
+        return found, nodes
+
+
+def fingerprint_of(node: list[Any]) -> str:
+    """SHA-256 of the compact JSON `[1, node]`."""
+    return hashlib.sha256(json.dumps([1, node], separators=(",", ":"), ensure_ascii=False).encode()).hexdigest()

@@ -1,0 +1,250 @@
+"""WebAssembly guests on wasmtime: a module, its imports, and what it may use up.
+
+Three limits, because a guest can go wrong in three ways. Memory: growing beyond the limit fails inside the guest. Fuel:
+what it may compute between two waits; instructions burn it, calls to the host burn more, and a POLL that really waited
+fills it up again, so a guest that serves for months is fine and one that spins is stopped. Wall time, if asked for:
+the whole run, waiting included.
+
+wasmtime is optional and large, so it is imported when a guest is run and not before.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mainspring.errors import MainspringError, MissingExtra
+from mainspring.guests.abi import Abi
+from mainspring.guests.guest import Guest
+from mainspring.guests.heap import Heap
+
+if TYPE_CHECKING:
+    import wasmtime
+
+CALL_FUEL = 20_000  # a call to the host takes about as long as this many instructions
+
+
+class GuestFailed(MainspringError):
+    """A module could not be loaded, or stopped with a trap."""
+
+    code = "guest_failed"
+
+
+class GuestLimit(MainspringError):
+    """A guest used up what it was given."""
+
+    code = "guest_limit"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a guest may use."""
+
+    memory_bytes: int = 64 << 20  # generous for a guest whose buffers are 64 KiB
+    fuel: int = 5_000_000_000  # seconds of computing on a small machine, without a single wait
+    wall_ms: int | None = None  # a guest that waits may run for months
+
+
+_I32, _I64 = "i32", "i64"
+_IMPORTS: dict[str, tuple[list[str], str]] = {
+    "zi_abi_version": ([], _I32),
+    "zi_ctl": ([_I64, _I32, _I64, _I32], _I32),
+    "zi_read": ([_I32, _I64, _I32], _I32),
+    "zi_write": ([_I32, _I64, _I32], _I32),
+    "zi_end": ([_I32], _I32),
+    "zi_alloc": ([_I32], _I64),
+    "zi_free": ([_I64], _I32),
+    "zi_telemetry": ([_I64, _I32, _I64, _I32], _I32),
+    "zi_cap_count": ([], _I32),
+    "zi_cap_get_size": ([_I32], _I32),
+    "zi_cap_get": ([_I32, _I64, _I32], _I32),
+    "zi_cap_open": ([_I64], _I32),
+    "zi_handle_hflags": ([_I32], _I32),
+}
+
+
+def run_module(
+    module: Path | bytes,
+    guest: Guest,
+    limits: Limits | None = None,
+    telemetry: Callable[[str, str], None] = lambda topic, message: None,
+) -> int:
+    """Runs a module (.wasm, or the text form .wat) to its end and gives the exit code, 0 when `main` gives none.
+
+    The module exports `memory` and `main`, which gets the handles of its input and output (0 and 1), or `_start`.
+    Raises `GuestLimit` when a limit stopped it, `GuestFailed` for a trap or a bad module, and `MissingExtra` without
+    wasmtime.
+    """
+    return _Run(_wasmtime(), guest, limits or Limits(), telemetry).run(module)
+
+
+def _wasmtime() -> Any:
+    try:
+        import wasmtime
+    except ImportError as error:
+        raise MissingExtra(
+            "running WebAssembly guests needs wasmtime", remedy="install it with: pip install 'mainspring[wasm]'"
+        ) from error
+    return wasmtime
+
+
+class _LinearMemory:
+    """A guest's memory as the ABI sees it. It may move and grow between any two calls."""
+
+    def __init__(self, memory: wasmtime.Memory, store: wasmtime.Store) -> None:
+        self._memory = memory
+        self._store = store
+
+    def size(self) -> int:
+        return self._memory.data_len(self._store)
+
+    def grow_to(self, size: int) -> bool:
+        missing = size - self.size()
+        if missing > 0:
+            try:
+                self._memory.grow(self._store, -(-missing // 65536))
+            except Exception:  # wasmtime's own class, known only when it is installed: the limit was reached
+                return False
+        return True
+
+    def read(self, start: int, count: int) -> bytes:
+        return bytes(self._memory.read(self._store, start, start + count))
+
+    def write(self, start: int, data: bytes) -> None:
+        self._memory.write(self._store, data, start)
+
+
+class _Run:
+    def __init__(self, library: Any, guest: Guest, limits: Limits, telemetry: Callable[[str, str], None]) -> None:
+        self._lib = library
+        self._guest = guest
+        self._limits = limits
+        self._telemetry = telemetry
+        config = library.Config()
+        config.consume_fuel = True
+        config.epoch_interruption = limits.wall_ms is not None
+        self._engine = library.Engine(config)
+        self._store = library.Store(self._engine)
+        self._store.set_limits(
+            memory_size=limits.memory_bytes, instances=1, memories=1, tables=16, table_elements=65536
+        )
+        self._store.set_fuel(limits.fuel)
+        self._abi: Abi | None = None
+        self._waits = guest.waits
+
+    def run(self, module: Path | bytes) -> int:
+        try:
+            instance = self._instantiate(_bytes_of(module, self._lib))
+            exports = instance.exports(self._store)
+            memory = exports.get("memory")
+            if not isinstance(memory, self._lib.Memory):
+                raise GuestFailed("the module exports no memory", remedy='add (export "memory" (memory 0))')
+            linear = _LinearMemory(memory, self._store)
+            self._abi = Abi(self._guest, linear, Heap(linear, self._heap_base(exports, linear)), self._telemetry)
+            return self._call_main(exports)
+        except self._lib.Trap as trap:
+            raise self._explained(trap) from trap
+        except self._lib.WasmtimeError as error:
+            raise GuestFailed(
+                f"the module cannot be run: {_first_line(str(error))}",
+                remedy="name a module: .wasm, or its text form .wat",
+            ) from error
+
+    def _instantiate(self, binary: bytes) -> Any:
+        linker = self._lib.Linker(self._engine)
+        types = {_I32: self._lib.ValType.i32(), _I64: self._lib.ValType.i64()}
+        for name, (takes, gives) in _IMPORTS.items():
+            signature = self._lib.FuncType([types[kind] for kind in takes], [types[gives]])
+            linker.define_func("env", name, signature, self._import(name))
+        if self._limits.wall_ms is not None:
+            self._store.set_epoch_deadline(1)
+        return linker.instantiate(self._store, self._lib.Module(self._engine, binary))
+
+    def _import(self, name: str) -> Callable[..., int]:
+        def call(*arguments: int) -> int:
+            if self._abi is None:
+                raise GuestFailed("the module calls its host before it is instantiated", remedy="do it in main")
+            self._burn(CALL_FUEL)
+            result = int(getattr(self._abi, name)(*arguments))
+            if self._guest.waits != self._waits:
+                self._waits = self._guest.waits
+                self._store.set_fuel(self._limits.fuel)
+            return result
+
+        return call
+
+    def _burn(self, fuel: int) -> None:
+        self._store.set_fuel(max(self._store.get_fuel() - fuel, 0))
+
+    def _heap_base(self, exports: Any, memory: _LinearMemory) -> int:
+        base = exports.get("__heap_base")
+        return int(base.value(self._store)) if isinstance(base, self._lib.Global) else memory.size()
+
+    def _call_main(self, exports: Any) -> int:
+        main = exports.get("main") or exports.get("_start")
+        if not isinstance(main, self._lib.Func):
+            raise GuestFailed("the module exports neither main nor _start", remedy='add (export "main" (func $main))')
+        takes = len(main.type(self._store).params)
+        if takes not in (0, 2):
+            raise GuestFailed(f"main takes {takes} parameters", remedy="take two handles (input, output) or nothing")
+        bell = self._set_alarm()
+        try:
+            result = main(self._store, *(0, 1)[:takes])
+        finally:
+            if bell is not None:
+                bell.cancel()
+        return result & 0xFF if isinstance(result, int) else 0
+
+    def _set_alarm(self) -> threading.Timer | None:
+        """At the end of the wall time a waiting guest is woken and a running one is stopped."""
+        if self._limits.wall_ms is None:
+            return None
+
+        def stop() -> None:
+            self._engine.increment_epoch()
+            self._guest.interrupt()
+
+        bell = threading.Timer(self._limits.wall_ms / 1000, stop)
+        bell.daemon = True
+        bell.start()
+        return bell
+
+    def _explained(self, trap: Any) -> MainspringError:
+        code = trap.trap_code
+        if code == self._lib.TrapCode.OUT_OF_FUEL:
+            return GuestLimit(
+                "the guest computed too long without waiting", remedy="wait in POLL, or give it more fuel (--max-fuel)"
+            )
+        if code == self._lib.TrapCode.INTERRUPT:
+            return GuestLimit(
+                f"the guest ran longer than {self._limits.wall_ms} ms", remedy="give it more time (--wall-limit-ms)"
+            )
+        return GuestFailed(f"the guest stopped: {_last_line(trap.message)}")
+
+
+def _bytes_of(module: Path | bytes, library: Any) -> bytes:
+    if isinstance(module, Path):
+        try:
+            module = module.read_bytes()
+        except OSError as error:
+            raise GuestFailed(f"cannot read the module: {error}", remedy="check the path") from error
+    if module.startswith(b"\0asm"):
+        return module
+    try:
+        text = module.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise GuestFailed("this is neither a WebAssembly module nor its text form") from error
+    return bytes(library.wat2wasm(text))
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0] if text.strip() else "unknown reason"
+
+
+def _last_line(text: str) -> str:
+    """wasmtime puts where it happened first, and what happened last."""
+    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+    return lines[-1] if lines else "unknown reason"

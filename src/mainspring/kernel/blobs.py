@@ -1,0 +1,194 @@
+"""Blob: data too large for a line travels as a file, and the message carries a pointer to it.
+
+A handler returns `Blob(data)`; what leaves the kernel is a BlobPointer to a file under the data directory. The file's
+name says when its time is up, so a node that was killed still knows, at its next start, which files to remove. A
+pointer is checked before it is used: only its own members, a known scheme, and for each scheme what makes sense
+there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import os
+import re
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Annotated, Final, Literal
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from mainspring.kernel.errors import Fail, NotConfigured
+from mainspring.loop import Clock, Loop
+from mainspring.message import Ids
+
+DEFAULT_BLOB_TTL_MS: Final = 3_600_000  # an hour: long enough to fetch, short enough not to fill a disk
+MAX_INLINE_BYTES: Final = 4096  # a `data` pointer holds little, the rest belongs in a file
+_NAME: Final = re.compile(r"([0-9]{15})-.+\.blob")
+_AUTHORITY: Final = re.compile(r"[^\s/?#@]+")
+
+
+class BlobUnavailable(Fail):
+    """The pointer is right, but what it points to cannot be read. A handler that lets it pass says no with it: a blob
+    that has gone is nobody's crash.
+    """
+
+
+class Blob:
+    """Data to travel beside a message. `ttl_ms` is how long it stays; text is stored as UTF-8."""
+
+    __slots__ = ("data", "ttl_ms")
+
+    def __init__(self, data: bytes | str, *, ttl_ms: int = DEFAULT_BLOB_TTL_MS) -> None:
+        if ttl_ms <= 0:
+            raise ValueError("ttl_ms must be positive")
+        self.data: bytes = data.encode() if isinstance(data, str) else bytes(data)
+        self.ttl_ms: int = ttl_ms
+
+
+_text = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class BlobPointer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """Where data is: a file of this machine, an https address, or the data itself. Checked when made."""
+
+    scheme: Annotated[
+        Literal["file", "https", "data"], msgspec.Meta(description="Where the data is: file, https or data.")
+    ]
+    authority: Annotated[str, msgspec.Meta(description="Host and port; only for https.")] = ""
+    path: Annotated[_text, msgspec.Meta(description="Absolute path, or the media type and payload of data.")]
+    query: Annotated[str, msgspec.Meta(description="Query of an https address.")] = ""
+    fragment: Annotated[str, msgspec.Meta(description="Fragment.")] = ""
+
+    def __post_init__(self) -> None:
+        if "\0" in self.path:
+            raise ValueError("a path has no NUL")
+        if self.scheme == "https":
+            self._check_https()
+        elif self.authority or self.query:
+            raise ValueError(f"a {self.scheme} pointer has no authority and no query")
+        elif self.scheme == "file":
+            if not self.path.startswith("/") or ".." in self.path.split("/"):
+                raise ValueError("a file pointer has an absolute path without ..")
+        else:
+            self.inline()
+
+    def _check_https(self) -> None:
+        if not _AUTHORITY.fullmatch(self.authority) or not self.path.startswith("/"):
+            raise ValueError("an https pointer needs an authority and a path that begins with /")
+        if self.authority.endswith(":443"):
+            msgspec.structs.force_setattr(self, "authority", self.authority.removesuffix(":443"))
+
+    def inline(self) -> bytes:
+        """What a `data` pointer holds."""
+        kind, comma, payload = self.path.partition(",")
+        if not comma:
+            raise ValueError("a data pointer holds a media type, a comma and the payload")
+        try:
+            found = unquote_to_bytes(payload)
+            found = base64.b64decode(found, validate=True) if kind.endswith(";base64") else found
+        except binascii.Error:
+            raise ValueError("a data pointer's base64 is broken") from None
+        if len(found) > MAX_INLINE_BYTES:
+            raise ValueError(f"a data pointer holds at most {MAX_INLINE_BYTES} bytes")
+        return found
+
+
+class BlobStore:
+    """The folder of blobs. `now_ms` is wall-clock time, passed by the caller: names outlive the process."""
+
+    def __init__(self, folder: Path, ids: Ids) -> None:
+        self.folder = folder
+        self._ids = ids
+
+    def store(self, blob: Blob, now_ms: int) -> BlobPointer:
+        """Write the data; the file appears whole or not at all. Blocking."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self.folder.resolve() / f"{now_ms + blob.ttl_ms:015}-{self._ids()}.blob"
+        partial = path.with_suffix(".partial")
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(blob.data)
+        partial.rename(path)
+        return BlobPointer(scheme="file", path=str(path))
+
+    def sweep(self, now_ms: int, *, leftovers: bool = False) -> int | None:
+        """Remove what is past its time; when the next one is due (epoch ms), or None.
+
+        `leftovers` also removes half-written files: right at boot, when nobody is writing.
+        """
+        due: list[int] = []
+        if not self.folder.is_dir():
+            return None
+        for path in self.folder.iterdir():
+            found = _NAME.fullmatch(path.name)
+            if found and int(found[1]) > now_ms:
+                due.append(int(found[1]))
+            elif found or (leftovers and path.suffix == ".partial"):
+                path.unlink(missing_ok=True)
+        return min(due, default=None)
+
+
+class BlobKeeper:
+    """Stores blobs without stopping the loop, and removes them when their time is up."""
+
+    def __init__(self, folder: Path | None, loop: Loop, clock: Clock, ids: Ids) -> None:
+        self.folder = folder
+        self._store = None if folder is None else BlobStore(folder, ids)
+        self._loop = loop
+        self._clock = clock
+        self._timer: Hashable = None
+        self._due_ms = 0  # epoch, of the sweep that is planned
+
+    def start(self) -> None:
+        """Remove what an earlier node left behind."""
+        self._sweep(True)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._loop.cancel(self._timer)
+            self._timer = None
+
+    async def store(self, blob: Blob) -> BlobPointer:
+        if self._store is None:
+            raise NotConfigured("there is no data directory for blobs", remedy="give the kernel a data_dir")
+        pointer = await asyncio.to_thread(self._store.store, blob, self._clock.wall_ms())
+        self.plan(self._clock.wall_ms() + blob.ttl_ms)
+        return pointer
+
+    def plan(self, due_ms: int) -> None:
+        """See to it that the folder is swept at `due_ms` (epoch)."""
+        if self._timer is not None and self._due_ms <= due_ms:
+            return
+        self.stop()
+        self._due_ms = due_ms
+        delay = max(0, due_ms - self._clock.wall_ms())
+        self._timer = self._loop.schedule(delay, self._sweep, False, ref=False)
+
+    def _sweep(self, leftovers: bool) -> None:
+        self._timer = None
+        due = None if self._store is None else self._store.sweep(self._clock.wall_ms(), leftovers=leftovers)
+        if due is not None:
+            self.plan(due)
+
+
+def read_blob(pointer: BlobPointer, *, max_bytes: int = 64 << 20) -> bytes:
+    """What the pointer points to; blocking. An https pointer is for the handler to fetch: it is refused here."""
+    if pointer.scheme == "data":
+        return pointer.inline()
+    if pointer.scheme == "https":
+        raise BlobUnavailable(
+            404, "resource unavailable: https pointers are not fetched", remedy="fetch the address in the handler"
+        )
+    try:
+        with open(pointer.path, "rb") as file:
+            found = file.read(max_bytes + 1)
+    except OSError as error:
+        raise BlobUnavailable(404, f"resource unavailable: {error.strerror}") from None
+    if len(found) > max_bytes:
+        raise BlobUnavailable(
+            413, f"resource unavailable: the blob is larger than {max_bytes} bytes", remedy="raise max_bytes"
+        )
+    return found

@@ -1,0 +1,1 @@
+"""Durable commands: they survive the node."""

@@ -1,0 +1,381 @@
+"""The durable lane: commands that survive the node.
+
+A command of a durable capability is written to the log before its actor can see it, and its outcome before anybody is
+told. Whatever a crash leaves without an outcome is dispatched again, once, in the order of acceptance and with its own
+id: at the node's next start, or, where several nodes share the log, by a living one as soon as the lease of the node
+that had it is gone. Here an id is global and lasting: the same command sent again, on whatever connection of whatever
+node, is not run again; it gets the outcome of the first.
+
+What its handler publishes is part of the outcome: the events and the outcome are one batch, so that after a crash both
+are there or neither, and the command runs again. A handler that fails or refuses has published nothing.
+
+On a shared log the record of a command says which epoch has it. Whoever takes it over writes the record first, and an
+outcome is only stored over the record that its node wrote: a node that was stopped for too long may finish its handler,
+but what comes of it is not stored, and whoever waits there gets the outcome that was.
+
+A timeout or a shutdown tells the one who asked that the wait is over. It is not an outcome: the command goes on, or
+goes on after the restart, and `Syscall.Outcome` has the answer then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from mainspring.cluster import Alone, Cluster
+from mainspring.errors import MainspringError
+from mainspring.kernel import errors as faults
+from mainspring.kernel.durable.record import SPACE, StoredCommand, decode_command, encode_command
+from mainspring.kernel.durable.recovery import Recovery
+from mainspring.kernel.errors import ErrorData
+from mainspring.kernel.mail import Mail, same_content
+from mainspring.log import ABSENT, ANY_VERSION, Append, Batch, Change, InDoubt, Log, Operation, Receipt, Refused
+from mainspring.message import Message, validation_text
+
+if TYPE_CHECKING:
+    from mainspring.kernel.exchange import Exchange
+
+logger: logging.Logger = logging.getLogger("mainspring.kernel")
+
+OUTCOME_TTL_MS: Final = 7 * 86_400_000  # a week: a client that comes back after a long weekend still finds its answer
+_RETRY_MS: Final = 1_000
+_TAKEN: Final = "this id belongs to another durable command"
+_OWN_ID: Final = "give every command its own id"
+_LONGEST_ID: Final = 200
+
+Prepared = tuple[list[Operation], Callable[[Receipt], None]]
+"""An event to be stored with an outcome: its operations, and whom to tell with what its appends got."""
+
+
+class _Entry:
+    __slots__ = ("accepted", "mails", "prepared", "published", "stored", "told", "version")
+
+    def __init__(self, mail: Mail, stored: StoredCommand) -> None:
+        self.accepted = False  # until the log has it
+        self.told = False
+        self.mails = [mail]  # the first one is dispatched; later ones only wait for its outcome
+        self.stored = stored
+        self.version = ABSENT  # of its record as this node wrote it
+        self.prepared: list[Prepared] = []
+        self.published = 0
+
+
+class DurableLane:
+    def __init__(
+        self, log: Log, exchange: Exchange, outcome_ttl_ms: int = OUTCOME_TTL_MS, cluster: Cluster | None = None
+    ) -> None:
+        self._log = log
+        self._exchange = exchange
+        self._ttl_ms = outcome_ttl_ms
+        self._cluster: Cluster = cluster or Alone()
+        self._open: dict[str, _Entry] = {}
+        self._elsewhere: dict[str, list[Mail]] = {}  # who waits here for the outcome of a command another node has
+        self.sequence: int = 0
+        self._recovery = Recovery(self, log, exchange, self._cluster)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # --- accepting -----------------------------------------------------------------------------------------------
+
+    def admit(self, mail: Mail) -> None:
+        """Take a validated command: it is dispatched once the log has it. Called in its turn."""
+        exchange, message = self._exchange, mail.message
+        assert mail.origin is not None
+        entry = self._open.get(message.metadata.id)
+        if entry is not None:
+            if same_content(entry.stored.message, message):
+                exchange.open_request(mail)
+                entry.mails.append(mail)
+            else:
+                exchange.refuse(message, mail.origin, faults.DUPLICATE_ID, 409, _TAKEN, _OWN_ID)
+            return
+        self.sequence += 1
+        entry = _Entry(mail, StoredCommand(self.sequence, mail.slot.id, message, epoch=self._cluster.epoch))
+        self._open[message.metadata.id] = entry
+        mail.stored, mail.unrecorded = False, True
+        exchange.open_request(mail)
+        mail.slot.accept(mail)
+        self._store(entry)
+
+    def _store(self, entry: _Entry) -> None:
+        batch = Batch()
+        self._cluster.guard(batch)
+        batch.put(SPACE, entry.stored.message.metadata.id, encode_command(entry.stored), expect=ABSENT)
+        self._submit(batch, self._turn_stored, entry)
+
+    def _turn_stored(self, item: tuple[_Entry, Any]) -> None:
+        entry, result = item
+        if isinstance(result, Receipt):
+            self._accept(entry, result.versions[0])
+        elif isinstance(result, Refused | InDoubt):
+            self._spawn(self._repeat(entry, result))
+        else:
+            self._drop(entry)
+            self._not_stored(entry)
+
+    def _accept(self, entry: _Entry, version: int) -> None:
+        mail = entry.mails[0]
+        entry.accepted, entry.version = True, version
+        mail.stored = True
+        mail.slot.release()
+
+    def _drop(self, entry: _Entry) -> None:
+        mail = entry.mails[0]
+        mail.slot.drop(mail)
+        mail.unrecorded = False
+        del self._open[mail.message.metadata.id]
+
+    def _not_stored(self, entry: _Entry) -> None:
+        data = ErrorData(
+            503,
+            "the command could not be stored, so it was not accepted",
+            remedy="try again; the node's log says what is wrong with its storage",
+            requestType=entry.stored.message.type,
+        )
+        for mail in entry.mails:
+            self._exchange.conclude(mail, self._exchange.error(mail.message, faults.NOT_STORED, data))
+
+    async def _repeat(self, entry: _Entry, result: Refused | InDoubt) -> None:
+        """The log knows this id, or may: go on, give its outcome again, wait for it, or say that the id is taken."""
+        id = entry.stored.message.metadata.id
+        try:
+            record = await self._log.get(SPACE, id)
+        except MainspringError:
+            record = None
+        stored = None if record is None else decode_command(record.value)
+        if record is not None and stored is not None and self._wrote(entry, stored):
+            self._accept(entry, record.version)
+            return
+        if isinstance(result, InDoubt):
+            self._exchange.loop.schedule(_RETRY_MS, self._store, entry, ref=False)
+            return
+        self._drop(entry)
+        if stored is None:  # the lease was refused, or nothing can be read: the command is not there
+            self._not_stored(entry)
+            return
+        for mail in entry.mails:
+            if not same_content(stored.message, mail.message):
+                self._exchange.conclude(mail, self._taken(mail))
+            elif stored.outcome is not None:
+                self._answer(mail, stored.outcome)
+            elif self._log.shared:
+                self._wait_elsewhere(id, [mail])
+            else:
+                self._exchange.conclude(mail, self._taken(mail))
+
+    def _wrote(self, entry: _Entry, stored: StoredCommand) -> bool:
+        """Whether the record is this entry's own, whose answer got lost."""
+        own = entry.stored
+        return self._log.shared and (stored.epoch, stored.sequence) == (own.epoch, own.sequence)
+
+    def _taken(self, mail: Mail) -> Message:
+        data = ErrorData(409, _TAKEN, remedy=_OWN_ID, requestType=mail.message.type)
+        return self._exchange.error(mail.message, faults.DUPLICATE_ID, data)
+
+    # --- publishing ----------------------------------------------------------------------------------------------
+
+    def keeps(self, cause: Message) -> bool:
+        """Whether this message is a command whose outcome is still to be written."""
+        entry = self._open.get(cause.metadata.id)
+        return entry is not None and entry.stored.message is cause and entry.stored.outcome is None
+
+    def event_id(self, cause: Message) -> str:
+        """An id for the next event of a command's handler: the same when the command is run again."""
+        entry = self._open[cause.metadata.id]
+        entry.published += 1
+        ident = cause.metadata.id
+        if len(ident) > _LONGEST_ID:
+            ident = hashlib.sha256(ident.encode()).hexdigest()
+        return f"{ident}/{entry.published}"
+
+    def publish_with_outcome(self, cause: Message, prepared: Prepared) -> None:
+        """Store an event in the batch of the command's outcome."""
+        self._open[cause.metadata.id].prepared.append(prepared)
+
+    # --- finishing -----------------------------------------------------------------------------------------------
+
+    def record(self, mail: Mail, outcome: Message) -> None:
+        """Write an outcome, then tell everyone who waits for it."""
+        entry = self._open.get(mail.message.metadata.id)
+        if entry is None:
+            self._exchange.conclude(mail, outcome)
+            return
+        mail.unrecorded = False
+        if outcome.kind == "error":
+            entry.prepared.clear()
+        entry.stored.outcome = outcome
+        entry.stored.until_ms = self._exchange.clock.wall_ms() + self._ttl_ms
+        self._write_outcome(entry)
+
+    def _write_outcome(self, entry: _Entry) -> None:
+        batch = Batch()
+        self._cluster.guard(batch)
+        expect = entry.version if self._log.shared else ANY_VERSION
+        batch.put(SPACE, entry.stored.message.metadata.id, encode_command(entry.stored), expect=expect)
+        for operations, _ in entry.prepared:
+            batch.operations.extend(operations)
+        self._submit(batch, self._turn_recorded, entry)
+
+    def _turn_recorded(self, item: tuple[_Entry, Any]) -> None:
+        entry, result = item
+        if isinstance(result, Receipt):
+            self._tell(entry)
+            del self._open[entry.stored.message.metadata.id]
+        elif self._log.shared:
+            self._spawn(self._look_after(entry))
+        else:
+            # The work is done; without its outcome in the log it would be done again after a crash. Keep trying:
+            # whoever asked is told when it is stored, or that the wait is over.
+            self._write_later(entry)
+
+    def _write_later(self, entry: _Entry) -> None:
+        logger.warning("the outcome of a durable command could not be stored; trying again")
+        self._exchange.loop.schedule(_RETRY_MS, self._write_outcome, entry, ref=False)
+
+    async def _look_after(self, entry: _Entry) -> None:
+        """An outcome was refused, or is in doubt: see what the log has."""
+        id, own = entry.stored.message.metadata.id, entry.stored.outcome
+        assert own is not None
+        try:
+            record = await self._log.get(SPACE, id)
+        except MainspringError:
+            record = None
+        stored = None if record is None else decode_command(record.value)
+        if record is None or stored is None or record.version == entry.version:
+            self._write_later(entry)  # the log was away, or the lease was: the command is still this node's
+        elif stored.outcome is not None and stored.outcome.metadata.id == own.metadata.id:
+            self._tell(entry)
+            del self._open[id]
+        else:
+            logger.warning("a durable command was taken over; what came of it here is not stored")
+            del self._open[id]
+            self._wait_elsewhere(id, entry.mails)
+
+    def _tell(self, entry: _Entry) -> None:
+        outcome = entry.stored.outcome
+        assert outcome is not None
+        waiting, entry.mails = entry.mails, []
+        for mail in waiting:
+            if entry.told:
+                self._answer(mail, outcome)
+            else:
+                entry.told = True
+                self._exchange.conclude(mail, outcome)
+
+    def _wait_elsewhere(self, id: str, mails: list[Mail]) -> None:
+        self._elsewhere.setdefault(id, []).extend(mails)
+        self._spawn(self._look_elsewhere(id))
+
+    async def _look_elsewhere(self, id: str) -> None:
+        """The outcome may have come before anybody waited for it; from now on the news tell."""
+        try:
+            outcome = await self.outcome(id)
+        except (KeyError, MainspringError):
+            return
+        if outcome is not None:
+            self._outcome_elsewhere(id, outcome)
+
+    def _outcome_elsewhere(self, id: str, outcome: Message) -> None:
+        for mail in self._elsewhere.pop(id, ()):
+            self._answer(mail, outcome)
+
+    def _answer(self, mail: Mail, outcome: Message) -> None:
+        exchange, cause = self._exchange, mail.message
+        exchange.conclude(mail, exchange.caused(cause, outcome.kind, outcome.type, outcome.raw))
+
+    # --- recovering ----------------------------------------------------------------------------------------------
+
+    async def recover(self) -> None:
+        """Dispatch again what has no outcome and no living node. Called once, before anybody can send."""
+        self._log.watch(self._heard)
+        await self._recovery.start()
+
+    def keep(self, id: str, epoch: int, version: int) -> bool:
+        """A command is this node's under that epoch and version. False: it is not being handled here."""
+        entry = self._open.get(id)
+        if entry is None:
+            return False
+        entry.stored.epoch, entry.version = epoch, version
+        return True
+
+    def _heard(self, change: Change) -> None:
+        if not self._elsewhere:
+            return
+        for record in change.records:
+            if record.space == SPACE and record.key in self._elsewhere and record.version != ABSENT:
+                outcome = decode_command(record.value).outcome
+                if outcome is not None:
+                    self._outcome_elsewhere(record.key, outcome)
+
+    def dispatch_again(self, stored: StoredCommand, version: int) -> None:
+        """Run a stored command that has no outcome and is this node's own."""
+        exchange, message = self._exchange, stored.message
+        contract, slot = exchange.router.commands[message.type]
+        value: Any = None
+        wrong = ""
+        try:
+            value = contract.input.decode(message.raw)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            wrong = validation_text(error)
+        mail = Mail(message, contract, slot, value, exchange.nobody)
+        mail.unrecorded = True
+        self._open[message.metadata.id] = entry = _Entry(mail, stored)
+        entry.accepted, entry.version = True, version
+        entry.mails += self._elsewhere.pop(message.metadata.id, [])
+        exchange.witness(message)
+        exchange.open_request(mail)
+        if wrong:
+            data = ErrorData(422, f"Schema validation failed: data: {wrong}", requestType=message.type)
+            exchange.turn_outcome((mail, exchange.error(message, faults.SCHEMA_ERROR, data)))
+        else:
+            slot.accept(mail)
+
+    async def outcome(self, id: str) -> Message | None:
+        """The outcome of a durable command; None while it has none. Raises `KeyError` for an id never accepted."""
+        entry = self._open.get(id)
+        if entry is not None and entry.accepted and entry.stored.outcome is None:
+            return None
+        record = await self._log.get(SPACE, id)
+        if record is None:
+            raise KeyError(id)
+        return decode_command(record.value).outcome
+
+    # --- the log -------------------------------------------------------------------------------------------------
+
+    def _submit(self, batch: Batch, turn: Any, entry: _Entry) -> None:
+        loop = self._exchange.loop
+
+        def settled(result: Any) -> None:
+            if isinstance(result, Receipt) and entry.stored.outcome is not None:
+                _show(entry.prepared, result)
+            loop.post(turn, (entry, result))
+
+        try:
+            self._log.submit(batch, settled)
+        except MainspringError as error:
+            settled(error)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """End the lane's own reading; what was submitted to the log is the log's to finish."""
+        await self._recovery.stop()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _show(prepared: list[Prepared], receipt: Receipt) -> None:
+    """Tell each event's own topic where it went."""
+    first = 0
+    for operations, stored in prepared:
+        count = sum(isinstance(operation, Append) for operation in operations)
+        stored(Receipt(offsets=receipt.offsets[first : first + count]))
+        first += count

@@ -1,0 +1,115 @@
+"""Durable commands that nobody has any more: found, taken over, run again; and outcomes whose time is up, removed.
+
+On a log of its own a node looks once, at its start: everything without an outcome is from its last life. On a shared
+log it takes over what belongs to an epoch that is gone, at its start and whenever a node goes, if its program handles
+the type. The record is written with the new epoch before anything runs, so each command has one owner at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from mainspring.cluster import Cluster
+from mainspring.errors import MainspringError
+from mainspring.kernel.durable.record import SPACE, StoredCommand, decode_command, encode_command
+from mainspring.log import Batch, InDoubt, Log, Record, Refused
+
+if TYPE_CHECKING:
+    from mainspring.kernel.durable.lane import DurableLane
+    from mainspring.kernel.exchange import Exchange
+
+logger: logging.Logger = logging.getLogger("mainspring.kernel")
+
+_SWEEP_MS: Final = 3_600_000
+_RETRY_MS: Final = 1_000
+
+
+class Recovery:
+    def __init__(self, lane: DurableLane, log: Log, exchange: Exchange, cluster: Cluster) -> None:
+        self._lane = lane
+        self._log = log
+        self._exchange = exchange
+        self._cluster = cluster
+        self._look_again = False
+        self._looking: asyncio.Task[None] | None = None
+        self._sweeping: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._cluster.on_death(self._node_gone)
+        await self._take_over()
+        await self._sweep()
+
+    async def stop(self) -> None:
+        tasks = [task for task in (self._looking, self._sweeping) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _node_gone(self, _: Any) -> None:
+        self._look_again = True
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.get_running_loop().create_task(self._look())
+
+    async def _look(self) -> None:
+        while self._look_again:
+            self._look_again = False
+            try:
+                await self._take_over()
+            except MainspringError as error:
+                logger.warning("commands of a node that is gone could not be taken over yet: %s", error.message)
+                self._exchange.loop.schedule(_RETRY_MS, self._node_gone, None, ref=False)
+
+    async def _take_over(self) -> None:
+        waiting: list[tuple[StoredCommand, Record]] = []
+        async for record in self._log.scan(SPACE):
+            stored = decode_command(record.value)
+            self._lane.sequence = max(self._lane.sequence, stored.sequence)
+            if stored.outcome is None and not (self._log.shared and self._cluster.alive(stored.epoch)):
+                waiting.append((stored, record))
+        waiting.sort(key=lambda each: each[0].sequence)
+        for stored, record in waiting:
+            route = self._exchange.router.commands.get(stored.message.type)
+            if route is None or not route[1].durable:
+                logger.warning("a stored command of type %s has no durable handler here", stored.message.type)
+            elif not self._log.shared:
+                self._lane.dispatch_again(stored, record.version)
+            else:
+                await self._claim(stored, record)
+
+    async def _claim(self, stored: StoredCommand, record: Record) -> None:
+        """Make a command this node's own; whoever is first has it."""
+        stored.epoch = self._cluster.epoch
+        batch = Batch()
+        self._cluster.guard(batch)
+        batch.put(SPACE, record.key, encode_command(stored), expect=record.version)
+        try:
+            version = (await self._log.commit(batch)).versions[0]
+        except Refused:
+            return
+        except InDoubt:
+            found = await self._log.get(SPACE, record.key)
+            if found is None or decode_command(found.value).epoch != stored.epoch:
+                raise
+            version = found.version
+        # It may be running here: this node had lost its lease meanwhile, and got the command back.
+        if not self._lane.keep(record.key, stored.epoch, version):
+            self._lane.dispatch_again(stored, version)
+
+    def _turn_sweep(self, _: Any) -> None:
+        self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
+
+    async def _sweep(self) -> None:
+        now = self._exchange.clock.wall_ms()
+        batch = Batch()
+        async for record in self._log.scan(SPACE):
+            stored = decode_command(record.value)
+            if stored.outcome is not None and stored.until_ms <= now:
+                batch.delete(SPACE, record.key, expect=record.version)
+        try:
+            if batch.operations:
+                await self._log.commit(batch)
+        except MainspringError as error:
+            logger.warning("old outcomes could not be removed: %s", error.message)
+        self._exchange.loop.schedule(_SWEEP_MS, self._turn_sweep, None, ref=False)

@@ -1,0 +1,131 @@
+"""Mail and Origin: who waits for what.
+
+A request enters the table before its actor can see it, so that an answer can never be faster than its entry. Ids
+belong to the connection they came from: two clients may use the same id and each gets its own answer. A mail is
+closed exactly once, by the first outcome that reaches it; every later one finds it closed and is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import msgspec
+
+from mainspring.kernel.errors import fail_from
+from mainspring.message import Message
+from mainspring.telemetry.spans import Doing
+
+if TYPE_CHECKING:
+    from mainspring.kernel.capability import Contract
+    from mainspring.kernel.supervisor import Slot
+
+
+class Origin(Protocol):
+    """Where a message came from and where its answer goes: a connection, a waiting caller, or nobody."""
+
+    open: dict[str, Mail]
+
+    @property
+    def external(self) -> bool:
+        """Whether it is a client: those are turned away while the kernel shuts down."""
+        ...
+
+    def deliver(self, message: Message) -> bool:
+        """Take an answer. False when it does not fit what the other side can read; nothing was sent then."""
+        ...
+
+    def settled(self) -> None:
+        """Something this origin handed in is done and gets no answer."""
+        ...
+
+
+class Mail(msgspec.Struct, eq=False):
+    """One message on its way to one actor; for a command or a query also the entry in the pending table."""
+
+    message: Message
+    contract: Contract
+    slot: Slot
+    value: Any  # the data, made for its handler
+    origin: Origin | None  # None: an event, which nobody waits for
+    closed: bool = False
+    timer: Any = None
+    seen_id: str = ""  # the id the actor knows it by, where that is not its own
+    stored: bool = True  # a durable command waits for the log first
+    unrecorded: bool = False  # a durable command whose outcome the log does not have yet
+    began_ns: int = 0  # when it was opened, by the loop's clock
+    doing: Doing | None = None  # its span, where spans are recorded
+
+
+class Nobody:
+    """The origin of scheduled and recovered messages: their answers go to the sink."""
+
+    external = False
+
+    def __init__(self) -> None:
+        self.open: dict[str, Mail] = {}
+
+    def deliver(self, message: Message) -> bool:
+        return True
+
+    def settled(self) -> None:
+        return
+
+
+class Caller(msgspec.Struct, eq=False):
+    """The origin of one `ctx.send`: a future that gets the answer, whatever its size."""
+
+    waiter: asyncio.Future[Any]
+    open: dict[str, Mail]
+    external: ClassVar[bool] = False
+
+    def deliver(self, message: Message) -> bool:
+        if not self.waiter.done():
+            self.waiter.set_result(message)
+        return True
+
+    def settled(self) -> None:
+        return
+
+
+class Asker(Caller):
+    """The origin of one `kernel.ask`: its future gives the reply's data, or raises the error."""
+
+    def deliver(self, message: Message) -> bool:
+        waiter = self.waiter
+        if waiter.done():
+            return True
+        if message.kind == "reply":
+            waiter.set_result(message.data)
+        else:
+            waiter.set_exception(fail_from(message.data, message.type))
+        return True
+
+
+def same_content(one: Message, other: Message) -> bool:
+    """Whether two messages with one id say the same; time stamps may differ, because a resend has a new one."""
+    if one.kind != other.kind or one.type != other.type:
+        return False
+    if (one.metadata.correlation, one.metadata.causation) != (other.metadata.correlation, other.metadata.causation):
+        return False
+    return bytes(one.raw) == bytes(other.raw) or _equal(one.data, other.data)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """JSON equality: true, 1 and 1.0 are three values."""
+    waiting = [(one, other)]
+    while waiting:
+        left, right = waiting.pop()
+        if type(left) is not type(right):
+            return False
+        if isinstance(left, dict):
+            if left.keys() != right.keys():
+                return False
+            waiting += [(left[name], right[name]) for name in left]
+        elif isinstance(left, list):
+            if len(left) != len(right):
+                return False
+            waiting += zip(left, right, strict=True)
+        elif left != right:
+            return False
+    return True

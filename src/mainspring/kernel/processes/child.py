@@ -1,0 +1,223 @@
+"""The process of one actor: `python -m mainspring.kernel.processes.child FD`.
+
+It has a loop of its own, imports the program, and handles one mail after the other. When the node is gone it ends at
+once, whatever it is doing: on Linux the kernel of the machine sees to that, elsewhere the closed socket does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import inspect
+import itertools
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mainspring.kernel.blobs import Blob, BlobStore
+from mainspring.kernel.capability import Capability, Contract, Plan
+from mainspring.kernel.context import Context
+from mainspring.kernel.errors import BadOutput, Fail, said
+from mainspring.kernel.processes.frames import Frame, Job, next_frame, packed
+from mainspring.kernel.processes.locate import Place, find_handler, find_spawn, names_of
+from mainspring.loop import Loop, MonotonicClock
+from mainspring.loop.pausing import pause
+from mainspring.message import Message, Metadata, NotEncodable, counted_ids, encode_data, parse
+from mainspring.telemetry import spans as tracing
+from mainspring.telemetry.log_lines import handling, write_lines
+
+logger: logging.Logger = logging.getLogger("mainspring.kernel")
+
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+
+
+class PipePort:
+    """A handler's way to the kernel, from another process."""
+
+    def __init__(self, writer: asyncio.StreamWriter, loop: Loop) -> None:
+        self._writer = writer
+        self._loop = loop
+        self._asks = itertools.count(1)
+        self._ids = counted_ids()
+        self._waiting: dict[int, asyncio.Future[Frame]] = {}
+
+    def send(self, frame: Frame) -> None:
+        self._writer.write(packed(frame))
+
+    def answered(self, frame: Frame) -> None:
+        waiter = self._waiting.pop(frame.ask, None)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(frame)
+
+    def emit(self, cause: Message, type: str, raw: msgspec.Raw) -> None:
+        self.send(Frame("emit", type=type, raw=bytes(raw)))
+
+    async def request(
+        self, cause: Message, kind: str, type: str, raw: msgspec.Raw, timeout_ms: float | None
+    ) -> Message:
+        answer = await self._ask(Frame("ask", kind=kind, type=type, raw=bytes(raw), amount=timeout_ms))
+        metadata = Metadata(self._ids(), self._loop.clock.wall_ms(), cause.metadata.correlation, cause.id)
+        return Message(answer.kind, answer.type or type, msgspec.Raw(answer.raw), metadata)  # type: ignore[arg-type]
+
+    def after(self, cause: Message, delay_ms: float, kind: str, type: str, raw: msgspec.Raw) -> str:
+        id = self._ids()
+        self.send(Frame("after", kind=kind, type=type, raw=bytes(raw), text=id, amount=delay_ms))
+        return id
+
+    def sleep(self, ms: float) -> Awaitable[None]:
+        return pause(self._loop, ms)
+
+    async def publish(self, cause: Message, topic: str, payload: Any, options: dict[str, Any]) -> Any:
+        answer = await self._ask(Frame("publish", type=topic, raw=bytes(encode_data([payload, options]))))
+        given = msgspec.json.decode(answer.raw)
+        if answer.kind == "error":
+            raise Fail(given["code"], given["message"])
+        return given
+
+    def _ask(self, frame: Frame) -> asyncio.Future[Frame]:
+        frame.ask = next(self._asks)
+        waiter: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        self._waiting[frame.ask] = waiter
+        self.send(frame)
+        return waiter
+
+
+class HandlerHost:
+    """Runs the functions of a declared capability."""
+
+    def __init__(self, job: Job, port: PipePort, clock: MonotonicClock) -> None:
+        handlers = []
+        for kind, type, given in job.handlers:
+            place = msgspec.convert(given, Place)
+            handlers.append(find_handler(names_of(place), place, kind, type))
+        plan = Plan(Capability(id=job.capability, handlers=handlers))
+        self._contracts: dict[tuple[str, str], list[Contract]] = {}
+        for contract in [*plan.contracts, *(each for some in plan.listeners.values() for each in some)]:
+            self._contracts.setdefault((contract.kind, contract.type), []).append(contract)
+        self._blobs = BlobStore(Path(job.blob_folder), counted_ids()) if job.blob_folder else None
+        self._port = port
+        self._clock = clock
+
+    async def take(self, frame: Frame) -> None:
+        message = parse(frame.raw)
+        handling.set((message.metadata.id, message.metadata.correlation))
+        answer = Frame("reply", frame.number, raw=b"null")
+        contract = self._contracts[message.kind, message.type][frame.ask]
+        try:
+            if tracing.recorder is None:
+                await self._run(contract, message, answer)
+            else:
+                with tracing.recorder.incoming({tracing.TRACEPARENT: message.metadata.traceparent or ""}):
+                    await self._run(contract, message, answer)
+        except Fail as refusal:
+            answer.op, answer.raw = "refused", bytes(encode_data(refusal.data()))
+        except BadOutput as error:
+            answer.op, answer.text = "fault", error.message
+        except BaseException as error:
+            logger.error("%s %s %s failed", message.kind, message.type, message.id, exc_info=error)
+            answer.op, answer.text = "crash", said(error)
+        self._port.send(answer)
+
+    async def _run(self, contract: Contract, message: Message, answer: Frame) -> None:
+        assert contract.function is not None
+        result = contract.function(contract.input.decode(message.raw), Context(self._port, message))
+        if inspect.isawaitable(result):
+            result = await result
+        if contract.kind == "event":
+            return
+        if isinstance(result, Blob):
+            if self._blobs is None:
+                raise BadOutput("there is no data directory for blobs")
+            answer.amount = float(self._clock.wall_ms() + result.ttl_ms)
+            result = self._blobs.store(result, self._clock.wall_ms())
+        answer.raw = bytes(contract.output.encode(result))
+
+
+class WorkerHost:
+    """Holds the Worker of a low-level capability."""
+
+    def __init__(self, job: Job, port: PipePort) -> None:
+        place = msgspec.convert(job.spawn, Place)
+        self._port = port
+        self._actor = find_spawn(names_of(place), place, job.capability)()
+        if callable(getattr(self._actor, "add_event_listener", None)):
+            self._actor.add_event_listener("message", self._said)
+            self._actor.add_event_listener("error", self._failed)
+        else:
+            self._actor.onmessage, self._actor.onerror = self._said, self._failed
+
+    async def take(self, frame: Frame) -> None:
+        self._actor.post_message(parse(frame.raw))
+
+    def _said(self, event: Any) -> None:
+        given = event.data
+        try:
+            raw = bytes(encode_data(given))
+        except NotEncodable:
+            raw = b"null"  # no message at all, which is what the node will call it
+        self._port.send(Frame("said", raw=raw))
+
+    def _failed(self, event: Any) -> None:
+        error = getattr(event, "error", None)
+        text = said(error) if isinstance(error, BaseException) else str(getattr(event, "message", "error"))
+        self._port.send(Frame("error", text=text))
+
+
+async def _main(descriptor: int) -> None:
+    node = socket.socket(fileno=descriptor)
+    reader, writer = await asyncio.open_unix_connection(sock=node, limit=1 << 20)
+    start = await next_frame(reader)
+    if start is None:
+        return
+    job = msgspec.json.decode(start.text, type=Job)
+    clock = MonotonicClock()
+    loop = Loop(clock)
+    loop.attach()
+    port = PipePort(writer, loop)
+    try:
+        write_lines(*job.logs)
+        _limit(job)
+        sys.path[:] = job.path
+        host = HandlerHost(job, port, clock) if job.handlers else WorkerHost(job, port)
+        tracing.switch_on()
+    except BaseException as error:
+        port.send(Frame("broken", text=said(error)))
+        await writer.drain()
+        return
+    port.send(Frame("ready"))
+    mail: asyncio.Queue[Frame] = asyncio.Queue()
+    serving = asyncio.get_running_loop().create_task(_serve(host, mail))
+    while (frame := await next_frame(reader)) is not None:
+        if frame.op == "answer":
+            port.answered(frame)
+        else:
+            mail.put_nowait(frame)
+    serving.cancel()
+    os._exit(0)  # the node is gone: nobody is left to finish for
+
+
+async def _serve(host: HandlerHost | WorkerHost, mail: asyncio.Queue[Frame]) -> None:
+    while True:
+        await host.take(await mail.get())
+
+
+def _limit(job: Job) -> None:
+    """Die with the node, be the first to go when memory runs out, and keep to the limit that was set."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        Path("/proc/self/oom_score_adj").write_text("500")
+    if job.memory_mb is not None:
+        resource.setrlimit(resource.RLIMIT_AS, (job.memory_mb << 20, job.memory_mb << 20))
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the node, which ends its actors in order
+    asyncio.run(_main(int(sys.argv[1])))

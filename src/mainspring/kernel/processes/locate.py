@@ -1,0 +1,106 @@
+"""Locate: find a program's function again, in another process.
+
+A function cannot be sent to another process, only where it was written can be. The other process imports the same
+module and looks there: first among the declarations of the module's apps, by what the function handles, because that
+also finds functions made inside functions; then by the function's name. Both sides use this code, so that what cannot
+be found is refused at boot and not at the first message.
+"""
+
+from __future__ import annotations
+
+import importlib
+import runpy
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, Final
+
+import msgspec
+
+from mainspring.kernel.capability import Capability, Handler, handler_from
+from mainspring.kernel.errors import CapabilityError
+
+_MAIN: Final = "__main__"
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a function was written. For a function of the main script, `script` is its path."""
+
+    module: str
+    qualname: str
+    script: str = ""
+
+
+def place_of(function: Callable[..., Any]) -> Place:
+    module = getattr(function, "__module__", "") or ""
+    qualname = getattr(function, "__qualname__", "") or ""
+    if module != _MAIN:
+        return Place(module, qualname)
+    main = sys.modules[_MAIN]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:
+        return Place(spec.name, qualname)
+    return Place(_MAIN, qualname, getattr(main, "__file__", "") or "")
+
+
+def names_of(place: Place) -> dict[str, Any]:
+    """The names of the module a place is in; imports it, or runs the script without its main part."""
+    if place.script:
+        return runpy.run_path(place.script, run_name="__mainspring_actor__")
+    return vars(importlib.import_module(place.module))
+
+
+def find_handler(names: dict[str, Any], place: Place, kind: str, type: str) -> Handler:
+    """The handler of (kind, type) among a module's names."""
+    for app in _apps(names):
+        for declared in app.handlers:
+            handler: Handler = declared.handler
+            if (handler.kind, handler.type) == (kind, type) and place_of(handler.function).qualname == place.qualname:
+                return handler
+    return handler_from(kind, type, _by_name(names, place))  # type: ignore[arg-type]
+
+
+def find_spawn(names: dict[str, Any], place: Place, id: str) -> Callable[[], Any]:
+    """The spawn of the low-level capability `id` among a module's names."""
+    for app in _apps(names):
+        for capability in app.low_level:
+            if capability.id == id and capability.spawn is not None:
+                found: Callable[[], Any] = capability.spawn
+                return found
+    return _by_name(names, place)
+
+
+def check_findable(capability: Capability) -> None:
+    """Raise `CapabilityError` when another process would not find this capability's functions."""
+    functions: list[Any] = [handler.function for handler in capability.handlers] or [capability.spawn]
+    for function in functions:
+        place = place_of(function)
+        names = vars(_loaded(place.module))
+        if "<" in place.qualname and not any(True for _ in _apps(names)):
+            raise CapabilityError(
+                f"capability {capability.id!r} runs in another process, which cannot find {place.qualname!r}",
+                remedy="write the function, or the App it is declared in, at the top level of a module",
+            )
+
+
+def _loaded(module: str) -> ModuleType:
+    found = sys.modules.get(module) or sys.modules.get(_MAIN)
+    assert found is not None
+    return found
+
+
+def _apps(names: dict[str, Any]) -> Iterator[Any]:
+    for value in tuple(names.values()):
+        if isinstance(getattr(value, "handlers", None), list) and isinstance(getattr(value, "low_level", None), list):
+            yield value
+
+
+def _by_name(names: dict[str, Any], place: Place) -> Callable[..., Any]:
+    first, *rest = place.qualname.split(".")
+    found = names.get(first)
+    for part in rest:
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise CapabilityError(f"{place.qualname!r} was not found in {place.script or place.module!r}")
+    result: Callable[..., Any] = found
+    return result

@@ -1,0 +1,307 @@
+"""Actors in processes of their own, seen from the node.
+
+A blocked CPU, a leak or a crash over there leaves the node responsive; what the node sees is an actor that is silent
+or gone. Everything else is as with any actor: one mail at a time, the same lineage, the same timeouts, the same
+supervision. Terminating one kills its process, whatever it is doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from mainspring.kernel.actors import ErrorEvent, HandlerActor, Listener, MessageEvent
+from mainspring.kernel.capability import Capability
+from mainspring.kernel.errors import BadOutput, Fail, fail_from, passing, said
+from mainspring.kernel.mail import Mail
+from mainspring.kernel.processes.frames import Frame, Job, next_frame, packed
+from mainspring.kernel.processes.locate import check_findable, place_of
+from mainspring.kernel.supervisor import HandlerSlot
+from mainspring.kernel.workers import WorkerSlot
+from mainspring.message import Message, encode_data, encode_line
+from mainspring.telemetry.log_lines import handling, lines_written
+
+if TYPE_CHECKING:
+    from mainspring.kernel.kernel import Kernel
+
+
+class ProcessEnded(Exception):
+    """The actor's process is gone, or could not begin."""
+
+
+class RemoteCrash(Exception):
+    """A handler raised in the actor's process; the text is that exception's."""
+
+
+def job_for(capability: Capability, kernel: Kernel) -> Job:
+    """What the process has to run. Raises `CapabilityError` when it would not find it."""
+    check_findable(capability)
+    folder = kernel.blobs.folder
+    return Job(
+        capability.id,
+        [entry or "." for entry in sys.path],
+        [(each.kind, each.type, place_of(each.function)) for each in capability.handlers],
+        None if capability.spawn is None else place_of(capability.spawn),
+        "" if folder is None else str(folder),
+        capability.memory_mb,
+        lines_written(),
+    )
+
+
+class Child:
+    """One process and the conversation with it. `ready` resolves when it can take mail."""
+
+    def __init__(self, job: Job, on_frame: Callable[[Frame], None], on_gone: Callable[[str], None]) -> None:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        command = [sys.executable, "-m", "mainspring.kernel.processes.child", str(theirs.fileno())]
+        self._process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL)
+        theirs.close()
+        self.pid: int = self._process.pid
+        self._on_frame = on_frame
+        self._on_gone = on_gone
+        self._alive = True
+        self.ended: bool = False  # nothing more can be said to it
+        self._writer: asyncio.StreamWriter | None = None
+        loop = asyncio.get_running_loop()
+        self.ready: asyncio.Future[None] = loop.create_future()
+        self.ready.add_done_callback(_looked_at)
+        self.gone: asyncio.Task[None] = loop.create_task(self._talk(ours, job))
+
+    def send(self, frame: Frame) -> None:
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(packed(frame))
+
+    def kill(self) -> None:
+        """End it now; `gone` completes when the operating system has let go of it."""
+        self._alive = False
+        self._process.kill()
+
+    async def _talk(self, ours: socket.socket, job: Job) -> None:
+        why = ""
+        try:
+            reader, self._writer = await asyncio.open_unix_connection(sock=ours, limit=1 << 20)
+            self.send(Frame("start", text=msgspec.json.encode(job).decode()))
+            while (frame := await next_frame(reader)) is not None:
+                if frame.op == "ready":
+                    self.ready.set_result(None)
+                elif frame.op == "broken":
+                    why = frame.text
+                elif self._alive:
+                    self._on_frame(frame)
+        finally:
+            self.ended = True
+            self._process.kill()
+            code = await asyncio.shield(asyncio.to_thread(self._process.wait))
+            if self._writer is not None:
+                self._writer.close()
+        text = why or f"its process ended {f'by signal {-code}' if code < 0 else f'with status {code}'}"
+        if not self.ready.done():
+            self.ready.set_exception(ProcessEnded(text))
+        if self._alive:
+            self._alive = False
+            self._on_gone(text)
+
+
+class ProcessActor(HandlerActor):
+    """Runs a declared capability's functions in a process of its own."""
+
+    def __init__(self, slot: ProcessSlot, job: Job) -> None:
+        super().__init__(slot)
+        self._process_slot = slot
+        self._numbers = itertools.count(1)
+        self._number = 0
+        self._beginning = False  # a mail waits for the process to begin, and will report if it never does
+        self._handling: Message | None = None
+        self._outcome: asyncio.Future[Frame] | None = None
+        self.child: Child = Child(job, self._on_frame, self._on_gone)
+
+    def end(self) -> None:
+        super().end()
+        self.child.kill()
+
+    def _encoded(self, mail: Mail, result: Any) -> Any:
+        return result  # the process has checked and encoded it
+
+    async def _call(self, mail: Mail) -> Any:
+        self._beginning = True
+        await self.child.ready
+        self._beginning = False
+        if self.child.ended:  # this mail was never begun: it is for the next actor
+            self._mail.appendleft(mail)
+            await self.child.gone
+        self._number = next(self._numbers)
+        message = self._handling = self._begun(mail)
+        handling.set((message.metadata.id, message.metadata.correlation))
+        self._outcome = asyncio.get_running_loop().create_future()
+        self.child.send(Frame("mail", self._number, raw=encode_line(message), ask=self._which(mail)))
+        frame = await self._outcome
+        self._outcome = None
+        if frame.op == "refused":
+            raise fail_from(msgspec.json.decode(frame.raw), mail.message.type)
+        if frame.op == "fault":
+            raise BadOutput(frame.text)
+        if frame.op == "crash":
+            raise RemoteCrash(frame.text)
+        if frame.amount is not None:
+            self._process_slot.kernel.blobs.plan(int(frame.amount))
+        return msgspec.Raw(frame.raw)
+
+    def _begun(self, mail: Mail) -> Message:
+        """The message as the process gets it: what it leads to belongs below the span of its handling."""
+        message, doing = mail.message, mail.doing
+        if doing is None:
+            return message
+        metadata = msgspec.structs.replace(message.metadata, traceparent=doing.traceparent)
+        return msgspec.structs.replace(message, metadata=metadata)
+
+    def _which(self, mail: Mail) -> int:
+        """Of several functions that hear one event, which one this mail is for."""
+        heard = self._process_slot.plan.listeners.get(mail.message.type, []) if mail.origin is None else []
+        return heard.index(mail.contract) if heard else 0
+
+    def _on_frame(self, frame: Frame) -> None:
+        cause = self._handling
+        if cause is None or not self.alive:
+            return
+        if frame.op in ("reply", "refused", "fault", "crash"):
+            if self._outcome is not None and frame.number == self._number and not self._outcome.done():
+                self._outcome.set_result(frame)
+        elif frame.op == "emit":
+            self._port.emit(cause, frame.type, msgspec.Raw(frame.raw))
+        elif frame.op == "after":
+            delay = frame.amount or 0.0
+            self._port.after(cause, delay, frame.kind, frame.type, msgspec.Raw(frame.raw), id=frame.text)
+        else:
+            self._process_slot.spawn_task(self._answer(frame, cause))
+
+    async def _answer(self, frame: Frame, cause: Message) -> None:
+        """Ask or publish for the actor, and tell it what came of it."""
+        answer = Frame("answer", ask=frame.ask, kind="reply")
+        try:
+            if frame.op == "publish":
+                payload, options = msgspec.json.decode(frame.raw)
+                given = await self._port.publish(cause, frame.type, payload, options)
+                answer.raw = bytes(encode_data(given))
+            else:
+                raw = msgspec.Raw(frame.raw)
+                told = await self._port.request(cause, frame.kind, frame.type, raw, frame.amount)
+                answer.kind, answer.type, answer.raw = told.kind, told.type, bytes(told.raw)
+        except Exception as error:
+            failed = error if isinstance(error, Fail) else passing(error) or Fail(500, said(error))
+            answer.kind, answer.raw = "error", bytes(encode_data(failed.data()))
+        self.child.send(answer)
+
+    def _on_gone(self, text: str) -> None:
+        if self._outcome is not None and not self._outcome.done():
+            self._outcome.set_exception(ProcessEnded(text))
+        elif self.alive and not self._beginning:
+            self.alive = False
+            self._process_slot.process_ended(self, text)
+
+
+class _OwnsProcesses:
+    """What both kinds of slots do about processes: wait for the first to begin, and for all to end."""
+
+    actor: Any
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._children: list[Child] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def ready(self) -> None:
+        await asyncio.shield(self.actor.child.ready)
+
+    async def ended(self) -> None:
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*(child.gone for child in self._children), *self._tasks, return_exceptions=True)
+
+    def spawn_task(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _own(self, child: Child) -> None:
+        self._children = [each for each in self._children if not each.gone.done()]
+        self._children.append(child)
+
+
+class ProcessSlot(_OwnsProcesses, HandlerSlot):
+    """The slot of a declared capability with `isolation="process"`."""
+
+    def _spawn(self) -> Any:
+        actor = ProcessActor(self, job_for(self.plan.capability, self.kernel))
+        self._own(actor.child)
+        return actor
+
+    def process_ended(self, actor: ProcessActor, text: str) -> None:
+        self.broke(actor, None, ProcessEnded(text))
+
+
+class ProcessWorker:
+    """A Worker-shaped actor whose Worker is in another process."""
+
+    def __init__(self, job: Job) -> None:
+        self._listeners: dict[str, list[Listener]] = {}
+        self._waiting: list[Frame] = []
+        self.child: Child = Child(job, self._on_frame, self._on_gone)
+        self.child.ready.add_done_callback(self._begin)
+
+    def post_message(self, message: Message) -> None:
+        frame = Frame("post", raw=encode_line(message))
+        if self.child.ready.done():
+            self.child.send(frame)
+        else:
+            self._waiting.append(frame)
+
+    def terminate(self) -> None:
+        self.child.kill()
+
+    def add_event_listener(self, type: str, callback: Listener) -> None:
+        self._listeners.setdefault(type, []).append(callback)
+
+    def remove_event_listener(self, type: str, callback: Listener) -> None:
+        if callback in self._listeners.get(type, ()):
+            self._listeners[type].remove(callback)
+
+    def _begin(self, ready: asyncio.Future[None]) -> None:
+        for frame in self._waiting:
+            self.child.send(frame)
+        self._waiting.clear()
+
+    def _on_frame(self, frame: Frame) -> None:
+        if frame.op == "said":
+            self._fire("message", MessageEvent(msgspec.json.decode(frame.raw)))
+        elif frame.op == "error":
+            self._fire("error", ErrorEvent(RemoteCrash(frame.text), frame.text))
+
+    def _on_gone(self, text: str) -> None:
+        self._fire("error", ErrorEvent(ProcessEnded(text), text))
+
+    def _fire(self, type: str, event: Any) -> None:
+        for callback in tuple(self._listeners.get(type, ())):
+            callback(event)
+
+
+class ProcessWorkerSlot(_OwnsProcesses, WorkerSlot):
+    """The slot of a low-level capability with `isolation="process"`."""
+
+    def _spawn(self) -> Any:
+        actor = ProcessWorker(job_for(self.plan.capability, self.kernel))
+        self._own(actor.child)
+        return actor
+
+
+def _looked_at(ready: asyncio.Future[None]) -> None:
+    """Whoever waits gets the exception; if nobody does, the slot reports the process's end anyway."""
+    if not ready.cancelled():
+        ready.exception()

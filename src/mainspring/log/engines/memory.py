@@ -1,0 +1,279 @@
+"""The log in this process's memory: for tests, for trying things out, and as the plainest reading of the contract.
+
+Everything lives in dictionaries and sorted lists, so what a method does can be checked by eye; the other engines must
+behave exactly like it. A batch is applied operation by operation and remembers how to take each one back; when an
+expectation fails, what was done is undone in reverse. That is simpler than checking first, and it makes the rule
+"operations act in their order" true by construction.
+
+Nothing survives the process. An acknowledgement of this engine means "in memory".
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TypeVar
+
+from mainspring.errors import MainspringError
+from mainspring.log.contract import (
+    ABSENT,
+    ANY_VERSION,
+    Append,
+    Batch,
+    Bounds,
+    Delete,
+    Guard,
+    KeptRecord,
+    Mark,
+    Outline,
+    Put,
+    Receipt,
+    Record,
+    Refused,
+    Remove,
+    Restorable,
+    Result,
+    StoredEvent,
+    Tail,
+)
+from mainspring.log.engines.measure import event_bytes, is_tombstone
+from mainspring.log.engines.refusals import moved_tail, moved_version, not_storable
+
+Undo = Callable[[], object]
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class _Partition:
+    """Events ascending by offset; `offsets` mirrors them so that bisect has something to look at."""
+
+    __slots__ = ("bytes", "events", "offsets", "tail")
+
+    def __init__(self) -> None:
+        self.events: list[StoredEvent] = []
+        self.offsets: list[int] = []
+        self.tail = 0
+        self.bytes = 0
+
+    def add(self, event: StoredEvent) -> None:
+        self.events.append(event)
+        self.offsets.append(event.offset)
+        self.tail = event.offset
+        self.bytes += event_bytes(event)
+
+    def take_back(self) -> None:
+        self.bytes -= event_bytes(self.events.pop())
+        self.offsets.pop()
+        self.tail -= 1
+
+    def keep(self, events: list[StoredEvent]) -> None:
+        self.events = events
+        self.offsets = [event.offset for event in events]
+        self.bytes = sum(map(event_bytes, events))
+
+    def bounds(self, partition: int) -> Bounds:
+        head = self.offsets[0] if self.offsets else self.tail + 1
+        return Bounds(partition, head, self.tail, len(self.offsets), self.bytes)
+
+
+class MemoryEngine:
+    """An engine without a disk. Use it where losing everything with the process is fine."""
+
+    name = "memory"
+
+    def __init__(self) -> None:
+        self._topics: dict[str, dict[int, _Partition]] = {}
+        self._records: dict[str, dict[str, Record]] = {}
+        self._marks: dict[tuple[str, str], Mark] = {}
+        self._version = 0
+
+    async def open(self) -> None:
+        """Nothing to open; what was stored before a `close` is still there."""
+
+    async def close(self) -> None:
+        """Nothing to let go of: the data lives as long as this object."""
+
+    # -- writing
+
+    async def commit(self, batches: Sequence[Batch]) -> list[Result]:
+        return [self._apply(batch) for batch in batches]
+
+    def submit(self, batches: Sequence[Batch], done: Callable[[list[Result]], None]) -> None:
+        done([self._apply(batch) for batch in batches])
+
+    def _apply(self, batch: Batch) -> Result:
+        undo: list[Undo] = []
+        offsets: list[tuple[int, int, bool]] = []
+        versions: list[int] = []
+        try:
+            for operation in batch.operations:
+                if isinstance(operation, Append):
+                    offsets.append(self._append(operation, undo))
+                elif isinstance(operation, Put):
+                    versions.append(self._put(operation, undo))
+                elif isinstance(operation, Delete):
+                    self._delete(operation, undo)
+                elif isinstance(operation, Guard):
+                    self._check_version(operation.space, operation.key, operation.version)
+                else:
+                    self._remove(operation, undo)
+        except MainspringError as error:
+            for step in reversed(undo):
+                step()
+            return error
+        return Receipt(tuple(offsets), tuple(versions))
+
+    def _append(self, event: Append, undo: list[Undo]) -> tuple[int, int, bool]:
+        if fault := not_storable(event):
+            raise fault
+        mark = self._marks.get((event.topic, event.dedupe)) if event.dedupe is not None else None
+        if mark is not None and mark.until >= event.ts:
+            return mark.partition, mark.offset, True
+        partition = self._partition(event.topic, event.partition, undo)
+        if event.expect is not None and event.expect != partition.tail:
+            raise moved_tail(event, partition.tail)
+        offset = partition.tail + 1
+        partition.add(
+            StoredEvent(
+                event.topic, event.partition, offset, event.id, event.ts, event.payload, event.key, event.headers
+            )
+        )
+        undo.append(partition.take_back)
+        if event.dedupe is not None:
+            place = (event.topic, event.dedupe)
+            self._marks[place] = Mark(event.topic, event.dedupe, event.partition, offset, event.dedupe_until)
+            undo.append(_restorer(self._marks, place, mark))
+        return event.partition, offset, False
+
+    def _partition(self, topic: str, number: int, undo: list[Undo]) -> _Partition:
+        partitions = self._topics.get(topic)
+        if partitions is None:
+            partitions = self._topics[topic] = {}
+            undo.append(lambda: self._topics.pop(topic))
+        partition = partitions.get(number)
+        if partition is None:
+            partition = partitions[number] = _Partition()
+            undo.append(lambda: partitions.pop(number))
+        return partition
+
+    def _check_version(self, space: str, key: str, expect: int) -> None:
+        if expect == ANY_VERSION:
+            return
+        record = self._records.get(space, {}).get(key)
+        actual = record.version if record else ABSENT
+        if actual != expect:
+            raise moved_version(space, key, expect, actual)
+
+    def _put(self, put: Put, undo: list[Undo]) -> int:
+        if fault := not_storable(put):
+            raise fault
+        self._check_version(put.space, put.key, put.expect)
+        records = self._records.setdefault(put.space, {})
+        undo.append(_restorer(records, put.key, records.get(put.key)))
+        self._version += 1
+        records[put.key] = Record(put.key, put.value, self._version)
+        return self._version
+
+    def _delete(self, delete: Delete, undo: list[Undo]) -> None:
+        self._check_version(delete.space, delete.key, delete.expect)
+        records = self._records.get(delete.space, {})
+        if delete.key in records:
+            undo.append(_restorer(records, delete.key, records.pop(delete.key)))
+
+    def _remove(self, remove: Remove, undo: list[Undo]) -> None:
+        partition = self._topics.get(remove.topic, {}).get(remove.partition)
+        if partition is None:
+            return
+        before = partition.events
+        gone = set(remove.offsets)
+        partition.keep([event for event in before if event.offset >= remove.below and event.offset not in gone])
+        undo.append(lambda: partition.keep(before))
+
+    async def forget_dedupe(self, now: int) -> int:
+        due = [place for place, mark in self._marks.items() if mark.until < now]
+        for place in due:
+            del self._marks[place]
+        return len(due)
+
+    async def restore(self, items: Sequence[Restorable]) -> None:
+        for item in items:
+            if isinstance(item, KeptRecord):
+                self._records.setdefault(item.space, {})[item.key] = Record(item.key, item.value, item.version)
+                self._version = max(self._version, item.version)
+            elif isinstance(item, Mark):
+                self._marks[item.topic, item.dedupe] = item
+            elif isinstance(item, Tail):
+                partition = self._partition(item.topic, item.partition, [])
+                partition.tail = max(partition.tail, item.tail)
+            else:
+                partition = self._partition(item.topic, item.partition, [])
+                if item.offset <= partition.tail:
+                    raise Refused(f"offset {item.offset} of {item.topic!r} is not above the tail {partition.tail}")
+                partition.add(item)
+
+    # -- reading
+
+    async def read(
+        self, topic: str, partition: int, start: int, limit: int, max_bytes: int = 4 << 20
+    ) -> list[StoredEvent]:
+        found: list[StoredEvent] = []
+        room = max_bytes
+        for event in self._from(topic, partition, start, limit):
+            room -= event_bytes(event)
+            if room < 0 and found:
+                break
+            found.append(event)
+        return found
+
+    async def outline(self, topic: str, partition: int, start: int, limit: int) -> list[Outline]:
+        return [
+            Outline(event.offset, event.key, event.ts, event_bytes(event), is_tombstone(event.payload))
+            for event in self._from(topic, partition, start, limit)
+        ]
+
+    def _from(self, topic: str, partition: int, start: int, limit: int) -> list[StoredEvent]:
+        held = self._topics.get(topic, {}).get(partition)
+        if held is None:
+            return []
+        first = bisect_left(held.offsets, start)
+        return held.events[first : first + max(0, limit)]
+
+    async def topics(self) -> list[str]:
+        return sorted(self._topics)
+
+    async def bounds(self, topic: str) -> list[Bounds]:
+        return [held.bounds(number) for number, held in sorted(self._topics.get(topic, {}).items())]
+
+    async def offset_at(self, topic: str, partition: int, ts: int) -> int:
+        held = self._topics.get(topic, {}).get(partition)
+        if held is None:
+            return 1
+        return next((event.offset for event in held.events if event.ts >= ts), held.tail + 1)
+
+    async def get(self, space: str, key: str) -> Record | None:
+        return self._records.get(space, {}).get(key)
+
+    async def scan(self, space: str, prefix: str = "", after: str = "") -> AsyncIterator[Record]:
+        records = self._records.get(space, {})
+        keys = sorted(key for key in records if key.startswith(prefix))
+        for key in keys[bisect_right(keys, after) :]:
+            record = records.get(key)
+            if record is not None:
+                yield record
+
+    async def spaces(self) -> list[str]:
+        return sorted(space for space, records in self._records.items() if records)
+
+    async def marks(self) -> AsyncIterator[Mark]:
+        for _, mark in sorted(self._marks.items()):
+            yield mark
+
+
+def _restorer(of: dict[K, V], key: K, value: V | None) -> Undo:
+    def restore() -> None:
+        if value is None:
+            of.pop(key, None)
+        else:
+            of[key] = value
+
+    return restore

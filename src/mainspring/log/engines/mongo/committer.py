@@ -1,0 +1,188 @@
+"""Committing: plan, try to store the plan as the journal's next entry, and plan again when another node was faster.
+
+What a plan needs to know and this node does not is asked of the server first. The answers stay right while other nodes
+go on committing, because this node follows the journal: an entry that changes what was asked brings the new value with
+it. So a commit never has to ask twice only because others are busy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, TypeVar
+
+from mainspring.log.contract import Batch, LogUnavailable, Receipt, Remove, Restorable, Result
+from mainspring.log.engines.measure import event_bytes
+from mainspring.log.engines.mongo.effects import Body, Entry
+from mainspring.log.engines.mongo.journal import Journal
+from mainspring.log.engines.mongo.known_state import Ledger, Slot
+from mainspring.log.engines.mongo.plan import MOST_BYTES, Partition, Plan, Present, Questions, restoring, size_of
+from mainspring.log.engines.mongo.reader import Reader
+from mainspring.log.engines.mongo.retry import Patience
+from mainspring.log.engines.mongo.turns import Placing
+from mainspring.loop import Clock
+
+T = TypeVar("T")
+
+_RIVALRY: Final = 8  # entries after which another node's last one is forgotten
+_MOST_POLITE_MS: Final = 20
+
+
+class Knowing(Protocol):
+    """What the engine does for a commit."""
+
+    async def look(self) -> bool:
+        """Take in what is new in the journal; whether there was something."""
+
+    def absorb(self, entry: Entry) -> None:
+        """Take in one entry."""
+
+
+class Committer:
+    """One commit at a time: the caller sees to that."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        journal: Journal,
+        placing: Placing,
+        reader: Reader,
+        engine: Knowing,
+        patience: Patience,
+        clock: Clock,
+    ) -> None:
+        self._ledger = ledger
+        self._journal = journal
+        self._placing = placing
+        self._reader = reader
+        self._engine = engine
+        self._patience = patience
+        self._clock = clock
+        self._append_ms = 0  # how long the last own entry took
+        self._appended_at_ms = 0
+        self.losses: int = 0  # plans that found their place taken
+        self.rival_at: int = -_RIVALRY  # the last entry of another node
+
+    async def commit(self, group: Sequence[Batch]) -> list[Result]:
+        """Of batches that fit into one entry."""
+
+        def planned(present: Present) -> tuple[Body | None, list[Result]]:
+            plan = Plan(self._ledger, present)
+            results = [plan.add(batch) for batch in group]
+            return plan.body(), results
+
+        if not any(batch.operations for batch in group):
+            return [Receipt() for _ in group]
+        return await self._decide(group, planned)
+
+    async def restore(self, items: Sequence[Restorable]) -> None:
+        await self._decide((), lambda _: (restoring(self._ledger, items), None))
+
+    async def _decide(self, group: Sequence[Batch], plan: Callable[[Present], tuple[Body | None, T]]) -> T:
+        deadline = self._patience.deadline_ms()
+        await self._be_polite()
+        while True:
+            await self._placing.room(self._patience.ms)
+            present = await self._ask(group)
+            position = self._ledger.position
+            body, results = plan(present)
+            if body is None:
+                # Nothing to store, so nothing proves that this node knows the newest: ask.
+                if not await self._patience(self._engine.look):
+                    return results
+                continue
+            entry = await self._append(position + 1, body, deadline)
+            if entry is not None:
+                self._engine.absorb(entry)
+                return results
+            self.losses += 1
+            await self._catch_up(position, deadline)
+
+    async def _append(self, number: int, body: Body, deadline: int) -> Entry | None:
+        start = self._clock.now_ms()
+        try:
+            return await self._journal.append(number, body, deadline)
+        finally:
+            self._appended_at_ms = self._clock.now_ms()
+            self._append_ms = self._appended_at_ms - start
+
+    async def _be_polite(self) -> None:
+        """Who has just stored an entry, with others after the same places, lets them go first.
+
+        They must read that entry before they can plan theirs; without a pause the last winner would win again.
+        """
+        if self._ledger.position - self.rival_at < _RIVALRY:
+            since = self._clock.now_ms() - self._appended_at_ms
+            pause = min(self._append_ms, _MOST_POLITE_MS) - since
+            if pause > 0:
+                await asyncio.sleep(pause / 1000)
+
+    async def _catch_up(self, position: int, deadline: int) -> None:
+        """Wait until this node knows what took the place behind `position`."""
+        while self._ledger.position == position:
+            if not await self._patience(self._engine.look) and self._ledger.position == position:
+                if self._clock.now_ms() >= deadline:
+                    raise LogUnavailable("the server does not show what another node committed", remedy="try again")
+                await asyncio.sleep(0.002)
+
+    # -- asking
+
+    async def _ask(self, group: Sequence[Batch]) -> Present:
+        """Know what the batches depend on; of partitions to remove from, the events that may be hit."""
+        while questions := Questions(self._ledger, group):
+            if not questions.records and not questions.marks:
+                present = await self._present(questions.removals)
+                if present is not None and not Questions(self._ledger, group, removals=False):
+                    return present
+                continue
+            forgotten = self._ledger.forgotten
+            versions = await self._patience(lambda: self._reader.versions(questions.records))
+            marks = await self._patience(lambda: self._reader.marks(questions.marks))
+            if self._ledger.forgotten == forgotten:
+                for place in questions.records:
+                    self._ledger.versions.setdefault(place, versions.get(place, 0))
+                for place in questions.marks:
+                    self._ledger.marks.setdefault(place, marks.get(place))
+        return {}
+
+    async def _present(self, removals: dict[Partition, list[Remove]]) -> Present | None:
+        """None when a partition was changed meanwhile in a way that must be asked for again."""
+        asked: list[tuple[Partition, Slot, int, int]] = []
+        present: Present = {}
+        for place, removes in removals.items():
+            slot = self._ledger.slots.get(place)
+            if slot is None:
+                continue
+            asked.append((place, slot, slot.tail, slot.removals))
+            present[place] = await self._hit_by(place, slot, removes)
+        for place in removals:
+            if place in self._ledger.slots and place not in present:
+                return None
+            present.setdefault(place, {})
+        for place, slot, tail, count in asked:
+            newer = slot.held(tail + 1)
+            if slot.removals != count or newer is None:
+                return None
+            present[place] |= {event.offset: event_bytes(event) for event in newer}
+        return present
+
+    async def _hit_by(self, place: Partition, slot: Slot, removes: Sequence[Remove]) -> dict[int, int]:
+        if (held := slot.held(1)) is not None:
+            return {event.offset: event_bytes(event) for event in held}
+        at = slot.moment()
+        await self._placing.reached(at.commit, self._patience.ms)
+        return await self._patience(lambda: self._reader.hit_by(*place, removes, at))
+
+
+def groups_of(batches: Sequence[Batch]) -> list[Sequence[Batch]]:
+    """Batches that go into one entry each time: in order, and not larger than a document may be."""
+    groups: list[Sequence[Batch]] = []
+    first = size = 0
+    for at, batch in enumerate(batches):
+        more = size_of(batch)
+        if size and size + more > MOST_BYTES:
+            groups.append(batches[first:at])
+            first, size = at, 0
+        size += more
+    groups.append(batches[first:])
+    return groups

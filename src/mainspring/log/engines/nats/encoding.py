@@ -1,0 +1,160 @@
+"""How a commit looks in the stream.
+
+A message begins with three letters and the number of its format, so that a node of an older version stops with a clear
+error instead of misreading what a newer one wrote. Behind them is one MessagePack array, the `Envelope`. Its body is
+encoded on its own: a big one is cut into parts that follow each other as messages and are put together again by whoever
+applies the last.
+
+Each batch of a commit is encoded for itself. A batch whose values have the wrong types is then refused by every node
+alike when it is decoded, and its neighbours stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from mainspring.log.contract import Batch, FormatError, Operation, Refused, Restorable
+from mainspring.log.engines.refusals import bad_text
+
+MAGIC: Final = b"MSJ"
+FORMAT: Final = 1
+ENVELOPE_BYTES: Final = 512  # what the envelope, its headers and their framing take at most
+MOST_BATCH_BYTES: Final = 256 << 20  # every node holds a batch in memory while it is applied
+
+COMMIT: Final = "commit"
+FORGET: Final = "forget"  # body: the time
+RESTORE: Final = "restore"  # body: restorables
+CLAIM: Final = "claim"  # the writer wants to make a snapshot
+SNAPSHOT: Final = "snapshot"  # body: what was made
+
+
+class Envelope(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """`writer` is one engine from its opening to its closing; `number` counts what it sent, from 1."""
+
+    writer: str
+    number: int
+    kind: str
+    body: bytes
+    part: int = 0
+    parts: int = 1
+
+
+class Made(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A snapshot that holds everything up to the message `seq`, which has the time `ts`."""
+
+    seq: int
+    ts: int
+    bytes: int
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_envelope = msgspec.msgpack.Decoder(Envelope)
+_raw_batches = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_operations = msgspec.msgpack.Decoder(list[Operation])
+_restorables = msgspec.msgpack.Decoder(list[Restorable])
+_made = msgspec.msgpack.Decoder(Made)
+_time = msgspec.msgpack.Decoder(int)
+
+
+def seal(envelope: Envelope) -> bytes:
+    return MAGIC + bytes((FORMAT,)) + _encode(envelope)
+
+
+def unseal(payload: bytes) -> Envelope | None:
+    """None for a message that no node wrote. Raises `FormatError` when a newer version wrote it."""
+    if payload[:3] != MAGIC or len(payload) < 5:
+        return None
+    if payload[3] > FORMAT:
+        raise FormatError(
+            f"the log holds messages of format {payload[3]}; this version of Mainspring knows formats up to {FORMAT}",
+            remedy="bring this node to the version of the newest node",
+        )
+    try:
+        return _envelope.decode(memoryview(payload)[4:])
+    except msgspec.DecodeError:
+        return None
+
+
+def encode_batch(batch: Batch) -> bytes | Refused:
+    """The batch's bytes, or why no engine could ever store it."""
+    try:
+        encoded = _encode(batch.operations)
+    except UnicodeEncodeError:
+        return bad_text()
+    except (TypeError, OverflowError, ValueError) as error:
+        return Refused(f"an operation holds a value of the wrong type: {error}", code="bad_operation")
+    if len(encoded) > MOST_BATCH_BYTES:
+        return Refused(
+            f"the batch has {len(encoded)} bytes; at most {MOST_BATCH_BYTES} can be stored together",
+            remedy="publish in smaller batches",
+            code="too_big",
+        )
+    return encoded
+
+
+def join_batches(encoded: Sequence[bytes]) -> bytes:
+    return _encode([msgspec.Raw(one) for one in encoded])
+
+
+def split_batches(body: bytes) -> list[Batch | Refused]:
+    """The batches of a commit. One that cannot be read is a refusal, the same on every node."""
+    try:
+        raw = _raw_batches.decode(body)
+    except msgspec.DecodeError:
+        return []
+    return [_batch(one) for one in raw]
+
+
+def _batch(raw: msgspec.Raw) -> Batch | Refused:
+    try:
+        return Batch(_operations.decode(raw))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return Refused(f"an operation holds a value of the wrong type: {error}", code="bad_operation")
+
+
+def encode_restorables(items: Sequence[Restorable]) -> bytes:
+    try:
+        return _encode(list(items))
+    except UnicodeEncodeError as error:
+        raise bad_text() from error
+
+
+def decode_restorables(body: bytes) -> list[Restorable]:
+    return _restorables.decode(body)
+
+
+def encode_time(now: int) -> bytes:
+    return _encode(now)
+
+
+def decode_time(body: bytes) -> int:
+    return _time.decode(body)
+
+
+def encode_made(made: Made) -> bytes:
+    return _encode(made)
+
+
+def decode_made(body: bytes) -> Made:
+    return _made.decode(body)
+
+
+def pieces(body: bytes, limit: int) -> Iterator[bytes]:
+    """The body in parts of at most `limit` bytes; an empty body is one empty part."""
+    for start in range(0, max(len(body), 1), limit):
+        yield body[start : start + limit]
+
+
+def groups(encoded: Sequence[bytes], limit: int) -> Iterator[range]:
+    """Indexes of batches that share a message: as many as fit `limit` bytes, at least one."""
+    start = size = 0
+    for index, one in enumerate(encoded):
+        if index > start and size + len(one) > limit:
+            yield range(start, index)
+            start, size = index, 0
+        size += len(one)
+    if encoded:
+        yield range(start, len(encoded))

@@ -1,0 +1,341 @@
+"""`JetStreamEngine`: the log in one JetStream stream, and a replica of it on every node.
+
+A commit is one message in the stream. The server gives all messages of all nodes one order and keeps them safe; every
+node applies them in that order to its own replica, from which it reads. So reads never wait for the network, a commit
+costs one round trip whatever it holds, and batches are atomic over everything the log has.
+
+A commit is acknowledged when the server has stored its message and this node has applied it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+from nats.nuid import NUID
+
+from mainspring.errors import MainspringError
+from mainspring.log.contract import (
+    Batch,
+    Bounds,
+    Change,
+    Durability,
+    FormatError,
+    InDoubt,
+    LogUnavailable,
+    Mark,
+    Outline,
+    Record,
+    Refused,
+    Restorable,
+    Result,
+    StoredEvent,
+)
+from mainspring.log.engines.nats import encoding, stream
+from mainspring.log.engines.nats.address import Address, parse
+from mainspring.log.engines.nats.connection import Connection
+from mainspring.log.engines.nats.durability import durability_of
+from mainspring.log.engines.nats.follower import Follower
+from mainspring.log.engines.nats.link import ApiError, Link, LinkLost, ended
+from mainspring.log.engines.nats.replica import Entry, Outcome, Replica
+from mainspring.log.engines.nats.sender import Sender, Sent
+from mainspring.log.engines.nats.snapshots import USUAL, Housekeeping
+from mainspring.log.engines.nats.startup import find_stream, open_replica
+from mainspring.log.engines.nats.trimming import Keeper
+
+MOST_AT_ONCE = 256  # messages handed to the replica together
+STANDSTILL_SECONDS = 10.0  # without any message while the log is read at opening, it is given up
+STORAGE_PAUSE = 0.5  # seconds, when the replica's disk takes nothing
+
+_logger = logging.getLogger(__name__)
+
+
+class JetStreamEngine:
+    """A log that several nodes share. `replica` is the file of this node's copy; it can be removed at any time."""
+
+    name = "nats"
+
+    def __init__(self, address: str | Address, replica: str | Path, *, housekeeping: Housekeeping = USUAL) -> None:
+        self.address: Address = parse(address) if isinstance(address, str) else address
+        self.replica: Replica = Replica(replica)
+        self._housekeeping = housekeeping
+        self._connection: Connection | None = None
+        self._sender: Sender | None = None
+        self._follower: Follower | None = None
+        self._keeper: Keeper | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._waiting: deque[Entry] = deque()
+        self._waiting_bytes = 0
+        self._applying = False
+        self._watchers: list[Callable[[Change], None]] = []
+        self._fault: MainspringError | None = None
+        self._when_failed: list[Callable[[MainspringError], object]] = []
+        self._caught_up: asyncio.Future[None] | None = None
+        self._goal = 0
+        self._told = 0  # the last message whose effects were told to watchers and writers
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def reconnects(self) -> int:
+        """How often a server was found again since the log was opened."""
+        return 0 if self._connection is None else self._connection.reconnects
+
+    # -- opening and closing
+
+    async def open(self) -> None:
+        if self._connection is not None:
+            return
+        self._loop = asyncio.get_running_loop()
+        self._fault = None
+        writer = NUID().next().decode()
+        self._connection = Connection(self.address, f"mainspring {writer}")
+        try:
+            await self._connection.open(self.address.patience)
+            found = await find_stream(self._connection, self.address, self.replica.path)
+            found = await open_replica(self.replica, self._connection, self.address, found)
+            self.replica.writer.me = writer
+            self._sender = Sender(self._connection, self.address, writer)
+            self._keeper = Keeper(
+                self._connection, self.address, self.replica, found.replicas, self._sender, self._housekeeping
+            )
+            await self._catch_up(self._connection, found)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _catch_up(self, connection: Connection, found: stream.Found) -> None:
+        """What the stream held when we came is applied before anybody reads."""
+        assert self._loop is not None
+        self._goal = found.last
+        self._caught_up = self._loop.create_future()
+        self._told = self.replica.state.applied
+        start = self._told + 1
+        self._follower = Follower(
+            connection, self.address, found.identity, start, self._heard, lambda: self._waiting_bytes, self._failed
+        )
+        self._following = self._loop.create_task(self._follower.run())
+        while self._told < self._goal:
+            before = self._told
+            await asyncio.wait({self._caught_up}, timeout=max(self.address.patience, STANDSTILL_SECONDS))
+            if self._caught_up.done():
+                self._caught_up.result()
+            elif self._told == before:
+                raise LogUnavailable(
+                    f"the log can be read up to message {self._told} of {self._goal} only",
+                    remedy="see the servers' logs; then try again",
+                )
+        self._caught_up = None
+
+    async def close(self) -> None:
+        """Idempotent."""
+        if self._keeper is not None:
+            await self._keeper.close()
+            self._keeper = None
+        if self._following is not None:
+            await ended(self._following)
+            self._following = None
+        if self._sender is not None:
+            self._sender.give_up(InDoubt("the log was closed before the batch was applied here"))
+            self._sender = None
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            await connection.close()
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._watchers.clear()
+        self._when_failed.clear()
+        await self.replica.close()
+        self._applying = False
+
+    @property
+    def applied(self) -> int:
+        """The number of the stream's last message that can be read here."""
+        return self._told
+
+    @property
+    def connected(self) -> bool:
+        return self._connection is not None and self._connection.link is not None
+
+    @property
+    def link(self) -> Link:
+        """The connection as it is now, for asking the server other things. Raises `LogUnavailable` without one."""
+        link = self._connection.link if self._connection is not None else None
+        if link is None:
+            raise LogUnavailable("there is no connection to a NATS server now", remedy="try again")
+        return link
+
+    def watch(self, seen: Callable[[Change], None]) -> None:
+        self._watchers.append(seen)
+
+    def on_failure(self, callback: Callable[[MainspringError], object]) -> None:
+        """Call with the reason when this node can follow the log no further; at once if that is so already.
+
+        Nothing is written from then on, and what is read grows old: the node has to be started again.
+        """
+        self._when_failed.append(callback)
+        if self._fault is not None:
+            callback(self._fault)
+
+    async def durability(self) -> Durability:
+        if self._connection is None:
+            raise LogUnavailable("the log is not open", remedy="open it first")
+        try:
+            async with asyncio.timeout(self.address.patience):
+                found = await stream.find(await self._connection.linked(), self.address)
+        except (ApiError, LinkLost, TimeoutError) as error:
+            raise LogUnavailable("JetStream does not answer", remedy="try again") from error
+        if found is None:
+            raise LogUnavailable("the log's stream is gone from the server", remedy="restore it from a backup")
+        return await durability_of(self.address, found, self._connection.servers)
+
+    # -- writing
+
+    async def commit(self, batches: Sequence[Batch]) -> list[Result]:
+        sender = self._ready()
+        encoded = [encoding.encode_batch(batch) for batch in batches]
+        results: list[Result] = [one if isinstance(one, Refused) else LogUnavailable("not sent") for one in encoded]
+        sound = [index for index, one in enumerate(encoded) if not isinstance(one, Refused)]
+        bodies = [one for one in encoded if not isinstance(one, Refused)]
+        under_way: list[tuple[range, Sent]] = []
+        for group in encoding.groups(bodies, sender.limit):
+            try:
+                body = encoding.join_batches([bodies[index] for index in group])
+                under_way.append((group, await sender.send(encoding.COMMIT, body)))
+            except LogUnavailable as error:
+                for index in group:
+                    results[sound[index]] = error
+                for index in sound[group.stop :]:
+                    results[index] = LogUnavailable(f"not sent, after: {error.message}", remedy="try again")
+                break
+        for group, sent in under_way:
+            try:
+                outcome = await sender.outcome(sent)
+                for index, result in zip(group, outcome.results, strict=True):
+                    results[sound[index]] = result
+            except LogUnavailable as error:
+                for index in group:
+                    results[sound[index]] = error
+        return results
+
+    async def forget_dedupe(self, now: int) -> int:
+        count = await self._do(encoding.FORGET, encoding.encode_time(now))
+        assert isinstance(count, int)
+        return count
+
+    async def restore(self, items: Sequence[Restorable]) -> None:
+        await self._do(encoding.RESTORE, encoding.encode_restorables(items))
+
+    async def _do(self, kind: str, body: bytes) -> object:
+        sender = self._ready()
+        outcome = await sender.outcome(await sender.send(kind, body))
+        if isinstance(outcome.value, MainspringError):
+            raise outcome.value
+        return outcome.value
+
+    def _ready(self) -> Sender:
+        if self._fault is not None:
+            raise LogUnavailable(self._fault.message, remedy=self._fault.remedy) from self._fault
+        if self._sender is None:
+            raise LogUnavailable("the log is not open", remedy="open it first")
+        return self._sender
+
+    # -- applying what comes
+
+    def _heard(self, entry: Entry) -> None:
+        self._waiting.append(entry)
+        self._waiting_bytes += entry.size
+        if not self._applying:
+            self._apply()
+
+    def _apply(self) -> None:
+        if not self._waiting or self._connection is None:
+            self._applying = False
+            return
+        self._applying = True
+        count = min(len(self._waiting), MOST_AT_ONCE)
+        entries = [self._waiting[index] for index in range(count)]
+        tell = bool(self._watchers) and self._caught_up is None  # what was before the opening is no news
+        self.replica.writer.apply(entries, tell=tell, done=self._applied_in_thread)
+
+    def _applied_in_thread(self, outcomes: list[Outcome], error: MainspringError | None) -> None:
+        assert self._loop is not None
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._applied, outcomes, error)
+
+    def _applied(self, outcomes: list[Outcome], error: MainspringError | None) -> None:
+        if self._connection is None or self._sender is None or self._follower is None:
+            return
+        for _ in outcomes:
+            self._waiting_bytes -= self._waiting.popleft().size
+        if error is None:
+            self._apply()  # the disk works while the news are told
+        elif isinstance(error, FormatError) or self.replica.damaged_by(error):
+            self.replica.suspect.touch()
+            self._failed(error)
+        else:
+            _logger.error("the replica cannot be written; trying again: %s", error)
+            assert self._loop is not None
+            self._loop.call_later(STORAGE_PAUSE, self._apply)
+        for outcome in outcomes:
+            for change in outcome.changes:
+                self._tell(change)
+            self._told = outcome.entry.seq
+            self._sender.settle(outcome)
+        self._follower.applied()
+        if self._keeper is not None and self._caught_up is None:
+            self._keeper.look()
+        if self._caught_up is not None and not self._caught_up.done() and self._told >= self._goal:
+            self._caught_up.set_result(None)
+
+    def _tell(self, change: Change) -> None:
+        for seen in self._watchers:
+            try:
+                seen(change)
+            except Exception as error:
+                assert self._loop is not None
+                self._loop.call_exception_handler({"message": f"a watcher failed: {seen!r}", "exception": error})
+
+    def _failed(self, error: MainspringError) -> None:
+        """This node cannot go on. Reads are still answered; nothing is written any more."""
+        self._fault = error
+        _logger.error("the log cannot be followed any further: %s", error)
+        if self._sender is not None:
+            self._sender.give_up(InDoubt(error.message, remedy=error.remedy))
+        if self._caught_up is not None and not self._caught_up.done():
+            self._caught_up.set_exception(error)
+        for callback in self._when_failed:
+            callback(error)
+
+    # -- reading: the replica's own methods
+
+    async def read(
+        self, topic: str, partition: int, start: int, limit: int, max_bytes: int = 4 << 20
+    ) -> list[StoredEvent]:
+        return await self.replica.read(topic, partition, start, limit, max_bytes)
+
+    async def outline(self, topic: str, partition: int, start: int, limit: int) -> list[Outline]:
+        return await self.replica.outline(topic, partition, start, limit)
+
+    async def topics(self) -> list[str]:
+        return await self.replica.topics()
+
+    async def bounds(self, topic: str) -> list[Bounds]:
+        return await self.replica.bounds(topic)
+
+    async def offset_at(self, topic: str, partition: int, ts: int) -> int:
+        return await self.replica.offset_at(topic, partition, ts)
+
+    async def get(self, space: str, key: str) -> Record | None:
+        return await self.replica.get(space, key)
+
+    def scan(self, space: str, prefix: str = "", after: str = "") -> AsyncIterator[Record]:
+        return self.replica.scan(space, prefix, after)
+
+    async def spaces(self) -> list[str]:
+        return await self.replica.spaces()
+
+    def marks(self) -> AsyncIterator[Mark]:
+        return self.replica.marks()

@@ -1,0 +1,237 @@
+"""Following the stream: every message once, in order, whatever happens to consumers, leaders and links.
+
+The server keeps a short-lived consumer for us that starts at the message we need next. It lives in one server's memory
+and needs no acknowledgements; when it is lost, or silent, or skips a message, another one is made that starts where we
+are. Messages are pulled, not pushed, so that a node which is slow to apply them is never flooded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+from nats.aio.msg import Msg
+
+from mainspring.errors import MainspringError
+from mainspring.log.contract import FormatError, LogUnavailable
+from mainspring.log.engines.nats import encoding, stream
+from mainspring.log.engines.nats.address import Address
+from mainspring.log.engines.nats.connection import Connection
+from mainspring.log.engines.nats.link import ApiError, Link, LinkLost
+from mainspring.log.engines.nats.replica import Entry
+
+PULL: Final = 128  # messages asked for at a time
+PULL_BYTES: Final = 16 << 20  # and of no more than that, so that big messages do not fill the memory
+MOST_WAITING: Final = 32 << 20  # bytes heard and not yet applied, beyond which no more messages are asked for
+EXPIRES_SECONDS: Final = 30.0
+HEARTBEAT_SECONDS: Final = 1.0
+ASK_SECONDS: Final = 1.5  # while there is no leader nobody answers; ask again soon, one may have been elected
+AGAIN_SECONDS: Final = 0.2
+SILENT_SECONDS: Final = 3.5
+BELIEVE_SECONDS: Final = 15.0  # a new leader may for a moment not know the newest messages; after that it lost them
+INACTIVE_SECONDS: Final = 30.0
+_NANOSECONDS: Final = 1_000_000_000
+
+_logger = logging.getLogger(__name__)
+
+
+class _Gap(Exception):
+    """A message was skipped."""
+
+
+class Follower:
+    """Calls `heard` with each message from `start` on. What makes going on impossible is told to `failed`, once."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        address: Address,
+        identity: str,
+        start: int,
+        heard: Callable[[Entry], None],
+        waiting: Callable[[], int],
+        failed: Callable[[MainspringError], None],
+    ) -> None:
+        self._connection = connection
+        self._address = address
+        self._identity = identity
+        self._next = start
+        self._heard = heard
+        self._waiting = waiting
+        self._failed = failed
+        self._wake = asyncio.Event()
+        self._asked = 0  # messages the server may still send us
+        self._subject = ""
+        self._trouble: Exception | None = None
+        self._last_heard = 0.0
+        self._gaps: tuple[int, int] = (0, 0)  # the message that was skipped, and how often
+        self._missing_since: float | None = None
+
+    async def run(self) -> None:
+        """Until it is cancelled, or cannot go on."""
+        try:
+            while True:
+                link = await self._connection.linked()
+                try:
+                    await self._follow(link)
+                except _Gap:
+                    self._count_gap()
+                except Exception as error:
+                    if isinstance(error, MainspringError) and not isinstance(error, LogUnavailable):
+                        raise
+                    _logger.info("following the log is interrupted: %s: %s", type(error).__name__, error)
+                    await asyncio.sleep(AGAIN_SECONDS)
+        except MainspringError as error:
+            self._failed(error)
+
+    def applied(self) -> None:
+        """Some of what was heard is applied: there may be room for more."""
+        if self._asked <= PULL // 2:
+            self._wake.set()
+
+    async def _follow(self, link: Link) -> None:
+        await self._check(link)
+        reply = await link.api(f"CONSUMER.CREATE.{self._address.stream}", self._consumer(), seconds=ASK_SECONDS)
+        name = reply["name"]
+        self._subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._address.stream}.{name}"
+        self._trouble, self._asked = None, 0
+        loop = asyncio.get_running_loop()
+        self._last_heard = loop.time()
+        inbox = link.client.new_inbox()
+        subscription = await link.client.subscribe(inbox, cb=self._received, pending_bytes_limit=0)
+        try:
+            while True:
+                if self._asked <= PULL // 2 and self._waiting() < MOST_WAITING:
+                    await self._pull(link, inbox)
+                self._wake.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(HEARTBEAT_SECONDS):
+                        await self._wake.wait()
+                if link.lost.is_set():
+                    raise LinkLost
+                if self._trouble is not None:
+                    raise self._trouble
+                if self._asked and loop.time() - self._last_heard > SILENT_SECONDS:
+                    raise TimeoutError("the server sends no heartbeats")
+        finally:
+            if not link.lost.is_set():
+                with suppress(Exception):
+                    await subscription.unsubscribe()
+                    await link.client.publish(f"$JS.API.CONSUMER.DELETE.{self._address.stream}.{name}")
+
+    async def _pull(self, link: Link, inbox: str) -> None:
+        request = {
+            "batch": PULL,
+            "max_bytes": max(PULL_BYTES, 2 * link.client.max_payload),
+            "expires": int(EXPIRES_SECONDS * _NANOSECONDS),
+            "idle_heartbeat": int(HEARTBEAT_SECONDS * _NANOSECONDS),
+        }
+        self._last_heard = asyncio.get_running_loop().time()
+        self._asked += PULL
+        await link.client.publish(self._subject, msgspec.json.encode(request), reply=inbox)
+
+    def _consumer(self) -> dict[str, object]:
+        config = {
+            "ack_policy": "none",
+            "deliver_policy": "by_start_sequence",
+            "opt_start_seq": self._next,
+            "replay_policy": "instant",
+            "mem_storage": True,
+            "num_replicas": 1,
+            "inactive_threshold": int(INACTIVE_SECONDS * _NANOSECONDS),
+        }
+        return {"stream_name": self._address.stream, "config": config}
+
+    async def _received(self, message: Msg) -> None:
+        self._last_heard = asyncio.get_running_loop().time()
+        if self._trouble is not None:
+            return
+        if not message.reply.startswith("$JS.ACK"):
+            self._status(message)
+            return
+        seq, ts = place(message.reply)
+        if seq < self._next:
+            return
+        try:
+            if seq > self._next:
+                raise _Gap
+            envelope = encoding.unseal(message.data)
+        except (_Gap, FormatError) as error:
+            self._trouble = error
+            self._wake.set()
+            return
+        if envelope is None:
+            _logger.warning(
+                "message %d of the stream %s was written by no node; passed over", seq, self._address.stream
+            )
+        self._next += 1
+        self._asked -= 1
+        self._heard(Entry(seq, ts, len(message.data), envelope))
+        if self._asked <= PULL // 2:
+            self._wake.set()
+
+    def _status(self, message: Msg) -> None:
+        """A heartbeat, the end of a request (it lapsed, or was answered in full), or the end of the consumer."""
+        status = (message.headers or {}).get("Status", "")
+        description = (message.headers or {}).get("Description", "")
+        if status == "100" or description == "Batch Completed":
+            return
+        if status == "408" or "MaxBytes" in description:
+            self._asked = 0
+        else:
+            self._trouble = ApiError(int(status) if status.isdecimal() else 0, 0, description or "the consumer ended")
+        self._wake.set()
+
+    # -- is it still the log we know?
+
+    async def _check(self, link: Link) -> None:
+        found = await stream.find(link, self._address, seconds=ASK_SECONDS)
+        if found is None:
+            raise LogUnavailable("the log's stream is gone from the server", remedy="restore it from a backup")
+        if found.identity != self._identity:
+            raise FormatError(
+                f"the stream {self._address.stream} was deleted and made anew",
+                remedy="restart the node: it begins with what the new stream holds",
+            )
+        if found.first > self._next:
+            raise fell_behind(self._next, found.first)
+        if found.last >= self._next - 1:
+            self._missing_since = None
+            return
+        now = asyncio.get_running_loop().time()
+        if self._missing_since is None:
+            self._missing_since = now
+        if now - self._missing_since < BELIEVE_SECONDS:
+            raise LogUnavailable(f"the stream ends at {found.last}; this node has seen {self._next - 1}")
+        raise FormatError(
+            f"the server lost what it had acknowledged: its stream ends at {found.last}, this node has seen "
+            f"{self._next - 1}",
+            remedy="restart the node: it goes back to what the server has; set sync_interval: always on the servers",
+        )
+
+    def _count_gap(self) -> None:
+        times = self._gaps[1] + 1 if self._gaps[0] == self._next else 1
+        self._gaps = (self._next, times)
+        if times > 5:
+            raise FormatError(
+                f"message {self._next} of the stream {self._address.stream} is missing",
+                remedy="restore the stream from a backup, or remove the node's replica and restart it",
+            )
+
+
+def fell_behind(next: int, first: int) -> FormatError:
+    return FormatError(
+        f"this node fell behind: it needs message {next} of the log, and the server has dropped all before {first}",
+        remedy="restart the node: it starts again from the newest snapshot",
+    )
+
+
+def place(reply: str) -> tuple[int, int]:
+    """A delivered message's number in the stream and its time in ms, from its reply subject."""
+    tokens = reply.split(".")
+    shift = 0 if len(tokens) == 9 else 2  # newer servers name the domain and the account as well
+    return int(tokens[5 + shift]), int(tokens[7 + shift]) // 1_000_000

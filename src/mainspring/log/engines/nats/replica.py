@@ -1,0 +1,359 @@
+"""This node's copy of the log: a SQLite file to which the stream's messages are applied, one after the other.
+
+Applying is deterministic. What a commit expects is checked here, not by the server: every node comes to the same
+offsets, versions and refusals because it sees the same messages in the same order, whatever it groups into one
+transaction. The number of the last message applied is written in the same transaction as its effects, so that after any
+crash the replica goes on exactly behind what it holds.
+
+The file is written with `synchronous = NORMAL`: it is never torn, but a loss of power may cost its newest
+transactions. Nothing is lost by that, since the stream still has them. (`OFF` would save one fsync for every 8 MB, and
+could leave a file that is quietly wrong.)
+
+A writer numbers what it sends. A message whose number is not above the last one of its writer comes too late (the
+network kept it while the writer gave up on it and went on) and is passed over, here as everywhere. Numbers are
+remembered for an hour of the stream's own time; deleting them later changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from mainspring.errors import MainspringError
+from mainspring.log.contract import (
+    Batch,
+    Change,
+    DamagedEvent,
+    DamagedRecord,
+    FormatError,
+    LogUnavailable,
+    Receipt,
+    Refused,
+    Result,
+)
+from mainspring.log.engines.changes import change_of
+from mainspring.log.engines.nats import encoding
+from mainspring.log.engines.nats.encoding import Envelope, Made
+from mainspring.log.engines.sqlite.engine import SqliteEngine
+from mainspring.log.engines.sqlite.reader import Reader
+from mainspring.log.engines.sqlite.restore import restore
+from mainspring.log.engines.sqlite.writer import Statement, Writer
+
+T = TypeVar("T")
+
+REMEMBERED_MS: Final = 3_600_000
+_BROKEN: Final = (11, 26)  # SQLite's numbers for a damaged file and for a file that is no database
+MOST_OPERATIONS: Final = 8_192  # in one transaction while catching up
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS replica (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS writers (
+    writer TEXT PRIMARY KEY, number INTEGER NOT NULL, ts INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS parts (
+    writer TEXT NOT NULL, number INTEGER NOT NULL, part INTEGER NOT NULL, ts INTEGER NOT NULL, body BLOB NOT NULL,
+    PRIMARY KEY (writer, number, part)
+) WITHOUT ROWID;
+"""
+_KEEP = "INSERT OR REPLACE INTO replica VALUES ('applied', ?), ('ts', ?), ('grown', ?)"
+_KEEP_ONE = "INSERT OR REPLACE INTO replica VALUES (?, ?)"
+_KEEP_WRITER = "INSERT OR REPLACE INTO writers VALUES (?, ?, ?)"
+_KEEP_PART = "INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?, ?)"
+_FIND_PARTS = "SELECT body FROM parts WHERE writer = ? AND number = ? AND ts >= ? ORDER BY part"
+_DROP_PARTS = "DELETE FROM parts WHERE writer = ? AND number <= ?"
+_KEEP_VERSION = "INSERT OR REPLACE INTO counters VALUES ('version', ?)"
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """A message of the stream. `ts` is the server's time in ms. `envelope` is None when no node wrote it."""
+
+    seq: int
+    ts: int
+    size: int
+    envelope: Envelope | None
+
+
+class Outcome(msgspec.Struct, gc=False):
+    """What applying a message came to. `passed_over`: it came too late, or was not whole."""
+
+    entry: Entry
+    passed_over: bool = False
+    results: list[Result] = []
+    changes: list[Change] = []
+    value: object = None  # of a message that is no commit: a count, whether a claim was granted, an error
+
+
+class State(msgspec.Struct):
+    """Where the replica stands. `stream` says which stream it belongs to; `grown`: bytes since the last snapshot."""
+
+    stream: str = ""
+    applied: int = 0
+    ts: int = 0
+    grown: int = 0
+    snapshot: Made | None = None
+    claimed: int = 0  # when somebody last began a snapshot that is not there yet
+
+
+class ReplicaWriter(Writer):
+    """The one thread that writes the replica's file."""
+
+    synchronous = "NORMAL"
+    reserves_versions = False  # every node must give the same ones, so the counter is exact
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.me = ""  # the name under which this node writes
+        self._connection.executescript(_TABLES)
+        self.state: State = State()
+        self._writers: dict[str, tuple[int, int]] = {}
+        self._believe_file()
+
+    def _believe_file(self) -> None:
+        kept = dict(self._connection.execute("SELECT name, value FROM replica").fetchall())
+        made = kept.pop("snapshot", None)
+        self.state = State(**kept, snapshot=None if made is None else encoding.decode_made(made))
+        rows = self._connection.execute("SELECT writer, number, ts FROM writers").fetchall()
+        self._writers = {writer: (number, ts) for writer, number, ts in rows}
+
+    def _make_sound(self) -> None:
+        suspect = self._suspect
+        super()._make_sound()
+        if suspect:
+            self._believe_file()
+
+    def belong_to(self, stream: str) -> None:
+        self._connection.execute(_KEEP_ONE, ("stream", stream))
+        self.state.stream = stream
+
+    # -- applying
+
+    def apply(
+        self, entries: Sequence[Entry], *, tell: bool, done: Callable[[list[Outcome], MainspringError | None], None]
+    ) -> None:
+        """Apply in order. `done` gets the outcomes of those that were, and why the rest was not: try that again.
+
+        `tell`: whether the outcomes should say what changed.
+        """
+        self._jobs.put(lambda: done(*self._apply(entries, tell)))
+
+    def _apply(self, entries: Sequence[Entry], tell: bool) -> tuple[list[Outcome], MainspringError | None]:
+        outcomes: list[Outcome] = []
+        try:
+            self._make_sound()
+            self._expect(entries[0])
+            start = 0
+            while start < len(entries):
+                run = self._run_of_commits(entries, start)
+                outcomes += self._apply_commits(run, tell) if run else self._apply_other(entries[start], tell)
+                start = len(outcomes)
+        except Exception as error:
+            fault = self._failed(error)
+            self._suspect = True  # what was begun may have moved more than the transaction took back
+            return outcomes, fault
+        return outcomes, None
+
+    def _expect(self, entry: Entry) -> None:
+        """A commit that failed with an error and is in the file nevertheless: nobody was told what it changed."""
+        if entry.seq <= self.state.applied:
+            raise FormatError(
+                f"message {entry.seq} was applied although the disk reported an error",
+                remedy="check the disk, then restart the node",
+            )
+
+    def _run_of_commits(self, entries: Sequence[Entry], start: int) -> list[tuple[Entry, list[Batch | Refused]]]:
+        """Whole commits that follow each other and may share a transaction."""
+        run: list[tuple[Entry, list[Batch | Refused]]] = []
+        numbers: dict[str, int] = {}
+        operations = 0
+        for entry in entries[start:]:
+            envelope = entry.envelope
+            if envelope is None or envelope.kind != encoding.COMMIT or envelope.parts != 1:
+                break
+            if envelope.number <= max(numbers.get(envelope.writer, 0), self._last_number(envelope.writer, entry.ts)):
+                break
+            numbers[envelope.writer] = envelope.number
+            batches = encoding.split_batches(envelope.body)
+            operations += sum(len(batch.operations) for batch in batches if isinstance(batch, Batch))
+            if run and operations > MOST_OPERATIONS:
+                break
+            run.append((entry, batches))
+        return run
+
+    def _apply_commits(self, run: list[tuple[Entry, list[Batch | Refused]]], tell: bool) -> list[Outcome]:
+        plan = self._plan([batch for _, batches in run for batch in batches if isinstance(batch, Batch)])
+        outcomes = []
+        try:
+            for entry, batches in run:
+                results: list[Result] = [b if isinstance(b, Refused) else plan.add(b) for b in batches]
+                outcomes.append(Outcome(entry, results=results))
+            entries = [entry for entry, _ in run]
+            also = self._bookkeeping(entries)
+            if plan.records:
+                also.append((_KEEP_VERSION, (self.ledger.version,)))
+            self._store(plan, also)
+        except BaseException:
+            plan.abandon()
+            raise
+        self._moved(entries)
+        if tell:
+            for outcome, (_, batches) in zip(outcomes, run, strict=True):
+                assert outcome.entry.envelope is not None
+                own = outcome.entry.envelope.writer == self.me
+                outcome.changes = [
+                    change_of(batch, result, own=own)
+                    for batch, result in zip(batches, outcome.results, strict=True)
+                    if isinstance(batch, Batch) and isinstance(result, Receipt)
+                ]
+        return outcomes
+
+    def _apply_other(self, entry: Entry, tell: bool) -> list[Outcome]:
+        envelope = entry.envelope
+        if envelope is None or envelope.number <= self._last_number(envelope.writer, entry.ts):
+            self._in_transaction([entry], lambda: None, count_writer=False)
+            return [Outcome(entry, passed_over=True)]
+        if envelope.parts == 1:
+            return [self._apply_whole(entry, envelope, tell)]
+        if envelope.part < envelope.parts - 1:
+            row = (envelope.writer, envelope.number, envelope.part, entry.ts, envelope.body)
+            self._in_transaction([entry], lambda: self._connection.execute(_KEEP_PART, row), count_writer=False)
+            return [Outcome(entry)]
+        asked = (envelope.writer, envelope.number, entry.ts - REMEMBERED_MS)
+        parts = [body for (body,) in self._connection.execute(_FIND_PARTS, asked)]
+        if len(parts) != envelope.parts - 1:
+            self._in_transaction([entry], lambda: None)
+            return [Outcome(entry, passed_over=True)]
+        whole = msgspec.structs.replace(envelope, body=b"".join((*parts, envelope.body)))
+        return [self._apply_whole(msgspec.structs.replace(entry, envelope=whole), whole, tell)]
+
+    def _apply_whole(self, entry: Entry, envelope: Envelope, tell: bool) -> Outcome:
+        if envelope.kind == encoding.COMMIT:
+            (outcome,) = self._apply_commits([(entry, encoding.split_batches(envelope.body))], tell)
+            return outcome
+        work = {
+            encoding.FORGET: self._forget,
+            encoding.RESTORE: self._restore,
+            encoding.CLAIM: self._claim,
+            encoding.SNAPSHOT: self._note_snapshot,
+        }.get(envelope.kind)
+        if work is None:
+            self._in_transaction([entry], lambda: None)
+            return Outcome(entry, passed_over=True)
+        try:
+            return Outcome(entry, value=self._in_transaction([entry], lambda: work(entry, envelope.body)))
+        except (Refused, msgspec.DecodeError, UnicodeError, OverflowError) as error:
+            self._failed(error)
+            self._suspect = True  # the work may have moved the ledger
+            self._make_sound()
+            self._in_transaction([entry], lambda: None)
+            refused = error if isinstance(error, Refused) else Refused(f"it cannot be stored: {error}")
+            return Outcome(entry, value=refused)
+
+    def _in_transaction(self, entries: list[Entry], work: Callable[[], object], *, count_writer: bool = True) -> object:
+        self._connection.execute("BEGIN IMMEDIATE")
+        result = work()
+        for statement in self._bookkeeping(entries, count_writer=count_writer):
+            self._connection.execute(*statement)
+        self._connection.execute("COMMIT")
+        self._moved(entries, count_writer=count_writer)
+        return result
+
+    # -- what is not a commit
+
+    def _forget(self, entry: Entry, body: bytes) -> int:
+        now = encoding.decode_time(body)
+        return self._connection.execute("DELETE FROM marks WHERE until < ?", (now,)).rowcount
+
+    def _restore(self, entry: Entry, body: bytes) -> None:
+        restore(self._connection, self.ledger, encoding.decode_restorables(body))
+        self.ledger.reserved_version = self.ledger.version
+        self._connection.execute(_KEEP_VERSION, (self.ledger.version,))
+
+    def _claim(self, entry: Entry, body: bytes) -> bool:
+        """Granted unless somebody else is at it. A claim that led to nothing lapses."""
+        wait_ms = encoding.decode_time(body)
+        if self.state.claimed and entry.ts - self.state.claimed < wait_ms:
+            return False
+        self._connection.execute(_KEEP_ONE, ("claimed", entry.ts))
+        self.state.claimed = entry.ts
+        return True
+
+    def _note_snapshot(self, entry: Entry, body: bytes) -> Made | None:
+        """The newest snapshot counts; what the stream grew by since then is what came after this message, nearly."""
+        made = encoding.decode_made(body)
+        self._connection.execute(_KEEP_ONE, ("claimed", 0))
+        self.state.claimed = 0
+        if self.state.snapshot is not None and made.seq <= self.state.snapshot.seq:
+            return None
+        self._connection.execute(_KEEP_ONE, ("snapshot", body))
+        self.state.snapshot = made
+        self.state.grown = 0
+        return made
+
+    # -- where it stands
+
+    def _last_number(self, writer: str, ts: int) -> int:
+        number, at = self._writers.get(writer, (0, 0))
+        return number if ts - at <= REMEMBERED_MS else 0
+
+    def _bookkeeping(self, entries: list[Entry], *, count_writer: bool = True) -> list[Statement]:
+        last = entries[-1]
+        grown = self.state.grown + sum(entry.size for entry in entries)
+        work: list[Statement] = [(_KEEP, (last.seq, last.ts, grown))]
+        if count_writer:
+            newest = {e.envelope.writer: (e.envelope.number, e.ts) for e in entries if e.envelope is not None}
+            work += [(_KEEP_WRITER, (writer, *seen)) for writer, seen in newest.items()]
+            work += [(_DROP_PARTS, (e.writer, e.number)) for entry in entries if (e := entry.envelope) and e.parts > 1]
+        if last.ts // REMEMBERED_MS != self.state.ts // REMEMBERED_MS:
+            old = (last.ts - 2 * REMEMBERED_MS,)
+            work += [("DELETE FROM writers WHERE ts < ?", old), ("DELETE FROM parts WHERE ts < ?", old)]
+        return work
+
+    def _moved(self, entries: list[Entry], *, count_writer: bool = True) -> None:
+        """The transaction is done: what was planned is now true."""
+        for entry in entries:
+            self.state.grown += entry.size
+            if count_writer and entry.envelope is not None:
+                self._writers[entry.envelope.writer] = (entry.envelope.number, entry.ts)
+        self.state.applied, self.state.ts = entries[-1].seq, entries[-1].ts
+
+
+class Replica(SqliteEngine):
+    """The replica as an engine to read from. It is written only by `apply`."""
+
+    def _make_writer(self) -> ReplicaWriter:
+        return ReplicaWriter(self.path)
+
+    @property
+    def suspect(self) -> Path:
+        """A file that exists once damage was seen: the next opening then makes the replica again."""
+        return self.path.with_name(self.path.name + ".suspect")
+
+    def damaged_by(self, error: BaseException | None) -> bool:
+        """Whether an error of SQLite, or what it led to, says that the file itself is damaged."""
+        while error is not None:
+            if getattr(error, "sqlite_errorcode", -1) & 0xFF in _BROKEN:
+                return True
+            error = error.__cause__
+        return False
+
+    def _with_reader(self, work: Callable[[Reader], T]) -> T:
+        try:
+            return super()._with_reader(work)
+        except (DamagedEvent, DamagedRecord):
+            with suppress(OSError):
+                self.suspect.touch()
+            raise
+
+    @property
+    def writer(self) -> ReplicaWriter:
+        if not isinstance(self._writer, ReplicaWriter):
+            raise LogUnavailable("the log is not open", remedy="open it first")
+        return self._writer
+
+    @property
+    def state(self) -> State:
+        return self.writer.state

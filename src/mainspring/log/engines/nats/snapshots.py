@@ -1,0 +1,164 @@
+"""Snapshots: whole replicas in the JetStream object store, so that the stream need not hold everything for ever.
+
+When the stream has grown by more than the last snapshot's size, one node copies its replica into the object store, and
+once that is old enough, the messages before it are dropped. A new node starts from the snapshot and follows the stream
+from there. The work over time is proportional to what is written: a snapshot of n bytes is made after n bytes came.
+
+Who makes it is decided in the log itself: a node sends a claim, every node sees the first of several claims granted,
+and a claim that leads to nothing lapses. There is one object, replaced by the next; the messages it replaces are
+dropped only while it is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import nats.errors
+import nats.js.errors
+from nats.js.api import ObjectMeta, ObjectStoreConfig
+from nats.js.object_store import ObjectStore
+
+from mainspring.log.engines.nats import stream
+from mainspring.log.engines.nats.address import Address
+from mainspring.log.engines.nats.encoding import Made
+from mainspring.log.engines.nats.link import Link, LinkLost
+from mainspring.log.engines.sqlite.check import check
+
+OBJECT: Final = "replica"
+STALL_SECONDS: Final = 5.0  # the object was replaced meanwhile, or its server is gone: begin again
+
+_logger = logging.getLogger(__name__)
+
+
+class Housekeeping(msgspec.Struct, frozen=True):
+    """When snapshots are made and messages dropped."""
+
+    grown_bytes: int = 64 << 20  # less than that is read again by a new node in a second or two
+    keep_ms: int = 600_000  # a node that was away for less finds everything it missed in the stream
+    claim_ms: int = 600_000  # a node that has not made its snapshot by then has died over it
+
+
+USUAL: Final = Housekeeping()
+
+
+def copy(replica: Path, target: Path) -> Made:
+    """A compact copy of the replica from one moment in time. Raises `OSError` when it is not sound."""
+    target.unlink(missing_ok=True)
+    with closing(sqlite3.connect(f"{replica.resolve().as_uri()}?mode=ro", uri=True)) as reading:
+        reading.execute("VACUUM INTO ?", (str(target),))
+    report = check(target)
+    if report.problems:
+        raise OSError(f"the replica is damaged: {report.problems[0].detail}")
+    with closing(sqlite3.connect(target)) as reading:
+        kept = dict(reading.execute("SELECT name, value FROM replica WHERE name IN ('applied', 'ts')").fetchall())
+    return Made(kept["applied"], kept["ts"], target.stat().st_size)
+
+
+async def store(link: Link, address: Address, replicas: int, source: Path, made: Made) -> None:
+    """Put the copy into the object store, in place of the last one."""
+    bucket = await _bucket(link, address)
+    if bucket is None:
+        config = ObjectStoreConfig(description="Snapshots of a log of Mainspring", replicas=replicas)
+        bucket = await link.client.jetstream().create_object_store(address.bucket, config)
+    await _set_replicas(link, address, replicas)
+    meta = ObjectMeta(name=OBJECT, description=msgspec.json.encode(made).decode())
+    with source.open("rb") as file:
+        await _unless_lost(link, bucket.put(OBJECT, file, meta), None)
+
+
+async def stored(link: Link, address: Address) -> Made | None:
+    """Which snapshot is in the object store."""
+    bucket = await _bucket(link, address)
+    if bucket is None:
+        return None
+    try:
+        info = await bucket.get_info(OBJECT)
+        return msgspec.json.decode(info.description or "", type=Made)
+    except (nats.js.errors.NotFoundError, msgspec.DecodeError):
+        return None
+
+
+async def fetch(link: Link, address: Address, target: Path) -> bool:
+    """Bring the snapshot to `target`; False when there is none. What arrives is compared with its digest."""
+    if await stored(link, address) is None:
+        return False
+    bucket = await _bucket(link, address)
+    if bucket is None:
+        return False
+    with target.open("wb") as file:
+        into = _Counting(file)
+        try:
+            await _unless_lost(link, bucket.get(OBJECT, into), into)
+        except nats.errors.Error as error:
+            raise OSError(f"the snapshot cannot be read: {error}") from error
+    return True
+
+
+async def drop_before(link: Link, address: Address, made: Made) -> bool:
+    """Drop the messages the snapshot replaces, if it is there; whether it is."""
+    there = await stored(link, address)
+    if there is None or there.seq < made.seq:
+        return False
+    found = await stream.find(link, address)
+    if found is not None and found.first <= made.seq:
+        await stream.purge(link, address, made.seq + 1)
+        _logger.info("the stream %s now begins behind message %d", address.stream, made.seq)
+    return True
+
+
+async def _bucket(link: Link, address: Address) -> ObjectStore | None:
+    try:
+        return await link.client.jetstream().object_store(address.bucket)
+    except nats.js.errors.NotFoundError:
+        return None
+
+
+async def _set_replicas(link: Link, address: Address, replicas: int) -> None:
+    """Snapshots are kept as safely as the stream itself, also when that has got more replicas since."""
+    name = f"OBJ_{address.bucket}"
+    config = (await link.api(f"STREAM.INFO.{name}"))["config"]
+    if config.get("num_replicas", 1) != replicas:
+        await link.api(f"STREAM.UPDATE.{name}", config | {"num_replicas": replicas})
+
+
+class _Counting(io.BufferedIOBase):
+    """Counts what arrives, so that a transfer which stands still is noticed."""
+
+    def __init__(self, file: io.BufferedWriter) -> None:
+        self._file = file
+        self.bytes = 0
+
+    def write(self, data: object) -> int:
+        assert isinstance(data, bytes | bytearray)
+        self.bytes += len(data)
+        return self._file.write(data)
+
+
+async def _unless_lost(link: Link, work: object, progress: _Counting | None) -> None:
+    """Do the work while the link lasts, and while it gets on."""
+    assert asyncio.iscoroutine(work)
+    task: asyncio.Task[object] = asyncio.get_running_loop().create_task(work)
+    lost = asyncio.get_running_loop().create_task(link.lost.wait())
+    before = -1
+    try:
+        while not task.done():
+            await asyncio.wait({task, lost}, timeout=STALL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if lost.done() and not task.done():
+                raise LinkLost
+            if progress is not None and not task.done():
+                if progress.bytes == before:
+                    raise TimeoutError("the transfer stands still")
+                before = progress.bytes
+        await task
+    finally:
+        for one in (task, lost):
+            one.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await one

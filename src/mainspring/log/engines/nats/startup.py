@@ -1,0 +1,223 @@
+"""Is the replica that lies on this disk a copy of this log? If not, another one is made.
+
+A replica can always be made again: from the stream's first message, or, when the stream was shortened, from the newest
+snapshot. It is kept under another name only when it holds something the server does not have any more, because then it
+may be the last copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sqlite3
+from collections.abc import Awaitable, Callable
+from contextlib import closing, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Final, TypeVar
+
+import nats.errors
+
+from mainspring.log.contract import FormatError, LogMissing, LogUnavailable
+from mainspring.log.engines.nats import snapshots, stream
+from mainspring.log.engines.nats.address import Address
+from mainspring.log.engines.nats.connection import Connection
+from mainspring.log.engines.nats.follower import BELIEVE_SECONDS, fell_behind
+from mainspring.log.engines.nats.link import ApiError, Link, LinkLost
+from mainspring.log.engines.nats.replica import Replica
+
+AGAIN_SECONDS: Final = 0.3
+_WITH_SQLITE: Final = ("", "-wal", "-shm")
+
+_logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Tries:
+    """Asking again and again while patience lasts."""
+
+    def __init__(self, address: Address) -> None:
+        self._deadline = asyncio.get_running_loop().time() + address.patience
+
+    @property
+    def left(self) -> float:
+        return self._deadline - asyncio.get_running_loop().time()
+
+    async def link(self, connection: Connection) -> Link:
+        async with asyncio.timeout_at(self._deadline + AGAIN_SECONDS):
+            return await connection.linked()
+
+    async def again(self, what: str, error: Exception) -> None:
+        """Returns when it is time for another try; raises `LogUnavailable` when it is time to stop."""
+        if self.left < 0:
+            if isinstance(error, LogUnavailable):
+                raise error
+            raise LogUnavailable(
+                f"{what}: {str(error) or type(error).__name__}", remedy="see the servers' logs; then try again"
+            ) from error
+        await asyncio.sleep(AGAIN_SECONDS)
+
+
+async def look_for_stream(connection: Connection, address: Address) -> stream.Found | None:
+    """The log's stream as it is, or None; nothing is made or changed."""
+
+    async def look(link: Link, _: Tries) -> stream.Found | None:
+        return await stream.find(link, address)
+
+    return await _answered(connection, address, look)
+
+
+async def find_stream(connection: Connection, address: Address, replica: Path | None = None) -> stream.Found:
+    """The log's stream, made if there is none and this node, which would have this replica, has never seen one."""
+
+    async def find(link: Link, tries: Tries) -> stream.Found:
+        found = await stream.find(link, address)
+        if found is None:
+            if replica is not None:
+                _refuse_if_known(replica, address)
+            found = await stream.make(link, address, patient=tries.left > 1)
+        if address.replicas not in (0, found.replicas):
+            found = await stream.set_replicas(link, address)
+        return found
+
+    return await _answered(connection, address, find)
+
+
+async def _answered(connection: Connection, address: Address, ask: Callable[[Link, Tries], Awaitable[T]]) -> T:
+    tries = Tries(address)
+    while True:
+        try:
+            return await ask(await tries.link(connection), tries)
+        except (ApiError, LinkLost, TimeoutError, LogUnavailable) as error:
+            await tries.again("JetStream does not answer", error)
+
+
+async def open_replica(replica: Replica, connection: Connection, address: Address, found: stream.Found) -> stream.Found:
+    """Returns with the replica open, of this stream, and not so old that the stream has dropped what it needs.
+
+    What it returns is the stream as it was seen last.
+    """
+    if replica.suspect.exists():
+        _logger.warning("the replica %s was found damaged and is made again", replica.path)
+        _remove(replica)
+    try:
+        await replica.open()
+    except (FormatError, LogUnavailable) as error:
+        if isinstance(error, LogUnavailable) and not replica.damaged_by(error):
+            raise
+        _logger.warning("the replica %s cannot be used and is made again: %s", replica.path, error)
+        _remove(replica)
+        await replica.open()
+    found = await _seen_to_its_end(replica, connection, address, found)
+    why = await _why_another(replica, connection, address, found)
+    if why:
+        _logger.warning("the replica %s is put aside as %s: %s", replica.path, _aside(replica.path).name, why)
+        await replica.close()
+        _put_aside(replica.path)
+        await replica.open()
+    if replica.state.applied + 1 < found.first:
+        await _start_from_snapshot(replica, connection, address, found)
+    replica.writer.belong_to(found.identity)
+    return found
+
+
+async def _seen_to_its_end(
+    replica: Replica, connection: Connection, address: Address, found: stream.Found
+) -> stream.Found:
+    """A server that has just become the leader may not know the newest messages yet: it is given some time."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + BELIEVE_SECONDS
+    state = replica.state
+    while state.stream == found.identity and state.applied > found.last and loop.time() < deadline:
+        await asyncio.sleep(AGAIN_SECONDS)
+        with suppress(ApiError, LinkLost, TimeoutError, LogUnavailable):
+            found = await stream.find(await Tries(address).link(connection), address) or found
+    return found
+
+
+async def _why_another(replica: Replica, connection: Connection, address: Address, found: stream.Found) -> str | None:
+    state = replica.state
+    if not state.applied:
+        return None
+    if state.stream != found.identity:
+        return "it belongs to another stream of the same name"
+    if state.applied > found.last:
+        return f"it has seen message {state.applied}, and the stream ends at {found.last}: the server lost messages"
+    if state.applied >= found.first and await _time_of(connection, address, state.applied) != state.ts:
+        return f"message {state.applied} is another one than the replica has seen: the stream was set back"
+    return None
+
+
+async def _time_of(connection: Connection, address: Address, seq: int) -> int | None:
+    """The time in ms of a message in the stream."""
+    tries = Tries(address)
+    while True:
+        try:
+            link = await tries.link(connection)
+            reply = await link.api(f"STREAM.MSG.GET.{address.stream}", {"seq": seq})
+            return _milliseconds(reply["message"]["time"])
+        except (ApiError, LinkLost, TimeoutError) as error:
+            if isinstance(error, ApiError) and error.code == stream.NO_MESSAGE:
+                return None
+            await tries.again("JetStream does not answer", error)
+
+
+def _milliseconds(time: str) -> int:
+    """Of a time as Go writes it, with up to nine digits behind the second."""
+    seconds, _, fraction = time.rstrip("Z").partition(".")
+    whole = int(datetime.fromisoformat(f"{seconds}+00:00").timestamp())
+    return whole * 1000 + int(fraction.ljust(3, "0")[:3])
+
+
+async def _start_from_snapshot(replica: Replica, connection: Connection, address: Address, found: stream.Found) -> None:
+    needed = replica.state.applied + 1
+    await replica.close()
+    tries = Tries(address)
+    while True:
+        try:
+            link = await tries.link(connection)
+            if not await snapshots.fetch(link, address, _fetched(replica.path)):
+                raise fell_behind(needed, found.first)
+            break
+        except (ApiError, LinkLost, OSError, nats.errors.Error) as error:
+            await tries.again("the log's snapshot cannot be fetched", error)
+    _remove(replica)
+    os.replace(_fetched(replica.path), replica.path)
+    await replica.open()
+    if replica.state.applied + 1 < found.first:
+        raise fell_behind(replica.state.applied + 1, found.first)
+
+
+def _refuse_if_known(path: Path, address: Address) -> None:
+    """The server has no such stream. A node that has seen it must not quietly begin an empty log."""
+    if not path.exists():
+        return
+    with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as reading:
+        row = reading.execute("SELECT value FROM replica WHERE name = 'applied'").fetchone()
+        if row is not None and row[0]:
+            raise LogMissing(
+                f"the server has no stream {address.stream}, but this node has seen {row[0]} messages of it",
+                remedy=f"check the address, or restore the stream from a backup; to begin an empty log, remove {path}",
+            )
+
+
+def _fetched(path: Path) -> Path:
+    return path.with_name(path.name + ".fetched")
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(path.name + ".replaced")
+
+
+def _put_aside(path: Path) -> None:
+    for suffix in _WITH_SQLITE:
+        with suppress(FileNotFoundError):
+            os.replace(f"{path}{suffix}", f"{_aside(path)}{suffix}")
+
+
+def _remove(replica: Replica) -> None:
+    for suffix in _WITH_SQLITE:
+        Path(f"{replica.path}{suffix}").unlink(missing_ok=True)
+    replica.suspect.unlink(missing_ok=True)

@@ -1,0 +1,5 @@
+"""The log in one SQLite file."""
+
+from mainspring.log.engines.sqlite.engine import SqliteEngine
+
+__all__ = ["SqliteEngine"]

@@ -1,0 +1,219 @@
+"""Reading the file.
+
+A page of events comes back as one row: SQLite concatenates each column, and a second column has the lengths to cut it
+by. It looks odd, and it is the same reason as for many-row inserts: with a busy thread beside it, 64 rows fetched
+one by one took 2.2 ms, in one row 0.3 ms.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from itertools import repeat
+from pathlib import Path
+
+from mainspring.log.contract import Bounds, DamagedEvent, DamagedRecord, Mark, Outline, Record, StoredEvent
+from mainspring.log.engines.measure import event_bytes, is_tombstone
+from mainspring.log.engines.sqlite.checksum import event_checksum, record_checksum
+from mainspring.log.engines.sqlite.connection import connect_reader
+from mainspring.log.engines.sqlite.known_state import load_bounds
+from mainspring.log.engines.sqlite.schema import MAX_OFFSET, OFFSET_BITS
+from mainspring.log.engines.sqlite.statements import EVENT_BYTES
+
+PAGE_ROWS = 256
+
+_PAGE = "FROM events WHERE pos >= :start AND pos < :end ORDER BY pos LIMIT"
+# `total` also counts events that were removed since, so behind holes a page may be smaller than it could be.
+_EVENTS = f"""
+    SELECT group_concat(pos), group_concat(ts), group_concat(crc),
+           group_concat(length(CAST(id AS BLOB))), CAST(group_concat(id, '') AS BLOB),
+           group_concat(ifnull(length(CAST(key AS BLOB)), -1)), CAST(group_concat(key, '') AS BLOB),
+           group_concat(ifnull(length(headers), -1)), CAST(group_concat(headers, '') AS BLOB),
+           group_concat(length(payload)), CAST(group_concat(payload, '') AS BLOB)
+    FROM (SELECT * FROM events WHERE pos >= :start AND pos <= coalesce(
+        (SELECT max(pos) FROM (SELECT pos, total {_PAGE} :limit)
+         WHERE total <= :bytes + (SELECT total - ({EVENT_BYTES}) {_PAGE} 1)),
+        (SELECT pos {_PAGE} 1))
+    ORDER BY pos)
+"""
+_PROBE = f"SELECT pos, coalesce(high_ts, ts) {_PAGE} 1"
+_FIRST_SINCE = "SELECT pos FROM events WHERE pos >= ? AND pos < ? AND ts >= ? ORDER BY pos LIMIT 1"
+_RECORDS = (
+    "SELECT key, version, crc, value FROM records WHERE space = ? AND key > ? AND key >= ? {} ORDER BY key LIMIT ?"
+)
+
+
+class Reader:
+    """One connection; used by one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.connection: sqlite3.Connection = connect_reader(path)
+        self._bases: dict[tuple[str, int], int] = {}
+
+    def close(self) -> None:
+        self.connection.close()
+
+    # -- events
+
+    def events(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> list[StoredEvent]:
+        base = self._base(topic, partition)
+        if base is None or limit <= 0 or start > MAX_OFFSET:
+            return []
+        page = self.connection.execute(
+            _EVENTS,
+            {"start": base + max(start, 1), "end": base + MAX_OFFSET + 1, "limit": limit, "bytes": max_bytes},
+        ).fetchone()
+        return [] if page[0] is None else _cut(topic, partition, page)
+
+    def outline(self, topic: str, partition: int, start: int, limit: int) -> list[Outline]:
+        return [
+            Outline(event.offset, event.key, event.ts, event_bytes(event), is_tombstone(event.payload))
+            for event in self.events(topic, partition, start, limit, 4 << 20)
+        ]
+
+    def _base(self, topic: str, partition: int) -> int | None:
+        """Partitions are never renumbered, so what was found once holds."""
+        base = self._bases.get((topic, partition))
+        if base is None:
+            row = self.connection.execute(
+                "SELECT id FROM partitions WHERE topic = ? AND partition = ?", (topic, partition)
+            ).fetchone()
+            if row is None:
+                return None
+            base = self._bases[topic, partition] = row[0] << OFFSET_BITS
+        return base
+
+    def topics(self) -> list[str]:
+        return [topic for (topic,) in self.connection.execute("SELECT DISTINCT topic FROM partitions ORDER BY topic")]
+
+    def bounds(self, topic: str) -> list[Bounds]:
+        return load_bounds(self.connection, topic)
+
+    def offset_at(self, topic: str, partition: int, ts: int) -> int:
+        """Bisection over `high_ts`, which never falls; then forward past events that are older than it, if any."""
+        bounds = next((bounds for bounds in self.bounds(topic) if bounds.partition == partition), None)
+        base = self._base(topic, partition)
+        if bounds is None or base is None:
+            return 1
+        low, high = bounds.head, bounds.tail + 1  # the answer lies in low..high
+        while low < high:
+            middle = (low + high) // 2
+            place = {"start": base + middle, "end": base + high}
+            found = self.connection.execute(_PROBE, place).fetchone()
+            if found is None or found[1] >= ts:
+                high = middle
+            else:
+                low = (found[0] & MAX_OFFSET) + 1
+        first = self.connection.execute(_FIRST_SINCE, (base + low, base + MAX_OFFSET + 1, ts)).fetchone()
+        return bounds.tail + 1 if first is None else first[0] & MAX_OFFSET
+
+    # -- records and marks
+
+    def record(self, space: str, key: str) -> Record | None:
+        row = self.connection.execute(
+            "SELECT version, crc, value FROM records WHERE space = ? AND key = ?", (space, key)
+        ).fetchone()
+        return None if row is None else _checked(space, key, *row)
+
+    def records(self, space: str, prefix: str, after: str) -> list[Record]:
+        """The next page; empty at the end. Raises `DamagedRecord` when the first one is damaged, else stops before."""
+        bound = _successor(prefix)
+        query = _RECORDS.format("" if bound is None else "AND key < ?")
+        values = (space, after, prefix, *(() if bound is None else (bound,)), PAGE_ROWS)
+        page: list[Record] = []
+        for row in self.connection.execute(query, values).fetchall():
+            try:
+                page.append(_checked(space, *row))
+            except DamagedRecord:
+                if not page:
+                    raise
+                break
+        return page
+
+    def spaces(self) -> list[str]:
+        found: list[str] = []
+        last = ""
+        while row := self.connection.execute("SELECT min(space) FROM records WHERE space > ?", (last,)).fetchone():
+            if row[0] is None:
+                break
+            last = row[0]
+            found.append(last)
+        return found
+
+    def marks(self, after: tuple[str, str]) -> list[Mark]:
+        rows = self.connection.execute(
+            "SELECT m.topic, m.dedupe, p.partition, m.pos & ?, m.until FROM marks m "
+            "JOIN partitions p ON p.id = m.pos >> ? WHERE (m.topic, m.dedupe) > (?, ?) "
+            "ORDER BY m.topic, m.dedupe LIMIT ?",
+            (MAX_OFFSET, OFFSET_BITS, *after, PAGE_ROWS),
+        )
+        return [Mark(*row) for row in rows.fetchall()]
+
+
+def _cut(topic: str, partition: int, page: tuple[object, ...]) -> list[StoredEvent]:
+    """The events of a page, up to the first damaged one."""
+    found: list[StoredEvent] = []
+    columns = zip(
+        _numbers(page[0]),
+        _numbers(page[1]),
+        _numbers(page[2]),
+        _slices(page[3], page[4]),
+        _slices(page[5], page[6]),
+        _slices(page[7], page[8]),
+        _slices(page[9], page[10]),
+        strict=True,
+    )
+    for pos, ts, crc, raw_id, raw_key, headers, payload in columns:
+        try:
+            assert raw_id is not None
+            assert payload is not None
+            id = raw_id.decode()
+            key = None if raw_key is None else raw_key.decode()
+            sound = event_checksum(pos, ts, id, key, headers, payload) == crc
+        except UnicodeDecodeError:
+            sound = False
+        if not sound:
+            if found:
+                return found
+            raise DamagedEvent(topic, partition, pos & MAX_OFFSET)
+        found.append(StoredEvent(topic, partition, pos & MAX_OFFSET, id, ts, payload, key, headers))
+    return found
+
+
+def _numbers(joined: object) -> Iterator[int]:
+    assert isinstance(joined, str)
+    return map(int, joined.split(","))
+
+
+def _slices(lengths: object, joined: object) -> Iterator[bytes | None]:
+    """Pieces of `joined`; a length of -1 stands for NULL."""
+    assert isinstance(lengths, str)
+    if joined is None:
+        return repeat(None, lengths.count(",") + 1)
+    assert isinstance(joined, bytes)
+    return _pieces(_numbers(lengths), joined)
+
+
+def _pieces(lengths: Iterator[int], joined: bytes) -> Iterator[bytes | None]:
+    start = 0
+    for length in lengths:
+        if length < 0:
+            yield None
+        else:
+            yield joined[start : start + length]
+            start += length
+
+
+def _checked(space: str, key: str, version: int, crc: int, value: bytes) -> Record:
+    if record_checksum(space, key, version, value) != crc:
+        raise DamagedRecord(space, key)
+    return Record(key, value, version)
+
+
+def _successor(prefix: str) -> str | None:
+    """The lowest text above every text that starts with `prefix`; None when there is none."""
+    stem = prefix.rstrip("\U0010ffff")
+    if not stem:
+        return None
+    following = ord(stem[-1]) + 1
+    return stem[:-1] + chr(0xE000 if 0xD800 <= following <= 0xDFFF else following)

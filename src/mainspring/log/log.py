@@ -1,0 +1,276 @@
+"""`Log`: many writers, one commit at a time.
+
+Making a batch durable costs one fsync whether it holds one event or a thousand. So batches that are submitted while the
+event loop goes through one slice are handed to the engine together, and while that commit is under way, the next ones
+gather. There is no timer: a lone writer's batch leaves in the same slice in which it came, and waits for nobody. Under
+load the commits grow by themselves, because more gathers while one is under way.
+
+At most one commit is under way. A second one could be prepared meanwhile, but two would share the disk's time and the
+later one could not be acknowledged earlier; it would only make groups smaller.
+
+All results of one commit come back in one wake-up of the loop, and are handed out in the order of submission. The next
+commit is started first, so that the disk works while the loop hands out results.
+
+A commit is nobody's in particular, so it runs in the context (of `contextvars`) in which the log was opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextvars import Context, copy_context
+
+from mainspring.errors import MainspringError
+from mainspring.log.contract import (
+    Batch,
+    Bounds,
+    Change,
+    DirectEngine,
+    Engine,
+    LogUnavailable,
+    Mark,
+    Outline,
+    Receipt,
+    Record,
+    Remove,
+    Result,
+    SharedEngine,
+    StoredEvent,
+)
+from mainspring.log.waiting import clock_to_pin
+from mainspring.loop import VirtualClock
+from mainspring.telemetry.histogram import Histogram, nanoseconds, numbers
+
+TRIM_STEP = 5_000  # events per commit: some 10 ms of a writer's time, so that publishers hardly notice a trim
+MOST_OPERATIONS = 4_096  # per commit: beyond this a group gains nothing, and its first writer waits for its last
+
+Callback = Callable[[Result], object]
+
+
+class Log:
+    """The engine's face for the parts of a node: group commit for writes, reads passed through.
+
+    Use it from one asyncio loop. `open` and `close` also open and close the engine.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.shared: bool = isinstance(engine, SharedEngine)  # whether other nodes may write to this log
+        self._direct = engine if isinstance(engine, DirectEngine) else None
+        self._batches: list[Batch] = []
+        self._callbacks: list[Callback] = []
+        self._operations = 0
+        self._under_way: list[Callback] | None = None
+        self._flush_planned = False
+        self._closed = False
+        self._idle: asyncio.Event = asyncio.Event()
+        self._idle.set()
+        self._task: asyncio.Task[None] | None = None
+        self._pinned: VirtualClock | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._context: Context | None = None
+        self._began = 0.0
+        self.commits: int = 0
+        self.operations: int = 0  # of all commits
+        self.failed_commits: int = 0
+        self.commit_ns: Histogram = nanoseconds()
+        self.commit_batches: Histogram = numbers()  # how many writers shared each commit
+        self.fault: LogUnavailable | None = None  # why the last commit failed; None while writing works
+
+    async def open(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
+        await self.engine.open()
+        self._closed = False
+
+    async def close(self) -> None:
+        """Wait until everything submitted is decided, then close the engine. Idempotent."""
+        self._closed = True
+        await self._idle.wait()
+        await self.engine.close()
+
+    # -- writing
+
+    async def commit(self, batch: Batch) -> Receipt:
+        """Durable when it returns. Raises `Refused` or `LogUnavailable`; then nothing of the batch was stored.
+
+        Cancelling the caller does not take the batch back: once submitted it may be stored.
+        """
+        answer: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+
+        def settle(result: Result) -> None:
+            if answer.done():
+                return
+            if isinstance(result, Receipt):
+                answer.set_result(result)
+            else:
+                answer.set_exception(result)
+
+        self.submit(batch, settle)
+        return await answer
+
+    def submit(self, batch: Batch, callback: Callback) -> None:
+        """`commit` without a coroutine, for hot paths.
+
+        `callback` gets the receipt or the error, later, in this loop's thread; the callbacks of one commit follow each
+        other without a pause, in the order of submission. A callback that raises is reported to the loop.
+        """
+        if self._closed:
+            raise LogUnavailable("the log is closed", remedy="open it, or stop writing before it closes")
+        self._batches.append(batch)
+        self._callbacks.append(callback)
+        self._operations += len(batch.operations)
+        if not self._flush_planned and self._under_way is None:
+            self._flush_planned = True
+            self._idle.clear()
+            if self._loop is None:
+                self._loop = asyncio.get_running_loop()
+            self._loop.call_soon(self._flush, context=self._context)
+
+    def _flush(self) -> None:
+        self._flush_planned = False
+        batches = self._batches
+        waiting = self._operations
+        if waiting <= MOST_OPERATIONS:
+            self._batches, self._under_way, self._callbacks, self._operations = [], self._callbacks, [], 0
+        else:
+            batches = self._first_batches()
+        loop = self._loop
+        assert loop is not None
+        self.commits += 1
+        self.operations += waiting - self._operations
+        self.commit_batches.observe(len(batches))
+        self._began = loop.time()
+        if self._direct is None:
+            self._task = loop.create_task(self._commit(batches), context=self._context)
+            return
+        self._pinned = clock_to_pin(loop)
+        if self._pinned is not None:
+            self._pinned.pin()
+        try:
+            self._direct.submit(batches, lambda results: _wake(loop, self._finish, results, self._context))
+        except Exception as error:
+            loop.call_soon(self._finish, _unavailable(error, len(batches)), context=self._context)
+
+    def _first_batches(self) -> list[Batch]:
+        """As many as fit one commit, at least one; the rest stays for the next."""
+        count = operations = 0
+        for batch in self._batches:
+            if count and operations + len(batch.operations) > MOST_OPERATIONS:
+                break
+            operations += len(batch.operations)
+            count += 1
+        self._operations -= operations
+        first, self._batches = self._batches[:count], self._batches[count:]
+        self._under_way, self._callbacks = self._callbacks[:count], self._callbacks[count:]
+        return first
+
+    async def _commit(self, batches: list[Batch]) -> None:
+        try:
+            results = await self.engine.commit(batches)
+        except Exception as error:
+            results = _unavailable(error, len(batches))
+        self._finish(results)
+
+    def _finish(self, results: Sequence[Result]) -> None:
+        callbacks = self._under_way or []
+        self._under_way = None
+        if self._pinned is not None:
+            self._pinned.unpin()
+            self._pinned = None
+        assert self._loop is not None
+        self.commit_ns.observe(int((self._loop.time() - self._began) * 1e9))
+        self.fault = next((result for result in results[:1] if isinstance(result, LogUnavailable)), None)
+        if self.fault is not None:
+            self.failed_commits += 1
+        if self._batches:
+            self._flush()
+        for callback, result in zip(callbacks, results, strict=True):
+            try:
+                callback(result)
+            except Exception as error:
+                self._report(error, callback)
+        if self._under_way is None and not self._flush_planned:
+            self._idle.set()
+
+    def _report(self, error: Exception, callback: Callback) -> None:
+        """A defect of one writer must not keep the others from hearing of their batches."""
+        assert self._loop is not None
+        context = {"message": f"a callback of the log failed: {callback!r}", "exception": error}
+        self._loop.call_exception_handler(context)
+
+    async def trim(self, topic: str, partition: int, below: int) -> None:
+        """Remove all events below an offset, in steps, so that other writers get their turns in between."""
+        while step := await self._next_step(topic, partition, below):
+            await self.commit(Batch([Remove(topic, partition, below=step)]))
+
+    async def _next_step(self, topic: str, partition: int, below: int) -> int:
+        """The next lower bound on the way to `below`; 0 when nothing is left under it."""
+        bounds = next((b for b in await self.engine.bounds(topic) if b.partition == partition), None)
+        if bounds is None or bounds.head >= min(below, bounds.tail + 1):
+            return 0
+        return min(below, bounds.head + TRIM_STEP)
+
+    # -- other nodes
+
+    def watch(self, seen: Callable[[Change], None]) -> None:
+        """Hear of every committed batch, of any node (see `SharedEngine.watch`). Embedded engines have no news."""
+        if isinstance(self.engine, SharedEngine):
+            self.engine.watch(seen)
+
+    # -- reading: the engine's own methods
+
+    def read(
+        self, topic: str, partition: int, start: int, limit: int, max_bytes: int = 4 << 20
+    ) -> Awaitable[list[StoredEvent]]:
+        return self.engine.read(topic, partition, start, limit, max_bytes)
+
+    def outline(self, topic: str, partition: int, start: int, limit: int) -> Awaitable[list[Outline]]:
+        return self.engine.outline(topic, partition, start, limit)
+
+    def topics(self) -> Awaitable[list[str]]:
+        return self.engine.topics()
+
+    def bounds(self, topic: str) -> Awaitable[list[Bounds]]:
+        return self.engine.bounds(topic)
+
+    def offset_at(self, topic: str, partition: int, ts: int) -> Awaitable[int]:
+        return self.engine.offset_at(topic, partition, ts)
+
+    def get(self, space: str, key: str) -> Awaitable[Record | None]:
+        return self.engine.get(space, key)
+
+    def scan(self, space: str, prefix: str = "", after: str = "") -> AsyncIterator[Record]:
+        return self.engine.scan(space, prefix, after)
+
+    def spaces(self) -> Awaitable[list[str]]:
+        return self.engine.spaces()
+
+    def marks(self) -> AsyncIterator[Mark]:
+        return self.engine.marks()
+
+    def forget_dedupe(self, now: int) -> Awaitable[int]:
+        return self.engine.forget_dedupe(now)
+
+
+def _wake(
+    loop: asyncio.AbstractEventLoop,
+    finish: Callable[[Sequence[Result]], None],
+    results: list[Result],
+    context: Context | None,
+) -> None:
+    """From the engine's thread into the loop's; a loop that is gone has nobody left to tell."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(finish, results, context=context)
+
+
+def _unavailable(error: Exception, count: int) -> list[Result]:
+    if not isinstance(error, MainspringError):
+        cause, error = (
+            error,
+            LogUnavailable(
+                f"the engine failed: {type(error).__name__}: {error}", remedy="see the node's log; then try again"
+            ),
+        )
+        error.__cause__ = cause
+    return [error] * count

@@ -1,0 +1,27 @@
+"""A node: one process with its parts on one loop and one log, and the sockets through which others reach it.
+
+`Core` (core.py) is a node without sockets, which is what simulations use; `Node` (node.py) adds them. Both are
+imported when they are first used: a simulation does not pay for a web server.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mainspring.lazy_imports import lazy_imports
+
+if TYPE_CHECKING:
+    from mainspring.node.core import BootFailure as BootFailure
+    from mainspring.node.core import Core as Core
+    from mainspring.node.node import Node as Node
+    from mainspring.node.node import load_program as load_program
+
+_HOMES: Final = {
+    "BootFailure": "mainspring.node.core",
+    "Core": "mainspring.node.core",
+    "Node": "mainspring.node.node",
+    "load_program": "mainspring.node.node",
+}
+__getattr__ = lazy_imports(globals(), _HOMES)
+
+__all__ = ["BootFailure", "Core", "Node", "load_program"]

@@ -1,0 +1,120 @@
+"""One causation tree over all parts: what is no message of the kernel is noted next to its messages.
+
+A stored event, a run and a signal of a beat become nodes of the tree under ids of their own. What they lead to names
+them as its cause: events carry it in their headers, messages in their metadata. The tree knows what passed lately; the
+headers of an event are in the log as long as the event is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from mainspring.app.schemas import Spoken
+from mainspring.beats import TopicInlet
+from mainspring.beats.inlets import Events, Taken
+from mainspring.beats.program import DeclaredTopic
+from mainspring.builtin.runs import BusPort
+from mainspring.bus import Bus
+from mainspring.kernel import Kernel, Node
+from mainspring.kernel.lineage import CAUSATION, lineage_headers
+from mainspring.message import Metadata
+from mainspring.runs import Prepared, Runtime, UnknownRun
+from mainspring.runs.durable.records import entry_key
+from mainspring.telemetry.log_lines import CORRELATION, handling
+
+
+def note(
+    kernel: Kernel, kind: str, type: str, id: str, ts: int, causation: str | None, correlation: str | None = None
+) -> None:
+    """Add a node to the tree."""
+    kernel.exchange.lineage.append((kind, type, Metadata(id, ts, correlation, causation)))
+
+
+def note_event(kernel: Kernel, topic: str, id: str, ts: int, headers: Mapping[str, str] | None) -> None:
+    """Add a stored event, below what its headers name as its cause."""
+    known = headers or {}
+    note(kernel, "event", topic, id, ts, known.get(CAUSATION), known.get(CORRELATION))
+
+
+def with_lineage(headers: Mapping[str, str] | None) -> dict[str, str] | None:
+    """The headers of an event that is published here: below the message being handled, unless they say otherwise."""
+    message = handling.get()
+    if message is None or (headers is not None and CAUSATION in headers):
+        return None if headers is None else dict(headers)
+    return {**lineage_headers(*message), **(headers or {})}
+
+
+class RunTraces:
+    """Adds the effects of runs to a tree, from their journals; so a run can be traced after a restart, too."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._store = runtime.durable.store
+
+    async def __call__(self, id: str, tree: list[Node]) -> list[Node]:
+        if not tree:
+            tree = await self._alone(id)
+        known = {node.id for node in tree}
+        whole: list[Node] = []
+        for node in tree:
+            whole.append(node)
+            if node.kind == "run":
+                whole += [effect for effect in await self._effects(node) if effect.id not in known]
+        return whole
+
+    async def _alone(self, run_id: str) -> list[Node]:
+        try:
+            record = await self._store.record(run_id)
+        except UnknownRun:
+            return []
+        cause = record.parent or record.causation
+        return [Node(run_id, "run", record.program, record.created, 0, cause, record.correlation)]
+
+    async def _effects(self, run: Node) -> list[Node]:
+        journal = await self._store.journal(run.id)
+        return [
+            Node(entry_key(run.id, index), "effect", entry.effect, entry.at, run.depth + 1, run.id)
+            for index, entry in enumerate(journal)
+        ]
+
+
+class TracedPort(BusPort):
+    """The bus as runs see it; what a run publishes is noted below the run."""
+
+    def __init__(self, bus: Bus, kernel: Kernel, spoken: Spoken) -> None:
+        super().__init__(bus)
+        self._kernel = kernel
+        self._spoken = spoken
+
+    def prepare(
+        self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None, id: str
+    ) -> Prepared:
+        _, correlation = handling.get() or (None, None)
+        headers = {**lineage_headers(id.rpartition("#")[0], correlation), **(headers or {})}
+        spoken = self._spoken.headers(topic, headers)
+        prepared = super().prepare(topic, payload, key=key, headers=spoken, id=id)
+        note_event(self._kernel, topic, id, self._kernel.clock.wall_ms(), headers)
+        return prepared
+
+    async def publish(self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None) -> str:
+        headers = with_lineage(headers)
+        spoken = self._spoken.headers(topic, headers)
+        id = await super().publish(topic, payload, key=key, headers=spoken)
+        note_event(self._kernel, topic, id, self._kernel.clock.wall_ms(), headers)
+        return id
+
+
+class TracedInlet(TopicInlet):
+    """A topic that feeds beats, and notes which event became which signal."""
+
+    def __init__(self, log: Events, declared: DeclaredTopic, kernel: Kernel) -> None:
+        super().__init__(log, declared.topic, target=declared.target)
+        self._kernel = kernel
+
+    def settle(self, taken: Taken) -> None:
+        super().settle(taken)
+        for path, text in taken.events.items():
+            event = msgspec.json.decode(text)
+            note_event(self._kernel, self.topic, event["id"], event["ts"], event.get("headers"))
+            note(self._kernel, "beat", "signal", path, event["ts"], event["id"])

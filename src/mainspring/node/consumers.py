@@ -1,0 +1,281 @@
+"""Runs a program's consumers: members of groups that live in the node itself.
+
+There is no socket and no frame in between: the member is handed the event in the turn in which it is leased, and gives
+it back in the same way. Otherwise it is a member like any other, and shares the group with members that come over
+WebSocket. A lease is extended as long as its function runs, because this process knows that it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+
+from mainspring.app.declared import DeclaredConsumer
+from mainspring.app.event import Event
+from mainspring.app.schemas import Spoken
+from mainspring.bus import Bus
+from mainspring.bus.groups.member import Gate, Member
+from mainspring.bus.groups.position import Position
+from mainspring.bus.topics.tail import ReadyEvent
+from mainspring.errors import MainspringError
+from mainspring.kernel import Kernel
+from mainspring.kernel.lineage import lineage_headers
+from mainspring.log import Log
+from mainspring.loop import Loop
+from mainspring.message import encode_data, validation_text
+from mainspring.node.causation import note, note_event
+from mainspring.node.settlement import Settlement, Together
+from mainspring.runs import Runtime
+from mainspring.runs.durable.arguments import encode_arguments
+from mainspring.runs.durable.records import check_id
+from mainspring.telemetry import spans as tracing
+from mainspring.telemetry.log_lines import CORRELATION, handling
+
+logger: logging.Logger = logging.getLogger("mainspring.app")
+
+LONGEST_RUN_ID: Final = 180
+
+
+class _Envelope(msgspec.Struct):
+    id: str
+    payload: msgspec.Raw
+    headers: dict[str, str] | None = None
+
+
+_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+
+
+class _LocalMember(Member):
+    """A member that is handed events, not frames."""
+
+    __slots__ = ("_take",)
+
+    def __init__(self, topic: str, group: str, take: Callable[[Position, ReadyEvent, int], None]) -> None:
+        super().__init__(topic, group, Gate(), lambda _frame: None)
+        self._take = take
+        self.ack_each = True
+
+    def deliver(self, position: Position, event: ReadyEvent, attempt: int) -> None:
+        self._take(position, event, attempt)
+
+
+class Consuming:
+    """One declared consumer at work. `start`, then `quiesce`, `finish` and `stop`."""
+
+    def __init__(
+        self,
+        declared: DeclaredConsumer,
+        *,
+        bus: Bus,
+        log: Log,
+        loop: Loop,
+        kernel: Kernel,
+        runtime: Runtime,
+        spoken: Spoken,
+    ) -> None:
+        self.declared = declared
+        self.spoken = spoken
+        self.kernel = kernel
+        self.runtime = runtime
+        self.bus = bus
+        self._log = log
+        self._loop = loop
+        self._decode = msgspec.json.Decoder(declared.payload).decode
+        self._room = asyncio.Semaphore(declared.concurrency)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Join the group; where it starts is durable when this returns."""
+        declared, bus = self.declared, self.bus
+        await bus.ensure_topic(declared.topic)
+        topic = bus.topic_table.open(declared.topic)
+        start = None if declared.group in topic.groups else declared.start
+        self._group, unstored = await bus.group_table.begin(topic, declared.group, start)
+        if unstored:
+            await bus.group_table.store(self._group)
+        self._member = _LocalMember(declared.topic, declared.group, self._given)
+        self._member.window = declared.max_inflight
+        self._settlement = Settlement(bus, self._log, self.runtime, self._group, self._member)
+        topic.active[self._group] = None
+        self._group.join(self._member)
+        bus.delivery.wake(self._group)
+
+    def quiesce(self) -> None:
+        """Take no more events."""
+        self._member.gate.paused = True
+
+    async def finish(self) -> None:
+        """Wait for the functions that run."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    async def stop(self) -> None:
+        """Give back what is held; functions that still run are cancelled, their events come again."""
+        self.quiesce()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._member.gone:
+            return
+        self._group.leave(self._member, self.bus.clock.now_ms())
+        topic = self.bus.topic_table.open(self.declared.topic)
+        if not self._group.members:
+            topic.active.pop(self._group, None)
+
+    # -- one event
+
+    def _given(self, position: Position, ready: ReadyEvent, attempt: int) -> None:
+        task = asyncio.get_running_loop().create_task(self._handle(position, ready, attempt))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _handle(self, position: Position, ready: ReadyEvent, attempt: int) -> None:
+        keeping = self._keep_lease(position, ready.offset)
+        try:
+            async with self._room:
+                await self._work(position, ready, attempt)
+        finally:
+            keeping()
+
+    async def _work(self, position: Position, ready: ReadyEvent, attempt: int) -> None:
+        work = _Work(self)
+        doing = None if tracing.recorder is None else self._begin(tracing.recorder, position, ready, attempt)
+        entered = None if doing is None else doing.enter()
+        try:
+            event = self._event(work, position, ready, attempt)
+            result = self.declared.function(event) if self.declared.takes_event else self.declared.function()
+            if inspect.isawaitable(result):
+                await result
+            if event.refusal is not None:
+                self._settlement.nack(position, ready.offset, *event.refusal)
+            elif work.together or self.declared.store_each:
+                await self._settlement.ack_with(position, ready.offset, work.together)
+            else:
+                self._settlement.ack(position, ready.offset)
+        except Exception as error:
+            if doing is not None:
+                doing.end(error)
+            self._failed(position, ready.offset, attempt, error)
+        finally:
+            if doing is not None:
+                doing.leave(entered)
+                doing.end()
+
+    def _begin(self, recorder: tracing.Recorder, position: Position, ready: ReadyEvent, attempt: int) -> tracing.Doing:
+        """The span of one delivery: it continues the publisher's trace, and is linked to it."""
+        envelope, declared = _decode_envelope(ready.envelope), self.declared
+        headers = envelope.headers or {}
+        attributes = tracing.messaging(
+            "process",
+            "process",
+            declared.topic,
+            message_id=envelope.id,
+            conversation=headers.get(CORRELATION),
+            group=declared.group,
+            partition=str(position.partition),
+            offset=ready.offset,
+            attempt=attempt,
+        )
+        links = [headers[tracing.TRACEPARENT]] if tracing.TRACEPARENT in headers else []
+        return recorder.begin(f"process {declared.topic}", "CONSUMER", attributes, parent=headers, links=links)
+
+    def _event(self, work: _Work, position: Position, ready: ReadyEvent, attempt: int) -> Event[Any]:
+        envelope = _decode_envelope(ready.envelope)
+        note_event(self.kernel, self.declared.topic, envelope.id, ready.ts, envelope.headers)
+        handling.set((envelope.id, (envelope.headers or {}).get(CORRELATION)))
+        return Event(
+            work,
+            topic=self.declared.topic,
+            group=self.declared.group,
+            partition=position.partition,
+            offset=ready.offset,
+            attempt=attempt,
+            id=envelope.id,
+            ts=ready.ts,
+            key=ready.key,
+            headers=envelope.headers,
+            payload=self._decode(envelope.payload),
+        )
+
+    def _failed(self, position: Position, offset: int, attempt: int, error: Exception) -> None:
+        if isinstance(error, msgspec.ValidationError):
+            reason = f"the payload does not fit: {validation_text(error)}"
+        else:
+            reason = f"{type(error).__name__}: {error}"
+        logger.warning(
+            "the consumer of %s failed at %d:%d, attempt %d: %s",
+            self.declared.name,
+            position.partition,
+            offset,
+            attempt,
+            reason,
+            exc_info=None if isinstance(error, MainspringError | msgspec.ValidationError) else error,
+            extra={"fields": {"topic": self.declared.topic, "partition": position.partition, "offset": offset}},
+        )
+        self._settlement.nack(position, offset, reason, self.declared.backoff.delay_ms(attempt))
+
+    def _keep_lease(self, position: Position, offset: int) -> Callable[[], object]:
+        """Extend the lease every third of its time; gives the function that ends it."""
+        group, clock = self._group, self.bus.clock
+        timer: Any = None
+
+        def extend(_: None) -> None:
+            nonlocal timer
+            if offset in self._member.held.get(position.partition, {}):
+                group.extend(self._member, position.partition, offset, clock.now_ms() + group.ack_timeout_ms)
+                timer = self._loop.schedule(max(1, group.ack_timeout_ms // 3), extend, None, ref=False)
+
+        timer = self._loop.schedule(max(1, group.ack_timeout_ms // 3), extend, None, ref=False)
+        return lambda: self._loop.cancel(timer)
+
+
+class _Work:
+    """What one event leads to, collected until its function returns."""
+
+    def __init__(self, consuming: Consuming) -> None:
+        self._consuming = consuming
+        self.together = Together()
+
+    def prepare_run(self, event: Event[Any], program: Any, args: tuple[Any, ...], id: str | None) -> str:
+        durable = self._consuming.runtime.durable
+        name = durable.programs.name_for(program)
+        run_id = _run_id(event, len(self.together.runs)) if id is None else check_id(id)
+        record = durable.new_record(run_id, name, encode_arguments(durable.programs.get(name), args))
+        self.together.runs.append(record)
+        note(self._consuming.kernel, "run", name, run_id, record.created, event.id, event.correlation)
+        return run_id
+
+    def prepare_publish(
+        self, event: Event[Any], topic: str, payload: bytes, key: str | None, headers: dict[str, str], id: str | None
+    ) -> str:
+        given = id or f"{event.group}/{event.id}/{len(self.together.events)}"
+        headers = {**lineage_headers(event.id, event.correlation), **headers}
+        spoken = self._consuming.spoken.headers(topic, headers)
+        prepared = self._consuming.bus.prepare(topic, payload, key=key, headers=spoken, id=given)
+        self.together.events.append(prepared)
+        note_event(self._consuming.kernel, topic, given, self._consuming.bus.clock.wall_ms(), headers)
+        return given
+
+    def ask(self, event: Event[Any], kind: str, type: str, data: Any, timeout_ms: float | None) -> Awaitable[Any]:
+        return self._consuming.kernel.ask(
+            kind, type, data, timeout_ms=timeout_ms, correlation=event.correlation, causation=event.id
+        )
+
+    def emit(self, event: Event[Any], type: str, data: Any) -> None:
+        exchange = self._consuming.kernel.exchange
+        message = exchange.make("event", type, encode_data(data), causation=event.id, correlation=event.correlation)
+        exchange.loop.post(exchange.turn_event, (message, None))
+
+
+def _run_id(event: Event[Any], number: int) -> str:
+    """One event, one run: made from the event's place, which never changes."""
+    place = f"{event.topic}/{event.group}/{event.partition}/{event.offset}"
+    if len(place) > LONGEST_RUN_ID:
+        place = hashlib.sha256(place.encode()).hexdigest()
+    return f"{place}/{number}" if number else place

@@ -1,0 +1,401 @@
+"""Core: a node without its sockets. The parts of one process on one loop and one log, booted in phases.
+
+Everything that is acquired says at once how to give it back, so a failure in any phase undoes exactly what was done, in
+reverse. The clock, the engine, randomness and ids are passed in: `mainspring.testing` boots the same core on virtual
+time and in memory, so that a test runs what a node runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+import msgspec
+import uuid_utils
+
+from mainspring.app import App
+from mainspring.app.schemas import Spoken
+from mainspring.beats import Driver, Heartbeat, SharedHeartbeat
+from mainspring.builtin import kernel_capabilities
+from mainspring.builtin.beats import beat
+from mainspring.builtin.bus import bus
+from mainspring.builtin.runs import KernelPort, run
+from mainspring.bus import Bus, Checker, Published
+from mainspring.cluster import About, Alone, Cluster, Home, Membership, check_durability, node_name, with_patience
+from mainspring.errors import BootError, MainspringError
+from mainspring.kernel import Kernel, RestartPolicy
+from mainspring.kernel.durable.lane import Prepared
+from mainspring.log import Append, Engine, FallibleEngine, Log, open_engine
+from mainspring.loop import Clock, Loop, MonotonicClock, SlowTurn, VirtualClock
+from mainspring.message import Ids, Message, encode_data
+from mainspring.node.agreement import Agreement
+from mainspring.node.beats_leader import BEATS, Leading
+from mainspring.node.causation import RunTraces, TracedInlet, TracedPort, note_event, with_lineage
+from mainspring.node.consumers import Consuming
+from mainspring.node.schedules import schedule_consumers
+from mainspring.runs import Runtime
+from mainspring.settings import Settings
+from mainspring.telemetry import spans as tracing
+
+logger: logging.Logger = logging.getLogger("mainspring.node")
+
+_MOMENT_S: Final = 0.2  # for each thing that is still to be given back when the time for all of them is up
+
+
+class BootFailure(BootError):
+    """Boot stopped in `phase`; everything before it was undone."""
+
+    def __init__(self, phase: str, cause: Exception) -> None:
+        if isinstance(cause, MainspringError):
+            super().__init__(f"boot failed in phase {phase}: {cause.message}", remedy=cause.remedy, code=cause.code)
+        else:
+            super().__init__(f"boot failed in phase {phase}: {type(cause).__name__}: {cause}")
+        self.phase = phase
+
+
+@functools.cache
+def _version() -> str:
+    """Of this software. Importing what finds it takes long, and a node alone is seldom asked."""
+    from importlib.metadata import version
+
+    return version("mainspring")
+
+
+class Core:
+    """The parts of one process: `boot` them, then `drain` them. Used once."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        app: App | None = None,
+        *,
+        clock: Clock | None = None,
+        engine: Engine | None = None,
+        source: random.Random | None = None,
+        new_id: Callable[[], str] = lambda: str(uuid_utils.uuid7()),
+        message_ids: Ids | None = None,
+        checker: Checker | None = None,
+        program: str = "",
+    ) -> None:
+        """`source` gives random numbers; `program` is the name under which a beat's journal remembers it."""
+        self.settings = settings
+        self.clock: Clock = clock or MonotonicClock()
+        self.loop: Loop = Loop(
+            self.clock,
+            max_turns_per_slice=settings.max_turns_per_slice,
+            slow_turn_ms=settings.slow_turn_ms,
+            on_slow_turn=self._on_slow_turn,
+        )
+        self.app = app
+        self.consuming: list[Consuming] = []
+        self.agreement: Agreement | None = None
+        self._engine = engine
+        self._source = source
+        self._new_id = new_id
+        self._message_ids = message_ids
+        self._checker = checker
+        self._program_name = program
+        self._undo = AsyncExitStack()
+        self.draining: bool = False
+        self._on_shutdown: Callable[[], None] = lambda: None
+        self._about = About()
+        self._built_in: set[str] = set()
+        self.failure: MainspringError | None = None  # why the node stops although nobody told it to
+
+    async def boot(self) -> Message:
+        """Start everything; gives the Sys.BootComplete message. Raises BootFailure, with everything undone."""
+        phases = ["LOAD"]
+        try:
+            await self._prepare()
+            tracing.switch_on()
+            await self._load()
+            phases = self.kernel.phases
+            await self._undo_later(self.bus.start, self.bus.stop)
+            if self.app is not None:
+                self.agreement = Agreement(self.app, self.bus, self.log, self.loop, self.cluster)
+                await self._undo_later(self.agreement.settle_topics, self.agreement.stop)
+                await self.app.payloads.install(self.bus, self.app.consumers, self.spoken)
+                self._serve_tasks(self.app)
+                await self.app.hooks.enter(self.app, self._undo)
+                tracing.switch_on()  # once more: a program may configure its traces when it starts
+            await self._undo_later(self.kernel.start, self.kernel.stop)
+            await self._undo_later(self.runtime.start_service, self.runtime.stop_service)
+            await self._start_beats()
+            await self._start_consumers()
+            self.kernel.enter_phase("ADAPT")
+            adapters = await self._adapt()
+            self._introduce(adapters)
+            return self.kernel.ready(adapters)
+        except Exception as error:
+            await self._undo.aclose()
+            raise BootFailure(phases[-1], error) from error
+        except asyncio.CancelledError:  # somebody does not want to wait any longer
+            await self._undo.aclose()
+            raise
+
+    def on_shutdown(self, callback: Callable[[], None]) -> None:
+        """What to call when a client asks the node to stop, or when it cannot go on; at once if that is so already."""
+        self._on_shutdown = callback
+        if self.failure is not None:
+            callback()
+
+    async def drain(self) -> None:
+        """Stop intake; finish what was accepted; give back leases, sockets and files. Each step within `drain_ms`."""
+        self.draining = True
+        self._retire()
+        for each in self.consuming:
+            each.quiesce()
+        await self._bounded("stop intake", self._stop_intake())
+        await self._bounded("finish", self._finish())
+        await self._give_back()
+
+    async def _finish(self) -> None:
+        """Handlers and consumers first: what they say on their last steps must still find the bus open."""
+        finishing = [self.runtime.finish(), *(each.finish() for each in self.consuming)]
+        await asyncio.gather(self.kernel.drain(self.settings.drain_ms), *finishing)
+        await self.bus.drain()
+
+    # What a node adds
+
+    async def _prepare(self) -> None:
+        """Before anything is acquired."""
+
+    async def _adapt(self) -> list[str]:
+        """Open the sockets; gives their addresses."""
+        return []
+
+    async def _stop_intake(self) -> None:
+        """Take nothing new from outside."""
+
+    def _on_slow_turn(self, slow: SlowTurn) -> None:
+        logger.warning("slow turn: %s", slow)
+
+    # The phases
+
+    async def _load(self) -> None:
+        settings, app = self.settings, self.app
+        self.loop.attach()
+        self._undo.callback(self.loop.detach)
+        await self._open_log()
+        self.bus: Bus = Bus(
+            self.log,
+            self.clock,
+            self.loop,
+            settings=settings,
+            new_id=self._new_id,
+            random=self._source.random if self._source else random.random,
+            checker=self._checker or (app.checker if app else None),
+            cluster=self.cluster,
+        )
+        self.spoken: Spoken = Spoken(self.bus)
+        self.kernel: Kernel = Kernel(
+            loop=self.loop,
+            ids=self._message_ids,
+            log=self.log,
+            default_timeout_ms=settings.request_timeout_ms,
+            data_dir=settings.data,
+            restart=app.restart if app else RestartPolicy(),
+            publisher=self._publish,
+            preparer=self._prepare_event,
+            on_shutdown=lambda: self._on_shutdown(),
+            cluster=self.cluster,
+        )
+        self.kernel.enter_phase("LOAD")
+        self.runtime: Runtime = Runtime(
+            clock=self.clock,
+            loop=self.loop,
+            log=self.log,
+            random=self._source,
+            cluster=self.cluster,
+            lease_ms=settings.runs_lease_ms,
+            recovery_ms=settings.runs_recovery_ms,
+            retention_ms=settings.runs_retention_ms or None,
+            # Its thread measures real time, which a virtual clock knows nothing of.
+            slow_step_ms=None if isinstance(self.clock, VirtualClock) else settings.slow_turn_ms,
+        )
+        self.kernel.trace_more = RunTraces(self.runtime)
+        port = TracedPort(self.bus, self.kernel, self.spoken)
+        self.runtime.connect(ask=KernelPort(self.kernel), publish=port, events=port)
+        self.heartbeat: Heartbeat = self._heartbeat()
+        self.kernel.register(
+            *kernel_capabilities(self.kernel),
+            bus(self.bus),
+            run(self.kernel, self.runtime),
+            beat(self.heartbeat, self.kernel),
+        )
+        self._built_in = self.kernel.ids_taken
+        if app is not None:
+            self._install(app)
+
+    def _heartbeat(self) -> Heartbeat:
+        options: dict[str, Any] = {
+            "program": self._program_name,
+            "retain_beats": self.settings.retained_beats or None,
+            "slow_enzyme_ms": self.settings.slow_enzyme_ms,
+        }
+        if self.log.shared:
+            return SharedHeartbeat(self.log, cluster=self.cluster, clock=self.clock, **options)
+        return Heartbeat(self.log, **options)
+
+    async def _open_log(self) -> None:
+        """The log, and this node's place among the others on it."""
+        settings = self.settings
+        engine = self._engine or open_engine(settings.engine, settings.data, self.clock, database=settings.mongo_db)
+        self.log: Log = Log(engine)
+        await with_patience(self.log.open, self.loop, settings.wait_for_engine)
+        self._undo.push_async_callback(self.log.close)
+        if isinstance(engine, FallibleEngine):
+            engine.on_failure(self._must_end)
+        required = settings.require_durable
+        await with_patience(lambda: check_durability(self.log, required=required), self.loop, settings.wait_for_engine)
+        self.cluster: Cluster = await self._join() if self.log.shared else self._alone()
+
+    def _alone(self) -> Alone:
+        name = node_name(self.settings.node, "")
+        return Alone(name, about=self._tell, started=self.clock.wall_ms())
+
+    async def _join(self) -> Membership:
+        settings, home = self.settings, ""
+        if self._engine is None:
+            owned = Home(settings.data, self._new_id)
+            self._undo.callback(owned.leave)
+            home = owned.id
+        membership = Membership(
+            self.log,
+            self.loop,
+            node=node_name(settings.node, home),
+            new_id=self._new_id,
+            lease_ms=settings.node_lease_ms,
+            about=self._tell,
+            home=home,
+        )
+        membership.on_end(self._must_end)
+        self._undo.push_async_callback(membership.leave)
+        await with_patience(membership.join, self.loop, settings.wait_for_engine)
+        return membership
+
+    def _must_end(self, error: MainspringError) -> None:
+        """This node cannot go on; somebody has to start it again."""
+        if self.failure is None:
+            logger.error("the node ends: %s", error)
+            self.failure = error
+            self._on_shutdown()
+
+    def _introduce(self, adapters: list[str]) -> None:
+        """Tell the other nodes what this one serves, now that it does."""
+        slots = [slot for slot in self.kernel.slots if slot.id not in self._built_in]
+        own = (handled for slot in slots for handled in slot.plan.handles)
+        address = self.settings.advertise or next((each for each in adapters if each.startswith("http")), "")
+        program = "" if self.agreement is None else self.agreement.roster.digest
+        able = (BEATS,) if self._has_beats else ()
+        self._about = About(address, serves=tuple(sorted(own)), program=program, able=able)
+        self.cluster.announce()
+
+    def _tell(self) -> About:
+        return msgspec.structs.replace(self._about, version=_version())
+
+    def _retire(self) -> None:
+        """Other nodes shall ask this one for nothing any more."""
+        self._about = msgspec.structs.replace(self._about, serves=(), able=())
+        self.cluster.announce()
+
+    def _install(self, app: App) -> None:
+        app.install_runs(self.runtime)
+        app.beats.install(self.heartbeat)
+        self.kernel.register(*app.capabilities(self.kernel.ids_taken))
+        parts: dict[str, Any] = {"bus": self.bus, "log": self.log, "loop": self.loop, "kernel": self.kernel}
+        parts |= {"runtime": self.runtime, "spoken": self.spoken}
+        for declared in (*app.consumers, *schedule_consumers(app)):
+            self.consuming.append(Consuming(declared, **parts))
+            if declared.max_attempts is not None:
+                self.bus.topic_table.attempts[(declared.topic, declared.group)] = declared.max_attempts
+
+    def _serve_tasks(self, app: App) -> None:
+        app.publisher = self._publish
+        self._undo.callback(setattr, app, "publisher", None)
+
+    async def _start_beats(self) -> None:
+        if isinstance(self.heartbeat, SharedHeartbeat) and isinstance(self.cluster, Membership):
+            roster = None if self.agreement is None else self.agreement.roster
+            leading = Leading(self.heartbeat, self.log, self.cluster, roster, able=self._has_beats)
+            self._undo.push_async_callback(leading.stop)
+        await self.heartbeat.open()
+        self._undo.push_async_callback(self.heartbeat.aclose)
+        driver = Driver(self.heartbeat, self.loop, interval_ms=self.settings.beat_interval_ms or None)
+        for declared in self.app.beats.topics if self.app else ():
+            await self.bus.ensure_topic(declared.topic)
+            self.heartbeat.add_inlet(TracedInlet(self.log, declared, self.kernel))
+            self._in_background(self._wake_on_events(driver, declared.topic))
+        driver.start()
+        self._undo.push_async_callback(driver.stop)
+
+    @property
+    def _has_beats(self) -> bool:
+        return self.app is not None and bool(self.app.beats)
+
+    async def _wake_on_events(self, driver: Driver, topic: str) -> None:
+        async for _ in self.bus.follow(topic):
+            driver.wake()
+
+    async def _start_consumers(self) -> None:
+        if self.agreement is not None:
+            await self.agreement.settle_schedules()
+        for each in self.consuming:
+            await self._undo_later(each.start, each.stop)
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+
+        async def end() -> None:
+            task.cancel()
+            await asyncio.wait([task])
+
+        self._undo.push_async_callback(end)
+
+    async def _publish(self, topic: str, payload: Any, **options: Any) -> Any:
+        options["headers"] = self.spoken.headers(topic, with_lineage(options.get("headers")))
+        published = await self.bus.publish(topic, bytes(encode_data(payload)), **options)
+        note_event(self.kernel, topic, published.id, published.ts, options.get("headers"))
+        return published
+
+    def _prepare_event(self, topic: str, payload: Any, options: dict[str, Any]) -> tuple[Prepared, Published] | None:
+        """An event to be stored with the outcome of a durable command; a delayed one is stored by itself."""
+        if options.keys() - {"key", "headers", "id"}:
+            return None
+        key, headers, id = options.get("key"), self.spoken.headers(topic, options["headers"]), options["id"]
+        prepared = self.bus.prepare(topic, bytes(encode_data(payload)), key=key, headers=headers, id=id)
+        (append,) = (operation for operation in prepared[0] if isinstance(operation, Append))
+        note_event(self.kernel, topic, id, append.ts, headers)
+        return prepared, Published(topic, append.partition, 0, id, append.ts)
+
+    # Stopping
+
+    async def _undo_later(self, start: Callable[[], Awaitable[Any]], stop: Callable[[], Awaitable[Any]]) -> None:
+        await start()
+        self._undo.push_async_callback(stop)
+
+    async def _give_back(self) -> None:
+        """Everything gets its turn, but when the time is up no more than a moment: an engine may be away for hours."""
+        closing = asyncio.ensure_future(self._undo.aclose())
+        limit_s = self.settings.drain_ms / 1000
+        await asyncio.wait((closing,), timeout=limit_s)
+        if not closing.done():
+            logger.warning("give back took longer than %g s and was cut short", limit_s)
+        while not closing.done():
+            closing.cancel()
+            await asyncio.wait((closing,), timeout=_MOMENT_S)
+        if not closing.cancelled():
+            closing.result()
+
+    async def _bounded(self, step: str, *work: Awaitable[Any]) -> None:
+        limit_s = self.settings.drain_ms / 1000
+        try:
+            async with asyncio.timeout(limit_s):
+                await asyncio.gather(*work)
+        except TimeoutError:
+            logger.warning("%s took longer than %g s and was cut short", step, limit_s)

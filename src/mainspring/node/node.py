@@ -1,0 +1,218 @@
+"""A node: the parts of one process with their sockets, booted in seven phases and stopped in three steps.
+
+Boot is a straight line: LOAD the program and open the log, DISCOVER what the program handles, BUILD the indexes, SPAWN
+the actors, ATTACH their listeners, ADAPT (open the sockets), READY. Everything that is acquired says at once how to
+give it back, so a failure in any phase undoes exactly what was done, in reverse, and leaves no socket behind. Nothing
+accepts input before ADAPT, so nothing has to be taken back from a client.
+
+Stopping is bounded: stop intake, finish what was accepted, give back what is held. Each step has `drain_ms`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import ssl
+from collections import deque
+from typing import Final
+
+from aiohttp import web
+
+from mainspring.app import App
+from mainspring.bus import Checker
+from mainspring.bus.access.tokens import TokenSource
+from mainspring.errors import BootError
+from mainspring.guests.socket.server import LoopSocketServer
+from mainspring.import_path import find_object
+from mainspring.loop import SlowTurn
+from mainspring.node.core import BootFailure, Core
+from mainspring.server.http import add_routes
+from mainspring.server.http.access import Identify, claimed_agent
+from mainspring.server.http.face import SLOW_TURNS, SlowTurnSeen
+from mainspring.server.http.pages.assets import add_client_js
+from mainspring.server.http.pages.dashboard import Dashboard
+from mainspring.server.http.pages.program_pages import add_pages
+from mainspring.server.http.tokens import TokenDoor
+from mainspring.server.ndjson import NdjsonServer
+from mainspring.server.observed import Deaths, Observed
+from mainspring.server.unix_socket import place_to_listen
+from mainspring.server.websocket import add_websocket
+from mainspring.settings import Settings
+
+logger: logging.Logger = logging.getLogger("mainspring.node")
+
+CLOCK_LOOK_S: Final = 5.0  # between two looks at the time of day: so late a schedule may be after the clock was set
+CLOCK_JUMP_MS: Final = 1_000  # less is the slewing and jitter of ordinary clocks
+TOKENS_LOOK_S: Final = 1.0  # between two looks at the file with the tokens: so long may one that was taken away go on
+
+
+class Node(Core):
+    """Owns the parts of one process and its sockets: `boot` it, then `drain` it. A node is used once.
+
+    `program` is an App, or `MODULE:APP` text that says where one is. `checker` is asked who may use a topic, in place
+    of the App's own.
+    """
+
+    def __init__(self, settings: Settings, program: App | str | None = None, *, checker: Checker | None = None) -> None:
+        super().__init__(settings, checker=checker, program=program if isinstance(program, str) else "")
+        self._slow_turns: deque[SlowTurnSeen] = deque(maxlen=SLOW_TURNS)
+        self._program = program
+
+    async def _prepare(self) -> None:
+        self._tokens = TokenSource(self.settings.tokens, self.settings.tokens_file)
+        _refuse_open_doors(self.settings, has_tokens=bool(self._tokens.book))
+        self.app: App | None = load_program(self._program)
+
+    async def _stop_intake(self) -> None:
+        await asyncio.gather(self.ndjson.quiesce(), self.site.stop())
+
+    async def _adapt(self) -> list[str]:
+        """Open the sockets; gives their addresses."""
+        settings = self.settings
+        self.ndjson: NdjsonServer = NdjsonServer(
+            self.kernel, place_to_listen(settings.kernel_socket, settings.data, "kernel.sock")
+        )
+        await self._undo_later(self.ndjson.start, self.ndjson.stop)
+        self.guests: LoopSocketServer = LoopSocketServer(
+            place_to_listen(settings.loop_socket, settings.data, "loop.sock"), clock=self.clock
+        )
+        await self._undo_later(self.guests.start, self.guests.stop)
+        self._in_background(self._watch_clock())
+        address = await self._listen()
+        return [self.ndjson.address, f"unix:{self.guests.path}", address]
+
+    async def _listen(self) -> str:
+        """WebSocket and HTTP on one port."""
+        settings = self.settings
+        web_app = web.Application()
+        identify = self._identify()
+        add_routes(
+            web_app,
+            self.bus,
+            allowed_origins=settings.allowed_origins,
+            check_host=not self._tokens.book,
+            identify=identify,
+            kernel=self.kernel,
+            slow_turns=self._slow_turns,
+            observed=self._observed(),
+        )
+        dashboard = Dashboard()
+        dashboard.add_to(web_app)
+        add_client_js(web_app)
+        add_websocket(web_app, self.bus, settings, identify, dashboard.page)
+        for pages in self.app.folders if self.app else ():
+            add_pages(web_app, pages.path, pages.folder, pages.policy)
+        runner = web.AppRunner(
+            web_app, access_log=None, handle_signals=False, shutdown_timeout=settings.drain_ms / 1000
+        )
+        await self._undo_later(runner.setup, runner.cleanup)
+        tls = _tls(settings)
+        self.site: web.TCPSite = web.TCPSite(runner, settings.host, settings.port, ssl_context=tls)
+        try:
+            await self.site.start()
+        except OSError as error:
+            why = (error.strerror or str(error)).rpartition(": ")[2]  # asyncio puts the address before it once more
+            raise BootError(
+                f"cannot listen on {settings.host}:{settings.port}: {why}",
+                remedy="stop what uses the port, or choose another with --port",
+            ) from error
+        host, port = runner.addresses[0][:2]
+        return f"{'http' if tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def _observed(self) -> Observed:
+        """What the metrics and the health checks read."""
+        deaths = Deaths()
+        deaths.watch(self.cluster)
+        return Observed(
+            self.bus,
+            log=self.log,
+            loop=self.loop,
+            kernel=self.kernel,
+            runtime=self.runtime,
+            heartbeat=self.heartbeat,
+            cluster=self.cluster,
+            ndjson=self.ndjson,
+            guests=self.guests,
+            draining=lambda: self.draining,
+            deaths=deaths,
+        )
+
+    def _identify(self) -> Identify:
+        """Who asks is what the token says, where there are tokens; a file of them is watched."""
+        if not self._tokens.book:
+            return claimed_agent
+        if self._tokens.is_watched:
+            self._in_background(self._watch_tokens())
+        return TokenDoor(self._tokens, self.clock, self._new_id).identify
+
+    async def _watch_clock(self) -> None:
+        """Timers go by a clock that only passes; a time of day that jumps has to be noticed by looking."""
+        ahead = self.clock.wall_ms() - self.clock.now_ms()
+        while True:
+            await asyncio.sleep(CLOCK_LOOK_S)
+            before, ahead = ahead, self.clock.wall_ms() - self.clock.now_ms()
+            if abs(ahead - before) > CLOCK_JUMP_MS:
+                logger.warning("the time of day jumped by %d ms", ahead - before)
+                self.bus.schedule_table.clock_moved()
+
+    async def _watch_tokens(self) -> None:
+        while True:
+            await asyncio.sleep(TOKENS_LOOK_S)
+            self._tokens.refresh()
+
+    def _on_slow_turn(self, slow: SlowTurn) -> None:
+        self._slow_turns.append(SlowTurnSeen(self.clock.wall_ms(), slow.name, slow.duration_ms, slow.limit_ms))
+        logger.warning("slow turn: %s", slow)
+
+
+def load_program(program: App | str | None) -> App | None:
+    """The App that `MODULE:APP` names."""
+    if program is None or isinstance(program, App):
+        return program
+    found = find_object(program)
+    if not isinstance(found, App):
+        kind = type(found).__name__
+        raise BootError(f"{program} is a {kind}, not an App", remedy="name the variable that holds the App")
+    return found
+
+
+def _refuse_open_doors(settings: Settings, *, has_tokens: bool) -> None:
+    """Without tokens everybody who can connect may do everything, so only this machine may connect."""
+    host = settings.host
+    if host == "localhost":
+        return
+    try:
+        if ipaddress.ip_address(host).is_loopback:
+            return
+    except ValueError:
+        pass  # a name: where it leads can change
+    if not has_tokens:
+        raise BootError(
+            f"listening on {host} without tokens would let everybody in",
+            remedy="make one with `mainspring token new --agent NAME --scope admin` and put its line into "
+            "MAINSPRING_TOKENS or `tokens` in mainspring.toml; or listen on 127.0.0.1",
+            code="open_door",
+        )
+    if not settings.tls_cert:
+        logger.warning("listening on %s without TLS: whoever sees the traffic sees the tokens; set tls_cert", host)
+
+
+def _tls(settings: Settings) -> ssl.SSLContext | None:
+    if not settings.tls_cert and not settings.tls_key:
+        return None
+    if not (settings.tls_cert and settings.tls_key):
+        raise BootError("TLS needs a certificate and its key", remedy="set both tls_cert and tls_key")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    except OSError as error:  # an SSLError is one too
+        raise BootError(
+            f"the certificate or its key cannot be used: {error.strerror or type(error).__name__}",
+            remedy="tls_cert and tls_key name PEM files that belong together and that the node may read",
+        ) from None
+    return context
+
+
+__all__ = ["BootFailure", "Node", "load_program"]

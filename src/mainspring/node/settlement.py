@@ -1,0 +1,228 @@
+"""Acknowledging an event together with what it led to: one commit for the group's position, new runs and new events.
+
+The position's record is written by the bus every few milliseconds, so while a settlement is under way the position is
+held (as it is for a dead letter): a record without the settlement must not overtake one with it. When the commit is
+durable the event is settled in memory too, its new events are shown to their groups, and its runs begin. When it is
+refused nothing of it happened: the event is refused, too, and comes again. While the log cannot be reached the
+settlement waits for it, as long as the event is leased: the function has done its work, and an outage must not turn
+events into dead letters.
+
+Settlements of one partition that wait for the one under way share the next commit. Only when that one is refused (a run
+exists already) is each tried alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from mainspring.bus import Bus
+from mainspring.bus.groups.delivery import Written
+from mainspring.bus.groups.group import Group
+from mainspring.bus.groups.member import Member
+from mainspring.bus.groups.position import OpenEvent, Position
+from mainspring.errors import MainspringError
+from mainspring.log import Append, Batch, InDoubt, Log, LogUnavailable, Operation, Receipt, Refused
+from mainspring.runs import RunConflict, RunRecord, Runtime, UnknownRun
+from mainspring.runs.durable.operations import beginning
+
+logger: logging.Logger = logging.getLogger("mainspring.app")
+
+_DOUBT_S = 0.05  # between two looks whether a lost answer is found out
+_AWAY_S = 0.5  # between two tries while the log cannot be reached
+_TRIES = 5  # a settlement is refused when a run exists already, or when the runs' lease was just renewed
+
+
+class LeaseLost(MainspringError):
+    """The event is no longer leased to this consumer, so it was not settled; it comes again."""
+
+    code = "lease_lost"
+
+
+@dataclass
+class Together:
+    """What belongs to one acknowledgement."""
+
+    runs: list[RunRecord] = field(default_factory=list)
+    events: list[tuple[list[Operation], Callable[[Receipt], None]]] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.runs or self.events)
+
+
+@dataclass(eq=False)
+class _Waiting:
+    """An acknowledgement on its way."""
+
+    offset: int
+    together: Together
+    decided: asyncio.Future[None]
+
+    def settle(self, error: Exception | None = None) -> None:
+        if self.decided.done():
+            return
+        if error is None:
+            self.decided.set_result(None)
+        else:
+            self.decided.set_exception(error)
+
+
+class Settlement:
+    """Settles events of one member of a group."""
+
+    def __init__(self, bus: Bus, log: Log, runtime: Runtime, group: Group, member: Member) -> None:
+        self._bus = bus
+        self._log = log
+        self._runtime = runtime
+        self._group = group
+        self._member = member
+        self._queues: dict[Position, list[_Waiting]] = {}  # one commit of a partition at a time
+        self._busy: set[Position] = set()
+
+    def ack(self, position: Position, offset: int) -> None:
+        """Settle it alone; its position is stored within milliseconds."""
+        self._group.ack(self._member, position.partition, offset)
+        self._bus.delivery.wake(self._group)
+
+    def nack(self, position: Position, offset: int, reason: str, delay_ms: int) -> None:
+        now = self._bus.clock.now_ms()
+        if self._group.nack(self._member, position.partition, offset, reason, delay_ms, now):
+            self._bus.counters.nacks += 1
+            self._bus.delivery.wake(self._group)
+
+    async def ack_with(self, position: Position, offset: int, together: Together) -> None:
+        """Settle it in one commit with its runs and events. Raises when nothing of it happened."""
+        while True:
+            try:
+                await self._try_ack(position, offset, together)
+                return
+            except LogUnavailable as error:
+                logger.info("settling %s %d waits for the log: %s", self._group.topic, offset, error.message)
+                await asyncio.sleep(_AWAY_S)
+
+    async def _try_ack(self, position: Position, offset: int, together: Together) -> None:
+        waiting = _Waiting(offset, together, asyncio.get_running_loop().create_future())
+        self._queues.setdefault(position, []).append(waiting)
+        if position not in self._busy:
+            self._busy.add(position)
+            self._bus.delivery.run(self._work(position))
+        await waiting.decided
+
+    async def _work(self, position: Position) -> None:
+        """Settle what waits, as long as something does."""
+        queue: list[_Waiting] = []
+        try:
+            while queue := self._queues.pop(position, []):
+                if await self._settle(position, queue) is not None:
+                    for each in queue:
+                        await self._settle_alone(position, each)
+        except Exception as error:
+            for each in queue:
+                each.settle(error)
+        finally:
+            self._busy.discard(position)
+
+    async def _settle_alone(self, position: Position, waiting: _Waiting) -> None:
+        together, refused = waiting.together, None
+        try:
+            for _ in range(_TRIES):
+                together.runs = [record for record in together.runs if not await self._exists(record)]
+                refused = await self._settle(position, [waiting])
+                if refused is None:
+                    return
+        except MainspringError as error:
+            refused = error
+        waiting.settle(refused)
+
+    async def _settle(self, position: Position, queue: list[_Waiting]) -> Exception | None:
+        """One commit for all of them. Everybody is told, unless an expectation did not hold: then it is given back."""
+        await self._bus.delivery.hold(position)
+        held = self._member.held.get(position.partition, {})
+        for each in queue:
+            if each.offset not in held:
+                where = f"event {each.offset} of {self._group.topic!r}"
+                each.settle(LeaseLost(f"{where} is no longer leased to this consumer"))
+        queue = [each for each in queue if not each.decided.done()]
+        if not queue:
+            self._bus.delivery.release(self._group, position)
+            return None
+        result, written = await self._commit(position, queue, [held[each.offset] for each in queue])
+        if isinstance(result, InDoubt):
+            await self._found_out(position, written)
+        stored = isinstance(result, Receipt) or written.happened
+        if isinstance(result, Refused) and not stored:
+            return result
+        if stored:
+            await self._runtime.durable.revive([record for each in queue for record in each.together.runs])
+        for each in queue:
+            each.settle(None if stored or isinstance(result, Receipt) else result)
+        return None
+
+    async def _found_out(self, position: Position, written: Written) -> None:
+        """The answer was lost. The position is written again; the log takes one of the two, and its news say which."""
+        while written.happened is None:
+            self._bus.delivery.changed(self._group, position)
+            await asyncio.sleep(_DOUBT_S)
+
+    async def _exists(self, record: RunRecord) -> bool:
+        try:
+            known, _ = await self._runtime.durable.store.found(record.id)
+        except UnknownRun:
+            return False
+        if known.program != record.program:
+            raise RunConflict(f"run {record.id} is a run of {known.program}", remedy="use another id")
+        return True
+
+    async def _commit(
+        self, position: Position, queue: list[_Waiting], events: list[OpenEvent]
+    ) -> tuple[Receipt | Exception, Written]:
+        batch = Batch([operation for each in queue for record in each.together.runs for operation in beginning(record)])
+        published = [prepared for each in queue for prepared in each.together.events]
+        for operations, _ in published:
+            batch.operations.extend(operations)
+        delivery, epoch = self._bus.delivery, position.epoch
+        offsets = frozenset(event.offset for event in events)
+        written = delivery.put_position(batch, self._group, position, offsets)
+        decided: asyncio.Future[Receipt | Exception] = asyncio.get_running_loop().create_future()
+
+        def done(result: Receipt | Exception) -> None:
+            if isinstance(result, Receipt):
+                position.durable = max(position.durable, written.settled)
+                position.stored = True
+                _show(published, result)
+                for event in events:
+                    self._settled(position, event, epoch)
+            delivery.release(self._group, position)
+            delivery.wake(self._group)
+            if not decided.done():
+                decided.set_result(result)
+
+        try:
+            self._submit(batch, done, guarded=any(each.together.runs for each in queue))
+        except MainspringError as error:
+            done(error)
+        return await decided, written
+
+    def _submit(self, batch: Batch, done: Callable[[Any], None], *, guarded: bool) -> None:
+        """Runs are only begun by the node that has the runs' lease."""
+        if guarded:
+            self._runtime.durable.writer.alone(batch.operations, done)
+        else:
+            self._log.submit(batch, done)
+
+    def _settled(self, position: Position, event: OpenEvent, epoch: int) -> None:
+        if event.offset in self._member.held.get(position.partition, {}):
+            self._group.ack(self._member, position.partition, event.offset)
+        else:  # its lease ran out while the commit was under way; it is settled all the same
+            self._group.buried(position, [event], epoch)
+
+
+def _show(published: list[tuple[list[Operation], Callable[[Receipt], None]]], receipt: Receipt) -> None:
+    first = 0
+    for operations, stored in published:
+        count = sum(isinstance(operation, Append) for operation in operations)
+        stored(Receipt(offsets=receipt.offsets[first : first + count]))
+        first += count

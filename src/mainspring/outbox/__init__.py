@@ -1,0 +1,1 @@
+"""Outbox and inbox: events and effects in one transaction with the program's own rows."""

@@ -1,0 +1,105 @@
+"""Inbox: a consumer's effect and the mark that it happened, in one transaction of the consumer's own database.
+
+    inbox = Inbox("billing")
+    async for event in bus.subscribe("orders", group="billing"):
+        with sqlite3.connect("billing.db") as connection:
+            if inbox.first_time(connection, event):
+                connection.execute("INSERT INTO invoices ...")
+        await event.ack()
+
+The bus delivers at least once: after a crash, a timeout or a lost connection the same event comes again. Effect and
+mark are committed together or not at all, so however often the event comes, the effect is there once.
+
+The mark is the outbox's row id where the event came from an outbox, otherwise the event's id. A row that was published
+twice, far apart in time, is therefore still recognised.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+from mainspring.loop import Clock, MonotonicClock
+from mainspring.outbox.binding import Dialect, bind, table_name
+from mainspring.outbox.drainer import ID_HEADER
+from mainspring.outbox.sql import LOCK_TABLE
+
+TABLE: Final = "mainspring_inbox"
+
+_SCHEMA: Final = (
+    """
+CREATE TABLE IF NOT EXISTS {table} (
+    consumer TEXT NOT NULL,
+    id TEXT NOT NULL,
+    seen_ms BIGINT NOT NULL,
+    PRIMARY KEY (consumer, id)
+)""",
+    "CREATE INDEX IF NOT EXISTS {index}_seen ON {table} (seen_ms)",
+)
+_MARK: Final = """
+INSERT INTO {table} (consumer, id, seen_ms) VALUES (:consumer, :id, :now) ON CONFLICT (consumer, id) DO NOTHING"""
+_CLEAN: Final = "DELETE FROM {table} WHERE consumer = :consumer AND seen_ms < :before"
+
+
+class Seen(Protocol):
+    """What of an event is looked at."""
+
+    @property
+    def id(self) -> str:
+        """The event's id."""
+        ...
+
+    @property
+    def headers(self) -> Any:
+        """The event's headers."""
+        ...
+
+
+class Inbox:
+    """Marks of one consumer, usually the group's name: two consumers of one topic each have their own effect."""
+
+    def __init__(
+        self, consumer: str, table: str = TABLE, *, database: str | None = None, clock: Clock | None = None
+    ) -> None:
+        self.consumer = consumer
+        self.table: str = table_name(table)
+        self._database = database
+        self._clock = clock or MonotonicClock()
+
+    def create(self, target: Any) -> None:
+        """Make the table where it is missing, in the caller's transaction. A MongoDB collection needs nothing."""
+        if _is_mongo(target):
+            return
+        bound = bind(target, alone=True)
+        if bound.dialect == "postgresql":
+            bound.execute(LOCK_TABLE, {"name": self.table})
+        for statement in self.statements(bound.dialect):
+            bound.execute(statement, {})
+
+    def statements(self, dialect: Dialect) -> list[str]:
+        """What `create` executes; the same in both dialects."""
+        del dialect
+        index = self.table.rpartition(".")[2]
+        return [each.format(table=self.table, index=index) for each in _SCHEMA]
+
+    def first_time(self, target: Any, event: Seen | str) -> bool:
+        """Whether this event's effect is still to be done; marks it as done in the caller's transaction.
+
+        `target` is what `Outbox.add` takes. While another transaction is just marking the same event, PostgreSQL and
+        SQLite wait for its end. False: it was done before; acknowledge the event and go on.
+        """
+        id = event if isinstance(event, str) else str(event.headers.get(ID_HEADER) or event.id)
+        if _is_mongo(target):
+            from mainspring.outbox.mongo import mark
+
+            return mark(target, self.table, self._database, f"{self.consumer}\n{id}", self._clock.wall_ms())
+        given = {"consumer": self.consumer, "id": id, "now": self._clock.wall_ms()}
+        return bind(target).execute(_MARK.format(table=self.table), given) == 1
+
+    def clean(self, target: Any, older_than_ms: int) -> int:
+        """Forget marks older than this; longer than an event can come back: the topic's retention is a safe choice."""
+        given = {"consumer": self.consumer, "before": self._clock.wall_ms() - older_than_ms}
+        return bind(target, alone=True).execute(_CLEAN.format(table=self.table), given)
+
+
+def _is_mongo(target: Any) -> bool:
+    return type(target).__module__.partition(".")[0] == "pymongo"

@@ -1,0 +1,245 @@
+"""The outbox in SQLite and PostgreSQL: its table, and every statement on it.
+
+Claims are made one after the other: SQLite has one writer (`BEGIN IMMEDIATE`), and in PostgreSQL a lock that belongs
+to the transaction says whose turn it is. `FOR UPDATE SKIP LOCKED` alone would not do: a second drainer would skip the
+locked first row of a key and take the second one. A claim is two short statements, publishing it takes much longer, so
+drainers do not stand in each other's way.
+
+States: 0 waits, 1 sent, 2 set aside. The indexes hold only what waits, so the table may keep millions of sent rows.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from mainspring.outbox.binding import Dialect, Parameters, spelled, table_name
+from mainspring.outbox.store import OutboxRow, OutboxUnavailable, Waiting
+
+_AT_ONCE: Final = 1_000  # rows of one statement of housekeeping: no transaction is long
+
+ADD: Final = """
+INSERT INTO {table} (id, topic, event_key, headers, payload, created_ms)
+VALUES (:id, :topic, :event_key, :headers, :payload, :created_ms)"""
+
+_TABLE: Final = """
+CREATE TABLE IF NOT EXISTS {table} (
+    seq {sequence},
+    id TEXT NOT NULL UNIQUE,
+    topic TEXT NOT NULL,
+    event_key TEXT,
+    headers TEXT,
+    payload TEXT NOT NULL,
+    created_ms BIGINT NOT NULL,
+    state SMALLINT NOT NULL DEFAULT 0,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    due_ms BIGINT NOT NULL DEFAULT 0,
+    claimed_by TEXT,
+    claimed_until_ms BIGINT NOT NULL DEFAULT 0,
+    sent_ms BIGINT,
+    place TEXT,
+    error TEXT
+)"""
+_SEQUENCE: Final = {
+    "sqlite": "INTEGER PRIMARY KEY AUTOINCREMENT",
+    "postgresql": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+}
+_INDEXES: Final = (
+    "CREATE INDEX IF NOT EXISTS {index}_waiting ON {table} (seq) WHERE state = 0",
+    "CREATE INDEX IF NOT EXISTS {index}_keys ON {table} (topic, event_key, seq) WHERE state = 0",
+    "CREATE INDEX IF NOT EXISTS {index}_sent ON {table} (sent_ms) WHERE state = 1",
+)
+
+LOCK_TABLE: Final = "SELECT pg_advisory_xact_lock(hashtextextended(:name, 7070))"
+
+_COLUMNS: Final = "id, topic, event_key, headers, payload, created_ms, attempts, coalesce(error, '')"
+_CLAIMABLE: Final = """
+SELECT seq, {columns} FROM {table} AS o
+WHERE state = 0 AND due_ms <= :now AND claimed_until_ms <= :now
+  AND (event_key IS NULL OR NOT EXISTS (
+    SELECT 1 FROM {table} AS e
+    WHERE e.state = 0 AND e.topic = o.topic AND e.event_key = o.event_key AND e.seq < o.seq
+      AND (e.due_ms > :now OR e.claimed_until_ms > :now)))
+ORDER BY seq LIMIT :limit"""
+_CLAIM: Final = "UPDATE {table} SET claimed_by = :drainer, claimed_until_ms = :until WHERE seq IN ({numbers})"
+_SENT: Final = """
+UPDATE {table} SET state = 1, sent_ms = :now, place = :place, attempts = attempts + 1, claimed_by = NULL, error = NULL
+WHERE id = :id AND state <> 1"""
+_REFUSED: Final = """
+UPDATE {table} SET attempts = attempts + 1, due_ms = :due, error = :error, claimed_by = NULL, claimed_until_ms = 0,
+    state = CASE WHEN attempts + 1 >= :most THEN 2 ELSE 0 END
+WHERE id = :id AND claimed_by = :drainer AND state = 0"""
+_RELEASE: Final = "UPDATE {table} SET claimed_by = NULL, claimed_until_ms = 0 WHERE claimed_by = :drainer AND state = 0"
+_CLEAN: Final = """
+DELETE FROM {table} WHERE seq IN
+    (SELECT seq FROM {table} WHERE state = 1 AND sent_ms < :before ORDER BY sent_ms LIMIT :limit)"""
+_COUNT: Final = """
+SELECT count(*), min(created_ms), (SELECT count(*) FROM {table} WHERE state = 2) FROM {table} WHERE state = 0"""
+_ASIDE: Final = "SELECT seq, {columns} FROM {table} WHERE state = 2 ORDER BY seq LIMIT :limit"
+_RETRY: Final = """
+UPDATE {table} SET state = 0, attempts = 0, due_ms = 0, claimed_by = NULL, claimed_until_ms = 0 WHERE state = 2"""
+
+
+def schema(table: str, dialect: Dialect) -> list[str]:
+    """The statements that make the table and its indexes."""
+    index = table.rpartition(".")[2]
+    return [
+        _TABLE.format(table=table, sequence=_SEQUENCE[dialect]),
+        *(each.format(table=table, index=index) for each in _INDEXES),
+    ]
+
+
+class SqlStore:
+    """Rows in a database. `connect` opens a connection of its own, and another one after a failure.
+
+    For SQLite it is in autocommit mode (transactions are begun here), for PostgreSQL it is not. Use it from one thread.
+    """
+
+    def __init__(self, connect: Callable[[], Any], dialect: Dialect, table: str) -> None:
+        self._connect = connect
+        self._dialect: Dialect = dialect
+        self._table = table_name(table)
+        self._connection: Any = None
+
+    # -- what a drainer asks for
+
+    def claim(self, drainer: str, now_ms: int, lease_ms: int, limit: int) -> list[OutboxRow]:
+        with self._transaction(turn=True):
+            found = self._fetch(_CLAIMABLE, {"now": now_ms, "limit": limit})
+            if found:
+                numbers = ",".join(str(int(row[0])) for row in found)
+                self._execute(_CLAIM, {"drainer": drainer, "until": now_ms + lease_ms}, numbers=numbers)
+        return [_row(each) for each in found]
+
+    def sent(self, places: Sequence[tuple[OutboxRow, str]], now_ms: int) -> None:
+        with self._transaction():
+            for row, place in places:
+                self._execute(_SENT, {"now": now_ms, "place": place, "id": row.id})
+
+    def refused(self, drainer: str, row: OutboxRow, error: str, due_ms: int, max_attempts: int) -> bool:
+        given = {"due": due_ms, "error": error, "id": row.id, "drainer": drainer, "most": max_attempts}
+        with self._transaction():
+            changed = self._execute(_REFUSED, given)
+        return bool(changed) and row.attempts + 1 >= max_attempts
+
+    def release(self, drainer: str) -> int:
+        with self._transaction():
+            return self._execute(_RELEASE, {"drainer": drainer})
+
+    def clean(self, before_ms: int) -> int:
+        cleaned = 0
+        while True:
+            with self._transaction():
+                count = self._execute(_CLEAN, {"before": before_ms, "limit": _AT_ONCE})
+            cleaned += count
+            if count < _AT_ONCE:
+                return cleaned
+
+    def count(self) -> Waiting:
+        with self._transaction(write=False):
+            ((waiting, oldest, aside),) = self._fetch(_COUNT, {})
+        return Waiting(waiting, oldest, aside)
+
+    def aside(self, limit: int) -> list[OutboxRow]:
+        with self._transaction(write=False):
+            return [_row(each) for each in self._fetch(_ASIDE, {"limit": limit})]
+
+    def retry(self, ids: Sequence[str] | None) -> int:
+        with self._transaction():
+            if ids is None:
+                return self._execute(_RETRY, {})
+            return sum(self._execute(_RETRY + " AND id = :id", {"id": each}) for each in ids)
+
+    def create(self) -> None:
+        """Make the table where it is missing."""
+        with self._transaction(turn=True):
+            for statement in schema(self._table, self._dialect):
+                self._execute(statement, {})
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    # -- statements and transactions
+
+    def _execute(self, statement: str, parameters: Parameters, **names: str) -> int:
+        cursor = self._run(statement, parameters, **names)
+        try:
+            return int(cursor.rowcount)
+        finally:
+            cursor.close()
+
+    def _fetch(self, statement: str, parameters: Parameters) -> list[tuple[Any, ...]]:
+        cursor = self._run(statement, parameters)
+        try:
+            return list(cursor.fetchall())
+        finally:
+            cursor.close()
+
+    def _run(self, statement: str, parameters: Parameters, **names: str) -> Any:
+        text = statement.format(table=self._table, columns=_COLUMNS, **names)
+        cursor = self._connection.cursor()
+        cursor.execute(spelled(text, self._dialect), parameters)
+        return cursor
+
+    @contextmanager
+    def _transaction(self, *, write: bool = True, turn: bool = False) -> Iterator[None]:
+        """One transaction; with `turn` only one at a time, over all drainers."""
+        try:
+            if self._connection is None:
+                self._connection = self._connect()
+            self._begin(write, turn)
+            yield
+            self._connection.commit()
+        except Exception as error:
+            self._give_up()
+            if not _from_driver(error):
+                raise
+            why = " ".join(str(error).split())  # a driver may say it in several lines
+            raise OutboxUnavailable(f"the outbox {self._table} cannot be used: {why}", remedy=_remedy(why)) from error
+        except BaseException:
+            self._give_up()
+            raise
+
+    def _begin(self, write: bool, turn: bool) -> None:
+        if self._dialect == "sqlite":
+            self._connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+            return
+        # Each statement has to see what was committed while it waited for its turn.
+        self._connection.cursor().execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        if turn:
+            self._execute(LOCK_TABLE, {"name": self._table})
+
+    def _give_up(self) -> None:
+        """Whatever happened, the next transaction begins on a connection that is not in one."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        with suppress(Exception):  # the connection may be what failed
+            connection.rollback()
+        connection.close()
+
+
+def _row(found: tuple[Any, ...]) -> OutboxRow:
+    _, id, topic, key, headers, payload, created_ms, attempts, error = found
+    return OutboxRow(id, topic, key, headers, payload, created_ms, attempts, error)
+
+
+def _from_driver(error: Exception) -> bool:
+    return isinstance(error, sqlite3.Error | OSError) or type(error).__module__.startswith("psycopg")
+
+
+def _remedy(message: str) -> str:
+    lowered = message.lower()
+    if "there is no file" in lowered:
+        return "check --database; the program that adds rows makes the file"
+    if "no such table" in lowered or "does not exist" in lowered:
+        return "make the table with `mainspring outbox create`, or check --database and --table"
+    if "full" in lowered or "no space" in lowered:
+        return "make room on the database's disk; nothing is lost, and draining goes on by itself"
+    if "locked" in lowered:
+        return "another program holds the database's write lock for long; look for an open transaction"
+    return "is the database running, and is --database right?"

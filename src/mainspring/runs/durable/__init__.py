@@ -1,0 +1,1 @@
+"""Durable runs: their records, how they are written, started, recovered and operated."""

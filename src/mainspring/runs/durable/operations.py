@@ -1,0 +1,167 @@
+"""What people do to durable runs: try a failed one again, and branch off from an old one.
+
+A retry keeps the journal: what was answered stays answered, the effect that failed is performed again, and the program
+may have been repaired meanwhile. Children whose end was the run's own end are tried again with it: else a run that
+failed because of a child could only fail again. A fork copies the first answers of another run into a new one, and the
+children those answers rest on, and goes on from there; the old run stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from mainspring.log import ABSENT, Delete, Guard, Operation, Put
+from mainspring.runs.durable.records import (
+    DONE,
+    JOURNAL,
+    LIVE,
+    RUNS,
+    Entry,
+    RunRecord,
+    check_id,
+    child_id,
+    child_number,
+    done_key,
+    encode_record,
+    entry_key,
+    reason_json,
+)
+from mainspring.runs.errors import RunError
+from mainspring.runs.run import Run
+from mainspring.runs.tree import taken_along_by
+from mainspring.runs.values import Raw, decode, encode
+
+if TYPE_CHECKING:
+    from mainspring.runs.durable.durable_runs import DurableRuns
+
+
+_ABOUT_RUNS: Final = frozenset({"Join", "HasEnded", "Until"})
+
+
+class RunConflict(RunError):
+    """The id belongs to another run, or to a run of another program."""
+
+    code = "run_conflict"
+
+
+class NotFinished(RunError):
+    """Only a finished run can be retried."""
+
+    code = "not_finished"
+
+
+def beginning(record: RunRecord) -> list[Operation]:
+    """What must be stored for a new run: its record, if the id was never used."""
+    return [Guard(RUNS, record.id, ABSENT), Put(LIVE, record.id, encode_record(record), ABSENT)]
+
+
+async def retry(durable: DurableRuns, run_id: str) -> Run[Any]:
+    """Go on with a run that failed or was cancelled, and with the children that ended with it."""
+    record, version = await durable.store.found(run_id)
+    if record.state not in ("failed", "cancelled"):
+        raise NotFinished(f"run {run_id} is {record.state}", remedy="only failed and cancelled runs are retried")
+    durable.need_program(record.program)
+    operations: list[Operation] = []
+    agains = []
+    for each, known in await _with_its_children(durable, record, version):
+        agains.append(_once_more(durable, each))
+        agains[0].attached = False  # whoever is tried again by hand stands on its own
+        operations += [Put(LIVE, each.id, encode_record(agains[-1]), ABSENT), Delete(RUNS, each.id, known)]
+    if not await durable.commit(operations):
+        raise NotFinished(f"run {run_id} changed meanwhile", remedy="look at it again")
+    tried = {again.id for again in agains}
+    return await durable.go_on_with(agains[0], *(each for each in agains[1:] if each.parent not in tried))
+
+
+def _once_more(durable: DurableRuns, record: RunRecord) -> RunRecord:
+    """A finished run as an unfinished one, with what it came from."""
+    again = durable.new_record(record.id, record.program, record.args)
+    again.created, again.retries = record.created, record.retries + 1
+    again.parent, again.attached, again.has_children = record.parent, record.attached, record.has_children
+    again.forked_from, again.forked_at = record.forked_from, record.forked_at
+    again.causation, again.correlation, again.traceparent = record.causation, record.correlation, record.traceparent
+    return again
+
+
+async def _with_its_children(durable: DurableRuns, record: RunRecord, version: int) -> list[tuple[RunRecord, int]]:
+    """A run, and those below it whose end was its own: the ones that failed it, and the ones it took along."""
+    found = [(record, version)]
+    if not record.has_children:
+        return found
+    joined = {record.id: _joined(await durable.store.journal(record.id))}
+    parents = {record.id: record}
+    async for child, known in durable.store.ended_below(record.id):
+        parent = parents.get(child.parent or "")
+        if parent is None:  # it ended well: below it only what was detached, and so the root's, ended with the root
+            together = child.state == "cancelled" and bytes(child.reason) == _taken_along(record) != b"null"
+        else:
+            together = child.id not in joined[parent.id] and _ended_together(child, parent, record)
+        if together:
+            found.append((child, known))
+            parents[child.id] = child
+            joined[child.id] = _joined(await durable.store.journal(child.id)) if child.has_children else set()
+    return found
+
+
+def _ended_together(child: RunRecord, owner: RunRecord, root: RunRecord) -> bool:
+    if child.state != "cancelled":
+        return child.state == "failed"
+    return bytes(child.reason) == _taken_along(owner) or bytes(child.reason) == _taken_along(root) != b"null"
+
+
+def _taken_along(owner: RunRecord) -> bytes:
+    """The reason of those that an owner took along."""
+    return bytes(owner.reason if owner.state == "cancelled" else reason_json(taken_along_by(owner.id)))
+
+
+def _joined(journal: Iterable[Entry]) -> set[str]:
+    """The runs whose outcomes a journal knows."""
+    return {decode(entry.args)["run"] for entry in journal if entry.effect == "Join" and entry.answered}
+
+
+async def fork(durable: DurableRuns, run_id: str, at: int, new_id: str | None) -> Run[Any]:
+    """Start a new run with the first answers of another, and with what its children had given by then."""
+    history = await durable.store.history(run_id)
+    known = [entry for entry in history.journal if entry.answered]
+    if not 0 <= at <= len(known):
+        raise RunError(f"run {run_id} has {len(known)} answered effects, not {at}", remedy="choose a step it took")
+    new_id = check_id(new_id) if new_id is not None else durable.fresh_id()
+    record = durable.new_record(new_id, history.run.program, history.run.args)
+    record.forked_from, record.forked_at = run_id, at
+    durable.need_program(record.program)
+    copies: list[Operation] = []
+    for index, entry in enumerate(known[:at]):
+        copies.append(Put(JOURNAL, entry_key(new_id, index), encode_record(_renamed(entry, run_id, new_id))))
+    if at and history.run.has_children:
+        joined, last = _joined(known[:at]), known[at - 1].at
+        async for child, _ in durable.store.ended_children(run_id):
+            if child.id in joined or (child.state == "value" and child.created <= last):
+                record.has_children = True
+                copies += _copied(child, new_id)
+    if not await durable.commit([*beginning(record), *copies]):
+        raise RunConflict(f"the id {new_id!r} is taken", remedy="choose another id")
+    return await durable.go_on_with(record)
+
+
+def _renamed(entry: Entry, old_id: str, new_id: str) -> Entry:
+    """An entry about a child of one run as an entry about the same child of another."""
+    arguments = decode(entry.args)
+    about = arguments.get("run") if isinstance(arguments, dict) else None
+    number = child_number(about, old_id) if isinstance(about, str) else None
+    if entry.effect not in _ABOUT_RUNS or number is None:
+        return entry
+    renamed = {**arguments, "run": child_id(new_id, number)}
+    return msgspec.structs.replace(entry, args=Raw(encode(renamed, entry.effect)))
+
+
+def _copied(child: RunRecord, new_parent: str) -> list[Operation]:
+    """A finished child, for another parent: what it did is not done again."""
+    number = child_number(child.id, child.parent or "")
+    assert number is not None
+    copy = msgspec.structs.replace(
+        child, id=child_id(new_parent, number), parent=new_parent, has_children=False, forked_from=child.id
+    )
+    return [Put(RUNS, copy.id, encode_record(copy), ABSENT), Put(DONE, done_key(copy.updated, copy.id), b"null")]

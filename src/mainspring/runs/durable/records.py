@@ -1,0 +1,269 @@
+"""What a durable run leaves in the log, and how a journal is compared with a program.
+
+Five spaces of records, all JSON:
+
+    runs/live       id -> RunRecord of an unfinished run, with the node that executes it
+    runs            id -> RunRecord of a finished one; a run is in one of the two, never in both
+    runs/done       end time and id -> nothing; lets retention find the oldest
+    journal/runs    id#index -> Entry: one effect and its answer
+    runs/signals    id#name#order -> a signal nobody received yet
+
+On a log that several nodes share there are two more rows, both so that a write whose answer got lost can be tried
+again without harm. A received signal stays as an empty row until its run is forgotten, and a handler's note stands in a
+row of its own, so that an answer can always expect that none is there.
+
+An index counts the effects of one run from 0. An entry without an answer is a note that a handler made for itself
+(`ctx.remember`), for example when a sleep is over; the answer overwrites it, so that a sleep of months costs one row.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from mainspring.runs.effects import Effect
+from mainspring.runs.errors import RunError
+from mainspring.runs.outcome import Cancelled, Failed, Outcome, Value
+from mainspring.runs.values import Raw, Unserialisable, encode, encode_fields
+
+RUNS: Final = "runs"
+LIVE: Final = "runs/live"
+DONE: Final = "runs/done"
+JOURNAL: Final = "journal/runs"
+SIGNALS: Final = "runs/signals"
+LEASES: Final = "leases"
+
+NOTE: Final = ".note"
+RECEIVED: Final = b""  # what is left of a signal on a shared log
+
+_INDEX_DIGITS: Final = 8
+_TIME_DIGITS: Final = 15
+_LONGEST_ID: Final = 200
+_FORBIDDEN: Final = frozenset("#~")  # they separate an id from an index and from the number of a child
+NULL: Final = Raw(b"null")
+
+
+class BadRunId(RunError):
+    """An id that cannot name a durable run."""
+
+    code = "bad_run_id"
+
+
+class ReplayMismatch(RunError):
+    """The program no longer does what its journal says. The journal is kept: repair the program and retry the run."""
+
+    code = "replay_mismatch"
+
+
+class StoredFailure(RunError):
+    """The error of a run that failed in another process, or before a restart; `error_type` is its class then."""
+
+    code = "run_failed"
+
+    def __init__(self, error_type: str, message: str, code: str = "") -> None:
+        super().__init__(f"{error_type}: {message}", code=code or None)
+        self.error_type = error_type
+
+
+class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """One durable run. `state` is running, value, failed or cancelled."""
+
+    id: str
+    program: str
+    args: Raw = NULL
+    state: str = "running"
+    created: int = 0  # epoch ms
+    updated: int = 0
+    value: Raw = NULL  # of a run that ended with a value
+    error: dict[str, str] | None = None  # type, message and code of one that failed
+    reason: Raw = NULL  # of one that was cancelled
+    owner: str | None = None  # the node that executes it, while it is unfinished
+    epoch: int = 0  # of the owner's lease, where several nodes share the log; 0: nobody's
+    code: str = ""  # digest of the program's code that wrote the journal last, where several nodes share the log
+    parent: str | None = None
+    attached: bool = False  # to its parent, and so to end with it
+    has_children: bool = False
+    forked_from: str | None = None
+    forked_at: int | None = None
+    retries: int = 0
+    causation: str | None = None  # the message that was being handled when it was started
+    correlation: str | None = None  # and its conversation
+    traceparent: str | None = None  # and its span
+
+    def outcome(self, value_type: Any = Any) -> Outcome[Any] | None:
+        """The outcome, as far as JSON keeps it; None while the run is unfinished.
+
+        A value that a former version of the program returned may not fit the type; it is given as JSON has it.
+        """
+        if self.state == "value":
+            try:
+                return Value(msgspec.json.decode(self.value, type=value_type))
+            except msgspec.ValidationError:
+                return Value(msgspec.json.decode(self.value))
+        if self.state == "failed":
+            return Failed(stored_failure(self.error or {}))
+        if self.state == "cancelled":
+            return Cancelled(msgspec.json.decode(self.reason))
+        return None
+
+
+class Entry(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """One effect of a run: its name and arguments, and the answer once there is one."""
+
+    effect: str
+    args: Raw = NULL
+    answered: bool = False
+    value: Raw = NULL
+    note: Raw = NULL  # what the handler remembered for itself
+    at: int = 0  # epoch ms when it was performed
+    ms: int = 0  # how long the answer took
+
+
+_encode_any = msgspec.json.Encoder().encode
+_record_decoder = msgspec.json.Decoder(RunRecord)
+_entry_decoder = msgspec.json.Decoder(Entry)
+
+
+def encode_record(record: RunRecord | Entry) -> bytes:
+    return _encode_any(record)
+
+
+def decode_record(text: bytes) -> RunRecord:
+    return _record_decoder.decode(text)
+
+
+def decode_entry(text: bytes) -> Entry:
+    return _entry_decoder.decode(text)
+
+
+def check_id(run_id: Any) -> str:
+    """A usable id for a durable run, or BadRunId."""
+    if not isinstance(run_id, str) or not run_id or len(run_id) > _LONGEST_ID:
+        raise BadRunId(f"a run id is a text of 1 to {_LONGEST_ID} characters", remedy="choose a shorter or longer id")
+    if not run_id.isprintable() or _FORBIDDEN.intersection(run_id):
+        raise BadRunId(
+            "a run id has only printable characters and neither # nor ~", remedy="use letters, digits, - . / _"
+        )
+    return run_id
+
+
+def entry_key(run_id: str, index: int) -> str:
+    return f"{run_id}#{index:0{_INDEX_DIGITS}d}"
+
+
+def note_key(run_id: str, index: int) -> str:
+    """Where a note stands on a shared log: right behind the place of the answer."""
+    return entry_key(run_id, index) + NOTE
+
+
+def done_key(ended_ms: int, run_id: str) -> str:
+    return f"{ended_ms:0{_TIME_DIGITS}d}#{run_id}"
+
+
+def signal_key(run_id: str, name: str, wall_ms: int, order: int, node: str) -> str:
+    """Signals of one name come in the order of their keys; nodes that send in the same millisecond do not meet."""
+    return f"{run_id}#{name}#{wall_ms:0{_TIME_DIGITS}d}-{order:09d}-{node}"
+
+
+def child_id(parent: str, number: int) -> str:
+    return f"{parent}~{number}"
+
+
+def root_id(run_id: str) -> str:
+    """The run at the top of the tree that a run stands in, which may be itself."""
+    return run_id.partition("~")[0]
+
+
+def child_number(run_id: str, parent: str) -> int | None:
+    """Which child of `parent` this is; None when it is none."""
+    head, mark, number = run_id.rpartition("~")
+    return int(number) if mark and head == parent else None
+
+
+def arguments(effect: Effect[Any]) -> bytes:
+    """The arguments as the journal keeps them; raises Unserialisable."""
+    own = getattr(effect, "__arguments__", None)
+    return encode_fields(effect) if own is None else encode(own(), type(effect).__name__)
+
+
+def error_fields(error: BaseException) -> dict[str, str]:
+    fields = {"type": type(error).__name__, "message": _text(error)}
+    if isinstance(error, StoredFailure):
+        fields["type"] = error.error_type
+    code = getattr(error, "code", None)
+    if isinstance(code, str):
+        fields["code"] = code
+    return fields
+
+
+def stored_failure(fields: dict[str, str]) -> StoredFailure:
+    return StoredFailure(fields.get("type", "?"), fields.get("message", ""), fields.get("code", ""))
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error).encode(errors="replace").decode()
+    except Exception:
+        return "(no text)"
+
+
+def reason_json(reason: Any) -> Raw:
+    try:
+        return Raw(encode(reason, "reason"))
+    except Unserialisable:
+        return Raw(encode(_text(reason) if isinstance(reason, BaseException) else repr(reason), "reason"))
+
+
+def finish(record: RunRecord, outcome: Outcome[Any], value: bytes, wall_ms: int) -> None:
+    """Write the outcome into the record; `value` is the encoded value of a Value."""
+    record.updated, record.owner, record.epoch = wall_ms, None, 0
+    if isinstance(outcome, Value):
+        record.state, record.value = "value", Raw(value)
+    elif isinstance(outcome, Failed):
+        record.state, record.error = "failed", error_fields(outcome.error)
+    else:
+        record.state, record.reason = "cancelled", reason_json(outcome.reason)
+
+
+def mismatch(run_id: str, index: int, entry: Entry | None, effect: str | None, args: bytes) -> ReplayMismatch:
+    """The readable difference between a journal and what the program did at one index."""
+    lines = [f"run {run_id} does not fit its journal at effect {index}:"]
+    lines.append(f"  journal: {_shown(entry.effect, entry.args) if entry else '(nothing more)'}")
+    lines.append(f"  program: {_shown(effect, args) if effect else 'returned'}")
+    if entry is not None and effect == entry.effect:
+        lines += _differences(msgspec.json.decode(entry.args), msgspec.json.decode(args))
+    return ReplayMismatch("\n".join(lines), remedy="restore the old order of effects, or gate the change with Version")
+
+
+def other_answer(run_id: str, index: int, entry: Entry, error: Exception) -> ReplayMismatch:
+    """The answer in the journal is not of the type that the effect has now."""
+    return ReplayMismatch(
+        f"run {run_id} does not fit its journal at effect {index}:\n"
+        f"  journal: {_shown(entry.effect, entry.args)} was answered with {_cut(entry.value)}\n"
+        f"  program: {error}",
+        remedy=f"let {entry.effect} have its old answer too, or give the new one another name behind Version",
+    )
+
+
+def _shown(effect: str, args: bytes | Raw) -> str:
+    return f"{effect} {_cut(args)}"
+
+
+def _cut(value: bytes | Raw) -> str:
+    text = bytes(value).decode()
+    return text if len(text) <= 200 else text[:200] + "..."
+
+
+def _differences(old: Any, new: Any, path: str = "") -> list[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        lines = []
+        for key in sorted(old.keys() | new.keys()):
+            if key not in new:
+                lines.append(f"  {path}{key}: only in the journal")
+            elif key not in old:
+                lines.append(f"  {path}{key}: only in the program")
+            elif old[key] != new[key]:
+                lines += _differences(old[key], new[key], f"{path}{key}.")
+        return lines
+    return [f"  {path.rstrip('.') or 'arguments'}: {old!r} in the journal, {new!r} in the program"]

@@ -1,0 +1,359 @@
+"""Durable runs: the journal is written before the program goes on.
+
+A durable run differs from another in three moments. When an effect is performed, the journal may already know the
+answer: then the handler is not asked (replay). When an answer comes, it is written down first, and only what is written
+is given to the program. When the run ends, the outcome is written down first, and only then announced. Between these
+moments it is an ordinary run of the ordinary scheduler.
+
+The answers of all runs that came in one turn of the host go into one batch with one guard on this node's lease
+(`writer.py`). An effect whose handler writes to the log itself (`ctx.batch`) gets a batch of its own, with its answer
+in it: both are stored or neither, which makes such effects exactly-once. All others are at-least-once: after a crash
+between the handler's work and the write, the handler is asked again, with the same `ctx.key`.
+
+On a log that several nodes share, a batch of its own says what it expects: that the answer is not there yet, or that
+the run's record is the one this node wrote. A refusal then means that an earlier try was stored after all, or that
+somebody else has the run now; the log is asked which (`refusals.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mainspring.log import ABSENT, ANY_VERSION, Batch, Delete, Operation, Put, Receipt, Refused
+from mainspring.runs.builtin_effects import GroupEnd, Join, Until, Version
+from mainspring.runs.durable.records import (
+    DONE,
+    JOURNAL,
+    LIVE,
+    NULL,
+    RECEIVED,
+    RUNS,
+    SIGNALS,
+    Entry,
+    RunRecord,
+    arguments,
+    done_key,
+    encode_record,
+    entry_key,
+    finish,
+    mismatch,
+    note_key,
+    other_answer,
+)
+from mainspring.runs.effects import answer_type
+from mainspring.runs.errors import TakenOver
+from mainspring.runs.handlers import ask_handler
+from mainspring.runs.outcome import Failed, Outcome, Value
+from mainspring.runs.run import FAILURE, RESUME, VALUE, Run
+from mainspring.runs.tree import Family, family_of
+from mainspring.runs.values import Raw, Unserialisable, decode, encode, usable
+
+if TYPE_CHECKING:
+    from mainspring.runs.cluster.refusals import Refusals
+    from mainspring.runs.durable.store import Loaded
+    from mainspring.runs.durable.writer import Writer
+    from mainspring.runs.handlers import Handled
+    from mainspring.runs.scheduler import Scheduler
+
+_SCALARS = frozenset({type(None), bool, int, str})
+_answer_types: dict[type, Any] = {}
+
+
+def _answer_type(effect: type) -> Any:
+    try:
+        return _answer_types[effect]
+    except KeyError:
+        found = _answer_types[effect] = usable(answer_type(effect))
+        return found
+
+
+class DurableState:
+    """What a durable run has besides an ordinary one."""
+
+    __slots__ = (
+        "_args",
+        "_at",
+        "_batch",
+        "_consumed",
+        "_effect",
+        "_noted",
+        "_refusals",
+        "_scheduler",
+        "_value",
+        "_versions",
+        "_writer",
+        "after_commit",
+        "cancelled_by",
+        "children",
+        "entries",
+        "note",
+        "noted",
+        "opened",
+        "position",
+        "record",
+        "version",
+    )
+
+    def __init__(
+        self,
+        record: RunRecord,
+        entries: list[Entry] | None,
+        scheduler: Scheduler,
+        writer: Writer,
+        refusals: Refusals | None = None,
+    ) -> None:
+        """`refusals` is given where several nodes share the log."""
+        self.record: RunRecord = record
+        self.version: int = ANY_VERSION  # of its record, where others could change it
+        self.noted: int = ABSENT  # version of a note in the place of the next answer
+        self.entries = entries or None  # what is left to replay
+        self.opened: bool = False  # its record is in the log
+        self.position: int = 0  # the index of the next effect
+        self.children: dict[str, Loaded] = {}  # what the log knew of its children when it was loaded
+        self.note: Raw = NULL
+        self.cancelled_by: str = ""  # the record of a wish from elsewhere
+        self.after_commit: list[Callable[[Receipt], object]] = []
+        self._scheduler = scheduler
+        self._writer = writer
+        self._refusals = refusals
+        self._noted = False  # the effect has a note in a row of its own
+        self._batch: Batch | None = None
+        self._consumed: list[Operation] = []
+        self._effect: type = object
+        self._args = b""
+        self._at = -1  # epoch ms when the effect was performed, once that is known
+        self._value = b"null"
+        self._versions: dict[str, int] | None = None
+
+    @property
+    def batch(self) -> Batch:
+        if self._batch is None:
+            self._batch = Batch()
+        return self._batch
+
+    def forget_writes(self) -> None:
+        """The attempt that made them failed."""
+        self._batch = None
+        self.after_commit.clear()
+
+    @property
+    def replaying(self) -> bool:
+        return self.entries is not None and self.position < len(self.entries)
+
+    def consume(self, signal: str) -> None:
+        """The answer to come uses up a signal: its record goes in the same batch."""
+        gone = Delete(SIGNALS, signal) if self._refusals is None else Put(SIGNALS, signal, RECEIVED)
+        self._consumed.append(gone)
+
+    def remember(self, run: Run[Any], note: Any) -> None:
+        """Write a note under the effect's index; the answer will overwrite it."""
+        self.note = Raw(encode(note, "note"))
+        entry = Entry(effect=self._effect.__name__, args=Raw(self._args), note=self.note, at=self._at)
+        self._noted = self._refusals is not None
+        key = note_key(run.id, self.position) if self._noted else entry_key(run.id, self.position)
+        self._writer.note(Put(JOURNAL, key, encode_record(entry)))
+
+    # -- performing
+
+    def perform(self, run: Run[Any], effect: Any, handled: Handled) -> None:
+        """An effect: answered from the journal, or by its handler."""
+        try:
+            self._args = arguments(effect)
+        except Unserialisable as error:
+            self._scheduler.bring(run, FAILURE, error)
+            return
+        self._effect = type(effect)
+        self._at = -1
+        self.note = NULL
+        self._noted = False
+        if self.entries is not None and self._replay(run, effect, handled.name):
+            return
+        if self._versions is not None and isinstance(effect, Version) and effect.name in self._versions:
+            self._scheduler.enqueue(run, RESUME, self._versions[effect.name])
+            return
+        if self._scheduler.finishing:
+            return
+        if run._family is not None and run._family.unseen:
+            joins = effect.run if isinstance(effect, Join | Until) else None
+            if run._family.cut_short(run, joins):
+                return
+        if self._at < 0:
+            self._at = self._scheduler.clock.wall_ms()
+        ask_handler(self._scheduler, run, effect, handled)
+
+    def _replay(self, run: Run[Any], effect: Any, name: str) -> bool:
+        """Answer from the journal if it can; False when the handler must be asked."""
+        entries = self.entries or []
+        if isinstance(effect, Version) and not self._recorded(effect):
+            self._scheduler.enqueue(run, RESUME, self._version(effect.name, 1))
+            return True
+        if not isinstance(effect, Version):
+            self._skip_gates()
+        if self.position >= len(entries):
+            self.entries = None
+            return False
+        entry = entries[self.position]
+        if entry.effect != name or (bytes(entry.args) != self._args and not isinstance(effect, Version)):
+            error = mismatch(run.id, self.position, entry, name, self._args)
+            self._scheduler.bring(run, FAILURE, error)
+            return True
+        if not entry.answered:
+            self.entries = None
+            self.note, self._at = entry.note, entry.at
+            self._noted = self._refusals is not None
+            return False
+        try:
+            answer = self._decoded(entry.value)
+        except Exception as error:
+            raise other_answer(run.id, self.position, entry, error) from error
+        self.position += 1
+        if isinstance(effect, Version):
+            self._version(effect.name, answer)
+        elif run._family is not None:
+            self._learned(run._family, effect, answer)
+        self._scheduler.enqueue(run, RESUME, answer)
+        return True
+
+    def _learned(self, family: Family, effect: Any, answer: Any) -> None:
+        """What an answer in the journal says about children; the handler, which would have noted it, is not asked."""
+        if isinstance(effect, Join) or (isinstance(effect, Until) and answer[0]):
+            family_of(effect.run).observed = True
+        elif isinstance(effect, GroupEnd):
+            family.group_ended(effect.group)
+
+    def _recorded(self, effect: Version) -> bool:
+        """Whether this gate's version is in the journal here, or nothing is: then the gate is passed now."""
+        if self._versions is not None and effect.name in self._versions:
+            return False
+        entries = self.entries or []
+        if self.position >= len(entries):
+            return True
+        entry = entries[self.position]
+        return entry.effect == "Version" and decode(entry.args).get("name") == effect.name
+
+    def _version(self, name: str, found: int) -> int:
+        if self._versions is None:
+            self._versions = {}
+        return self._versions.setdefault(name, found)
+
+    def _skip_gates(self) -> None:
+        """A gate that the program no longer has is not a difference."""
+        entries = self.entries or []
+        while self.position < len(entries) and entries[self.position].effect == "Version":
+            self.position += 1
+
+    def _decoded(self, text: Raw | bytes) -> Any:
+        load = getattr(self._effect, "__load__", None)
+        return load(decode(text)) if load is not None else decode(text, _answer_type(self._effect))
+
+    # -- answers and endings
+
+    def bring(self, run: Run[Any], brings: int, value: Any) -> None:
+        """Write an answer down, then queue it; endings are queued, and written when they take effect."""
+        try:
+            if brings == RESUME:
+                self._answer(run, value)
+                return
+            if brings == VALUE:
+                self._skip_gates()
+                if self.replaying:
+                    entry = (self.entries or [])[self.position]
+                    raise mismatch(run.id, self.position, entry, None, b"")
+                self._value = encode(value, "return value")
+        except Exception as error:
+            brings, value = FAILURE, error
+        self._scheduler.enqueue(run, brings, value)
+
+    def _answer(self, run: Run[Any], value: Any) -> None:
+        effect = self._effect
+        dump = getattr(effect, "__dump__", None)
+        if value.__class__ in _SCALARS and dump is None:
+            text = encode(value, f"answer of {effect.__name__}", _answer_type(effect))
+        else:
+            stored = value if dump is None else dump(value)
+            text = encode(stored, f"answer of {effect.__name__}", _answer_type(effect))
+            value = self._decoded(text)
+        if effect is Version:
+            self._version(decode(self._args)["name"], value)
+        entry = Entry(
+            effect=effect.__name__,
+            args=Raw(self._args),
+            answered=True,
+            value=Raw(text),
+            at=self._at,
+            ms=max(0, self._scheduler.clock.wall_ms() - self._at),
+        )
+        alone = self._batch is not None or bool(self._consumed)
+        expected = self.noted if alone and self._refusals is not None else ANY_VERSION
+        self.noted = ABSENT
+        put = Put(JOURNAL, entry_key(run.id, self.position), encode_record(entry), expected)
+        if not alone:
+            self._writer.answer(put, run, value)
+        else:
+            stored = self._after(lambda error: self._stored(run, value, put, error))
+            self._writer.alone([put, *self._own_writes()], stored)
+        if self._noted:
+            self._noted = False
+            self._writer.note(Delete(JOURNAL, note_key(run.id, self.position)))
+        self.position += 1
+
+    def _own_writes(self) -> list[Operation]:
+        operations = [*(self._batch.operations if self._batch is not None else ()), *self._consumed]
+        self._batch, self._consumed = None, []
+        return operations
+
+    def _after(self, then: Callable[[Exception | None], None]) -> Callable[[Receipt | Exception], None]:
+        callbacks, self.after_commit = self.after_commit, []
+
+        def stored(result: Receipt | Exception) -> None:
+            if isinstance(result, Exception):
+                then(result)
+                return
+            for callback in callbacks:
+                callback(result)
+            then(None)
+
+        return stored
+
+    def _stored(self, run: Run[Any], value: Any, put: Put, error: Exception | None) -> None:
+        if run._done:
+            self._scheduler.late_completions += 1
+        elif self._refusals is not None and isinstance(error, Refused):
+            self._refusals.of_answer(run, value, put, error)
+        elif error is not None:
+            self._scheduler.enqueue(run, FAILURE, error)
+        else:
+            self._scheduler.enqueue(run, RESUME, value)
+
+    def settle(self, run: Run[Any], outcome: Outcome[Any]) -> None:
+        """Write the outcome down, then announce it. A run whose record is not there yet waits for that."""
+        if not self.opened:
+            return
+        wall = self._scheduler.clock.wall_ms()
+        finish(self.record, outcome, self._value, wall)
+        operations: list[Operation] = [
+            Delete(LIVE, run.id, self.version),
+            Put(RUNS, run.id, encode_record(self.record)),
+            Put(DONE, done_key(wall, run.id), b"null"),
+        ]
+        if self.cancelled_by:
+            operations.append(Delete(SIGNALS, self.cancelled_by))
+        own = self._own_writes()
+        if own and isinstance(outcome, Value):
+            self._writer.alone([*operations, *own], self._after(lambda error: self._ended(run, error, True)))
+        else:
+            self._writer.together(operations, self._after(lambda error: self._ended(run, error, False)))
+
+    def _ended(self, run: Run[Any], error: Exception | None, had_own_writes: bool) -> None:
+        if error is None:
+            self._scheduler.announce(run)
+        elif isinstance(error, TakenOver):
+            return  # its handle hears from the log how the run ended
+        elif self._refusals is not None and isinstance(error, Refused):
+            self._refusals.of_ending(run, self, had_own_writes, error)
+        elif isinstance(run._outcome, Value) and (had_own_writes or not isinstance(error, Refused)):
+            run._outcome = Failed(error)  # the value, or what the handler wanted to write with it, cannot be stored
+            self.settle(run, run._outcome)
+        else:
+            self._writer.on_fenced()

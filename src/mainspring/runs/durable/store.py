@@ -1,0 +1,241 @@
+"""Reading durable runs: one, many, and everything needed to go on with them.
+
+A node that starts may find ten thousand unfinished runs among a million finished ones. Their journals are looked up
+together: one pass over the keys of all of them, in order, that jumps ahead when it meets too many rows of others. So
+recovery costs a few reads for neighbours and one read for a run that stands alone, and nothing for finished runs.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from mainspring.log import ABSENT, ANY_VERSION, Batch, Delete, Guard, Log, Record, Refused
+from mainspring.runs.durable.records import (
+    DONE,
+    JOURNAL,
+    LIVE,
+    NOTE,
+    RECEIVED,
+    RUNS,
+    SIGNALS,
+    Entry,
+    RunRecord,
+    child_id,
+    decode_entry,
+    decode_record,
+    done_key,
+)
+from mainspring.runs.errors import RunError
+
+CHILD_MARK: Final = child_id("", 0)[:-1]
+_PATIENCE: Final = 64  # rows of others that are read before jumping to the next wanted run
+
+
+class UnknownRun(RunError):
+    """No durable run has this id."""
+
+    code = "unknown_run"
+
+
+class Loaded(msgspec.Struct):
+    """What the log knows about a run: enough to go on with it."""
+
+    record: RunRecord
+    entries: list[Entry]
+    signals: list[tuple[str, str, Any]]  # key of the record, name, value
+    children: dict[str, Loaded]
+    version: int = ANY_VERSION  # of its record, where others could change it
+    noted: int = ABSENT  # of a note that stands where the answer comes: from a log that was not shared
+
+
+class History(msgspec.Struct):
+    """A run and its journal, for people and for checking."""
+
+    run: RunRecord
+    journal: list[Entry]
+
+
+class Store:
+    """The durable runs in one log. Where it is `shared`, a run that is not found is looked for with certainty.
+
+    What another node wrote can be read here a moment later. A run that another node has just answered for must not be
+    unknown here, so before that is said, the log is asked whether it is absent.
+    """
+
+    def __init__(self, log: Log, *, shared: bool = False) -> None:
+        self._log = log
+        self._shared = shared
+
+    # -- one run
+
+    async def found(self, run_id: str) -> tuple[RunRecord, int]:
+        """A run's record and its version; UnknownRun when there is none."""
+        stored = await self._log.get(LIVE, run_id) or await self._log.get(RUNS, run_id)
+        if stored is None and await self._exists(LIVE, run_id, RUNS):
+            stored = await self._log.get(LIVE, run_id) or await self._log.get(RUNS, run_id)
+        if stored is None:
+            raise UnknownRun(f"no durable run has the id {run_id!r}", remedy="`mainspring runs list` shows all")
+        return decode_record(stored.value), stored.version
+
+    async def live(self, run_id: str) -> Record | None:
+        """The record of an unfinished run, with its version; None when there is no such run."""
+        stored = await self._log.get(LIVE, run_id)
+        if stored is None and await self._exists(LIVE, run_id):
+            stored = await self._log.get(LIVE, run_id)
+        return stored
+
+    async def _exists(self, space: str, key: str, *others: str) -> bool:
+        if not self._shared:
+            return False
+        try:
+            await self._log.commit(Batch([Guard(each, key, ABSENT) for each in (space, *others)]))
+        except Refused:
+            return True
+        return False
+
+    async def record(self, run_id: str) -> RunRecord:
+        return (await self.found(run_id))[0]
+
+    async def journal(self, run_id: str) -> list[Entry]:
+        """The entries of a run in order."""
+        entries: list[Entry] = []
+        before = ""
+        async for record in self._log.scan(JOURNAL, f"{run_id}#"):
+            before = _add(entries, record, before)
+        return entries
+
+    async def history(self, run_id: str) -> History:
+        return History(await self.record(run_id), await self.journal(run_id))
+
+    # -- many runs
+
+    async def runs(
+        self, *, state: str | None = None, prefix: str = "", after: str = "", limit: int | None = None
+    ) -> list[RunRecord]:
+        """Runs by id, optionally only those in one state."""
+        if state == "running":
+            return [record async for record in _limited(self._records(LIVE, prefix, after), limit)]
+        if state is not None:
+            finished = (each async for each in self._records(RUNS, prefix, after) if each.state == state)
+            return [record async for record in _limited(finished, limit)]
+        both = [
+            [record async for record in _limited(self._records(space, prefix, after), limit)] for space in (LIVE, RUNS)
+        ]
+        return sorted(both[0] + both[1], key=lambda record: record.id)[:limit]
+
+    async def _records(self, space: str, prefix: str, after: str = "") -> AsyncIterator[RunRecord]:
+        async for stored in self._log.scan(space, prefix, after):
+            yield decode_record(stored.value)
+
+    async def load(self, records: Iterable[RunRecord], versions: Mapping[str, int] | None = None) -> list[Loaded]:
+        """Unfinished runs with everything that belongs to them, their children included.
+
+        On a log that others write too, `versions` has those of the runs' records.
+        """
+        known = versions or {}
+        roots = [Loaded(record, [], [], {}, known.get(record.id, ANY_VERSION)) for record in records]
+        loaded = {root.record.id: root for root in roots}
+        for root in roots:
+            if root.record.has_children:
+                async for child in self._children(root.record, versions is not None):
+                    # A detached one whose parent is over is a root of its own here: both are the same run.
+                    root.children[child.record.id] = loaded.setdefault(child.record.id, child)
+        unfinished = [run_id for run_id, each in loaded.items() if each.record.state == "running"]
+        before = ""
+        async for run_id, stored in self._of_runs(JOURNAL, unfinished):
+            before = _add(loaded[run_id].entries, stored, before)
+            if not (stored.key.endswith(NOTE) or loaded[run_id].entries[-1].answered):
+                loaded[run_id].noted = stored.version
+        signals: list[tuple[int, str, Record]] = []
+        async for run_id, stored in self._of_runs(SIGNALS, unfinished):
+            if stored.value != RECEIVED:
+                signals.append((stored.version, run_id, stored))
+        for _, run_id, stored in sorted(signals, key=lambda each: each[0]):  # as they came, whatever clocks said
+            name = stored.key.split("#", 2)[1]
+            loaded[run_id].signals.append((stored.key, name, msgspec.json.decode(stored.value)))
+        return roots
+
+    async def _children(self, root: RunRecord, shared: bool) -> AsyncIterator[Loaded]:
+        for space in (LIVE, RUNS):
+            async for stored in self._log.scan(space, root.id + CHILD_MARK):
+                yield Loaded(decode_record(stored.value), [], [], {}, stored.version if shared else ANY_VERSION)
+
+    async def ended_children(self, run_id: str) -> AsyncIterator[tuple[RunRecord, int]]:
+        """The finished children of a run, without theirs; each with the version of its record."""
+        async for record, version in self.ended_below(run_id):
+            if record.parent == run_id:
+                yield record, version
+
+    async def ended_below(self, run_id: str) -> AsyncIterator[tuple[RunRecord, int]]:
+        """Every finished run below another, parents before their children; each with the version of its record."""
+        async for stored in self._log.scan(RUNS, run_id + CHILD_MARK):
+            yield decode_record(stored.value), stored.version
+
+    async def _of_runs(self, space: str, run_ids: Iterable[str]) -> AsyncIterator[tuple[str, Record]]:
+        """The records `id#...` of all these runs, in the order of their keys, with the id of each."""
+        wanted = sorted(f"{run_id}#" for run_id in run_ids)
+        known = set(wanted)
+        place = 0
+        while place < len(wanted):
+            others, last = 0, wanted[place]
+            place = len(wanted)
+            async for stored in self._log.scan(space, "", last):
+                owner = stored.key[: stored.key.index("#") + 1]
+                if owner in known:
+                    others = 0
+                    yield owner[:-1], stored
+                    continue
+                others += 1
+                if stored.key > wanted[-1] or others > _PATIENCE:
+                    place = bisect_right(wanted, stored.key)
+                    break
+
+    # -- forgetting
+
+    async def ended_before(self, wall_ms: int) -> AsyncIterator[tuple[str, str]]:
+        """Finished runs, the oldest first: the key of their mark, and their id."""
+        async for mark in self._log.scan(DONE):
+            ended, run_id = mark.key.split("#", 1)
+            if int(ended) >= wall_ms:
+                return
+            yield mark.key, run_id
+
+    async def forget(self, mark: str, run_id: str, guard: Callable[[Batch], None] = lambda _: None) -> None:
+        """Remove a finished run and all it left; a mark of a run that went on meanwhile is only removed itself.
+
+        A child stays as long as its parent is unfinished: a parent that is executed again must find it, or it would do
+        its work a second time.
+        """
+        batch = Batch()
+        guard(batch)
+        batch.operations.append(Delete(DONE, mark))
+        found = await self._log.get(RUNS, run_id)
+        record = None if found is None else decode_record(found.value)
+        if record is not None and record.parent is not None and await self._log.get(LIVE, record.parent) is not None:
+            return
+        if found is not None and record is not None and mark == done_key(record.updated, run_id):
+            batch.delete(RUNS, run_id, expect=found.version)
+            for space in (JOURNAL, SIGNALS):
+                async for entry in self._log.scan(space, f"{run_id}#"):
+                    batch.delete(space, entry.key)
+        await self._log.commit(batch)
+
+
+def _add(entries: list[Entry], stored: Record, before: str) -> str:
+    """Add a row of a journal to its entries, unless it is the note of an effect whose answer came right before."""
+    if stored.key != before + NOTE:
+        entries.append(decode_entry(stored.value))
+    return stored.key
+
+
+async def _limited(records: AsyncIterator[RunRecord], limit: int | None) -> AsyncIterator[RunRecord]:
+    count = 0
+    async for record in records:
+        if limit is not None and count >= limit:
+            return
+        count += 1
+        yield record

@@ -1,0 +1,243 @@
+"""Structured tasks: groups, joining, timeouts and intervals.
+
+`async with perform.group() as group` opens a group in the program's own run. Leaving the block waits for every child;
+a child that fails cancels the others and fails the owner. Children start soon, never inline: `spawn` returns before the
+child's first step.
+
+The intervals are ordinary programs that run as children of the group, so cancelling, failing and waiting need no rules
+of their own. Whatever they decide on (has the callback ended?) they learn through effects, so that a durable interval
+decides the same way when it is executed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from mainspring.runs.builtin_effects import GroupEnd, HasEnded, Join, Sleep, Until
+from mainspring.runs.context import Context, Later
+from mainspring.runs.effects import Effect
+from mainspring.runs.errors import GroupClosed, TimedOut
+from mainspring.runs.outcome import Outcome
+from mainspring.runs.programs import call_inline, suspend
+from mainspring.runs.run import Run, unwrap
+from mainspring.runs.tree import adopt, family_of, root_of
+
+if TYPE_CHECKING:
+    from mainspring.runs.runtime import Runtime
+
+T = TypeVar("T")
+
+Overlap = Literal["serial", "concurrent", "skip", "buffer-one"]
+OVERLAPS: tuple[Overlap, ...] = ("serial", "concurrent", "skip", "buffer-one")
+
+
+class Perform:
+    """The last argument of a coroutine program: performs effects, and opens what belongs to the run."""
+
+    __slots__ = ("_groups", "_run", "_runtime")
+
+    def __init__(self, runtime: Runtime, run: Run[Any]) -> None:
+        self._runtime = runtime
+        self._run = run
+        self._groups = 0
+
+    def __call__(self, effect: Effect[T]) -> Awaitable[T]:
+        """Await it to perform the effect."""
+        return suspend(effect)
+
+    @property
+    def run(self) -> Run[Any]:
+        """The run this belongs to."""
+        return self._run
+
+    def group(self) -> Group:
+        """A group of children; use it in `async with`."""
+        self._groups += 1
+        return Group(self, self._groups)
+
+    def spawn(self, program: Any, *args: Any, unref: bool = False) -> Run[Any]:
+        """Start an attached child. The run ends after it; if it fails, join it, or the run fails when it returns."""
+        child = self._runtime.spawn(self._run, program, args)
+        adopt(self._run, child)
+        if unref:
+            child.unref()
+        return child
+
+    def detach(self, program: Any, *args: Any, owner: Run[Any] | None = None) -> Run[Any]:
+        """Start a child that nobody waits for. It ends with its owner's failure or cancellation, not with its value.
+
+        The owner is the root of this run's tree unless given.
+        """
+        child = self._runtime.spawn(self._run, program, args, detached=True)
+        adopt(owner or root_of(self._run), child, detached=True)
+        return child
+
+    async def join(self, run: Run[T]) -> Outcome[T]:
+        """Wait for a run and observe how it ended; value, failed and cancelled stay apart."""
+        outcome: Outcome[T] = await suspend(Join(run))
+        return outcome
+
+    async def wait_all(self, *runs: Run[Any]) -> list[Outcome[Any]]:
+        """The outcomes of all these runs, in their order."""
+        return [await self.join(run) for run in runs]
+
+    async def within(self, ms: float, program: Any, *args: Any) -> Any:
+        """The value of a child that must end within `ms`; else it is cancelled and TimedOut is raised here."""
+        child = self.spawn(program, *args)
+        family_of(child).observed = True
+        ended, _ = await suspend(Until(child, ms))
+        if not ended:
+            error = TimedOut(f"child {child.id} did not end within {ms} ms", remedy="allow more time, or do less")
+            child.cancel(error)
+            raise error
+        return unwrap(child.id, await self.join(child))
+
+
+class Group:
+    """Children that start and end inside one block of their owner."""
+
+    def __init__(self, perform: Perform, number: int) -> None:
+        self._perform = perform
+        self._number = number
+        self._children: dict[Run[Any], None] = {}
+        self._open = False
+        self._waiter: Later | None = None
+
+    async def __aenter__(self) -> Group:
+        self._open = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is GeneratorExit:  # the owner is being closed: whoever closes it knows what becomes of the children
+            self._open = False
+            return
+        if kind is None:
+            await suspend(GroupEnd(self._number, self))
+        self._open = False
+        self.cancel("the group ended")
+
+    def spawn(self, program: Any, *args: Any, unref: bool = False) -> Run[Any]:
+        """Start a child of the group, like `runtime.start`; it steps in a later tick."""
+        return self._spawn(self._perform, program, args, unref)
+
+    def _spawn(self, by: Perform, program: Any, args: tuple[Any, ...], unref: bool = False) -> Run[Any]:
+        """`by` is who decided to start the child: a durable child's id is counted there."""
+        if not self._open:
+            raise GroupClosed("the group is not open", remedy="spawn inside `async with perform.group() as group`")
+        child = by._runtime.spawn(by._run, program, args)
+        adopt(self._perform._run, child, group=self)
+        if not child.is_done():
+            self._children[child] = None
+        if unref:
+            child.unref()
+        return child
+
+    def after(self, ms: float, program: Any, *args: Any, unref: bool = False) -> Run[Any]:
+        """Start a child that first sleeps `ms`, then runs the program as part of itself."""
+        return self.spawn(_after, ms, self._reference(program), list(args), unref=unref)
+
+    def every(self, ms: float, program: Any, *args: Any, overlap: Overlap = "serial", unref: bool = False) -> Run[Any]:
+        """Run the program again and again, `ms` apart, until the returned run is cancelled or the program fails.
+
+        `overlap` says what happens when the time comes while the program still runs: "serial" waits `ms` after it
+        ended, "concurrent" starts another, "skip" leaves this one out, "buffer-one" starts one as soon as it ends.
+        """
+        if overlap not in OVERLAPS:
+            raise ValueError(f"overlap must be one of {', '.join(OVERLAPS)}, not {overlap!r}")
+        driver = _serial if overlap == "serial" else _buffering if overlap == "buffer-one" else _overlapping
+        return self.spawn(driver, ms, overlap, self._reference(program), list(args), unref=unref)
+
+    def cancel(self, reason: Any = None) -> int:
+        """Cancel every live child; how many there were."""
+        return sum(child.cancel(reason) for child in list(self._children))
+
+    def child_left(self, child: Run[Any]) -> None:
+        """A child ended or no longer counts; the owner goes on when none is left that does."""
+        if child.is_done():
+            self._children.pop(child, None)
+        if self._waiter is not None and not self._waits():
+            waiter, self._waiter = self._waiter, None
+            waiter.resume(None)
+
+    def end(self, ctx: Context) -> Later | None:
+        """The handler of `GroupEnd`: answered when no child is left that counts."""
+        if not self._waits():
+            return None
+        self._waiter = ctx.later()
+        ctx.on_release(self._nobody_waits)
+        return self._waiter
+
+    def _nobody_waits(self) -> None:
+        self._waiter = None
+
+    def _waits(self) -> bool:
+        return any(not family_of(child).unreferenced for child in self._children)
+
+    def _reference(self, program: Any) -> Any:
+        """A durable run writes its arguments down, so there a program is known by its name."""
+        perform = self._perform
+        return program if perform._run._durable is None else perform._runtime.programs.name_for(program)
+
+
+def _own_group(perform: Perform) -> Group:
+    group = family_of(perform._run).group
+    assert group is not None, "intervals are spawned by Group"
+    return group
+
+
+def _resolve(perform: Perform, program: Any) -> Callable[..., Any]:
+    found: Callable[..., Any] = perform._runtime.programs.get(program) if isinstance(program, str) else program
+    return found
+
+
+async def _after(ms: float, program: Any, args: list[Any], perform: Perform) -> Any:
+    await perform(Sleep(ms))
+    return await call_inline(_resolve(perform, program), tuple(args), perform)
+
+
+async def _serial(ms: float, overlap: str, program: Any, args: list[Any], perform: Perform) -> None:
+    callback = _resolve(perform, program)
+    while True:
+        await perform(Sleep(ms))
+        await call_inline(callback, tuple(args), perform)
+
+
+async def _overlapping(ms: float, overlap: str, program: Any, args: list[Any], perform: Perform) -> None:
+    callback, group = _resolve(perform, program), _own_group(perform)
+    child: Run[Any] | None = None
+    while True:
+        await perform(Sleep(ms))
+        if overlap == "skip" and child is not None and not await perform(HasEnded(child)):
+            continue
+        child = group._spawn(perform, callback, tuple(args))
+
+
+async def _buffering(ms: float, overlap: str, program: Any, args: list[Any], perform: Perform) -> None:
+    callback, group = _resolve(perform, program), _own_group(perform)
+    await perform(Sleep(ms))
+    child, left, buffered = group._spawn(perform, callback, tuple(args)), ms, False
+    while True:
+        if buffered:
+            ended, passed = await perform(Until(child, left))
+            if ended:
+                child, left, buffered = group._spawn(perform, callback, tuple(args)), left - passed, False
+                continue
+        else:
+            await perform(Sleep(left))
+        left = ms
+        if await perform(HasEnded(child)):
+            child, buffered = group._spawn(perform, callback, tuple(args)), False
+        else:
+            buffered = True
+
+
+PROGRAMS: dict[str, Callable[..., Any]] = {
+    "mainspring.runs.after": _after,
+    "mainspring.runs.values": _serial,
+    "mainspring.runs.overlapping": _overlapping,
+    "mainspring.runs.buffering": _buffering,
+}

@@ -1,0 +1,185 @@
+"""Who belongs to whom: the tree of runs.
+
+Every child has exactly one owner, a run, and may belong to one of the owner's groups. The rules, in one place:
+
+- an owner that returns waits for its attached children; the ones marked `unref` are cancelled instead;
+- an owner that fails or is cancelled takes all its children along, detached ones too;
+- a child of a group that fails cancels its siblings and fails the owner, unless somebody was joining it;
+- an attached child outside a group that failed and was never observed fails the owner when it would have returned;
+- a detached child outlives an owner that returned a value; its failure goes to the failure sink like every other.
+
+Cancelling a child is never a failure of its owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from mainspring.runs.errors import UnobservedFailure
+from mainspring.runs.outcome import Cancelled, Failed, Outcome, Value
+from mainspring.runs.run import VALUE, Run
+
+if TYPE_CHECKING:
+    from mainspring.runs.groups import Group
+
+_NOTHING: Final = object()
+
+
+class Family:
+    """The relations of one run. Made when a run gets its first relation."""
+
+    __slots__ = (
+        "children",
+        "detached",
+        "failed",
+        "group",
+        "held",
+        "is_detached",
+        "joiners",
+        "observed",
+        "owner",
+        "spawned",
+        "unreferenced",
+        "unseen",
+    )
+
+    def __init__(self) -> None:
+        self.owner: Run[Any] | None = None
+        self.group: Group | None = None
+        self.is_detached: bool = False
+        self.unreferenced: bool = False
+        self.observed: bool = False
+        self.spawned: int = 0  # how many children it ever had; gives durable children their ids
+        self.children: dict[Run[Any], None] = {}  # live and attached, in order of birth
+        self.detached: dict[Run[Any], None] = {}
+        self.failed: list[Run[Any]] = []
+        self.unseen: list[Run[Any]] = []  # in groups, and the log knows them as failed: see `cut_short`
+        self.joiners: list[Callable[[Outcome[Any]], object]] = []
+        self.held: Any = _NOTHING  # the owner's value while it waits for its children
+
+    # -- as an owner
+
+    def waits_for(self) -> bool:
+        """Whether a child that counts is alive."""
+        return any(not family_of(child).unreferenced for child in self.children)
+
+    def holds_back(self, run: Run[Any], value: Any) -> bool:
+        """The run returned: True when its end must wait for its children, or became a failure instead."""
+        if self.waits_for():
+            self.held = value
+            return True
+        unobserved = [child for child in self.failed if not family_of(child).observed]
+        if not unobserved:
+            return False
+        child = unobserved[0]
+        error = UnobservedFailure(
+            f"child {child.id} of run {run.id} failed and nobody looked at its outcome",
+            remedy="join the child, or spawn it in a group",
+        )
+        if isinstance(child._outcome, Failed):
+            error.__cause__ = child._outcome.error
+        run._scheduler.settle(run, Failed(error))
+        return True
+
+    def taken_along(self, run: Run[Any], outcome: Outcome[Any]) -> list[tuple[Run[Any], Cancelled]]:
+        """Who ends with this owner, and how."""
+        self.held = _NOTHING
+        with_it = Cancelled(outcome.reason if isinstance(outcome, Cancelled) else taken_along_by(run.id))
+        detached = () if isinstance(outcome, Value) else self.detached
+        return [(child, with_it) for child in (*self.children, *detached)]
+
+    def _child_left(self, run: Run[Any], child: Run[Any], outcome: Outcome[Any]) -> None:
+        family = family_of(child)
+        self.detached.pop(child, None)
+        self.children.pop(child, None)
+        if isinstance(outcome, Failed) and not family.observed and not family.is_detached and not run._done:
+            if family.group is not None:
+                run._scheduler.settling.settle_owner(run, Failed(outcome.error))
+                return
+            self.failed.append(child)
+        if family.group is not None:
+            family.group.child_left(child)
+        self.release_held(run)
+
+    def cut_short(self, run: Run[Any], joins: Run[Any] | None) -> bool:
+        """An owner that is executed again has come to where it was: fail it if a child in a group had failed it.
+
+        What its journal knows it did before the child failed, or it joined the child and coped. Its first effect
+        without an answer tells: unless it `joins` the child, nobody was looking when the child failed.
+        """
+        unseen, self.unseen = self.unseen, []
+        for child in unseen:
+            outcome = child._outcome
+            if isinstance(outcome, Failed) and not family_of(child).observed and child is not joins:
+                run._scheduler.settle(run, Failed(outcome.error))
+                return True
+        return False
+
+    def group_ended(self, group: Group) -> None:
+        """The journal of an owner that is executed again says that a group ended well."""
+        self.unseen = [child for child in self.unseen if family_of(child).group is not group]
+
+    def release_held(self, run: Run[Any]) -> None:
+        """Let an owner that only waits for its children end, when none is left that counts."""
+        if self.held is not _NOTHING and not run._done and not self.waits_for():
+            value, self.held = self.held, _NOTHING
+            run._scheduler.enqueue(run, VALUE, value)
+
+    # -- as a child
+
+    def child_ended(self, run: Run[Any], outcome: Outcome[Any]) -> None:
+        """Tell those who join, then the owner."""
+        joiners, self.joiners = self.joiners, []
+        self.observed = self.observed or bool(joiners)
+        for joined in joiners:
+            joined(outcome)
+        if self.owner is not None:
+            family_of(self.owner)._child_left(self.owner, run, outcome)
+
+    def unref(self, run: Run[Any]) -> None:
+        """The owner no longer waits for this child."""
+        self.unreferenced = True
+        if self.owner is not None:
+            if self.group is not None:
+                self.group.child_left(run)
+            family_of(self.owner).release_held(self.owner)
+
+
+def taken_along_by(owner: str) -> str:
+    """The reason of a child that was cancelled because its owner ended."""
+    return f"its owner {owner} ended"
+
+
+def family_of(run: Run[Any]) -> Family:
+    if run._family is None:
+        run._family = Family()
+    return run._family
+
+
+def adopt(owner: Run[Any], child: Run[Any], *, group: Group | None = None, detached: bool = False) -> None:
+    """Give a new child its owner."""
+    family, own = family_of(owner), family_of(child)
+    own.owner, own.group, own.is_detached = owner, group, detached
+    if not child._done:
+        (family.detached if detached else family.children)[child] = None
+    elif isinstance(child._outcome, Failed) and not detached:
+        (family.failed if group is None else family.unseen).append(child)
+
+
+def when_ended(run: Run[Any], call: Callable[[Outcome[Any]], object]) -> Callable[[], None]:
+    """Call once with the outcome; at once when there is one. Gives a function that stops waiting."""
+    outcome = run.outcome_now()
+    family = family_of(run)
+    if outcome is not None:
+        family.observed = True
+        call(outcome)
+        return lambda: None
+    family.joiners.append(call)
+    return lambda: family.joiners.remove(call) if call in family.joiners else None
+
+
+def root_of(run: Run[Any]) -> Run[Any]:
+    while run._family is not None and run._family.owner is not None:
+        run = run._family.owner
+    return run

@@ -1,0 +1,1 @@
+"""Formats that others defined: OpenAPI, AsyncAPI, CloudEvents, server-sent events."""

@@ -1,0 +1,141 @@
+"""The OpenAPI 3.1 document, made from the same table that routes the requests.
+
+Bodies are described by the very types that decode and encode them (msgspec writes their JSON Schema), paths and methods
+by the operations. So the document says what the node does, not what somebody remembered to write down.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+
+from mainspring.server.http.problem import PROBLEM_TYPE, Problem
+from mainspring.server.http.table import PATH_PARAMETERS, Content, Operation, Schema
+
+_ALWAYS_POSSIBLE: Final = (401, 403, 500)
+_REF: Final = "#/components/schemas/{name}"
+_TAGS: Final = {
+    "topics": "Topics: what they are called, how many partitions they have, where they begin and end.",
+    "events": "Publishing and reading events.",
+    "groups": "Groups of competing consumers: where they stand, and how to move them.",
+    "dead letters": "Events that a group gave up on, and how to send them again.",
+    "schedules": "Events to be published later, once or again and again.",
+    "messages": "Commands and queries for the kernel, and the messages that passed lately.",
+    "schemas": "What the payloads of a topic look like, version by version.",
+    "node": "How the node is doing.",
+}
+
+
+def build_document(operations: Sequence[Operation], version: str) -> dict[str, Any]:
+    """The whole document, ready to be encoded."""
+    models = sorted({model for content in _contents(operations) for model in content.models} | {Problem}, key=_name)
+    refs, components = msgspec.json.schema_components(models, ref_template=_REF)
+    ref_of = dict(zip(models, refs, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in operations:
+        item = paths.setdefault(operation.path, {})
+        item[operation.method.lower()] = _describe(operation, ref_of)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Mainspring",
+            "version": version,
+            "summary": "Durable topics over HTTP, on the same port as the WebSocket.",
+            "description": "Errors are `application/problem+json` with a stable `code`, a `message` and a `remedy`.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "tags": [{"name": name, "description": text} for name, text in _TAGS.items()],
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "A token made by `mainspring token new`. A node without tokens asks for none.",
+                }
+            },
+        },
+        "security": [{"token": []}, {}],
+    }
+
+
+def _name(model: type) -> str:
+    return model.__name__
+
+
+def _contents(operations: Iterable[Operation]) -> Iterable[Content]:
+    for operation in operations:
+        yield from operation.body
+        for answer in operation.answers:
+            yield from answer.contents
+
+
+def _describe(operation: Operation, ref_of: dict[type, Schema]) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "tags": [operation.tag],
+        "parameters": _parameters(operation),
+        "responses": _responses(operation, ref_of),
+    }
+    if operation.body:
+        described["requestBody"] = {
+            "required": operation.body_required,
+            "content": {content.media_type: {"schema": _schema(content, ref_of)} for content in operation.body},
+        }
+    return described
+
+
+def _parameters(operation: Operation) -> list[dict[str, Any]]:
+    in_path = [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "description": PATH_PARAMETERS[name].description,
+            "schema": PATH_PARAMETERS[name].schema,
+        }
+        for name in re.findall(r"\{(\w+)\}", operation.path)
+    ]
+    others = [
+        {
+            "name": parameter.name,
+            "in": parameter.place,
+            "required": parameter.required,
+            "description": parameter.description,
+            "schema": parameter.schema,
+        }
+        for parameter in operation.parameters
+    ]
+    return in_path + others
+
+
+def _responses(operation: Operation, ref_of: dict[type, Schema]) -> dict[str, Any]:
+    answers: dict[str, Any] = {}
+    for answer in operation.answers:
+        described: dict[str, Any] = {"description": answer.description}
+        if answer.contents:
+            described["content"] = {
+                content.media_type: {"schema": _schema(content, ref_of)} for content in answer.contents
+            }
+        answers[str(answer.status)] = described
+    for status in sorted({*operation.errors, *_ALWAYS_POSSIBLE}):
+        if str(status) not in answers:
+            answers[str(status)] = {
+                "description": HTTPStatus(status).phrase,
+                "content": {PROBLEM_TYPE: {"schema": ref_of[Problem]}},
+            }
+    return answers
+
+
+def _schema(content: Content, ref_of: dict[type, Schema]) -> Schema:
+    if isinstance(content.model, dict):
+        return content.model
+    refs = [ref_of[model] for model in content.models]
+    return refs[0] if len(refs) == 1 else {"anyOf": refs}

@@ -1,0 +1,206 @@
+"""Groups over HTTP: where they stand, what their members hold, moving them, forgetting them.
+
+A group belongs to a topic, so its address names both. Moving or forgetting one changes what its members get; whoever
+may subscribe to the topic may do it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+from aiohttp import web
+
+from mainspring.bus import GroupInfo, GroupOffsets, Start, UnknownGroup
+from mainspring.bus.groups.leases import LeaseView, leases
+from mainspring.server.http.body import read_body, require_json
+from mainspring.server.http.face import Face, json_response
+from mainspring.server.http.query import MAX_INTEGER, integer
+from mainspring.server.http.sight import readable_topics
+from mainspring.server.http.strict_json import decode, refuse_duplicates
+from mainspring.server.http.table import JSON, Answer, Content, Operation, Parameter
+
+DEFAULT_LEASES: Final = 200
+MAX_LEASES: Final = 1_000
+
+
+class GroupPartition(msgspec.Struct, frozen=True):
+    """Where a group stands in one partition."""
+
+    partition: int
+    lastCommitted: int
+    lag: int
+    inflight: int
+
+
+class Group(msgspec.Struct, frozen=True):
+    """A group of a topic: how many connections it has now, and where it stands."""
+
+    topic: str
+    group: str
+    members: int
+    lag: int
+    inflight: int
+    partitions: list[GroupPartition]
+
+
+class GroupList(msgspec.Struct, frozen=True):
+    """Groups by topic and name."""
+
+    groups: list[Group]
+
+
+class Leases(msgspec.Struct, frozen=True):
+    """What the members of a group hold or must get again, by partition and offset."""
+
+    topic: str
+    group: str
+    members: int
+    leases: list[LeaseView]
+
+
+class SeekBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the group shall go on: `latest`, at an `offset`, or at a `timestamp` (epoch ms) given as `value`."""
+
+    kind: Literal["latest", "offset", "timestamp"]
+    value: Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)] | None = None
+    partition: Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)] | None = None
+
+
+_SEEK: Final = msgspec.json.Decoder(SeekBody)
+
+
+def _told(info: GroupInfo) -> Group:
+    partitions = [_told_partition(number, offsets) for number, offsets in sorted(info.partitions.items())]
+    return Group(
+        info.topic,
+        info.group,
+        info.members,
+        sum(each.lag for each in partitions),
+        sum(each.inflight for each in partitions),
+        partitions,
+    )
+
+
+def _told_partition(number: int, offsets: GroupOffsets) -> GroupPartition:
+    return GroupPartition(number, offsets.last_committed, offsets.lag, offsets.inflight)
+
+
+async def list_groups(face: Face, request: web.Request) -> web.StreamResponse:
+    """The groups of one topic, or of all."""
+    caller, topic = await face.identify(request), request.query.get("topic")
+    if topic is not None:
+        await face.check_readable(request, topic)
+        face.bus.topic(topic)
+    groups = face.bus.groups(topic)
+    visible = await readable_topics(face.bus, caller, {info.topic for info in groups})
+    found = [info for info in groups if info.topic in visible]
+    return json_response(GroupList(sorted((_told(info) for info in found), key=lambda each: (each.topic, each.group))))
+
+
+async def show_group(face: Face, request: web.Request) -> web.StreamResponse:
+    """One group."""
+    topic, group = request.match_info["topic"], request.match_info["group"]
+    await face.check_readable(request, topic)
+    face.bus.topic(topic)
+    for info in face.bus.groups(topic):
+        if info.group == group:
+            return json_response(_told(info))
+    raise UnknownGroup(f"the topic has no group {group!r}", remedy="GET /groups lists the groups there are")
+
+
+async def show_leases(face: Face, request: web.Request) -> web.StreamResponse:
+    """Events a group was given and has not settled."""
+    topic, name = request.match_info["topic"], request.match_info["group"]
+    await face.bus.check_access(await face.identify(request), "subscribe", topic)
+    face.bus.topic(topic)
+    group = face.bus.topic_table.get(topic).groups.get(name)
+    if group is None:
+        raise UnknownGroup(f"the topic has no group {name!r}", remedy="GET /groups lists the groups there are")
+    limit = integer(request, "limit", least=1, most=MAX_LEASES) or DEFAULT_LEASES
+    members = face.bus.group_table.info(group).members  # on all nodes
+    return json_response(Leases(topic, name, members, leases(group, face.bus.clock, limit)))
+
+
+async def seek_group(face: Face, request: web.Request) -> web.StreamResponse:
+    """Move the group; what its members hold is given back."""
+    topic, group = request.match_info["topic"], request.match_info["group"]
+    require_json(request)
+    agent = await face.identify(request)
+    await face.bus.check_access(agent, "subscribe", topic, group)
+    body = await read_body(request, face.max_body_bytes)
+    wanted = decode(body, _SEEK)
+    refuse_duplicates(body, SeekBody.__struct_encode_fields__)
+    start = Start(wanted.kind, wanted.value).checked()
+    return json_response(_told(await face.bus.seek(topic, group, start, partition=wanted.partition)))
+
+
+async def delete_group(face: Face, request: web.Request) -> web.StreamResponse:
+    """Forget where the group stood. Refused while it has members."""
+    topic, group = request.match_info["topic"], request.match_info["group"]
+    await face.bus.check_access(await face.identify(request), "subscribe", topic, group)
+    await face.bus.delete_group(topic, group)
+    return web.Response(status=204)
+
+
+OPERATIONS: Final = (
+    Operation(
+        "GET",
+        "/groups",
+        "listGroups",
+        "Groups, of one topic or of all",
+        list_groups,
+        (Answer(200, "The groups, by topic and name.", (Content(JSON, GroupList),)),),
+        "groups",
+        parameters=(Parameter("topic", "Only groups of this topic."),),
+        errors=(400, 404),
+    ),
+    Operation(
+        "GET",
+        "/groups/{topic}/{group}",
+        "showGroup",
+        "Where one group stands",
+        show_group,
+        (Answer(200, "The group.", (Content(JSON, Group),)),),
+        "groups",
+        errors=(404,),
+    ),
+    Operation(
+        "POST",
+        "/groups/{topic}/{group}/seek",
+        "seekGroup",
+        "Move a group to another place",
+        seek_group,
+        (Answer(200, "Where the group stands now.", (Content(JSON, Group),)),),
+        "groups",
+        body=(Content(JSON, SeekBody),),
+        errors=(400, 404, 409, 413, 415, 503),
+    ),
+    Operation(
+        "DELETE",
+        "/groups/{topic}/{group}",
+        "deleteGroup",
+        "Forget a group that has no members",
+        delete_group,
+        (Answer(204, "Forgotten."),),
+        "groups",
+        errors=(404, 409, 503),
+    ),
+    Operation(
+        "GET",
+        "/groups/{topic}/{group}/leases",
+        "listLeases",
+        "What the members of a group hold or must get again",
+        show_leases,
+        (Answer(200, "The events, by partition and offset.", (Content(JSON, Leases),)),),
+        "groups",
+        parameters=(
+            Parameter(
+                "limit",
+                f"At most so many of each partition; {DEFAULT_LEASES} by default.",
+                {"type": "integer", "minimum": 1},
+            ),
+        ),
+        errors=(400, 404),
+    ),
+)

@@ -1,0 +1,203 @@
+"""Messages over HTTP: send the kernel a command or a query, and see which messages passed lately.
+
+`POST /messages` is the kernel's one-line protocol for programs that only speak HTTP, and for the dashboard. The answer
+of a handler is the reply message itself. An error is a problem document like every other, with the status the error
+message carries and the whole message in its member `error`, so that nothing an NDJSON client would learn is lost.
+
+A command changes something and may be anything, also `Syscall.Shutdown`. So where tokens are configured it needs the
+scope `admin`; a query needs a token. That rule is `check_message` and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from http import HTTPStatus
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from aiohttp import web
+
+from mainspring.bus import Caller, Forbidden, Who
+from mainspring.bus.publishing.payload import check_payload
+from mainspring.kernel import Kernel
+from mainspring.kernel.inspect import HeaderView, passed
+from mainspring.message import MAX_DEPTH, Message, Metadata, encode_line, is_type
+from mainspring.server.http.body import read_body, require_json
+from mainspring.server.http.face import Face, json_response
+from mainspring.server.http.problem import HttpProblem, Problem, problem_response
+from mainspring.server.http.query import integer
+from mainspring.server.http.strict_json import decode, refuse_duplicates
+from mainspring.server.http.table import JSON, Answer, Content, Operation, Parameter
+from mainspring.telemetry import spans as tracing
+
+DEFAULT_LIMIT: Final = 100
+MAX_LIMIT: Final = 1_000
+LONGEST_TIMEOUT_MS: Final = 600_000  # longer than any proxy keeps a silent request open
+
+_WORDS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+class MessageBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to ask. `timeout` is in milliseconds; without it the node's default counts.
+
+    A durable command with an `id` may be sent again when its answer was lost: it is carried out once. `correlation`
+    groups messages.
+    """
+
+    kind: Literal["command", "query"]
+    type: str
+    data: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"{}"))
+    timeout: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_TIMEOUT_MS)] | None = None
+    id: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    correlation: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+
+
+class MessageMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who a message is and where it comes from; `causation` is the id under which the request can be traced."""
+
+    id: str
+    timestamp: int
+    correlation: str | None = None
+    causation: str | None = None
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """The handler's answer, as the message it is."""
+
+    kind: Literal["reply"]
+    type: str
+    data: msgspec.Raw
+    metadata: MessageMetadata
+
+
+class MessageProblem(Problem, frozen=True, omit_defaults=True):
+    """A problem document that also holds the error message."""
+
+    error: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
+
+
+class Passed(msgspec.Struct, frozen=True):
+    """Headers of messages, newest first."""
+
+    messages: list[HeaderView]
+
+
+_BODY: Final = msgspec.json.Decoder(MessageBody)
+
+
+def may_command(who: Who) -> bool:
+    """Whether this caller may send commands: everybody where no token says who one is, else the scope `admin`."""
+    return not isinstance(who, Caller) or not who.is_proven or who.is_admin
+
+
+async def check_message(face: Face, request: web.Request, kind: str, type: str = "") -> None:
+    """Raise Forbidden unless the caller may send a message of this kind. An invalid token does not get this far.
+
+    A question to `Bus` is answered past the topics' own lists, so it needs the same right as a command.
+    """
+    who = await face.identify(request)
+    if (kind == "command" or type.startswith("Bus.")) and not may_command(who):
+        raise Forbidden("this message needs more than this token allows", remedy="use a token with the scope admin")
+
+
+def kernel_of(face: Face) -> Kernel:
+    """The kernel behind this face; 503 where there is none, or while it takes nothing new."""
+    if face.kernel is None or not face.kernel.running or face.kernel.exchange.closing:
+        raise HttpProblem(
+            "The kernel takes no messages now.", status=503, code="unavailable", remedy="Try again later."
+        )
+    return face.kernel
+
+
+async def send_message(face: Face, request: web.Request) -> web.StreamResponse:
+    """The outcome of one command or query."""
+    require_json(request)
+    body = await read_body(request, face.max_event_bytes)
+    wanted = decode(body, _BODY)
+    refuse_duplicates(body, MessageBody.__struct_encode_fields__)
+    check_payload(bytes(wanted.data), levels=MAX_DEPTH, what="data")
+    await check_message(face, request, wanted.kind, wanted.type)
+    if not is_type(wanted.type):
+        raise HttpProblem(
+            "The type is not a message type.",
+            status=422,
+            code="bad_payload",
+            remedy="Write two PascalCase segments, like Memory.Get; Syscall.List names what there is.",
+        )
+    kernel = kernel_of(face)
+    trace = tracing.sent_in(request.headers)
+    id, now = wanted.id or kernel.ids(), kernel.clock.wall_ms()
+    metadata = Metadata(id, now, wanted.correlation, None, wanted.timeout, trace)
+    answer = await kernel.exchange_request(Message(wanted.kind, wanted.type, wanted.data, metadata))
+    return json_response(encode_line(answer)) if answer.kind == "reply" else problem_of(answer)
+
+
+def problem_of(error: Message) -> web.Response:
+    """An error message as a problem document with the status it carries."""
+    data: Any = error.data if isinstance(error.data, dict) else {}
+    status = _status(data.get("code"))
+    text, remedy = str(data.get("message") or "The request was refused"), str(data.get("remedy") or "")
+    details = {"error": msgspec.Raw(encode_line(error))}
+    return problem_response(status, _code(error.type), text, remedy, details=details, kind=MessageProblem)
+
+
+def _status(code: object) -> int:
+    """The status a code means. Codes are HTTP's; one that HTTP does not know stands for its class."""
+    if not isinstance(code, int) or not 400 <= code <= 599:
+        return 500
+    try:
+        return HTTPStatus(code).value
+    except ValueError:
+        return 400 if code < 500 else 500
+
+
+def _code(type: str) -> str:
+    """`Sys.RoutingError` is `routing_error`; what a handler refuses under its own type is `refused`."""
+    owner, _, name = type.partition(".")
+    return _WORDS.sub("_", name).lower() if owner == "Sys" else "refused"
+
+
+async def list_messages(face: Face, request: web.Request) -> web.StreamResponse:
+    """Headers of the messages that passed lately."""
+    await check_message(face, request, "query")
+    query = request.query
+    limit = integer(request, "limit", least=1, most=MAX_LIMIT) or DEFAULT_LIMIT
+    found = passed(
+        kernel_of(face),
+        limit=limit,
+        text=query.get("text", ""),
+        kind=query.get("kind", ""),
+        before=query.get("before", ""),
+    )
+    return json_response(Passed(found))
+
+
+OPERATIONS: Final = (
+    Operation(
+        "POST",
+        "/messages",
+        "sendMessage",
+        "Send the kernel a command or a query",
+        send_message,
+        (Answer(200, "The reply message.", (Content(JSON, Reply),)),),
+        "messages",
+        body=(Content(JSON, MessageBody),),
+        errors=(400, 404, 409, 413, 415, 422, 503, 504),
+    ),
+    Operation(
+        "GET",
+        "/messages",
+        "listMessages",
+        "Headers of the messages that passed lately, newest first",
+        list_messages,
+        (Answer(200, "The headers.", (Content(JSON, Passed),)),),
+        "messages",
+        parameters=(
+            Parameter("text", "Only messages whose type, id or correlation holds this."),
+            Parameter("kind", "Only messages of this kind."),
+            Parameter("before", "Only messages older than the one with this id."),
+            Parameter("limit", f"At most so many; {DEFAULT_LIMIT} by default.", {"type": "integer", "minimum": 1}),
+        ),
+        errors=(400, 503),
+    ),
+)

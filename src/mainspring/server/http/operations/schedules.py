@@ -1,0 +1,142 @@
+"""Schedules over HTTP: events to be published again and again, by an interval or a cron expression.
+
+A schedule acts in the name of whoever made it only at that moment: the right to publish to its topic is checked when it
+is created, replaced or deleted.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+from aiohttp import web
+
+from mainspring.bus import Schedule, UnknownSchedule
+from mainspring.bus.schedules.schedules import LEAST_EVERY_MS
+from mainspring.server.http.body import read_body, require_json
+from mainspring.server.http.face import Face, json_response
+from mainspring.server.http.query import MAX_INTEGER
+from mainspring.server.http.sight import known_topics
+from mainspring.server.http.strict_json import decode, refuse_duplicates
+from mainspring.server.http.table import JSON, Answer, Content, Operation
+
+
+class ScheduleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An event to be published `every` so many milliseconds, or as `cron` says (five fields, UTC): one of the two."""
+
+    name: str
+    topic: str
+    payload: msgspec.Raw
+    every: Annotated[int, msgspec.Meta(ge=LEAST_EVERY_MS, le=MAX_INTEGER)] | None = None
+    cron: str | None = None
+    key: str | None = None
+    headers: dict[str, str] | None = None
+
+
+class ScheduleList(msgspec.Struct, frozen=True):
+    """Every schedule, by name. `nextMs` is when it fires next, in epoch milliseconds."""
+
+    schedules: list[Schedule]
+
+
+_DECODER: Final = msgspec.json.Decoder(ScheduleBody)
+
+
+async def list_schedules(face: Face, request: web.Request) -> web.StreamResponse:
+    """Every schedule of topics the caller may know of."""
+    caller = await face.identify(request)
+    schedules = face.bus.schedules()
+    visible = await known_topics(face.bus, caller, {each.topic for each in schedules})
+    seen = [each for each in schedules if each.topic in visible]
+    return json_response(ScheduleList(sorted(seen, key=lambda each: each.name)))
+
+
+async def show_schedule(face: Face, request: web.Request) -> web.StreamResponse:
+    """One schedule."""
+    schedule = _find(face, request.match_info["schedule"])
+    await face.check_seen(request, schedule.topic)
+    return json_response(schedule)
+
+
+async def put_schedule(face: Face, request: web.Request) -> web.StreamResponse:
+    """Create or replace the schedule of this name; durable when the answer comes."""
+    require_json(request)
+    agent = await face.identify(request)
+    body = await read_body(request, face.max_body_bytes)
+    given = decode(body, _DECODER)
+    refuse_duplicates(body, ScheduleBody.__struct_encode_fields__)
+    for other in face.bus.schedules():
+        if other.name == given.name:  # replacing one takes it away from its topic
+            await face.bus.check_access(agent, "publish", other.topic)
+    kept = await face.bus.put_schedule(
+        Schedule(
+            name=given.name,
+            topic=given.topic,
+            payload=given.payload.copy(),
+            every=given.every,
+            cron=given.cron,
+            key=given.key,
+            headers=given.headers,
+        ),
+        agent=agent,
+    )
+    return json_response(kept, status=201)
+
+
+async def delete_schedule(face: Face, request: web.Request) -> web.StreamResponse:
+    """Forget a schedule; what it published stays."""
+    name = request.match_info["schedule"]
+    await face.bus.check_access(await face.identify(request), "publish", _find(face, name).topic)
+    await face.bus.delete_schedule(name)
+    return web.Response(status=204)
+
+
+def _find(face: Face, name: str) -> Schedule:
+    for schedule in face.bus.schedules():
+        if schedule.name == name:
+            return schedule
+    raise UnknownSchedule(f"there is no schedule {name!r}", remedy="GET /schedules lists the schedules there are")
+
+
+OPERATIONS: Final = (
+    Operation(
+        "GET",
+        "/schedules",
+        "listSchedules",
+        "Every schedule",
+        list_schedules,
+        (Answer(200, "The schedules, by name.", (Content(JSON, ScheduleList),)),),
+        "schedules",
+    ),
+    Operation(
+        "POST",
+        "/schedules",
+        "putSchedule",
+        "Create or replace a schedule",
+        put_schedule,
+        (Answer(201, "The schedule, and when it fires next.", (Content(JSON, Schedule),)),),
+        "schedules",
+        body=(Content(JSON, ScheduleBody),),
+        errors=(400, 413, 415, 503),
+    ),
+    Operation(
+        "GET",
+        "/schedules/{schedule}",
+        "showSchedule",
+        "One schedule",
+        show_schedule,
+        (Answer(200, "The schedule.", (Content(JSON, Schedule),)),),
+        "schedules",
+        errors=(404,),
+    ),
+    Operation(
+        "DELETE",
+        "/schedules/{schedule}",
+        "deleteSchedule",
+        "Forget a schedule",
+        delete_schedule,
+        (Answer(204, "Forgotten."),),
+        "schedules",
+        errors=(404, 503),
+    ),
+)

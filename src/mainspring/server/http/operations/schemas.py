@@ -1,0 +1,229 @@
+"""Schemas over HTTP: which there are, what they say, registering the next, and asking before one does.
+
+A version is addressed by its topic and number. Registering changes what others may publish, so on a node with tokens it
+needs the scope `admin`; looking needs any right on the topic.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version as package_version
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from mainspring.bus import Compatibility, SchemaCheck, SchemaMismatch, SchemaVersion, UnknownSchema
+from mainspring.bus.publishing.payload import check_payload
+from mainspring.bus.schemas.registry import HEADER
+from mainspring.server.http.access import claimed_agent
+from mainspring.server.http.body import read_body, require_json
+from mainspring.server.http.documents.asyncapi import asyncapi_document, topics_of
+from mainspring.server.http.face import Face, json_response
+from mainspring.server.http.problem import HttpProblem
+from mainspring.server.http.query import path_integer
+from mainspring.server.http.sight import known_topics
+from mainspring.server.http.strict_json import decode, refuse_duplicates
+from mainspring.server.http.table import JSON, Answer, Content, Operation
+
+
+class SchemaSummary(msgspec.Struct, frozen=True):
+    """A topic with a schema: its latest version, and what the next must keep to."""
+
+    topic: str
+    latest: int
+    compatibility: Compatibility
+
+
+class SchemaList(msgspec.Struct, frozen=True):
+    """Topics with a schema, by name."""
+
+    schemas: list[SchemaSummary]
+
+
+class SchemaVersions(msgspec.Struct, frozen=True):
+    """Every version of one topic's schema, ascending."""
+
+    topic: str
+    versions: list[SchemaVersion]
+
+
+class RegisterBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A JSON Schema to become the topic's next version. Without `compatibility` the topic keeps what it has."""
+
+    schema: dict[str, Any] | bool
+    compatibility: Compatibility | None = None
+
+
+class CheckBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Either a `schema` that might become the next version, or a `payload` that might be published."""
+
+    schema: dict[str, Any] | bool | msgspec.UnsetType = msgspec.UNSET
+    compatibility: Compatibility | None = None
+    payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    version: int | None = None
+
+
+class PayloadCheck(msgspec.Struct, frozen=True):
+    """Whether a payload fits; if not, where (a JSON Pointer) and why."""
+
+    fits: bool
+    version: int
+    path: str | msgspec.UnsetType = msgspec.UNSET
+    reason: str | msgspec.UnsetType = msgspec.UNSET
+
+
+_REGISTER: Final = msgspec.json.Decoder(RegisterBody)
+_CHECK: Final = msgspec.json.Decoder(CheckBody)
+
+
+async def list_schemas(face: Face, request: web.Request) -> web.StreamResponse:
+    """Topics with a schema, as far as the caller may know of them."""
+    registered = face.bus.schemas.all()
+    visible = await known_topics(face.bus, await face.identify(request), (each.topic for each in registered))
+    found = [
+        SchemaSummary(each.topic, each.latest.version, each.latest.compatibility)
+        for each in registered
+        if each.topic in visible
+    ]
+    return json_response(SchemaList(found))
+
+
+async def show_versions(face: Face, request: web.Request) -> web.StreamResponse:
+    """Every version."""
+    topic = request.match_info["topic"]
+    await face.check_seen(request, topic)
+    known = face.bus.schemas.of(topic)
+    if known is None:
+        raise UnknownSchema(f"topic {topic!r} has no schema", remedy="POST one here; without, any payload is taken")
+    return json_response(SchemaVersions(topic, [each.told for each in known.versions]))
+
+
+async def show_version(face: Face, request: web.Request) -> web.StreamResponse:
+    """One version."""
+    topic = request.match_info["topic"]
+    await face.check_seen(request, topic)
+    return json_response(face.bus.schemas.get(topic, path_integer(request, "version")))
+
+
+async def register(face: Face, request: web.Request) -> web.StreamResponse:
+    """201 for a new version, 200 for one that was there; both answer with it."""
+    topic = request.match_info["topic"]
+    given = await _body(face, request, _REGISTER, RegisterBody.__struct_encode_fields__)
+    told, is_new = await face.bus.register_schema(
+        topic, given.schema, compatibility=given.compatibility, agent=await face.identify(request)
+    )
+    return json_response(told, status=201 if is_new else 200)
+
+
+async def check(face: Face, request: web.Request) -> web.StreamResponse:
+    """What registering or publishing would say; nothing changes."""
+    topic = request.match_info["topic"]
+    await face.check_seen(request, topic)
+    given = await _body(face, request, _CHECK, CheckBody.__struct_encode_fields__)
+    if (given.schema is msgspec.UNSET) == (given.payload is msgspec.UNSET):
+        raise HttpProblem(
+            "Either a schema or a payload is checked.", status=400, code="bad_frame", remedy="Give exactly one of them."
+        )
+    if not isinstance(given.schema, msgspec.UnsetType):
+        return json_response(face.bus.check_schema(topic, given.schema, given.compatibility))
+    return json_response(_check_payload(face, topic, bytes(given.payload), given.version))
+
+
+def _check_payload(face: Face, topic: str, payload: bytes, version: int | None) -> PayloadCheck:
+    told = face.bus.schemas.get(topic, version)
+    known = face.bus.schemas.of(topic)
+    assert known is not None  # `get` found a version of it
+    try:
+        known.check(payload, {HEADER: str(told.version)})
+    except SchemaMismatch as error:
+        return PayloadCheck(False, told.version, error.details["path"], error.message)
+    return PayloadCheck(True, told.version)
+
+
+async def _body(face: Face, request: web.Request, decoder: msgspec.json.Decoder[Any], names: tuple[str, ...]) -> Any:
+    require_json(request)
+    body = await read_body(request, face.max_event_bytes)
+    given = decode(body, decoder)
+    refuse_duplicates(body, names)
+    check_payload(body, what="body")  # a schema is as deep as it likes to be only within bounds
+    return given
+
+
+async def show_asyncapi(face: Face, request: web.Request) -> web.StreamResponse:
+    """The topics the caller may know of, as AsyncAPI."""
+    document = asyncapi_document(
+        face.bus,
+        await known_topics(face.bus, await face.identify(request), topics_of(face.bus)),
+        request.host,
+        package_version("mainspring"),
+        secure=request.secure,
+        has_tokens=face.identify is not claimed_agent,
+    )
+    return json_response(document)
+
+
+OPERATIONS: Final = (
+    Operation(
+        "GET",
+        "/asyncapi.json",
+        "showAsyncapi",
+        "Topics, their messages and schemas, as AsyncAPI 3",
+        show_asyncapi,
+        (Answer(200, "AsyncAPI 3.0.", (Content(JSON, {"type": "object"}),)),),
+        "schemas",
+    ),
+    Operation(
+        "GET",
+        "/schemas",
+        "listSchemas",
+        "Topics that have a schema",
+        list_schemas,
+        (Answer(200, "The topics, by name.", (Content(JSON, SchemaList),)),),
+        "schemas",
+    ),
+    Operation(
+        "GET",
+        "/schemas/{topic}",
+        "showSchemas",
+        "Every version of a topic's schema",
+        show_versions,
+        (Answer(200, "The versions, ascending.", (Content(JSON, SchemaVersions),)),),
+        "schemas",
+        errors=(404,),
+    ),
+    Operation(
+        "POST",
+        "/schemas/{topic}",
+        "registerSchema",
+        "Register the next version of a topic's schema",
+        register,
+        (
+            Answer(201, "A new version.", (Content(JSON, SchemaVersion),)),
+            Answer(200, "The version that has this schema already.", (Content(JSON, SchemaVersion),)),
+        ),
+        "schemas",
+        body=(Content(JSON, RegisterBody),),
+        errors=(400, 409, 413, 415, 422, 503),
+    ),
+    Operation(
+        "GET",
+        "/schemas/{topic}/{version}",
+        "showSchema",
+        "One version of a topic's schema",
+        show_version,
+        (Answer(200, "The version.", (Content(JSON, SchemaVersion),)),),
+        "schemas",
+        errors=(400, 404),
+    ),
+    Operation(
+        "POST",
+        "/schemas/{topic}/check",
+        "checkSchema",
+        "Ask whether a schema could be registered, or a payload published",
+        check,
+        (Answer(200, "What would happen.", (Content(JSON, (SchemaCheck, PayloadCheck)),)),),
+        "schemas",
+        body=(Content(JSON, CheckBody),),
+        errors=(400, 404, 413, 415, 422, 503),
+    ),
+)

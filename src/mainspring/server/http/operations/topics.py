@@ -1,0 +1,155 @@
+"""Topics over HTTP: create, grow, list, look at, and what a caller may do with one."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+from aiohttp import web
+
+from mainspring.bus import Forbidden, PartitionOffsets, TopicConfig, Who, encode_topic
+from mainspring.server.http.body import read_body, require_json
+from mainspring.server.http.face import Face, json_response
+from mainspring.server.http.sight import known_topics, readable_topics
+from mainspring.server.http.strict_json import check_text, refuse_duplicates
+from mainspring.server.http.table import JSON, Answer, Content, Operation, Parameter
+
+_MEMBERS: Final = tuple(member.encode_name for member in msgspec.structs.fields(TopicConfig))
+
+
+class TopicList(msgspec.Struct, frozen=True):
+    """Every topic, by name."""
+
+    topics: list[TopicConfig]
+
+
+class TopicOffsets(msgspec.Struct, frozen=True):
+    """Where each partition of the topic begins and ends, and how far each group has come."""
+
+    topic: str
+    partitions: list[PartitionOffsets]
+
+
+class Rights(msgspec.Struct, frozen=True):
+    """What the caller may do with a topic. The texts say why not, and are empty where it may."""
+
+    topic: str
+    publish: bool
+    subscribe: bool
+    publish_refusal: str = msgspec.field(name="publishRefusal")
+    subscribe_refusal: str = msgspec.field(name="subscribeRefusal")
+
+
+async def put_topic(face: Face, request: web.Request) -> web.StreamResponse:
+    """201 for a new topic, 200 for a change (what is not mentioned stays); both answer with the settings."""
+    require_json(request)
+    agent = await face.identify(request)
+    body = await read_body(request, face.max_body_bytes)
+    check_text(body)
+    refuse_duplicates(body, _MEMBERS)
+    config = face.bus.settings_after(body)
+    await face.bus.check_access(
+        agent, "subscribe", config.topic
+    )  # who may not read it may not open it to others either
+    change = await face.bus.put_topic(config, agent=agent)
+    return json_response(encode_topic(change.config), status=201 if change.created else 200)
+
+
+async def list_topics(face: Face, request: web.Request) -> web.StreamResponse:
+    """Every topic with its settings."""
+    prefix = request.query.get("prefix", "")
+    caller = await face.identify(request)
+    found = [config for config in face.bus.topics() if config.topic.startswith(prefix)]
+    visible = await known_topics(face.bus, caller, (config.topic for config in found))
+    shown: list[Any] = [msgspec.Raw(encode_topic(config)) for config in found if config.topic in visible]
+    return json_response({"topics": shown})
+
+
+async def show_topic(face: Face, request: web.Request) -> web.StreamResponse:
+    """One topic's settings."""
+    return json_response(encode_topic(await face.seen(request, request.match_info["topic"])))
+
+
+async def show_offsets(face: Face, request: web.Request) -> web.StreamResponse:
+    """Head and tail of each partition, and where each group stands in it. Groups are for those who may read."""
+    topic = request.match_info["topic"]
+    await face.seen(request, topic)
+    places = await face.bus.offsets(topic)
+    if not await readable_topics(face.bus, await face.identify(request), (topic,)):
+        places = [msgspec.structs.replace(place, groups={}) for place in places]
+    return json_response(TopicOffsets(topic, places))
+
+
+async def show_rights(face: Face, request: web.Request) -> web.StreamResponse:
+    """Whether the caller may publish to a topic and read it."""
+    topic = request.match_info["topic"]
+    who = await face.identify(request)
+    publish = await _refusal(face, who, "publish", topic)
+    subscribe = await _refusal(face, who, "subscribe", topic)
+    return json_response(Rights(topic, not publish, not subscribe, publish, subscribe))
+
+
+async def _refusal(face: Face, who: Who, action: Literal["publish", "subscribe"], topic: str) -> str:
+    try:
+        await face.bus.check_access(who, action, topic)
+    except Forbidden as refused:
+        return f"{refused.message}: {refused.remedy}" if refused.remedy else refused.message
+    return ""
+
+
+OPERATIONS: Final = (
+    Operation(
+        "POST",
+        "/topics",
+        "putTopic",
+        "Create a topic, or change its settings",
+        put_topic,
+        (
+            Answer(201, "The topic is new; its settings.", (Content(JSON, TopicConfig),)),
+            Answer(200, "The topic was there; its settings now.", (Content(JSON, TopicConfig),)),
+        ),
+        "topics",
+        body=(Content(JSON, TopicConfig),),
+        errors=(400, 409, 413, 415, 503),
+    ),
+    Operation(
+        "GET",
+        "/topics",
+        "listTopics",
+        "Every topic with its settings, also those that were only published to",
+        list_topics,
+        (Answer(200, "The topics, by name.", (Content(JSON, TopicList),)),),
+        "topics",
+        parameters=(Parameter("prefix", "Only topics whose name begins with this."),),
+        errors=(400,),
+    ),
+    Operation(
+        "GET",
+        "/topics/{topic}",
+        "showTopic",
+        "The settings of one topic",
+        show_topic,
+        (Answer(200, "Its settings.", (Content(JSON, TopicConfig),)),),
+        "topics",
+        errors=(404,),
+    ),
+    Operation(
+        "GET",
+        "/topics/{topic}/offsets",
+        "showOffsets",
+        "Where each partition begins and ends, and where each group stands",
+        show_offsets,
+        (Answer(200, "The partitions, ascending.", (Content(JSON, TopicOffsets),)),),
+        "topics",
+        errors=(404,),
+    ),
+    Operation(
+        "GET",
+        "/topics/{topic}/rights",
+        "showRights",
+        "What the caller may do with a topic",
+        show_rights,
+        (Answer(200, "The rights.", (Content(JSON, Rights),)),),
+        "topics",
+    ),
+)

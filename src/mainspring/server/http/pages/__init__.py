@@ -1,0 +1,1 @@
+"""Pages for people on the HTTP port: the dashboard, and those of the program."""

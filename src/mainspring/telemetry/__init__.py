@@ -1,0 +1,1 @@
+"""What a node tells about itself: log lines, spans, histograms."""
