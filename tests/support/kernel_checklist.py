@@ -1,7 +1,7 @@
 """Which test shows which promise of the kernel: read from the tests' docstrings.
 
-A test says `Checklist 12, 85: ...` at the start of its docstring. `python -m tests.support.kernel_checklist` rewrites the
-table in docs/reference/kernel-checklist.md; the promises there are kept, the tests beside them are replaced.
+A test says `Checklist 12, 85: ...` at the start of its docstring. `python -m tests.support.kernel_checklist` rewrites
+the table in docs/reference/kernel-checklist.md; the promises there are kept, the tests beside them are replaced.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from mainspring.log import (
     Batch,
 )
-from tests.support.fixtures.log import ENGINES
+from tests.support.fixtures.log import EACH_ENGINE, ENGINES
 from tests.support.log_model import (
     Comparison,
     steps,
@@ -21,7 +21,7 @@ from tests.support.log_model import (
 EXAMPLES = {"mongo": 25}  # each begins with a new database, which takes a server longer than a file
 
 
-@pytest.mark.parametrize("name", sorted(ENGINES))
+@pytest.mark.parametrize("name", EACH_ENGINE)
 def test_every_engine_behaves_like_the_model(name: str) -> None:
     async def run(plan: list[list[Batch] | str], place: Path) -> None:
         make_engine = ENGINES[name](place)

@@ -24,7 +24,7 @@ from mainspring.log import (
     SqliteEngine,
 )
 from mainspring.log.export_import import Export, import_lines
-from tests.support.fixtures.log import ENGINES
+from tests.support.fixtures.log import EACH_ENGINE, ENGINES
 
 
 async def fill(engine: Engine) -> None:
@@ -73,8 +73,8 @@ async def exported(engine: Engine) -> list[bytes]:
     return [line async for line in Export(engine).lines()]
 
 
-@pytest.mark.parametrize("target_name", sorted(ENGINES))
-@pytest.mark.parametrize("source_name", sorted(ENGINES))
+@pytest.mark.parametrize("target_name", EACH_ENGINE)
+@pytest.mark.parametrize("source_name", EACH_ENGINE)
 async def test_everything_arrives_as_it_left(source_name: str, target_name: str, tmp_path: Path) -> None:
     for place in ("source", "target"):
         (tmp_path / place).mkdir()
