@@ -286,10 +286,7 @@ class Membership:
         self._beating = True
         self._sent_ms = now
         self._next_beat_ms = now + self.lease_ms // _PULSES
-        try:
-            self.log.submit(batch, self._beaten)
-        except MainspringError as error:
-            self._beaten(error)
+        self.log.submit(batch, self._beaten)
 
     def _beaten(self, result: object) -> None:
         self._beating = False
@@ -323,10 +320,7 @@ class Membership:
             batch.delete(NODES, peer.name, expect=peer.pulse_version)
         batch.delete(LEASES, lease_key(peer.name), expect=peer.epoch)
         batch.remove(inbox(peer.name), 0, below=EVERYTHING)
-        try:
-            self.log.submit(batch, lambda _: None)  # refused: it lives, or somebody was faster; the news will say
-        except MainspringError as error:
-            logger.debug("nothing can be written: %s", error.message)
+        self.log.submit(batch, lambda _: None)  # refused: it lives, or somebody was faster; the change feed will say
 
     # -- the news
 

@@ -4,6 +4,7 @@ from mainspring.loop.asyncio_host import new_event_loop, run
 from mainspring.loop.clock import Clock, MonotonicClock, VirtualClock
 from mainspring.loop.counters import Counters, FailedTurn, SlowTurn, turn_name
 from mainspring.loop.errors import ClockError, DuplicateTimer, LoopBusy, LoopLimit, LoopStalled
+from mainspring.loop.futures_and_tasks import BackgroundTasks, reject, resolve, wake
 from mainspring.loop.holds import Hold
 from mainspring.loop.lanes import Lane, Lanes, Turn
 from mainspring.loop.loop import Loop
@@ -11,6 +12,7 @@ from mainspring.loop.timer_wheel import TimerEntry, TimerWheel
 from mainspring.loop.virtual_time import VirtualEventLoop, run_virtual
 
 __all__ = [
+    "BackgroundTasks",
     "Clock",
     "ClockError",
     "Counters",
@@ -31,7 +33,10 @@ __all__ = [
     "VirtualClock",
     "VirtualEventLoop",
     "new_event_loop",
+    "reject",
+    "resolve",
     "run",
     "run_virtual",
     "turn_name",
+    "wake",
 ]

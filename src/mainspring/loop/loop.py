@@ -25,6 +25,7 @@ from mainspring.loop.asyncio_host import LONGEST_SLEEP_S, Host
 from mainspring.loop.clock import NS_PER_MS, Clock, MonotonicClock, VirtualClock, span_ns
 from mainspring.loop.counters import Counters, FailedTurn, SlowTurn, turn_name
 from mainspring.loop.errors import ClockError, LoopBusy, LoopLimit, LoopStalled
+from mainspring.loop.futures_and_tasks import reject, wake
 from mainspring.loop.holds import Hold, Holds
 from mainspring.loop.lanes import Lanes, Turn
 from mainspring.loop.timers import Timers
@@ -366,8 +367,10 @@ class Loop:
     def _settle(self, error: LoopStalled | None) -> None:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None) if error is None else waiter.set_exception(error)
+            if error is None:
+                wake(waiter)
+            else:
+                reject(waiter, error)
 
     def _wait(self) -> None:
         """Nothing is ready: let time pass until the next deadline or arrival."""

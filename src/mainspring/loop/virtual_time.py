@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from mainspring.loop.clock import VirtualClock
+from mainspring.loop.futures_and_tasks import wake
 
 _T = TypeVar("_T")
 
@@ -75,8 +76,7 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
         if self._idle and not self.clock.pinned:
             waiting, self._idle = self._idle, []
             for waiter in waiting:
-                if not waiter.done():
-                    waiter.set_result(None)
+                wake(waiter)
             return []
         if timeout_s is None or self.clock.pinned:
             return selector.select(None)
