@@ -130,10 +130,7 @@ class Publisher:
         self._under_way += 1
         self._idle.clear()
         self.bytes_under_way += pending.bytes
-        try:
-            self._log.submit(pending.batch, lambda result: self._decided(pending, result))
-        except MainspringError as error:
-            self._decided(pending, error)
+        self._log.submit(pending.batch, lambda result: self._decided(pending, result))
 
     def _decided(self, pending: _Pending, result: Result) -> None:
         self._under_way -= 1

@@ -354,10 +354,7 @@ class DurableLane:
                 _show(entry.prepared, result)
             loop.post(turn, (entry, result))
 
-        try:
-            self._log.submit(batch, settled)
-        except MainspringError as error:
-            settled(error)
+        self._log.submit(batch, settled)
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
