@@ -26,7 +26,7 @@ from mainspring.kernel import errors as faults
 from mainspring.kernel.blobs import BlobKeeper
 from mainspring.kernel.capability import Capability, Contract, Plan, RestartPolicy
 from mainspring.kernel.deadlines import check_timeout
-from mainspring.kernel.durable.lane import OUTCOME_TTL_MS, DurableLane, Prepared
+from mainspring.kernel.durable.lane import OUTCOME_TTL_MS, DurableLane
 from mainspring.kernel.errors import CapabilityError, ErrorData, NotConfigured, said
 from mainspring.kernel.exchange import Exchange, Observer
 from mainspring.kernel.lineage import Node, causation_tree
@@ -35,7 +35,7 @@ from mainspring.kernel.remote import Remote
 from mainspring.kernel.slots import slot_for
 from mainspring.kernel.supervisor import Slot
 from mainspring.kernel.timers import Timers
-from mainspring.log import Log
+from mainspring.log import Log, Prepared
 from mainspring.loop import Clock, Loop, MonotonicClock
 from mainspring.message import Ids, Message, Metadata, counted_ids, encode_data, is_type
 from mainspring.telemetry import spans as tracing

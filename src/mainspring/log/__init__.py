@@ -29,6 +29,7 @@ from mainspring.log.contract import (
     Mark,
     Operation,
     Outline,
+    Prepared,
     Put,
     Receipt,
     Record,
@@ -39,6 +40,7 @@ from mainspring.log.contract import (
     SharedEngine,
     StoredEvent,
     Tail,
+    add_prepared,
 )
 from mainspring.log.engines.memory import MemoryEngine
 from mainspring.log.engines.registry import log_file, open_engine
@@ -75,6 +77,7 @@ __all__ = [
     "MemoryEngine",
     "Operation",
     "Outline",
+    "Prepared",
     "Put",
     "Receipt",
     "Record",
@@ -87,6 +90,7 @@ __all__ = [
     "SqliteEngine",
     "StoredEvent",
     "Tail",
+    "add_prepared",
     "log_file",
     "open_engine",
 ]

@@ -34,7 +34,7 @@ their order for ever, and a new one is added at the end, with a default.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Final, Protocol, runtime_checkable
 
 import msgspec
@@ -140,6 +140,36 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
 
     offsets: tuple[tuple[int, int, bool], ...] = ()
     versions: tuple[int, ...] = ()
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """Events that are published by storing `operations` in a batch of someone else's (`add_prepared`).
+
+    Once that batch is durable, `stored` is called with a receipt of their own appends, in the log's callback.
+    """
+
+    operations: Sequence[Operation]
+    stored: Callable[[Receipt], object]
+
+
+def add_prepared(batch: Batch, prepared: Iterable[Prepared]) -> Callable[[Receipt], None]:
+    """Put prepared events into a batch; call the function this gives with the batch's receipt once it is durable."""
+    parts: list[tuple[Prepared, int, int]] = []
+    end = _count_appends(batch.operations)
+    for each in prepared:
+        batch.operations.extend(each.operations)
+        start, end = end, end + _count_appends(each.operations)
+        parts.append((each, start, end))
+
+    def stored(receipt: Receipt) -> None:
+        for each, start, end in parts:
+            each.stored(Receipt(offsets=receipt.offsets[start:end]))
+
+    return stored
+
+
+def _count_appends(operations: Iterable[Operation]) -> int:
+    return sum(isinstance(operation, Append) for operation in operations)
 
 
 class StoredEvent(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="e"):

@@ -19,8 +19,9 @@ from mainspring.builtin.runs import BusPort
 from mainspring.bus import Bus
 from mainspring.kernel import Kernel, Node
 from mainspring.kernel.lineage import CAUSATION, lineage_headers
+from mainspring.log import Prepared
 from mainspring.message import Metadata
-from mainspring.runs import Prepared, Runtime, UnknownRun
+from mainspring.runs import Runtime, UnknownRun
 from mainspring.runs.durable.records import entry_key
 from mainspring.telemetry.log_lines import CORRELATION, handling
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mainspring.bus import Bus
@@ -24,7 +23,7 @@ from mainspring.bus.groups.group import Group
 from mainspring.bus.groups.member import Member
 from mainspring.bus.groups.position import OpenEvent, Position
 from mainspring.errors import MainspringError
-from mainspring.log import Append, Batch, InDoubt, Log, LogUnavailable, Operation, Receipt, Refused
+from mainspring.log import Batch, InDoubt, Log, LogUnavailable, Prepared, Receipt, Refused, add_prepared
 from mainspring.runs import RunConflict, RunRecord, Runtime, UnknownRun
 from mainspring.runs.durable.operations import beginning
 
@@ -46,7 +45,7 @@ class Together:
     """What belongs to one acknowledgement."""
 
     runs: list[RunRecord] = field(default_factory=list)
-    events: list[tuple[list[Operation], Callable[[Receipt], None]]] = field(default_factory=list)
+    events: list[Prepared] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.runs or self.events)
@@ -179,9 +178,7 @@ class Settlement:
         self, position: Position, queue: list[_Waiting], events: list[OpenEvent]
     ) -> tuple[Receipt | Exception, Written]:
         batch = Batch([operation for each in queue for record in each.together.runs for operation in beginning(record)])
-        published = [prepared for each in queue for prepared in each.together.events]
-        for operations, _ in published:
-            batch.operations.extend(operations)
+        show_events = add_prepared(batch, (prepared for each in queue for prepared in each.together.events))
         delivery, epoch = self._bus.delivery, position.epoch
         offsets = frozenset(event.offset for event in events)
         written = delivery.put_position(batch, self._group, position, offsets)
@@ -191,7 +188,7 @@ class Settlement:
             if isinstance(result, Receipt):
                 position.durable = max(position.durable, written.settled)
                 position.stored = True
-                _show(published, result)
+                show_events(result)
                 for event in events:
                     self._settled(position, event, epoch)
             delivery.release(self._group, position)
@@ -210,11 +207,3 @@ class Settlement:
             self._group.ack(self._member, position.partition, event.offset)
         else:  # its lease ran out while the commit was under way; it is settled all the same
             self._group.buried(position, [event], epoch)
-
-
-def _show(published: list[tuple[list[Operation], Callable[[Receipt], None]]], receipt: Receipt) -> None:
-    first = 0
-    for operations, stored in published:
-        count = sum(isinstance(operation, Append) for operation in operations)
-        stored(Receipt(offsets=receipt.offsets[first : first + count]))
-        first += count

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -116,8 +117,9 @@ class Undertaker:
             batch.append(self._notice(group, position, event))
         without = frozenset(event.offset for event in events)
         written = self._delivery.put_position(batch, group, position, without)
-        ticket = _Burial(self, group, position, events, len(found), written)
-        self._publisher.submit(batch, (letters, notices) if found else (), ticket, audited=False)  # as "dlq"
+        burial = _Burial(group, position, events, len(found), written)
+        done = partial(self._decided, burial)
+        self._publisher.submit_batch(batch, (letters, notices) if found else (), done, audited=False)  # as "dlq"
 
     def _letter(self, letters: Topic, group: Group, event: OpenEvent, stored: StoredEvent) -> Append:
         headers = {} if stored.headers is None else _decode_headers(stored.headers)
@@ -153,46 +155,38 @@ class Undertaker:
         }
         return Append(NOTICES, 0, self._new_id(), self._clock.wall_ms(), _encode(payload))
 
-    def decided(self, burial: _Burial, error: MainspringError | None) -> None:
+    def _decided(self, burial: _Burial, result: Sequence[Placed] | MainspringError) -> None:
         group, position, now = burial.group, burial.position, self._clock.now_ms()
-        if error is None or burial.written.happened:
+        if not isinstance(result, MainspringError) or burial.written.happened:
             self._counters.dlq += burial.count
             for event in burial.events:
                 self._audit.note("dlq", self._topic(group.topic), position.partition, event.offset, 1, group.name)
             position.durable = max(position.durable, burial.written.settled)
             group.buried(position, burial.events, burial.epoch)
         else:
-            logger.error("cannot write dead letters of %r: %s", group.topic, error)
+            logger.error("cannot write dead letters of %r: %s", group.topic, result)
             group.not_buried(position, burial.events, burial.epoch, now)
         self._delivery.release(group, position)
         self._delivery.wake(group)
 
 
 class _Burial:
-    """The ticket of one batch of dead letters."""
+    """One batch of dead letters."""
 
     def __init__(
         self,
-        undertaker: Undertaker,
         group: Group,
         position: Position,
         events: Sequence[OpenEvent],
         count: int,
         written: Written,
     ) -> None:
-        self._undertaker = undertaker
         self.group = group
         self.position = position
         self.events = events
         self.epoch: int = position.epoch
         self.count = count
         self.written = written
-
-    def stored(self, placed: Sequence[Placed]) -> None:
-        self._undertaker.decided(self, None)
-
-    def failed(self, error: MainspringError) -> None:
-        self._undertaker.decided(self, error)
 
 
 def read_letter(event: StoredEvent) -> DeadLetter:

@@ -9,9 +9,8 @@ import msgspec
 
 from mainspring.bus.names import DEAD_LETTERS
 from mainspring.bus.protocol import MAX_ID
-from mainspring.bus.publishing.admission import refusal
-from mainspring.bus.publishing.tickets import FutureTicket
-from mainspring.bus.results import DeadLetter, NewEvent, Published
+from mainspring.bus.publishing.publisher import refusal
+from mainspring.bus.results import DeadLetter, Published
 from mainspring.errors import MainspringError
 from mainspring.log import Batch
 
@@ -38,7 +37,7 @@ async def redrive(bus: Bus, publisher: Publisher, topic: str, offsets: Sequence[
 
 async def _send_back(bus: Bus, publisher: Publisher, topic: str, letter: DeadLetter) -> Published:
     target = bus.topics.open(topic)
-    append = bus.new_append(target, NewEvent(bytes(letter.payload), letter.key, letter.headers))
+    append = bus.admission.own_event(target, bytes(letter.payload), letter.key, letter.headers)
     # Two redrives may have read the same letter; the second one finds that it was sent. The mark is longer than any
     # id of a client, so that nobody can take a letter away by publishing under its mark.
     letter_id = f"{topic}{DEAD_LETTERS}/{letter.partition}/{letter.offset}".rjust(MAX_ID + 1, "/")
@@ -46,10 +45,8 @@ async def _send_back(bus: Bus, publisher: Publisher, topic: str, letter: DeadLet
     batch = Batch()
     batch.append(append)
     batch.remove(topic + DEAD_LETTERS, letter.partition, offsets=(letter.offset,))
-    ticket = FutureTicket()
-    publisher.submit(batch, (target,), ticket)
     try:
-        ((partition, offset, _),) = await ticket.placed
+        ((partition, offset, _),) = await publisher.commit_batch(batch, (target,))
     except MainspringError as error:
         raise refusal(error) from error
     return Published(topic, partition, offset, append.id, append.ts)

@@ -34,7 +34,7 @@ from mainspring.kernel.durable.record import SPACE, StoredCommand, decode_comman
 from mainspring.kernel.durable.recovery import Recovery
 from mainspring.kernel.errors import ErrorData
 from mainspring.kernel.mail import Mail, same_content
-from mainspring.log import ABSENT, ANY_VERSION, Append, Batch, Change, InDoubt, Log, Operation, Receipt, Refused
+from mainspring.log import ABSENT, ANY_VERSION, Batch, Change, InDoubt, Log, Prepared, Receipt, Refused, add_prepared
 from mainspring.message import Message, validation_text
 
 if TYPE_CHECKING:
@@ -47,9 +47,6 @@ _RETRY_MS: Final = 1_000
 _TAKEN: Final = "this id belongs to another durable command"
 _OWN_ID: Final = "give every command its own id"
 _LONGEST_ID: Final = 200
-
-Prepared = tuple[list[Operation], Callable[[Receipt], None]]
-"""An event to be stored with an outcome: its operations, and whom to tell with what its appends got."""
 
 
 class _Entry:
@@ -216,9 +213,7 @@ class DurableLane:
         self._cluster.guard(batch)
         expect = entry.version if self._log.shared else ANY_VERSION
         batch.put(SPACE, entry.stored.message.metadata.id, encode_command(entry.stored), expect=expect)
-        for operations, _ in entry.prepared:
-            batch.operations.extend(operations)
-        self._submit(batch, self._turn_recorded, entry)
+        self._submit(batch, self._turn_recorded, entry, show_events=add_prepared(batch, entry.prepared))
 
     def _turn_recorded(self, item: tuple[_Entry, Any]) -> None:
         entry, result = item
@@ -346,12 +341,14 @@ class DurableLane:
 
     # --- the log -------------------------------------------------------------------------------------------------
 
-    def _submit(self, batch: Batch, turn: Any, entry: _Entry) -> None:
+    def _submit(
+        self, batch: Batch, turn: Any, entry: _Entry, show_events: Callable[[Receipt], None] | None = None
+    ) -> None:
         loop = self._exchange.loop
 
         def settled(result: Any) -> None:
-            if isinstance(result, Receipt) and entry.stored.outcome is not None:
-                _show(entry.prepared, result)
+            if isinstance(result, Receipt) and show_events is not None:
+                show_events(result)
             loop.post(turn, (entry, result))
 
         self._log.submit(batch, settled)
@@ -367,12 +364,3 @@ class DurableLane:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-def _show(prepared: list[Prepared], receipt: Receipt) -> None:
-    """Tell each event's own topic where it went."""
-    first = 0
-    for operations, stored in prepared:
-        count = sum(isinstance(operation, Append) for operation in operations)
-        stored(Receipt(offsets=receipt.offsets[first : first + count]))
-        first += count
