@@ -95,7 +95,6 @@ class Draft:
         self._latest: dict[str, str | None] = {}
         self._resolver = resolver
         self._resolved: dict[Pair, Resolved] = {}
-        self._results: dict[tuple[Pair, str], str] = {}
         self._facts: list[Fact] = [Begin(beat, previous, paused)]
         self._resolve()
 
@@ -138,14 +137,6 @@ class Draft:
         if not found.order and not found.cycles:
             self.note("no_match", pair)
 
-    def is_blocked(self, entry: Entry) -> bool:
-        """Whether an enzyme this one waits for did not end well, where the rules make that matter."""
-        pair = self.inbox[entry.item].pair
-        waits_for = self._resolved[pair].waits_for
-        if not self.rules.block_dependants or not waits_for:
-            return False
-        return any(self._results.get((pair, name), "ok") != "ok" for name in waits_for[entry.registration.name])
-
     def groups(self) -> list[list[Entry]]:
         """The entries to call, those that depend on each other together, in agenda order."""
         groups: list[list[Entry]] = []
@@ -183,19 +174,17 @@ class Draft:
     # --- settling -----------------------------------------------------------------------------------------------------
 
     def settle(self, entry: Entry, outcome: Outcome | None) -> None:
-        """Decide what a call has done; without an outcome the entry is a duplicate or blocked."""
+        """Decide what a call has done; without an outcome the entry is a duplicate."""
         impulse = self.inbox[entry.item]
         name = entry.registration.name
         if outcome is None:
-            result = "duplicate" if entry.duplicate else "blocked"
+            result = "duplicate"
             refused: list[str] = []
         else:
             stands = outcome.result in ("ok", "retry")  # what failed by itself drops its writes anyway
             refused = self._conflicts(outcome) if self.rules.strict and stands else []
             result = "failed" if refused else outcome.result
         entry.result = result
-        if not entry.duplicate:
-            self._results[impulse.pair, name] = result
         self._facts.append(Ran(entry.run, entry.item, name, result, outcome.error if outcome is not None else ""))
         if outcome is None:
             return
@@ -341,10 +330,9 @@ class Draft:
             self._give_up(Dead(impulse.signal, impulse.target, each.attempt, "attempts"))
             return None
         beat = self.beat + self.rules.backoff(each.attempt)
-        only = tuple(sorted(each.names)) if self.rules.retry_scope == "enzyme" else None
-        self._facts.append(Retry(each.item, beat, each.attempt + 1, only))
+        self._facts.append(Retry(each.item, beat, each.attempt + 1))
         again = msgspec.structs.replace(
-            impulse, cause=Cause("retry", self.beat, each.item), attempt=each.attempt + 1, carried=0, only=only
+            impulse, cause=Cause("retry", self.beat, each.item), attempt=each.attempt + 1, carried=0, only=None
         )
         return beat, again
 

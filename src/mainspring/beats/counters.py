@@ -23,7 +23,7 @@ class BeatTally:
         self.signals: int = 0
         self.staged: int = 0
         self.emitted: int = 0
-        self.results: Counter[str] = Counter()  # of calls: ok, retry, failed, fatal; and duplicate, blocked
+        self.results: Counter[str] = Counter()  # of calls: ok, retry, failed, fatal; and duplicate
         self.diagnostics: Counter[str] = Counter()
         self.ns: Histogram = nanoseconds()
 

@@ -290,7 +290,7 @@ class Heartbeat(Declaring):
             done = await host.aside(partial(self._workers.run, draft, stage_for))
         for entry in draft.agenda:
             outcome = None
-            if not entry.duplicate and not draft.is_blocked(entry):
+            if not entry.duplicate:
                 outcome = done.get(entry.run)
                 if outcome is None:
                     outcome = await self._call(draft, entry, stage_for(entry), host)

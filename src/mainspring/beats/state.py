@@ -156,10 +156,7 @@ class State:
         self.resolver = self._resolver()
 
     def _resolver(self) -> Resolver:
-        rules = self.rules
-        return Resolver(
-            self.registry, self.bindings, dispatch=rules.dispatch, fallback_broadcast=rules.fallback_broadcast
-        )
+        return Resolver(self.registry, self.bindings)
 
     def note_registry(self) -> list[Registered] | None:
         """Remember who is registered for the beat that begins; given when it is not who was before."""

@@ -174,5 +174,5 @@ def _summary(reports: list[Report]) -> Ran:
         for report in reports
         for note in report.diagnostics
     ]
-    runs = sum(entry.result not in ("duplicate", "blocked") for report in reports for entry in report.agenda)
+    runs = sum(entry.result != "duplicate" for report in reports for entry in report.agenda)
     return Ran(reports[-1].beat, reports[-1].digest, runs, notes)

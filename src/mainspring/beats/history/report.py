@@ -10,7 +10,7 @@ from mainspring.beats.storage.values import from_text
 
 
 class AgendaEntry(msgspec.Struct, frozen=True, gc=False):
-    """One enzyme for one pair. `result` is ok, retry, failed, fatal, duplicate, or blocked."""
+    """One enzyme for one pair. `result` is ok, retry, failed, fatal or duplicate."""
 
     signal: str | None
     target: str | None

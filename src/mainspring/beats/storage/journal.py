@@ -111,13 +111,12 @@ class Emit(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="emit"):
     depth: int
 
 
-class Retry(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="retry", omit_defaults=True):
+class Retry(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="retry"):
     """A pair queued again."""
 
     item: int
     beat: int
     attempt: int
-    only: tuple[str, ...] | None = None
 
 
 class Carry(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="carry", omit_defaults=True):
