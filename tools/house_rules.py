@@ -66,7 +66,7 @@ def complaints() -> Iterator[str]:
     folders = Counter(path.parent for path in modules.values() if path.name != "__init__.py")
     for folder, count in folders.items():
         if count > MOST_MODULES:
-            yield f"{folder.relative_to(ROOT.parent)}: {count} modules, and at most {MOST_MODULES} can be taken in at a glance"
+            yield f"{folder.relative_to(ROOT.parent)}: {count} modules; more than {MOST_MODULES} are too many"
 
 
 def main() -> int:

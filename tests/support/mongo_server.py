@@ -1,7 +1,8 @@
 """A real server that speaks MongoDB's protocol, for tests: the one of MONGO_URL, else `mongod`, else FerretDB.
 
 FerretDB v1 with its SQLite back end is built once, by `make prepare`, from the Go module registry into a cache
-directory of the user. Its released source lacks one file that says which version it is, so the source is copied and the file added.
+directory of the user. Its released source lacks one file that says which version it is, so the source is copied and the
+file added.
 
 `mongod` is started as a replica set of one, so that transactions and change streams are there. FerretDB has neither.
 """
