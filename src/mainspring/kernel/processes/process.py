@@ -19,10 +19,10 @@ import msgspec
 
 from mainspring.kernel.actors import ErrorEvent, HandlerActor, Listener, MessageEvent
 from mainspring.kernel.capability import Capability
-from mainspring.kernel.errors import BadOutput, Fail, fail_from, passing, said
+from mainspring.kernel.errors import BadOutput, Fail, fail_from, temporary_refusal, text_of
 from mainspring.kernel.mail import Mail
-from mainspring.kernel.processes.frames import Frame, Job, next_frame, packed
-from mainspring.kernel.processes.locate import check_findable, place_of
+from mainspring.kernel.processes.frames import Job, ProcessFrame, next_frame, packed
+from mainspring.kernel.processes.locate import check_findable, location_of
 from mainspring.kernel.supervisor import HandlerSlot
 from mainspring.kernel.workers import WorkerSlot
 from mainspring.message import Message, encode_data, encode_line
@@ -47,8 +47,8 @@ def job_for(capability: Capability, kernel: Kernel) -> Job:
     return Job(
         capability.id,
         [entry or "." for entry in sys.path],
-        [(each.kind, each.type, place_of(each.function)) for each in capability.handlers],
-        None if capability.spawn is None else place_of(capability.spawn),
+        [(each.kind, each.type, location_of(each.function)) for each in capability.handlers],
+        None if capability.spawn is None else location_of(capability.spawn),
         "" if folder is None else str(folder),
         capability.memory_mb,
         lines_written(),
@@ -58,7 +58,7 @@ def job_for(capability: Capability, kernel: Kernel) -> Job:
 class Child:
     """One process and the conversation with it. `ready` resolves when it can take mail."""
 
-    def __init__(self, job: Job, on_frame: Callable[[Frame], None], on_gone: Callable[[str], None]) -> None:
+    def __init__(self, job: Job, on_frame: Callable[[ProcessFrame], None], on_gone: Callable[[str], None]) -> None:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         command = [sys.executable, "-m", "mainspring.kernel.processes.child", str(theirs.fileno())]
@@ -68,14 +68,14 @@ class Child:
         self._on_frame = on_frame
         self._on_gone = on_gone
         self._alive = True
-        self.ended: bool = False  # nothing more can be said to it
+        self.ended: bool = False  # nothing more can be sent to it
         self._writer: asyncio.StreamWriter | None = None
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[None] = loop.create_future()
         self.ready.add_done_callback(_looked_at)
         self.gone: asyncio.Task[None] = loop.create_task(self._talk(ours, job))
 
-    def send(self, frame: Frame) -> None:
+    def send(self, frame: ProcessFrame) -> None:
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(packed(frame))
 
@@ -88,7 +88,7 @@ class Child:
         why = ""
         try:
             reader, self._writer = await asyncio.open_unix_connection(sock=ours, limit=1 << 20)
-            self.send(Frame("start", text=msgspec.json.encode(job).decode()))
+            self.send(ProcessFrame("start", text=msgspec.json.encode(job).decode()))
             while (frame := await next_frame(reader)) is not None:
                 if frame.op == "ready":
                     self.ready.set_result(None)
@@ -120,7 +120,7 @@ class ProcessActor(HandlerActor):
         self._number = 0
         self._beginning = False  # a mail waits for the process to begin, and will report if it never does
         self._handling: Message | None = None
-        self._outcome: asyncio.Future[Frame] | None = None
+        self._outcome: asyncio.Future[ProcessFrame] | None = None
         self.child: Child = Child(job, self._on_frame, self._on_gone)
 
     def end(self) -> None:
@@ -141,7 +141,7 @@ class ProcessActor(HandlerActor):
         message = self._handling = self._begun(mail)
         handling.set((message.metadata.id, message.metadata.correlation))
         self._outcome = asyncio.get_running_loop().create_future()
-        self.child.send(Frame("mail", self._number, raw=encode_line(message), ask=self._which(mail)))
+        self.child.send(ProcessFrame("mail", self._number, raw=encode_line(message), ask=self._which(mail)))
         frame = await self._outcome
         self._outcome = None
         if frame.op == "refused":
@@ -163,11 +163,11 @@ class ProcessActor(HandlerActor):
         return msgspec.structs.replace(message, metadata=metadata)
 
     def _which(self, mail: Mail) -> int:
-        """Of several functions that hear one event, which one this mail is for."""
-        heard = self._process_slot.plan.listeners.get(mail.message.type, []) if mail.origin is None else []
-        return heard.index(mail.contract) if heard else 0
+        """Of several functions that listen to one event, the one that this mail is for."""
+        listeners = self._process_slot.plan.listeners.get(mail.message.type, []) if mail.origin is None else []
+        return listeners.index(mail.contract) if listeners else 0
 
-    def _on_frame(self, frame: Frame) -> None:
+    def _on_frame(self, frame: ProcessFrame) -> None:
         cause = self._handling
         if cause is None or not self.alive:
             return
@@ -182,20 +182,20 @@ class ProcessActor(HandlerActor):
         else:
             self._process_slot.spawn_task(self._answer(frame, cause))
 
-    async def _answer(self, frame: Frame, cause: Message) -> None:
-        """Ask or publish for the actor, and tell it what came of it."""
-        answer = Frame("answer", ask=frame.ask, kind="reply")
+    async def _answer(self, frame: ProcessFrame, cause: Message) -> None:
+        """Ask or publish for the actor, and send it the result."""
+        answer = ProcessFrame("answer", ask=frame.ask, kind="reply")
         try:
             if frame.op == "publish":
                 payload, options = msgspec.json.decode(frame.raw)
-                given = await self._port.publish(cause, frame.type, payload, options)
-                answer.raw = bytes(encode_data(given))
+                published = await self._port.publish(cause, frame.type, payload, options)
+                answer.raw = bytes(encode_data(published))
             else:
                 raw = msgspec.Raw(frame.raw)
-                told = await self._port.request(cause, frame.kind, frame.type, raw, frame.amount)
-                answer.kind, answer.type, answer.raw = told.kind, told.type, bytes(told.raw)
+                outcome = await self._port.request(cause, frame.kind, frame.type, raw, frame.amount)
+                answer.kind, answer.type, answer.raw = outcome.kind, outcome.type, bytes(outcome.raw)
         except Exception as error:
-            failed = error if isinstance(error, Fail) else passing(error) or Fail(500, said(error))
+            failed = error if isinstance(error, Fail) else temporary_refusal(error) or Fail(500, text_of(error))
             answer.kind, answer.raw = "error", bytes(encode_data(failed.data()))
         self.child.send(answer)
 
@@ -252,12 +252,12 @@ class ProcessWorker:
 
     def __init__(self, job: Job) -> None:
         self._listeners: dict[str, list[Listener]] = {}
-        self._waiting: list[Frame] = []
+        self._waiting: list[ProcessFrame] = []
         self.child: Child = Child(job, self._on_frame, self._on_gone)
         self.child.ready.add_done_callback(self._begin)
 
     def post_message(self, message: Message) -> None:
-        frame = Frame("post", raw=encode_line(message))
+        frame = ProcessFrame("post", raw=encode_line(message))
         if self.child.ready.done():
             self.child.send(frame)
         else:
@@ -278,7 +278,7 @@ class ProcessWorker:
             self.child.send(frame)
         self._waiting.clear()
 
-    def _on_frame(self, frame: Frame) -> None:
+    def _on_frame(self, frame: ProcessFrame) -> None:
         if frame.op == "said":
             self._fire("message", MessageEvent(msgspec.json.decode(frame.raw)))
         elif frame.op == "error":
