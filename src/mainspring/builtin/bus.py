@@ -211,7 +211,7 @@ def _events(bus: Bus) -> list[Handler]:
 def _topics(bus: Bus) -> list[Handler]:
     def topics(data: PageRequest, ctx: Context) -> TopicList:
         """Every topic and its settings, by name."""
-        known = [config for config in bus.topics() if config.topic > data.after]
+        known = [config for config in bus.topics.configs() if config.topic > data.after]
         shown = fitting([msgspec.json.decode(encode_topic(config)) for config in known])
         return TopicList(shown, len(shown) < len(known))
 
@@ -219,7 +219,7 @@ def _topics(bus: Bus) -> list[Handler]:
         """Create a topic, or change its settings; what is not mentioned stays."""
         with errors_as_answers():
             wanted = msgspec.json.encode({**data.settings, "topic": data.topic})
-            change = await bus.put_topic(bus.settings_after(wanted))
+            change = await bus.put_topic(bus.topics.settings_after(wanted))
         return CreateTopicResult(msgspec.json.decode(encode_topic(change.config)), change.created)
 
     async def offsets(data: OffsetsRequest, ctx: Context) -> OffsetList:
@@ -243,7 +243,7 @@ def _groups(bus: Bus) -> list[Handler]:
     def groups(data: GroupsRequest, ctx: Context) -> GroupList:
         """Groups with their members, positions and lag."""
         with errors_as_answers():
-            return GroupList(fitting(bus.groups(data.topic)))
+            return GroupList(fitting(bus.groups.infos(data.topic)))
 
     async def seek(data: SeekRequest, ctx: Context) -> GroupInfo:
         """Move a group; events it skips count as settled, events before come again."""
@@ -282,12 +282,12 @@ def _schedules(bus: Bus) -> list[Handler]:
     async def unschedule(data: UnscheduleRequest, ctx: Context) -> DoneResult:
         """End a schedule."""
         with errors_as_answers():
-            await bus.delete_schedule(data.name)
+            await bus.schedules.delete(data.name)
         return DoneResult()
 
     def schedules(data: PageRequest, ctx: Context) -> ScheduleList:
         """Schedules by name, and when each fires next."""
-        return ScheduleList(fitting([each for each in bus.schedules() if each.name > data.after]))
+        return ScheduleList(fitting([each for each in bus.schedules.all() if each.name > data.after]))
 
     return [
         handler_from("command", "Bus.Schedule", schedule),

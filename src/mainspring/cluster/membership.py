@@ -42,8 +42,7 @@ from mainspring.cluster.records import (
 from mainspring.cluster.roles import Roles, SharedRole
 from mainspring.errors import MainspringError
 from mainspring.log import ABSENT, Batch, Change, FormatError, KeptRecord, Log, Receipt, Refused
-from mainspring.loop import Loop
-from mainspring.loop.pausing import pause
+from mainspring.loop import Loop, pause
 
 logger: logging.Logger = logging.getLogger("mainspring.cluster")
 
@@ -286,10 +285,7 @@ class Membership:
         self._beating = True
         self._sent_ms = now
         self._next_beat_ms = now + self.lease_ms // _PULSES
-        try:
-            self.log.submit(batch, self._beaten)
-        except MainspringError as error:
-            self._beaten(error)
+        self.log.submit(batch, self._beaten)
 
     def _beaten(self, result: object) -> None:
         self._beating = False
@@ -323,10 +319,7 @@ class Membership:
             batch.delete(NODES, peer.name, expect=peer.pulse_version)
         batch.delete(LEASES, lease_key(peer.name), expect=peer.epoch)
         batch.remove(inbox(peer.name), 0, below=EVERYTHING)
-        try:
-            self.log.submit(batch, lambda _: None)  # refused: it lives, or somebody was faster; the news will say
-        except MainspringError as error:
-            logger.debug("nothing can be written: %s", error.message)
+        self.log.submit(batch, lambda _: None)  # refused: it lives, or somebody was faster; the change feed will say
 
     # -- the news
 

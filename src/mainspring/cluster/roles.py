@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mainspring.cluster.records import LEASES, NO_VERSION, Holder, decode_holder, encode, role_key
-from mainspring.errors import MainspringError
 from mainspring.log import ABSENT, Batch, KeptRecord
 
 if TYPE_CHECKING:
@@ -140,7 +139,4 @@ class Roles:
             # What became of it is in the news; a failure is tried again with the next heartbeat.
             role.asking = False
 
-        try:
-            membership.log.submit(batch, answered)
-        except MainspringError:
-            role.asking = False
+        membership.log.submit(batch, answered)

@@ -28,7 +28,7 @@ from mainspring.kernel.contracts import Contract, Shape
 from mainspring.kernel.errors import ErrorData, Fail
 from mainspring.kernel.mail import AskOrigin, Mail, Origin
 from mainspring.log import Append, Batch, Change, DamagedEvent, InDoubt, Log, Receipt, Refused, Remove
-from mainspring.loop.pausing import pause
+from mainspring.loop import pause
 from mainspring.message import Message, Metadata, encode_data
 
 if TYPE_CHECKING:
@@ -222,18 +222,12 @@ class RemoteNodes(NoRemoteNodes):
         def sent(result: Any) -> None:
             self._exchange.loop.post(self._turn_sent, (name, result))
 
-        self._submit(batch, sent)
+        self._log.submit(batch, sent)
 
     def _post(self, batch: Batch, node: str, epoch: int, letter: Letter) -> None:
         self._cluster.guard_of(batch, node, epoch)
         ts = self._exchange.clock.wall_ms()
         batch.append(Append(inbox(node), 0, self._exchange.ids(), ts, _encode(letter)))
-
-    def _submit(self, batch: Batch, answered: Any) -> None:
-        try:
-            self._log.submit(batch, answered)
-        except MainspringError as error:
-            answered(error)
 
     def _turn_sent(self, item: tuple[str, Any]) -> None:
         name, result = item
@@ -284,7 +278,7 @@ class RemoteNodes(NoRemoteNodes):
                 return  # it is there, or the node that would read it is gone
             loop.schedule(_RETRY_MS, self._answer, item, ref=False)
 
-        self._submit(batch, sent)
+        self._log.submit(batch, sent)
 
     def _turn_answer(self, letter: Letter) -> None:
         call = self._calls.pop(letter.call, None)
@@ -319,7 +313,7 @@ class RemoteNodes(NoRemoteNodes):
                     for event in events:
                         self._open_letter(event.payload)
                     self._next = events[-1].offset + 1
-                    self._submit(Batch([Remove(topic, 0, below=self._next)]), _ignored)
+                    self._log.submit(Batch([Remove(topic, 0, below=self._next)]), _ignored)
             except DamagedEvent as damage:
                 self._next = damage.offset + 1
                 self._arrived.set()

@@ -31,7 +31,7 @@ from mainspring.kernel.contracts import CapabilityPlan
 from mainspring.kernel.errors import BadOutput, ErrorData, Fail, NotConfigured, WaitsForItself, text_of
 from mainspring.kernel.inspect import causation_headers
 from mainspring.kernel.mail import Mail, Origin
-from mainspring.loop.pausing import pause
+from mainspring.loop import pause
 from mainspring.message import Message, Metadata, encode_data
 from mainspring.telemetry import spans as tracing
 

@@ -37,8 +37,7 @@ from mainspring.log.contract import (
     SharedEngine,
     StoredEvent,
 )
-from mainspring.log.waiting import clock_to_pin
-from mainspring.loop import VirtualClock
+from mainspring.loop import VirtualClock, clock_to_pin
 from mainspring.telemetry.histogram import Histogram, nanoseconds, numbers
 
 TRIM_STEP = 5_000  # events per commit: some 10 ms of a writer's time, so that publishers hardly notice a trim
@@ -110,13 +109,14 @@ class Log:
         return await answer
 
     def submit(self, batch: Batch, callback: Callback) -> None:
-        """`commit` without a coroutine, for hot paths.
+        """`commit` without a coroutine, for hot paths. It never raises an error of the log.
 
         `callback` gets the receipt or the error, later, in this loop's thread; the callbacks of one commit follow each
         other without a pause, in the order of submission. A callback that raises is reported to the loop.
         """
         if self._closed:
-            raise LogUnavailable("the log is closed", remedy="open it, or stop writing before it closes")
+            self._refuse(callback)
+            return
         self._batches.append(batch)
         self._callbacks.append(callback)
         self._operations += len(batch.operations)
@@ -126,6 +126,13 @@ class Log:
             if self._loop is None:
                 self._loop = asyncio.get_running_loop()
             self._loop.call_soon(self._flush, context=self._context)
+
+    def _refuse(self, callback: Callback) -> None:
+        """The log is closed. The callback hears of it in a later turn, like every other result."""
+        error = LogUnavailable("the log is closed", remedy="open it, or stop writing before it closes")
+        loop = self._loop or asyncio.get_running_loop()
+        if not loop.is_closed():
+            loop.call_soon(callback, error, context=self._context)
 
     def _flush(self) -> None:
         self._flush_planned = False

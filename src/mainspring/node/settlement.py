@@ -17,7 +17,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from mainspring.bus import Bus
 from mainspring.bus.groups.delivery import Written
@@ -200,18 +199,11 @@ class Settlement:
             if not decided.done():
                 decided.set_result(result)
 
-        try:
-            self._submit(batch, done, guarded=any(each.together.runs for each in queue))
-        except MainspringError as error:
-            done(error)
-        return await decided, written
-
-    def _submit(self, batch: Batch, done: Callable[[Any], None], *, guarded: bool) -> None:
-        """Runs are only begun by the node that has the runs' lease."""
-        if guarded:
+        if any(each.together.runs for each in queue):  # only the node that has the runs' lease begins runs
             self._runtime.durable.writer.alone(batch.operations, done)
         else:
             self._log.submit(batch, done)
+        return await decided, written
 
     def _settled(self, position: Position, event: OpenEvent, epoch: int) -> None:
         if event.offset in self._member.held.get(position.partition, {}):

@@ -13,7 +13,6 @@ from typing import Any, Final
 from mainspring.bus.groups.delivery import Delivery, Written
 from mainspring.bus.groups.group import RETRY_MS, Group
 from mainspring.bus.groups.position import SPACE, Position, encode_position, record_key
-from mainspring.errors import MainspringError
 from mainspring.log import Batch, Receipt, Result
 
 STORE_MS: Final = 10  # positions may be this old when the node dies; what was acknowledged then comes once more
@@ -83,10 +82,7 @@ class StoringDelivery(Delivery):
             self._stored.set()
 
         self._storing += 1
-        try:
-            self._log.submit(batch, decided)
-        except MainspringError as error:
-            decided(error)
+        self._log.submit(batch, decided)
 
     async def flush(self) -> None:
         """Store every changed position now, and wait until it is."""

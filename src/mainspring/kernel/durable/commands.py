@@ -347,10 +347,7 @@ class DurableCommands:
                 _publish_prepared(entry.prepared, result)
             loop.post(turn, (entry, result))
 
-        try:
-            self._log.submit(batch, settled)
-        except MainspringError as error:
-            settled(error)
+        self._log.submit(batch, settled)
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -30,8 +30,7 @@ from mainspring.kernel.contracts import CapabilityPlan, Contract
 from mainspring.kernel.errors import BadOutput, Fail, text_of
 from mainspring.kernel.processes.frames import Job, ProcessFrame, next_frame, packed
 from mainspring.kernel.processes.locate import find_handler, find_spawn, names_of
-from mainspring.loop import Loop, MonotonicClock
-from mainspring.loop.pausing import pause
+from mainspring.loop import Loop, MonotonicClock, pause
 from mainspring.message import Message, Metadata, NotEncodable, counted_ids, encode_data, parse
 from mainspring.telemetry import spans as tracing
 from mainspring.telemetry.log_lines import handling, write_lines

@@ -169,10 +169,7 @@ class Writer:
             done(result if tenure == self._tenure or isinstance(result, Receipt) else _taken_over())
             self._rest()
 
-        try:
-            self._log.submit(batch, decided)
-        except LogUnavailable as error:
-            decided(error)
+        self._log.submit(batch, decided)
 
     def _rest(self) -> None:
         if not self.busy and not self._planned:

@@ -95,10 +95,7 @@ class ClaimingDelivery(Delivery):
         def decided(result: Result) -> None:
             self._decided(group, position, number, before, result)
 
-        try:
-            self._log.submit(batch, decided)
-        except MainspringError as error:
-            decided(error)
+        self._log.submit(batch, decided)
 
     def _decided(
         self,

@@ -77,10 +77,7 @@ class Presence:
             else:  # this node has a new epoch soon, or the log is there again
                 self._loop.schedule(RETRY_MS, self.changed, group, ref=False)
 
-        try:
-            self._log.submit(batch, decided)
-        except MainspringError as error:
-            decided(error)
+        self._log.submit(batch, decided)
 
     def _record(self, group: Group) -> PresenceRecord:
         members = group.members
