@@ -36,7 +36,7 @@ from mainspring.kernel.supervisor import ActorSlot, HandlerSlot
 from mainspring.kernel.timers import MessageTimers
 from mainspring.kernel.workers import WorkerSlot
 from mainspring.log import Log
-from mainspring.loop import Clock, Loop, MonotonicClock
+from mainspring.loop import Clock, Loop, MonotonicClock, wake
 from mainspring.message import Ids, Message, Metadata, check_timeout, counted_ids, encode_data, is_type
 from mainspring.telemetry import spans as tracing
 
@@ -85,8 +85,9 @@ class Kernel:
         self.trace_more: Callable[[str, list[CausationNode]], Awaitable[list[CausationNode]]] | None = None
         self.on_shutdown = on_shutdown
         self.exchange: Exchange = Exchange(self.loop, self.clock, self.ids, default_timeout_ms)
-        if log is not None and isinstance(self.cluster, Membership):
+        if log is not None and isinstance(self.cluster, Membership):  # the one place that asks
             self.exchange.remote = RemoteNodes(log, self.exchange, self.cluster)
+            self.exchange.durable = DurableCommands(log, self.exchange, outcome_ttl_ms, self.cluster)
         self.timers: MessageTimers = MessageTimers(self.exchange)
         self.restart: RestartPolicy = restart or RestartPolicy()
         self.phases: list[str] = []
@@ -157,15 +158,19 @@ class Kernel:
         """Phase BUILD: the indexes. Two claims on one key end here."""
         self.enter_phase("BUILD")
         for plan in self._plans:
-            if plan.capability.durable and self.log is None:
-                raise CapabilityError(
-                    f"capability {plan.capability.id!r} is durable, but this kernel has no log",
-                    remedy="give the kernel a log, or run it with `mainspring serve`",
-                )
+            if plan.capability.durable:
+                self._keep_commands_of(plan.capability)
             slot = self._slot_for(plan)
             self._slots.append(slot)
             self.exchange.router.add(slot)
-        if self.log is not None:
+
+    def _keep_commands_of(self, capability: Capability) -> None:
+        if self.log is None:
+            raise CapabilityError(
+                f"capability {capability.id!r} is durable, but this kernel has no log",
+                remedy="give the kernel a log, or run it with `mainspring serve`",
+            )
+        if self.exchange.durable is None:
             self.exchange.durable = DurableCommands(self.log, self.exchange, self._outcome_ttl_ms, self.cluster)
 
     def _slot_for(self, plan: CapabilityPlan) -> ActorSlot:
@@ -237,7 +242,7 @@ class Kernel:
         self.timers.clear()
         await self._lanes_passed()
         expired: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        timer = self.loop.schedule(grace_ms, _resolve, expired)
+        timer = self.loop.schedule(grace_ms, wake, expired)
         try:
             while self.exchange.pending and not expired.done():
                 await asyncio.wait([self._next_quiet(), expired], return_when=asyncio.FIRST_COMPLETED)
@@ -260,7 +265,7 @@ class Kernel:
     async def _lanes_passed(self) -> None:
         """Wait until everything posted before this has had its turn."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.loop.post(_resolve, waiter)
+        self.loop.post(wake, waiter)
         await waiter
 
     def _next_quiet(self) -> asyncio.Future[None]:
@@ -274,7 +279,7 @@ class Kernel:
         self.exchange.waits_for_quiet = False
         waiting, self._quiet = self._quiet, []
         for waiter in waiting:
-            _resolve(waiter)
+            wake(waiter)
 
     def _fail_open(self) -> None:
         """Every open request gets its outcome, also at the end."""
@@ -442,8 +447,3 @@ class Kernel:
         """What keeps the kernel busy: requests in flight, events being handled, scheduled messages."""
         exchange = self.exchange
         return {"inFlight": len(exchange.pending), "events": exchange.open_events, "timers": len(self.timers)}
-
-
-def _resolve(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)

@@ -28,7 +28,7 @@ from mainspring.kernel.contracts import Contract, Shape
 from mainspring.kernel.errors import ErrorData, Fail
 from mainspring.kernel.mail import AskOrigin, Mail, Origin
 from mainspring.log import Append, Batch, Change, DamagedEvent, InDoubt, Log, Receipt, Refused, Remove
-from mainspring.loop import pause
+from mainspring.loop import BackgroundTasks, pause
 from mainspring.message import Message, Metadata, encode_data
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class RemoteNodes(NoRemoteNodes):
         self._next = 1
         self._inbox = inbox(cluster.node)
         self._arrived = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = BackgroundTasks(logger, "requests to other nodes")
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -143,12 +143,10 @@ class RemoteNodes(NoRemoteNodes):
         self._cluster.on_fenced(self._fenced)
         self._log.watch(self._on_change)
         self._arrived.set()
-        self._task = asyncio.get_running_loop().create_task(self._read_inbox())
+        self._tasks.start(self._read_inbox(), "inbox")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await self._tasks.cancel()
 
     # --- who serves what -----------------------------------------------------------------------------------------
 

@@ -20,7 +20,6 @@ on after the restart, and `Syscall.Outcome` has the answer then.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 from collections.abc import Callable
@@ -36,6 +35,7 @@ from mainspring.kernel.durable.recovery import Recovery
 from mainspring.kernel.errors import ErrorData
 from mainspring.kernel.mail import Mail, same_content
 from mainspring.log import ABSENT, Append, Batch, Change, InDoubt, Log, Operation, Receipt, Refused
+from mainspring.loop import BackgroundTasks
 from mainspring.message import Message, validation_text
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class DurableCommands:
         self._awaited: dict[str, list[Mail]] = {}  # requests here for the outcome of a command that another node has
         self.sequence: int = 0
         self._recovery = Recovery(self, log, exchange, cluster)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks(logger, "durable commands")
 
     # --- accepting -----------------------------------------------------------------------------------------------
 
@@ -113,7 +113,7 @@ class DurableCommands:
         if isinstance(result, Receipt):
             self._accept(entry, result.versions[0])
         elif isinstance(result, Refused | InDoubt):
-            self._spawn(self._repeat(entry, result))
+            self._tasks.start(self._repeat(entry, result), "look for an earlier command")
         else:
             self._drop(entry)
             self._not_stored(entry)
@@ -223,7 +223,7 @@ class DurableCommands:
             self._answer_all(entry)
             del self._open[entry.stored.message.metadata.id]
         else:
-            self._spawn(self._check_outcome(entry))
+            self._tasks.start(self._check_outcome(entry), "check an outcome")
 
     async def _check_outcome(self, entry: _Entry) -> None:
         """An outcome was refused, could not be stored, or is in doubt: see what the log has."""
@@ -261,7 +261,7 @@ class DurableCommands:
     def _await_outcome(self, id: str, mails: list[Mail]) -> None:
         """Another node has the command: its outcome is the answer."""
         self._awaited.setdefault(id, []).extend(mails)
-        self._spawn(self._look_for_outcome(id))
+        self._tasks.start(self._look_for_outcome(id), "look for an outcome")
 
     async def _look_for_outcome(self, id: str) -> None:
         """The outcome may have come before anybody waited for it; a later one comes with the changes of the log."""
@@ -349,17 +349,10 @@ class DurableCommands:
 
         self._log.submit(batch, settled)
 
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def close(self) -> None:
         """End what reads the log here; what was submitted to the log is the log's to finish."""
         await self._recovery.stop()
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.cancel()
 
 
 def _publish_prepared(prepared: list[Prepared], receipt: Receipt) -> None:

@@ -7,7 +7,6 @@ the type. The record is written with the new epoch before anything runs, so each
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +14,7 @@ from mainspring.cluster import Cluster
 from mainspring.errors import MainspringError
 from mainspring.kernel.durable.record import NO_EPOCH, SPACE, StoredCommand, decode_command, encode_command
 from mainspring.log import Batch, InDoubt, Log, Record, Refused
+from mainspring.loop import BackgroundTasks
 
 if TYPE_CHECKING:
     from mainspring.kernel.durable.commands import DurableCommands
@@ -35,8 +35,7 @@ class Recovery:
         self._exchange = exchange
         self._cluster = cluster
         self._look_again = False
-        self._looking: asyncio.Task[None] | None = None
-        self._sweeping: asyncio.Task[None] | None = None
+        self._tasks = BackgroundTasks(logger, "recovery of durable commands")
 
     async def start(self) -> None:
         self._cluster.on_death(self._node_gone)
@@ -44,15 +43,11 @@ class Recovery:
         await self._sweep()
 
     async def stop(self) -> None:
-        tasks = [task for task in (self._looking, self._sweeping) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.cancel()
 
     def _node_gone(self, _: Any) -> None:
         self._look_again = True
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.get_running_loop().create_task(self._look())
+        self._tasks.start_unless_running(self._look, "take over")
 
     async def _look(self) -> None:
         while self._look_again:
@@ -104,16 +99,16 @@ class Recovery:
             self._commands.dispatch_again(stored, version)
 
     def _turn_sweep(self, _: Any) -> None:
-        self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
+        self._tasks.start(self._sweep(), "remove old outcomes")
 
     async def _sweep(self) -> None:
         now = self._exchange.clock.wall_ms()
         batch = Batch()
-        async for record in self._log.scan(SPACE):
-            stored = decode_command(record.value)
-            if stored.outcome is not None and stored.until_ms <= now:
-                batch.delete(SPACE, record.key, expect=record.version)
         try:
+            async for record in self._log.scan(SPACE):
+                stored = decode_command(record.value)
+                if stored.outcome is not None and stored.until_ms <= now:
+                    batch.delete(SPACE, record.key, expect=record.version)
             if batch.operations:
                 await self._log.commit(batch)
         except MainspringError as error:

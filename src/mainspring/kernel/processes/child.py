@@ -30,7 +30,7 @@ from mainspring.kernel.contracts import CapabilityPlan, Contract
 from mainspring.kernel.errors import BadOutput, Fail, text_of
 from mainspring.kernel.processes.frames import Job, ProcessFrame, next_frame, packed
 from mainspring.kernel.processes.locate import find_handler, find_spawn, names_of
-from mainspring.loop import Loop, MonotonicClock, pause
+from mainspring.loop import Loop, MonotonicClock, pause, resolve
 from mainspring.message import Message, Metadata, NotEncodable, counted_ids, encode_data, parse
 from mainspring.telemetry import spans as tracing
 from mainspring.telemetry.log_lines import handling, write_lines
@@ -55,8 +55,8 @@ class PipePort:
 
     def answered(self, frame: ProcessFrame) -> None:
         waiter = self._waiting.pop(frame.ask, None)
-        if waiter is not None and not waiter.done():
-            waiter.set_result(frame)
+        if waiter is not None:
+            resolve(waiter, frame)
 
     def emit(self, cause: Message, type: str, raw: msgspec.Raw) -> None:
         self.send(ProcessFrame("emit", type=type, raw=bytes(raw)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import socket
 import subprocess
 import sys
@@ -25,11 +26,14 @@ from mainspring.kernel.processes.frames import Job, ProcessFrame, next_frame, pa
 from mainspring.kernel.processes.locate import check_findable, location_of
 from mainspring.kernel.supervisor import HandlerSlot
 from mainspring.kernel.workers import WorkerSlot
+from mainspring.loop import BackgroundTasks, reject, resolve
 from mainspring.message import Message, encode_data, encode_line
 from mainspring.telemetry.log_lines import handling, lines_written
 
 if TYPE_CHECKING:
     from mainspring.kernel.kernel import Kernel
+
+logger: logging.Logger = logging.getLogger("mainspring.kernel")
 
 
 class ProcessEnded(Exception):
@@ -72,7 +76,6 @@ class Child:
         self._writer: asyncio.StreamWriter | None = None
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[None] = loop.create_future()
-        self.ready.add_done_callback(_looked_at)
         self.gone: asyncio.Task[None] = loop.create_task(self._talk(ours, job))
 
     def send(self, frame: ProcessFrame) -> None:
@@ -103,8 +106,8 @@ class Child:
             if self._writer is not None:
                 self._writer.close()
         text = why or f"its process ended {f'by signal {-code}' if code < 0 else f'with status {code}'}"
-        if not self.ready.done():
-            self.ready.set_exception(ProcessEnded(text))
+        # Whoever waits gets the exception; if nobody does, the slot reports the process's end anyway.
+        reject(self.ready, ProcessEnded(text), may_go_unseen=True)
         if self._alive:
             self._alive = False
             self._on_gone(text)
@@ -172,15 +175,15 @@ class ProcessActor(HandlerActor):
         if cause is None or not self.alive:
             return
         if frame.op in ("reply", "refused", "fault", "crash"):
-            if self._outcome is not None and frame.number == self._number and not self._outcome.done():
-                self._outcome.set_result(frame)
+            if self._outcome is not None and frame.number == self._number:
+                resolve(self._outcome, frame)
         elif frame.op == "emit":
             self._port.emit(cause, frame.type, msgspec.Raw(frame.raw))
         elif frame.op == "after":
             delay = frame.amount or 0.0
             self._port.after(cause, delay, frame.kind, frame.type, msgspec.Raw(frame.raw), id=frame.text)
         else:
-            self._process_slot.spawn_task(self._answer(frame, cause))
+            self._process_slot.tasks.start(self._answer(frame, cause), frame.op)
 
     async def _answer(self, frame: ProcessFrame, cause: Message) -> None:
         """Ask or publish for the actor, and send it the result."""
@@ -215,20 +218,14 @@ class _OwnsProcesses:
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._children: list[Child] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.tasks: BackgroundTasks = BackgroundTasks(logger, "actors in processes")
 
     async def ready(self) -> None:
         await asyncio.shield(self.actor.child.ready)
 
     async def ended(self) -> None:
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*(child.gone for child in self._children), *self._tasks, return_exceptions=True)
-
-    def spawn_task(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        await self.tasks.cancel()
+        await asyncio.gather(*(child.gone for child in self._children), return_exceptions=True)
 
     def _own(self, child: Child) -> None:
         self._children = [each for each in self._children if not each.gone.done()]
@@ -299,9 +296,3 @@ class ProcessWorkerSlot(_OwnsProcesses, WorkerSlot):
         actor = ProcessWorker(job_for(self.plan.capability, self.kernel))
         self._own(actor.child)
         return actor
-
-
-def _looked_at(ready: asyncio.Future[None]) -> None:
-    """Whoever waits gets the exception; if nobody does, the slot reports the process's end anyway."""
-    if not ready.cancelled():
-        ready.exception()
