@@ -1,7 +1,7 @@
 """Looking at a log: what is at an engine's address, and how much a log holds.
 
 Opening a log makes what is missing, which is right for a node and wrong for somebody who asks whether it is there: a
-typing error in the log's name would leave an empty log behind, and say that all is well. `inspect` makes nothing.
+typing error in the log's name would leave an empty log behind, and say that all is well. `inspect_log` makes nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mainspring.log.contract import Bounds, DamagedRecord, Engine, EngineSetup, 
 from mainspring.log.engines.registry import engine_factory
 
 
-async def inspect(address: str, data_dir: str | Path, *, database: str = "mainspring") -> Inspection:
+async def inspect_log(address: str, data_dir: str | Path, *, database: str = "mainspring") -> Inspection:
     """Look at the log that `open_engine` would open. Raises what the engine's `open` would raise, and makes nothing."""
     return await engine_factory(address).inspect(address, EngineSetup(Path(data_dir), database=database))
 

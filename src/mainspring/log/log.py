@@ -34,7 +34,7 @@ from mainspring.log.contract import (
     Result,
     SharedEngine,
 )
-from mainspring.loop import VirtualClock, VirtualEventLoop, reject, resolve
+from mainspring.loop import VirtualClock, clock_to_pin, reject, resolve
 from mainspring.telemetry.histogram import Histogram, nanoseconds, numbers
 
 TRIM_STEP = 5_000  # events per commit: some 10 ms of a writer's time, so that publishers hardly notice a trim
@@ -147,8 +147,8 @@ class Log(ReadThrough):
         if self._direct is None:
             self._task = loop.create_task(self._commit(batches), context=self._context)
             return
-        if isinstance(loop, VirtualEventLoop):  # its clock jumps when it has nothing to do, and cannot see this commit
-            self._pinned = loop.clock
+        self._pinned = clock_to_pin(loop)
+        if self._pinned is not None:
             self._pinned.pin()
         try:
             self._direct.submit(batches, lambda results: _wake(loop, self._finish, results, self._context))

@@ -36,7 +36,7 @@ from mainspring.log.engines.sqlite.plan import LogState
 from mainspring.log.engines.sqlite.reader import SqliteReader
 from mainspring.log.engines.sqlite.schema import check_format
 from mainspring.log.engines.sqlite.writer import SqliteWriter, restore, unavailable
-from mainspring.loop import VirtualEventLoop, resolve
+from mainspring.loop import resolve, time_stands_still
 
 T = TypeVar("T")
 
@@ -126,7 +126,7 @@ class SqliteEngine:
         return self._writer
 
     async def _write(self, work: Callable[[sqlite3.Connection, LogState], object]) -> object:
-        result = await _answer_from_thread(lambda done: self._writing().call(work, done))
+        result: object = await _answer_from_thread(lambda done: self._writing().call(work, done))
         if isinstance(result, Exception):
             raise result
         return result
@@ -203,7 +203,7 @@ class SqliteEngine:
 
 
 async def _answer_from_thread(ask: Callable[[Callable[[T], None]], None]) -> T:
-    """What another thread answers. Virtual time stands still meanwhile: the loop cannot see that thread at work."""
+    """What another thread answers."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
 
@@ -211,15 +211,9 @@ async def _answer_from_thread(ask: Callable[[Callable[[T], None]], None]) -> T:
         if not loop.is_closed():
             loop.call_soon_threadsafe(resolve, answer, result)
 
-    clock = loop.clock if isinstance(loop, VirtualEventLoop) else None
-    if clock is not None:
-        clock.pin()
-    try:
+    with time_stands_still(loop):
         ask(done)
         return await answer
-    finally:
-        if clock is not None:
-            clock.unpin()
 
 
 class FileLock:
