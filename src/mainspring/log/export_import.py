@@ -102,6 +102,7 @@ class LogExport:
         self.moved: Moved = Moved()
 
     async def lines(self) -> AsyncIterator[bytes]:
+        """The whole log, line by line."""
         yield _line({"kind": "log", "format": EXPORT_FORMAT, "engine": self._engine.name})
         for space in await self._engine.spaces():
             async for line in self._records(space):

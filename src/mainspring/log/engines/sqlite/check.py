@@ -71,6 +71,8 @@ class LogProblem(msgspec.Struct, frozen=True):
 
 
 class CheckReport(msgspec.Struct):
+    """What `check` counted, and every problem it found (`more_problems`: how many are not listed)."""
+
     format: int
     topics: int = 0
     partitions: int = 0
@@ -81,6 +83,7 @@ class CheckReport(msgspec.Struct):
     more_problems: int = 0
 
     def add(self, kind: str, where: str, detail: str) -> None:
+        """Report a problem."""
         if len(self.problems) < MOST_PROBLEMS:
             self.problems.append(LogProblem(kind, where, detail))
         else:
