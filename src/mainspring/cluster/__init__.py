@@ -9,7 +9,7 @@ from mainspring.cluster.home import Home
 from mainspring.cluster.membership import LEASE_MS, Membership
 from mainspring.cluster.program_versions import Declared, InForce, Order, Roster
 from mainspring.cluster.records import FORMAT, inbox
-from mainspring.cluster.startup import check_durability, durability, node_name, with_patience
+from mainspring.cluster.startup import check_durability, node_name, with_patience
 
 __all__ = [
     "FORMAT",
@@ -28,7 +28,6 @@ __all__ = [
     "Role",
     "Roster",
     "check_durability",
-    "durability",
     "inbox",
     "node_name",
     "with_patience",
