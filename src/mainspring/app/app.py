@@ -35,8 +35,7 @@ from mainspring.app.topics import DeclaredPages, DeclaredTopic
 from mainspring.beats import BeatsProgram, TargetOf
 from mainspring.builtin import kernel_capabilities
 from mainspring.bus import LATEST, Checker, Compatibility, Start, TopicConfig
-from mainspring.kernel import Capability, CapabilityError, Kernel, RestartPolicy, handler_from
-from mainspring.kernel.capability import Isolation
+from mainspring.kernel import Capability, CapabilityError, Isolation, Kernel, RestartPolicy, handler_from
 from mainspring.runs import Effect, Runtime
 
 F = TypeVar("F", bound=Callable[..., Any])
