@@ -30,6 +30,7 @@ from mainspring.beats.storage.journal import Impulse
 from mainspring.beats.storage.line import AsyncLog
 from mainspring.errors import MainspringError
 from mainspring.log import BlockingLog, Log
+from mainspring.loop import identifies_work
 from mainspring.telemetry import spans as tracing
 
 if TYPE_CHECKING:
@@ -302,6 +303,7 @@ class Heartbeat(Declaring):
             if entry.run % _BREATH == _BREATH - 1:
                 await host.breathe()
 
+    @identifies_work(lambda known: ("enzyme", known["registration"].name))
     async def _call(self, draft: Draft, entry: Entry, stage: Stage, host: Host) -> Outcome:
         impulse, registration = draft.inbox[entry.item], entry.registration
         if self._watch is None:

@@ -31,7 +31,7 @@ from mainspring.errors import BootError, MainspringError
 from mainspring.kernel import Kernel, RestartPolicy
 from mainspring.kernel.durable.lane import Prepared
 from mainspring.log import Append, Engine, FallibleEngine, Log, open_engine
-from mainspring.loop import Clock, Loop, MonotonicClock, SlowTurn, VirtualClock
+from mainspring.loop import Clock, Loop, MonotonicClock, VirtualClock, Watchdog
 from mainspring.message import Ids, Message, encode_data
 from mainspring.node.agreement import Agreement
 from mainspring.node.beats_leader import BEATS, Leading
@@ -85,12 +85,10 @@ class Core:
         """`source` gives random numbers; `program` is the name under which a beat's journal remembers it."""
         self.settings = settings
         self.clock: Clock = clock or MonotonicClock()
-        self.loop: Loop = Loop(
-            self.clock,
-            max_turns_per_slice=settings.max_turns_per_slice,
-            slow_turn_ms=settings.slow_turn_ms,
-            on_slow_turn=self._on_slow_turn,
-        )
+        self.loop: Loop = Loop(self.clock, max_turns_per_slice=settings.max_turns_per_slice)
+        self.watchdog: Watchdog | None = None
+        if not isinstance(self.clock, VirtualClock):  # its thread measures real time
+            self.watchdog = Watchdog(settings.slow_turn_ms, self.clock, loop=self.loop)
         self.app = app
         self.consuming: list[Consuming] = []
         self.agreement: Agreement | None = None
@@ -172,15 +170,15 @@ class Core:
     async def _stop_intake(self) -> None:
         """Take nothing new from outside."""
 
-    def _on_slow_turn(self, slow: SlowTurn) -> None:
-        logger.warning("slow turn: %s", slow)
-
     # The phases
 
     async def _load(self) -> None:
         settings, app = self.settings, self.app
         self.loop.attach()
         self._undo.callback(self.loop.detach)
+        if self.watchdog is not None:
+            self.watchdog.start()
+            self._undo.callback(self.watchdog.stop)
         await self._open_log()
         self.bus: Bus = Bus(
             self.log,
@@ -215,8 +213,6 @@ class Core:
             lease_ms=settings.runs_lease_ms,
             recovery_ms=settings.runs_recovery_ms,
             retention_ms=settings.runs_retention_ms or None,
-            # Its thread measures real time, which a virtual clock knows nothing of.
-            slow_step_ms=None if isinstance(self.clock, VirtualClock) else settings.slow_turn_ms,
         )
         self.kernel.trace_more = RunTraces(self.runtime)
         port = TracedPort(self.bus, self.kernel, self.spoken)

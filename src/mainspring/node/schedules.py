@@ -40,6 +40,7 @@ def schedule_consumers(app: App) -> list[DeclaredConsumer]:
             backoff=declared.backoff,
             takes_event=declared.takes_event,
             store_each=True,
+            schedule=declared.name,
         )
         for declared in app.schedules
     ]
