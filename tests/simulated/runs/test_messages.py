@@ -9,7 +9,7 @@ import pytest
 
 from mainspring.beats import Driver, SharedHeartbeat
 from mainspring.builtin.beats import beat
-from mainspring.builtin.events import Wanted
+from mainspring.builtin.events import TypePatterns
 from mainspring.builtin.runs import run
 from mainspring.kernel import Fail, Kernel, handler_from
 from mainspring.message import Message, counted_ids
@@ -139,7 +139,7 @@ class Listener:
 
     def __init__(self, node: KernelNode, *types: str) -> None:
         self.heard: list[tuple[str, Any]] = []
-        node.kernel.exchange.streams[self] = Wanted(list(types))
+        node.kernel.exchange.streams[self] = TypePatterns(list(types))
 
     def stream(self, message: Message) -> None:
         self.heard.append((message.type, msgspec.json.decode(message.raw)))
