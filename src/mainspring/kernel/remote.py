@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from mainspring.cluster import Membership, NodeView
-from mainspring.cluster.records import FORMAT, inbox
+from mainspring.cluster import FORMAT, Membership, NodeView, inbox
 from mainspring.errors import MainspringError
 from mainspring.kernel import errors as faults
 from mainspring.kernel.capability import Contract

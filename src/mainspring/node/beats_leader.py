@@ -13,8 +13,7 @@ import logging
 from typing import Final
 
 from mainspring.beats import SharedHeartbeat
-from mainspring.cluster import Membership, NodeView, Roster
-from mainspring.cluster.records import NODES
+from mainspring.cluster import NODES, Membership, NodeView, ProgramVersions
 from mainspring.errors import MainspringError
 from mainspring.log import Change, Log
 
@@ -24,14 +23,14 @@ BEATS: Final = "beats"
 
 
 class Leading:
-    """One node's part in it. `roster` None: it has no program. Use it before the heartbeat is opened; `stop` it."""
+    """One node's part in it. `programs` None: it has no program. Use it before the heartbeat is opened; `stop` it."""
 
     def __init__(
-        self, heartbeat: SharedHeartbeat, log: Log, cluster: Membership, roster: Roster | None, *, able: bool
+        self, heartbeat: SharedHeartbeat, log: Log, cluster: Membership, programs: ProgramVersions | None, *, able: bool
     ) -> None:
         self._heartbeat = heartbeat
         self._cluster = cluster
-        self._roster = roster
+        self._programs = programs
         self._able = able
         self._handing: asyncio.Task[None] | None = None
         cluster.only_if(BEATS, self._is_fit)
@@ -43,16 +42,16 @@ class Leading:
             await asyncio.wait([self._handing])
 
     def _is_fit(self) -> bool:
-        own = (self._able, 0 if self._roster is None else self._roster.rank(self._roster.digest))
+        own = (self._able, 0 if self._programs is None else self._programs.rank(self._programs.digest))
         return not any(self._rank(node) > own for node in self._cluster.nodes() if not node.here)
 
     def _rank(self, node: NodeView) -> tuple[bool, int]:
-        return BEATS in node.able, 0 if self._roster is None else self._roster.rank(node.program)
+        return BEATS in node.able, 0 if self._programs is None else self._programs.rank(node.program)
 
     def _heard(self, change: Change) -> None:
         news = False
         for record in change.records:
-            known = self._roster is not None and self._roster.hear(record)
+            known = self._programs is not None and self._programs.on_record(record)
             news = news or known or record.space == NODES
         if news and self._heartbeat.leads and (self._handing is None or self._handing.done()) and not self._is_fit():
             self._handing = asyncio.get_running_loop().create_task(self._hand_over())

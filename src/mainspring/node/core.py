@@ -291,7 +291,7 @@ class Core:
         slots = [slot for slot in self.kernel.slots if slot.id not in self._built_in]
         own = (handled for slot in slots for handled in slot.plan.handles)
         address = self.settings.advertise or next((each for each in adapters if each.startswith("http")), "")
-        program = "" if self.agreement is None else self.agreement.roster.digest
+        program = "" if self.agreement is None else self.agreement.programs.digest
         able = (BEATS,) if self._has_beats else ()
         self._about = About(address, serves=tuple(sorted(own)), program=program, able=able)
         self.cluster.announce()
@@ -321,8 +321,8 @@ class Core:
 
     async def _start_beats(self) -> None:
         if isinstance(self.heartbeat, SharedHeartbeat) and isinstance(self.cluster, Membership):
-            roster = None if self.agreement is None else self.agreement.roster
-            leading = Leading(self.heartbeat, self.log, self.cluster, roster, able=self._has_beats)
+            programs = None if self.agreement is None else self.agreement.programs
+            leading = Leading(self.heartbeat, self.log, self.cluster, programs, able=self._has_beats)
             self._undo.push_async_callback(leading.stop)
         await self.heartbeat.open()
         self._undo.push_async_callback(self.heartbeat.aclose)
