@@ -20,21 +20,16 @@ import uuid_utils
 
 from mainspring.app import App
 from mainspring.app.schemas import Spoken
-from mainspring.beats import Driver, Heartbeat, SharedHeartbeat
-from mainspring.builtin import kernel_capabilities
-from mainspring.builtin.beats import beat
-from mainspring.builtin.bus import bus
-from mainspring.builtin.runs import KernelPort, run
+from mainspring.beats import BEATS_ROLE, Driver, Heartbeat
+from mainspring.builtin import KernelPort, beat, bus_capability, kernel_capabilities, run
 from mainspring.bus import Bus, Checker, Published
 from mainspring.cluster import About, Alone, Cluster, Home, Membership, check_durability, node_name, with_patience
 from mainspring.errors import BootError, MainspringError
-from mainspring.kernel import Kernel, RestartPolicy
-from mainspring.kernel.durable.lane import Prepared
+from mainspring.kernel import Kernel, Prepared, RestartPolicy
 from mainspring.log import Append, Engine, FallibleEngine, Log, open_engine
 from mainspring.loop import Clock, Loop, MonotonicClock, SlowTurn, VirtualClock
 from mainspring.message import Ids, Message, encode_data
 from mainspring.node.agreement import Agreement
-from mainspring.node.beats_leader import BEATS, Leading
 from mainspring.node.causation import RunTraces, TracedInlet, TracedPort, note_event, with_lineage
 from mainspring.node.consumers import Consuming
 from mainspring.node.schedules import schedule_consumers
@@ -224,7 +219,7 @@ class Core:
         self.heartbeat: Heartbeat = self._heartbeat()
         self.kernel.register(
             *kernel_capabilities(self.kernel),
-            bus(self.bus),
+            bus_capability(self.bus),
             run(self.kernel, self.runtime),
             beat(self.heartbeat, self.kernel),
         )
@@ -233,14 +228,14 @@ class Core:
             self._install(app)
 
     def _heartbeat(self) -> Heartbeat:
-        options: dict[str, Any] = {
-            "program": self._program_name,
-            "retain_beats": self.settings.retained_beats or None,
-            "slow_enzyme_ms": self.settings.slow_enzyme_ms,
-        }
-        if self.log.shared:
-            return SharedHeartbeat(self.log, cluster=self.cluster, clock=self.clock, **options)
-        return Heartbeat(self.log, **options)
+        return Heartbeat(
+            self.log,
+            cluster=self.cluster,
+            clock=self.clock,
+            program=self._program_name,
+            retain_beats=self.settings.retained_beats or None,
+            slow_enzyme_ms=self.settings.slow_enzyme_ms,
+        )
 
     async def _open_log(self) -> None:
         """The log, and this node's place among the others on it."""
@@ -292,7 +287,7 @@ class Core:
         own = (handled for slot in slots for handled in slot.plan.handles)
         address = self.settings.advertise or next((each for each in adapters if each.startswith("http")), "")
         program = "" if self.agreement is None else self.agreement.programs.digest
-        able = (BEATS,) if self._has_beats else ()
+        able = (BEATS_ROLE,) if self._has_beats else ()
         self._about = About(address, serves=tuple(sorted(own)), program=program, able=able)
         self.cluster.announce()
 
@@ -320,11 +315,8 @@ class Core:
         self._undo.callback(setattr, app, "publisher", None)
 
     async def _start_beats(self) -> None:
-        if isinstance(self.heartbeat, SharedHeartbeat) and isinstance(self.cluster, Membership):
-            programs = None if self.agreement is None else self.agreement.programs
-            leading = Leading(self.heartbeat, self.log, self.cluster, programs, able=self._has_beats)
-            self._undo.push_async_callback(leading.stop)
-        await self.heartbeat.open()
+        programs = None if self.agreement is None else self.agreement.programs
+        await self.heartbeat.open(programs, able=self._has_beats)
         self._undo.push_async_callback(self.heartbeat.aclose)
         driver = Driver(self.heartbeat, self.loop, interval_ms=self.settings.beat_interval_ms or None)
         for declared in self.app.beats.topics if self.app else ():
