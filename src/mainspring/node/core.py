@@ -282,7 +282,7 @@ class Core:
         slots = [slot for slot in self.kernel.slots if slot.id not in self._built_in]
         own = (handled for slot in slots for handled in slot.plan.handles)
         address = self.settings.advertise or next((each for each in adapters if each.startswith("http")), "")
-        program = "" if self.agreement is None else self.agreement.roster.digest
+        program = "" if self.agreement is None else self.agreement.programs.digest
         able = (BEATS_ROLE,) if self._has_beats else ()
         self._about = About(address, serves=tuple(sorted(own)), program=program, able=able)
         self.cluster.announce()
@@ -311,8 +311,8 @@ class Core:
         self._undo.callback(setattr, app, "publisher", None)
 
     async def _start_beats(self) -> None:
-        roster = None if self.agreement is None else self.agreement.roster
-        await self.heartbeat.open(roster, able=self._has_beats)
+        programs = None if self.agreement is None else self.agreement.programs
+        await self.heartbeat.open(programs, able=self._has_beats)
         self._undo.push_async_callback(self.heartbeat.aclose)
         driver = Driver(self.heartbeat, self.loop, interval_ms=self.settings.beat_interval_ms or None)
         for declared in self.app.beats.topics if self.app else ():
