@@ -15,14 +15,13 @@ import msgspec
 from mainspring.bus.access.access import Access, Action, Caller, Checker, Who
 from mainspring.bus.audit import AUDIT_TOPIC, Audit
 from mainspring.bus.counters import Counters
-from mainspring.bus.errors import BadFrame, BadOffset, BusError, UnknownEvent
-from mainspring.bus.groups.dead_letters import Undertaker, read_letter
+from mainspring.bus.errors import BadFrame, BadOffset, BusError
+from mainspring.bus.groups.dead_letters import DeadLetters, DeadLetterWriter
 from mainspring.bus.groups.delivery import Delivery
-from mainspring.bus.groups.local_supply import StoringDelivery
-from mainspring.bus.groups.redrive import redrive
-from mainspring.bus.groups.registry import GroupTable
-from mainspring.bus.groups.shared.supply import Sharing
-from mainspring.bus.names import DEAD_LETTERS
+from mainspring.bus.groups.local import LocalSupply
+from mainspring.bus.groups.registry import GroupRegistry
+from mainspring.bus.groups.shared.supply import SharedSupply
+from mainspring.bus.groups.supply import Supply
 from mainspring.bus.protocol import Start
 from mainspring.bus.publishing.admission import Accepted, Intake, check_headers, refusal
 from mainspring.bus.publishing.payload import HALF
@@ -37,8 +36,10 @@ from mainspring.bus.results import (
     Readiness,
     Stats,
 )
+from mainspring.bus.schedules.schedules import SPACE as SCHEDULES
 from mainspring.bus.schedules.schedules import Schedule, Schedules
 from mainspring.bus.schemas.compatibility import Schema
+from mainspring.bus.schemas.registry import SPACE as SCHEMAS
 from mainspring.bus.schemas.registry import Compatibility, SchemaCheck, Schemas, SchemaVersion
 from mainspring.bus.session import Session
 from mainspring.bus.topic_state import TopicState
@@ -46,11 +47,12 @@ from mainspring.bus.topics.compaction import Compaction
 from mainspring.bus.topics.config import TopicChange, TopicConfig, parse_topic
 from mainspring.bus.topics.follow import follow, read_on
 from mainspring.bus.topics.housekeeping import Housekeeping
+from mainspring.bus.topics.registry import SPACE as TOPICS
 from mainspring.bus.topics.registry import TopicTable
 from mainspring.bus.topics.retention import Retention
 from mainspring.cluster import Alone, Cluster
 from mainspring.errors import MainspringError
-from mainspring.log import Append, Log, Operation, Receipt, StoredEvent
+from mainspring.log import Append, KeptRecord, Log, Operation, Receipt, StoredEvent
 from mainspring.loop import Clock, Loop
 from mainspring.settings import Settings
 
@@ -97,18 +99,17 @@ class Bus:
         self._log = log
         self._new_id = new_id
         self._audit = Audit(loop, self._write_audit, enabled=settings.audit)
-        self._sharing: Sharing | None = None
-        self.delivery: Delivery
-        self.group_table: GroupTable
+        self._supply: Supply
         if others is None:
-            self.delivery = StoringDelivery(log, clock, loop, self.counters, self._audit)
-            self.group_table = GroupTable(log, clock, self.topic_table, self.delivery, self._audit)
+            self._supply = LocalSupply(log, clock, loop)
         else:
-            self._sharing = Sharing(log, clock, loop, self.counters, self._audit, self.topic_table, others)
-            self.delivery = self._sharing.delivery
-            self.group_table = self._sharing.groups
+            self._supply = SharedSupply(log, clock, loop, self.topic_table, others)
+        self.delivery: Delivery = Delivery(log, clock, loop, self.counters, self._audit, self._supply)
+        self.group_registry: GroupRegistry = GroupRegistry(
+            log, self.topic_table, self.delivery, self._supply, self._audit
+        )
         self._publisher = Publisher(log, self.counters, self._audit, self.delivery.appended, self.topic_table.announce)
-        self._undertaker = Undertaker(
+        dead_letter_writer = DeadLetterWriter(
             log,
             clock,
             self.delivery,
@@ -118,7 +119,8 @@ class Bus:
             new_id=new_id,
             topic=self.topic_table.found,
         )
-        self.delivery.on_bury = self._undertaker.bury
+        self.delivery.write_dead_letters = dead_letter_writer.write
+        self._dead_letters = DeadLetters(log, self.topic_table, self._publisher, self.new_append)
         self.schedule_table: Schedules = Schedules(
             log,
             clock,
@@ -162,14 +164,14 @@ class Bus:
 
     async def start(self) -> None:
         """Load topics, groups and schedules; start background work. Call once, on the running asyncio loop."""
-        if self._sharing is not None:
-            self._sharing.listen(self.schemas, self.schedule_table, self._recheck)
+        self._supply.listen(
+            {TOPICS: self._on_topic_changed, SCHEMAS: self.schemas.heard, SCHEDULES: self.schedule_table.heard}
+        )
         await self.topic_table.start()
         await self.schemas.start()
-        await self.group_table.start()
+        await self.group_registry.start()
         await self.schedule_table.start()
-        if self._sharing is not None:
-            await self._sharing.catch_up()
+        await self._supply.catch_up()
         self._housekeeping.start()
         self._state = "ready"
 
@@ -195,9 +197,7 @@ class Bus:
                 follower.set()
         self._audit.flush()
         await self._publisher.idle()
-        await self.delivery.flush()
-        if self._sharing is not None:
-            await self._sharing.leave()
+        await self._supply.stop()
         await self.delivery.close()
 
     def readiness(self) -> Readiness:
@@ -236,7 +236,6 @@ class Bus:
         self.access.check_admin(agent, "change topics")
         await self.check_access(agent, "publish", config.topic)
         change = await self.topic_table.put(config)
-        self.delivery.adopt(self.topic_table.open(config.topic))
         self._recheck(config.topic)
         return change
 
@@ -245,6 +244,11 @@ class Bus:
         config = parse_topic(change)
         known = self.topic_table.find(config.topic)
         return config if known is None else parse_topic(change, known.config)
+
+    def _on_topic_changed(self, record: KeptRecord) -> None:
+        topic = self.topic_table.heard(record)
+        if topic is not None:
+            self._recheck(topic.name)
 
     def _recheck(self, topic: str) -> None:
         for session in list(self._sessions):
@@ -267,7 +271,7 @@ class Bus:
 
     async def offsets(self, topic: str) -> list[PartitionOffsets]:
         """Head, tail and groups of each partition, ascending."""
-        return await self.group_table.offsets(self.topic_table.get(topic))
+        return await self.group_registry.offsets(self.topic_table.get(topic))
 
     # -- publishing
 
@@ -366,31 +370,26 @@ class Bus:
     def groups(self, topic: str | None = None) -> list[GroupInfo]:
         """Groups of one topic, or of all."""
         states = self.topic_table.all() if topic is None else [self.topic_table.get(topic)]
-        return [self.group_table.info(group) for state in states for group in state.groups.values()]
+        return [self.group_registry.info(group) for state in states for group in state.groups.values()]
 
     async def seek(self, topic: str, group: str, start: Start, *, partition: int | None = None) -> GroupInfo:
         """Move a group (all partitions, or one); what it held is given back. Raises UnknownGroup."""
-        moved = await self.group_table.seek(self.topic_table.get(topic), group, start.checked(), partition)
-        return self.group_table.info(moved)
+        moved = await self.group_registry.seek(self.topic_table.get(topic), group, start.checked(), partition)
+        return self.group_registry.info(moved)
 
     async def delete_group(self, topic: str, group: str) -> None:
         """Forget a group. Raises UnknownGroup, and Conflict while it has members."""
-        await self.group_table.delete(self.topic_table.get(topic), group)
+        await self.group_registry.delete(self.topic_table.get(topic), group)
 
     # -- dead letters
 
     async def dead_letters(self, topic: str, *, offset: int = 0, limit: int = 100) -> list[DeadLetter]:
         """Of the original topic `topic`, from `offset` of its `.DLQ` topic on."""
-        self.topic_table.get(topic)
-        found = await read_on(self._log, topic + DEAD_LETTERS, 0, max(1, offset), min(limit, MAX_PAGE))
-        return [read_letter(event) for event in found]
+        return await self._dead_letters.page(topic, offset, min(limit, MAX_PAGE))
 
     async def dead_letter(self, topic: str, offset: int) -> DeadLetter:
         """One; raises UnknownEvent."""
-        found = await self.dead_letters(topic, offset=offset, limit=1)
-        if not found or found[0].offset != offset:
-            raise UnknownEvent(f"topic {topic!r} has no dead letter {offset}")
-        return found[0]
+        return await self._dead_letters.get(topic, offset)
 
     async def redrive(self, topic: str, offsets: Sequence[int] | None = None) -> list[Published]:
         """Publish dead letters (all, or those at `offsets`) to their topic again and take them out of the `.DLQ` topic.
@@ -398,7 +397,7 @@ class Bus:
         Each moves in one step: it is never lost and never in both places.
         """
         self.topic_table.get(topic)
-        return await redrive(self, self._publisher, topic, offsets)
+        return await self._dead_letters.redrive(topic, offsets)
 
     # -- schemas
 

@@ -24,7 +24,7 @@ from mainspring.bus.errors import BusError, Forbidden, LimitReached, NotSubscrib
 from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.group import Group
 from mainspring.bus.groups.member import Gate, Member
-from mainspring.bus.groups.registry import GroupTable
+from mainspring.bus.groups.registry import GroupRegistry
 from mainspring.bus.protocol import (
     Ack,
     Extend,
@@ -66,7 +66,7 @@ class Parts(Protocol):
     counters: Counters
     access: Access
     topic_table: TopicTable
-    group_table: GroupTable
+    group_registry: GroupRegistry
     intake: Intake
     delivery: Delivery
     schedule_table: Schedules
@@ -271,13 +271,13 @@ class Session:
         if key not in self._unanswered:
             group, member = self._members[key]
             member.window = self._windows[key]
-            group.woken(member)
+            group.choice.recheck_room(member)
 
     async def _find_start(self, frame: Subscribe, topic: TopicState, answer: Answer) -> None:
         """Until the start is known, later frames of this connection wait: they may publish to the same topic."""
         try:
             await self._replies.nothing_published()
-            group, unstored = await self._parts.group_table.begin(topic, frame.group, frame.start)
+            group, unstored = await self._parts.group_registry.begin(topic, frame.group, frame.start)
         except BusError as error:
             self._give_place(frame)
             answer.frame = with_corr(error_frame(error, "SUBSCRIBE", frame.topic, frame.group), frame.corr)
@@ -294,7 +294,7 @@ class Session:
     async def _confirm(self, frame: Subscribe, topic: TopicState, group: Group, answer: Answer, unstored: bool) -> None:
         try:
             if unstored:
-                await self._parts.group_table.store(group)
+                await self._parts.group_registry.store(group)
         except BusError as error:
             self._give_place(frame)
             answer.frame = with_corr(error_frame(error, "SUBSCRIBE", frame.topic, frame.group), frame.corr)
@@ -309,7 +309,7 @@ class Session:
         self._answered(key)
         if key not in self._wanted:
             return  # unsubscribed while the group was being stored
-        group = self._parts.group_table.keep(topic, group)
+        group = self._parts.group_registry.keep(group)
         known = self._members.get(key)
         member = known[1] if known is not None else Member(topic.name, group.name, self._gate, self._send)
         settings = self._parts.settings
@@ -406,7 +406,7 @@ class Session:
 
     def _wake_members(self) -> None:
         for group, member in self._members.values():
-            group.woken(member)
+            group.choice.recheck_room(member)
             self._parts.delivery.wake(group)
 
     # -- schedules

@@ -20,8 +20,7 @@ from mainspring.app.declared import DeclaredConsumer
 from mainspring.app.event import Event
 from mainspring.app.schemas import Spoken
 from mainspring.bus import Bus
-from mainspring.bus.groups.member import Gate, Member
-from mainspring.bus.groups.position import Position
+from mainspring.bus.groups import Gate, Member, Position
 from mainspring.bus.topics.tail import ReadyEvent
 from mainspring.errors import MainspringError
 from mainspring.kernel import Kernel
@@ -96,9 +95,9 @@ class Consuming:
         await bus.ensure_topic(declared.topic)
         topic = bus.topic_table.open(declared.topic)
         start = None if declared.group in topic.groups else declared.start
-        self._group, unstored = await bus.group_table.begin(topic, declared.group, start)
+        self._group, unstored = await bus.group_registry.begin(topic, declared.group, start)
         if unstored:
-            await bus.group_table.store(self._group)
+            await bus.group_registry.store(self._group)
         self._member = _LocalMember(declared.topic, declared.group, self._given)
         self._member.window = declared.max_inflight
         self._settlement = Settlement(bus, self._log, self.runtime, self._group, self._member)
