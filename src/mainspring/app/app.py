@@ -36,8 +36,7 @@ from mainspring.beats import BeatsProgram
 from mainspring.beats.program import TargetOf
 from mainspring.builtin import kernel_capabilities
 from mainspring.bus import LATEST, Checker, Compatibility, Start, TopicConfig
-from mainspring.kernel import Capability, CapabilityError, Kernel, RestartPolicy, handler_from
-from mainspring.kernel.capability import Isolation
+from mainspring.kernel import Capability, CapabilityError, Isolation, Kernel, RestartPolicy, handler_from
 from mainspring.runs import Effect, Runtime
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -11,7 +11,6 @@ import msgspec
 from mainspring.beats import Heartbeat, Report, SharedHeartbeat
 from mainspring.errors import MainspringError
 from mainspring.kernel import Capability, Context, Fail, Kernel, handler_from
-from mainspring.message import Metadata
 
 _STATUS: Final = {
     "past_beat": 409,
@@ -152,20 +151,18 @@ def _answered() -> Iterator[None]:
 
 
 async def _run_elsewhere(kernel: Kernel, heartbeat: SharedHeartbeat, data: Run, ctx: Context) -> Ran:
-    leader, remote = heartbeat.leader, kernel.exchange.remote
-    if leader is None or remote is None:
+    leader = heartbeat.leader
+    if leader is None:
         raise Fail(503, "no node leads the line of beats now", remedy="try again in a moment")
     patience = ctx.message.metadata.timeout or _PATIENCE_MS
-    return msgspec.convert(await remote.ask(leader, "command", "Beat.Run", data, patience), Ran)
+    return msgspec.convert(await kernel.ask_node(leader, "command", "Beat.Run", data, timeout_ms=patience), Ran)
 
 
 def _note(kernel: Kernel, ctx: Context, beat: int, data: Signal) -> None:
     """The signal is part of the causation tree, below the command that gave it."""
     cause = ctx.message.metadata
     place = f"beat/{beat}{data.signal or ''}{f'@{data.target}' if data.target else ''}"
-    kernel.exchange.lineage.append(
-        ("beat", "signal", Metadata(place, kernel.clock.wall_ms(), cause.correlation, cause.id))
-    )
+    kernel.note("beat", "signal", place, causation=cause.id, correlation=cause.correlation)
 
 
 def _summary(reports: list[Report]) -> Ran:

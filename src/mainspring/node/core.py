@@ -21,15 +21,11 @@ import uuid_utils
 from mainspring.app import App
 from mainspring.app.schemas import Spoken
 from mainspring.beats import Driver, Heartbeat, SharedHeartbeat
-from mainspring.builtin import kernel_capabilities
-from mainspring.builtin.beats import beat
-from mainspring.builtin.bus import bus
-from mainspring.builtin.runs import KernelPort, run
+from mainspring.builtin import KernelPort, beat, bus_capability, kernel_capabilities, run
 from mainspring.bus import Bus, Checker, Published
 from mainspring.cluster import About, Alone, Cluster, Home, Membership, check_durability, node_name, with_patience
 from mainspring.errors import BootError, MainspringError
-from mainspring.kernel import Kernel, RestartPolicy
-from mainspring.kernel.durable.lane import Prepared
+from mainspring.kernel import Kernel, Prepared, RestartPolicy
 from mainspring.log import Append, Engine, FallibleEngine, Log, open_engine
 from mainspring.loop import Clock, Loop, MonotonicClock, SlowTurn, VirtualClock
 from mainspring.message import Ids, Message, encode_data
@@ -224,7 +220,7 @@ class Core:
         self.heartbeat: Heartbeat = self._heartbeat()
         self.kernel.register(
             *kernel_capabilities(self.kernel),
-            bus(self.bus),
+            bus_capability(self.bus),
             run(self.kernel, self.runtime),
             beat(self.heartbeat, self.kernel),
         )
@@ -313,7 +309,7 @@ class Core:
         for declared in (*app.consumers, *schedule_consumers(app)):
             self.consuming.append(Consuming(declared, **parts))
             if declared.max_attempts is not None:
-                self.bus.topic_table.attempts[(declared.topic, declared.group)] = declared.max_attempts
+                self.bus.topics.attempts[(declared.topic, declared.group)] = declared.max_attempts
 
     def _serve_tasks(self, app: App) -> None:
         app.publisher = self._publish

@@ -96,7 +96,7 @@ class Settlement:
                 await self._try_ack(position, offset, together)
                 return
             except LogUnavailable as error:
-                logger.info("settling %s %d waits for the log: %s", self._group.topic, offset, error.message)
+                logger.info("settling %s %d waits for the log: %s", self._group.topic.name, offset, error.message)
                 await asyncio.sleep(_AWAY_S)
 
     async def _try_ack(self, position: Position, offset: int, together: Together) -> None:
@@ -139,7 +139,7 @@ class Settlement:
         held = self._member.held.get(position.partition, {})
         for each in queue:
             if each.offset not in held:
-                where = f"event {each.offset} of {self._group.topic!r}"
+                where = f"event {each.offset} of {self._group.topic.name!r}"
                 each.settle(LeaseLost(f"{where} is no longer leased to this consumer"))
         queue = [each for each in queue if not each.decided.done()]
         if not queue:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from mainspring.beats import Heartbeat
 from mainspring.bus import Bus
-from mainspring.cluster import Cluster, durability
+from mainspring.cluster import Cluster
 from mainspring.guests.socket.server import LoopSocketServer
 from mainspring.kernel import Kernel
 from mainspring.log import Durability, Log, LogUnavailable
@@ -52,7 +52,7 @@ class Promise:
         """None while the engine's server does not answer."""
         if self.known is None:
             try:
-                self.known = await durability(log)
+                self.known = await log.engine.durability()
             except LogUnavailable:
                 return None
         return self.known

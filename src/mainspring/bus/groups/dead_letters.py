@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from mainspring.bus.audit import Audit
-from mainspring.bus.counters import Counters
+from mainspring.bus.counters import BusCounters
 from mainspring.bus.errors import UnknownEvent
 from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.group import Group
@@ -28,9 +28,9 @@ from mainspring.bus.publishing.admission import refusal
 from mainspring.bus.publishing.publisher import Placed, Publisher
 from mainspring.bus.publishing.tickets import FutureTicket
 from mainspring.bus.results import DeadLetter, NewEvent, Published
-from mainspring.bus.topic_state import TopicState
 from mainspring.bus.topics.follow import read_on
-from mainspring.bus.topics.registry import TopicTable
+from mainspring.bus.topics.registry import TopicRegistry
+from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
 from mainspring.log import Append, Batch, DamagedEvent, Log, StoredEvent
 from mainspring.loop import Clock
@@ -65,11 +65,11 @@ class DeadLetterWriter:
         clock: Clock,
         delivery: Delivery,
         publisher: Publisher,
-        counters: Counters,
+        counters: BusCounters,
         audit: Audit,
         *,
         new_id: Callable[[], str],
-        topic: Callable[[str], TopicState],
+        topic: Callable[[str], Topic],
     ) -> None:
         self._log = log
         self._clock = clock
@@ -90,9 +90,9 @@ class DeadLetterWriter:
         group, resets = position.group, position.resets
         events = [event for event in position.open.values() if event.dying]
         try:
-            read = [(event, await self._read(group.topic, position.partition, event.offset)) for event in events]
+            read = [(event, await self._read(group.topic.name, position.partition, event.offset)) for event in events]
         except MainspringError as error:
-            logger.error("cannot write dead letters of %r: %s", group.topic, error)
+            logger.error("cannot write dead letters of %r: %s", group.topic.name, error)
             group.retry_dead_letters(position, events, resets, self._clock.now_ms())
             self._delivery.unlock(position)
             return
@@ -114,7 +114,7 @@ class DeadLetterWriter:
         self, position: Position, events: Sequence[OpenEvent], stored: Sequence[tuple[OpenEvent, StoredEvent]]
     ) -> None:
         group = position.group
-        letters, notices = self._topic(group.topic + DEAD_LETTERS), self._topic(NOTICES)
+        letters, notices = self._topic(group.topic.name + DEAD_LETTERS), self._topic(NOTICES)
         batch = Batch()
         for event, original in stored:
             batch.append(self._letter(letters, group, event, original))
@@ -123,7 +123,7 @@ class DeadLetterWriter:
         ticket = _LetterTicket(self, write, events, len(stored))
         self._publisher.submit(batch, (letters, notices) if stored else (), ticket, audited=False)  # as "dlq"
 
-    def _letter(self, letters: TopicState, group: Group, event: OpenEvent, stored: StoredEvent) -> Append:
+    def _letter(self, letters: Topic, group: Group, event: OpenEvent, stored: StoredEvent) -> Append:
         headers = {} if stored.headers is None else _decode_headers(stored.headers)
         values = (
             stored.topic,
@@ -148,7 +148,7 @@ class DeadLetterWriter:
 
     def _notice(self, group: Group, position: Position, event: OpenEvent) -> Append:
         payload = {
-            "topic": group.topic,
+            "topic": group.topic.name,
             "partition": position.partition,
             "offset": event.offset,
             "group": group.name,
@@ -163,11 +163,11 @@ class DeadLetterWriter:
         if error is None or write.happened:
             self._counters.dlq += ticket.count
             for event in events:
-                self._audit.note("dlq", group.topic_state, position.partition, event.offset, 1, group.name)
+                self._audit.note("dlq", group.topic, position.partition, event.offset, 1, group.name)
             write.stored()
             group.settle(position, events, ticket.resets)
         else:
-            logger.error("cannot write dead letters of %r: %s", group.topic, error)
+            logger.error("cannot write dead letters of %r: %s", group.topic.name, error)
             group.retry_dead_letters(position, events, ticket.resets, self._clock.now_ms())
         self._delivery.unlock(position)
         self._delivery.wake(group)
@@ -196,9 +196,9 @@ class DeadLetters:
     def __init__(
         self,
         log: Log,
-        topics: TopicTable,
+        topics: TopicRegistry,
         publisher: Publisher,
-        new_append: Callable[[TopicState, NewEvent], Append],
+        new_append: Callable[[Topic, NewEvent], Append],
     ) -> None:
         self._log = log
         self._topics = topics

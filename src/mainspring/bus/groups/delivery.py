@@ -17,12 +17,12 @@ from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Final
 
 from mainspring.bus.audit import Audit
-from mainspring.bus.counters import Counters
+from mainspring.bus.counters import BusCounters
 from mainspring.bus.groups.group import PAGE, Group
 from mainspring.bus.groups.position import Position, PositionWrite
 from mainspring.bus.groups.supply import Supply
-from mainspring.bus.topic_state import TopicState
 from mainspring.bus.topics.tail import ReadyEvent
+from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
 from mainspring.log import Batch, DamagedEvent, Log
 from mainspring.loop import BackgroundTasks, Clock, Loop
@@ -36,7 +36,7 @@ STORE_MS: Final = 10  # positions may be this old when the node dies; what was a
 class Delivery:
     """What groups need from the bus. `write_dead_letters` is given by the owner, because dead letters are published."""
 
-    def __init__(self, log: Log, clock: Clock, loop: Loop, counters: Counters, audit: Audit, supply: Supply) -> None:
+    def __init__(self, log: Log, clock: Clock, loop: Loop, counters: BusCounters, audit: Audit, supply: Supply) -> None:
         self._log = log
         self._clock = clock
         self._loop = loop
@@ -59,7 +59,7 @@ class Delivery:
 
     # -- waking
 
-    def appended(self, topic: TopicState) -> None:
+    def appended(self, topic: Topic) -> None:
         """The topic has new events."""
         for group in topic.active:
             self.wake(group)
@@ -114,7 +114,7 @@ class Delivery:
         try:
             events = await self._read(position, start)
         except MainspringError as error:
-            logger.error("cannot read %r partition %d: %s", group.topic, position.partition, error)
+            logger.error("cannot read %r partition %d: %s", group.topic.name, position.partition, error)
             group.not_fetched(position, resets, self._clock.now_ms())
             return
         group.fetched(position, resets, start, events, events[-1].offset if events else tail)
@@ -124,7 +124,7 @@ class Delivery:
         """Events from `start` on; damaged ones are passed over and reported."""
         while True:
             try:
-                found = await self._log.read(position.group.topic, position.partition, start, PAGE, READ_BYTES)
+                found = await self._log.read(position.group.topic.name, position.partition, start, PAGE, READ_BYTES)
             except DamagedEvent as error:
                 logger.error("%s", error)
                 start = error.offset + 1
@@ -137,7 +137,7 @@ class Delivery:
         """`count` events were sent, the last one at `offset`; `attempt` is 1 for first deliveries."""
         counters = self._counters
         counters.delivered += count
-        topic = position.group.topic_state
+        topic = position.group.topic
         topic.delivered += count
         if attempt > 1:
             counters.redeliveries += 1
@@ -147,7 +147,7 @@ class Delivery:
         """`count` events were acknowledged, the last one at `offset`."""
         self._counters.acks += count
         group = position.group
-        self._audit.note("ack", group.topic_state, position.partition, offset, count, group.name)
+        self._audit.note("ack", group.topic, position.partition, offset, count, group.name)
 
     def inflight(self, change: int) -> None:
         self._counters.inflight += change

@@ -30,13 +30,13 @@ from mainspring.bus.errors import BadOffset
 from mainspring.bus.groups.member import Member, up_to
 from mainspring.bus.groups.member_choice import MemberChoice
 from mainspring.bus.groups.position import OpenEvent, Position
-from mainspring.bus.topics.tail import ReadyEvent, Tail
+from mainspring.bus.topics.tail import PartitionTail, ReadyEvent
 from mainspring.loop import Clock
 
 if TYPE_CHECKING:
     from mainspring.bus.groups.delivery import Delivery
     from mainspring.bus.groups.supply import Supply
-    from mainspring.bus.topic_state import TopicState
+    from mainspring.bus.topics.topic import Topic
 
 TURN: Final = 64  # events of one partition before the next has its turn
 PARKED: Final = 256  # events kept for members without room before the partition waits with them
@@ -67,9 +67,8 @@ class LeaseView(msgspec.Struct, frozen=True, gc=False):
 class Group:
     """One group of one topic."""
 
-    def __init__(self, topic: TopicState, name: str, delivery: Delivery, supply: Supply) -> None:
-        self.topic: str = topic.name
-        self.topic_state: TopicState = topic
+    def __init__(self, topic: Topic, name: str, delivery: Delivery, supply: Supply) -> None:
+        self.topic = topic
         self.name = name
         self.ack_timeout_ms: int = 1
         self.max_attempts: int = 0  # 0: as often as it takes
@@ -88,7 +87,7 @@ class Group:
     def members(self) -> list[Member]:
         return self.choice.members
 
-    def add_position(self, tail: Tail, cursor: int = 1) -> Position:
+    def add_position(self, tail: PartitionTail, cursor: int = 1) -> Position:
         """The group in a partition that it was not in before."""
         position = Position(self, tail, cursor)
         self._supply.add_position(position)

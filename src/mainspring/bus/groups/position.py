@@ -23,7 +23,7 @@ import msgspec
 
 from mainspring.bus.names import SEPARATOR
 from mainspring.bus.protocol import json_text
-from mainspring.bus.topics.tail import ReadyEvent, Tail
+from mainspring.bus.topics.tail import PartitionTail, ReadyEvent
 
 if TYPE_CHECKING:
     from mainspring.bus.groups.group import Group
@@ -123,12 +123,12 @@ class Position:
         "write_locked",
     )
 
-    def __init__(self, group: Group, tail: Tail, cursor: int = 1) -> None:
+    def __init__(self, group: Group, tail: PartitionTail, cursor: int = 1) -> None:
         self.group: Group = group
         self.partition: int = tail.partition
-        self.tail: Tail = tail
+        self.tail: PartitionTail = tail
         self.head: bytes = b'{"type":"MESSAGE","topic":%b,"partition":%d,"group":%b,"offset":' % (
-            json_text(group.topic),
+            json_text(group.topic.name),
             tail.partition,
             json_text(group.name),
         )  # how every MESSAGE frame of this position begins
@@ -252,7 +252,7 @@ class Position:
         if start >= 0:
             ranges.append((start, end))
         return PositionRecord(
-            topic=self.group.topic,
+            topic=self.group.topic.name,
             group=self.group.name,
             partition=self.partition,
             last_committed=min(self.settled(without), max(self.tail.offset, 0)),
@@ -294,7 +294,7 @@ class Position:
     @property
     def key(self) -> str:
         """Of its record."""
-        return record_key(self.group.topic, self.group.name, self.partition)
+        return record_key(self.group.topic.name, self.group.name, self.partition)
 
 
 def record_key(topic: str, group: str, partition: int) -> str:

@@ -27,16 +27,16 @@ from mainspring.bus.groups.supply import Starts, Supply
 from mainspring.bus.names import check_name
 from mainspring.bus.protocol import Start
 from mainspring.bus.results import GroupInfo, GroupOffsets, PartitionOffsets
-from mainspring.bus.topic_state import TopicState
-from mainspring.bus.topics.registry import TopicTable
+from mainspring.bus.topics.registry import TopicRegistry
+from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
 from mainspring.log import Log
 
 
 class GroupRegistry:
-    """Makes, finds, moves and deletes groups. They are kept with their topics (`TopicState.groups`)."""
+    """Makes, finds, moves and deletes groups. They are kept with their topics (`Topic.groups`)."""
 
-    def __init__(self, log: Log, topics: TopicTable, delivery: Delivery, supply: Supply, audit: Audit) -> None:
+    def __init__(self, log: Log, topics: TopicRegistry, delivery: Delivery, supply: Supply, audit: Audit) -> None:
         self._log = log
         self._topics = topics
         self._delivery = delivery
@@ -52,7 +52,7 @@ class GroupRegistry:
     def all(self) -> list[Group]:
         return [group for topic in self._topics.all() for group in topic.groups.values()]
 
-    def get(self, topic: TopicState, name: str) -> Group:
+    def get(self, topic: Topic, name: str) -> Group:
         group = topic.groups.get(name)
         if group is None:
             raise UnknownGroup(f"topic {topic.name!r} has no group {name!r}", remedy="subscribe to make one")
@@ -67,7 +67,7 @@ class GroupRegistry:
         topic = self._topics.found(topic_name)
         return topic.groups.get(name) or self._make(topic, name, {})
 
-    def _make(self, topic: TopicState, name: str, starts: Starts) -> Group:
+    def _make(self, topic: Topic, name: str, starts: Starts) -> Group:
         group = Group(topic, name, self._delivery, self._supply)
         self._topics.apply(topic, group)
         for tail in topic.tails:
@@ -84,13 +84,13 @@ class GroupRegistry:
 
     def remove(self, group: Group) -> None:
         """The group is deleted; what is stored of it is not this method's business."""
-        del group.topic_state.groups[group.name]
+        del group.topic.groups[group.name]
         group.deleted = True
         self._delivery.forget(group)
 
     def keep(self, group: Group) -> Group:
         """The group of that name now; one that was deleted while somebody was about to join it is there again."""
-        current = group.topic_state.groups.setdefault(group.name, group)
+        current = group.topic.groups.setdefault(group.name, group)
         if current is group and group.deleted:
             group.deleted = False
             self._delivery.run(self.store(group))
@@ -98,7 +98,7 @@ class GroupRegistry:
 
     # -- where a group starts and goes
 
-    async def begin(self, topic: TopicState, name: str, start: Start | None) -> tuple[Group, bool]:
+    async def begin(self, topic: Topic, name: str, start: Start | None) -> tuple[Group, bool]:
         """The group for a new subscription, and whether its position must be stored before anyone relies on it."""
         check_name("group", name)
         await self._topics.load(topic)
@@ -114,14 +114,14 @@ class GroupRegistry:
             return group, not all(position.stored for position in group.positions.values())
         return group, True
 
-    async def _by_time(self, topic: TopicState, start: Start | None) -> dict[int, tuple[int, int]]:
+    async def _by_time(self, topic: Topic, start: Start | None) -> dict[int, tuple[int, int]]:
         """For a timestamp: cursor of each partition, and the time below which later events are skipped."""
         if start is None or start.kind != "timestamp":
             return {}
         ts = start.checked().value or 0
         return {tail.partition: (await self._log.offset_at(topic.name, tail.partition, ts), ts) for tail in topic.tails}
 
-    def _by_place(self, topic: TopicState, start: Start | None) -> dict[int, tuple[int, int]]:
+    def _by_place(self, topic: Topic, start: Start | None) -> dict[int, tuple[int, int]]:
         if start is None:
             return {}
         if start.kind == "latest":
@@ -130,7 +130,7 @@ class GroupRegistry:
 
     async def _move(self, group: Group, starts: Starts) -> None:
         for partition, (cursor, _) in starts.items():
-            self._audit.note("seek", group.topic_state, partition, cursor, 1, group.name)
+            self._audit.note("seek", group.topic, partition, cursor, 1, group.name)
         await _or_unavailable("moved", self._supply.move(group, starts))
         self._delivery.wake(group)
 
@@ -138,7 +138,7 @@ class GroupRegistry:
         """Make sure that the group is durable where it stands."""
         await _or_unavailable("stored", self._supply.store_group(group))
 
-    async def seek(self, topic: TopicState, name: str, start: Start, partition: int | None) -> Group:
+    async def seek(self, topic: Topic, name: str, start: Start, partition: int | None) -> Group:
         group = self.get(topic, name)
         await self._topics.load(topic)
         if partition is not None and partition not in group.positions:
@@ -150,7 +150,7 @@ class GroupRegistry:
         await self.store(group)
         return group
 
-    async def delete(self, topic: TopicState, name: str) -> None:
+    async def delete(self, topic: Topic, name: str) -> None:
         group = self.get(topic, name)
         members = self._supply.member_count(group)
         if members:
@@ -159,15 +159,20 @@ class GroupRegistry:
 
     # -- looking at groups
 
+    def infos(self, topic: str | None = None) -> list[GroupInfo]:
+        """The groups of one topic, or of all. Raises UnknownTopic."""
+        groups = self.all() if topic is None else self._topics.get(topic).groups.values()
+        return [self.info(group) for group in groups]
+
     def info(self, group: Group) -> GroupInfo:
         return GroupInfo(
-            topic=group.topic,
+            topic=group.topic.name,
             group=group.name,
             members=self._supply.member_count(group),
             partitions={position.partition: self._offsets(position) for position in group.positions.values()},
         )
 
-    async def offsets(self, topic: TopicState) -> list[PartitionOffsets]:
+    async def offsets(self, topic: Topic) -> list[PartitionOffsets]:
         await self._topics.load(topic)
         heads = {bounds.partition: bounds.head for bounds in await self._log.bounds(topic.name)}
         return [

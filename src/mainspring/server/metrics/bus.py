@@ -27,12 +27,12 @@ _GAUGES: Final = (
 def families(observed: Observed, topics: Container[str]) -> Iterator[Metric]:
     """Of the numbers of single topics, those of `topics`; totals count all."""
     bus = observed.bus
-    groups = bus.groups()
+    groups = bus.groups.infos()
     yield from _counts(bus.stats(), topics)
     yield from _positions(info for info in groups if info.topic in topics)
-    yield gauge("topics", "Topics the node keeps.", len(bus.topics()))
+    yield gauge("topics", "Topics the node keeps.", len(bus.topics.configs()))
     yield gauge("groups", "Groups of all topics.", len(groups))
-    yield gauge("schedules", "Schedules that are set.", len(bus.schedules()))
+    yield gauge("schedules", "Schedules that are set.", len(bus.schedules.all()))
 
 
 def _counts(stats: Stats, topics: Container[str]) -> Iterator[Metric]:

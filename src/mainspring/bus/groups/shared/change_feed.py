@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 
 from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.supply import OnRecordChanged
-from mainspring.bus.topics.registry import TopicTable
+from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.log import Batch, Change, Log
 from mainspring.loop import Loop
 
@@ -28,7 +28,9 @@ BARRIER = "barrier"
 class ChangeFeed:
     """Hands out the log's changes. `after` is called when all records of one commit were handed out."""
 
-    def __init__(self, log: Log, loop: Loop, topics: TopicTable, delivery: Delivery, after: Callable[[], None]) -> None:
+    def __init__(
+        self, log: Log, loop: Loop, topics: TopicRegistry, delivery: Delivery, after: Callable[[], None]
+    ) -> None:
         self._log = log
         self._loop = loop
         self._topics = topics

@@ -67,7 +67,7 @@ class Presence:
         if record == former or (former is None and not record.members):
             return
         self._writing.add(group)
-        batch, key = Batch(), presence_key(group.topic, group.name, record.epoch)
+        batch, key = Batch(), presence_key(group.topic.name, group.name, record.epoch)
         self._cluster.guard(batch)
         if record.members:
             batch.put(MEMBERS, key, encode(record))
@@ -88,13 +88,13 @@ class Presence:
         members = group.members
         filters = dict.fromkeys(member.filter for member in members)
         return PresenceRecord(
-            topic=group.topic,
+            topic=group.topic.name,
             group=group.name,
             epoch=self._cluster.epoch,
             members=len(members),
             sticky=any(member.sticky for member in members),
             filters=tuple(filters),
-            max_attempts=self._declared(group.topic, group.name),
+            max_attempts=self._declared(group.topic.name, group.name),
         )
 
     def on_fenced(self) -> None:
@@ -109,7 +109,7 @@ class Presence:
         batch = Batch()
         self._cluster.guard(batch)
         for group, record in self._own.items():
-            batch.delete(MEMBERS, presence_key(group.topic, group.name, record.epoch))
+            batch.delete(MEMBERS, presence_key(group.topic.name, group.name, record.epoch))
         if self._own:
             try:
                 await self._log.commit(batch)
@@ -143,7 +143,7 @@ class Presence:
 
     def _others(self, group: Group) -> list[PresenceRecord]:
         """The members of other living nodes."""
-        records = self._records.get((group.topic, group.name))
+        records = self._records.get((group.topic.name, group.name))
         if not records:
             return []
         own = self._cluster.epoch

@@ -55,7 +55,7 @@ from mainspring.bus.groups.shared.records import (
 )
 from mainspring.bus.groups.shared.transfer import Transfer
 from mainspring.bus.groups.supply import OnRecordChanged, Starts
-from mainspring.bus.topics.registry import TopicTable
+from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.bus.topics.tail import ReadyEvent
 from mainspring.cluster import Cluster
 from mainspring.errors import MainspringError
@@ -73,7 +73,7 @@ STAGGER_MS: Final = 100  # between the nodes that could take over from a dead on
 class SharedSupply:
     """One of several nodes on a log."""
 
-    def __init__(self, log: Log, clock: Clock, loop: Loop, topics: TopicTable, cluster: Cluster) -> None:
+    def __init__(self, log: Log, clock: Clock, loop: Loop, topics: TopicRegistry, cluster: Cluster) -> None:
         self._log = log
         self._clock = clock
         self._loop = loop
@@ -159,8 +159,8 @@ class SharedSupply:
         group = self._registry.find(topic, name)
         if group is None:
             group = self._registry.find_or_make(topic, name)
-            if not group.topic_state.loaded:
-                self._delivery.run(self._topics.load(group.topic_state))
+            if not group.topic.loaded:
+                self._delivery.run(self._topics.load(group.topic))
         position = group.positions.get(partition)
         if position is not None and position.shared.on_record_changed(decode_position(record.value), record.version):
             self._changed[position.shared] = None
@@ -199,7 +199,7 @@ class SharedSupply:
     def _apply_members(self, topic: str, name: str) -> None:
         group = self._registry.find(topic, name)
         if group is not None:
-            self._topics.apply(group.topic_state, group)
+            self._topics.apply(group.topic, group)
             self._delivery.wake(group)
 
     def _on_commit_shown(self) -> None:
@@ -436,7 +436,7 @@ class SharedSupply:
     ) -> None:
         position = shared.position
         record = PositionRecord(
-            topic=position.group.topic,
+            topic=position.group.topic.name,
             group=position.group.name,
             partition=position.partition,
             last_committed=position.committed() if committed is None else committed,
@@ -455,7 +455,7 @@ class SharedSupply:
         position, epoch = shared.position, self._cluster.epoch
         text = encode(
             ClaimRecord(
-                topic=position.group.topic,
+                topic=position.group.topic.name,
                 group=position.group.name,
                 partition=position.partition,
                 epoch=epoch,
@@ -535,7 +535,7 @@ class SharedSupply:
         self._put_shared(batch, shared, cursor, skip_before, moves=moves)
         for epoch in shared.claims:
             if self._cluster.alive(epoch):
-                empty = ClaimRecord(position.group.topic, position.group.name, position.partition, epoch, moves)
+                empty = ClaimRecord(position.group.topic.name, position.group.name, position.partition, epoch, moves)
                 batch.put(CLAIMS, _claim_key(position, epoch), encode(empty))
             else:
                 batch.delete(CLAIMS, _claim_key(position, epoch))
@@ -582,4 +582,4 @@ def _positions(group: Group) -> list[SharedPosition]:
 
 
 def _claim_key(position: Position, epoch: int) -> str:
-    return claim_key(position.group.topic, position.group.name, position.partition, epoch)
+    return claim_key(position.group.topic.name, position.group.name, position.partition, epoch)

@@ -14,8 +14,7 @@ from aiohttp import web
 
 from mainspring.bus import Caller, Who
 from mainspring.cluster import Alone, NodeView
-from mainspring.kernel import Kernel
-from mainspring.kernel.inspect import ActorView, FaultView, RequestView, actors, faults, open_requests
+from mainspring.kernel import ActorView, FaultView, Inspector, Kernel, RequestView
 from mainspring.loop import Counters
 from mainspring.server.health import readiness
 from mainspring.server.http.face import Face, SlowTurnSeen, json_response
@@ -82,12 +81,13 @@ def _asking(who: Who) -> Asking:
 
 
 def _kernel(kernel: Kernel) -> KernelView:
+    inside = Inspector(kernel)
     return KernelView(
-        dict(kernel.exchange.counters),
+        dict(kernel.counters),
         kernel.liveness(),
-        actors(kernel),
-        open_requests(kernel, SHOWN_REQUESTS),
-        faults(kernel),
+        inside.actors(),
+        inside.open_requests(SHOWN_REQUESTS),
+        inside.faults(),
     )
 
 

@@ -127,7 +127,7 @@ async def read_event(face: Face, request: web.Request) -> web.StreamResponse:
     topic = request.match_info["topic"]
     partition, offset = path_integer(request, "partition"), path_integer(request, "offset")
     agent = await face.identify(request)
-    config = face.bus.topic(topic)
+    config = face.bus.topics.get(topic).config
     found = await face.bus.read(topic, partition, offset, 1, agent=agent) if partition < config.partitions else []
     if not found or found[0].offset != offset:
         raise UnknownEvent(
@@ -141,7 +141,7 @@ async def read_event(face: Face, request: web.Request) -> web.StreamResponse:
 async def _range(face: Face, request: web.Request, default_limit: int | None) -> Range:
     topic = request.match_info["topic"]
     agent = await face.identify(request)
-    count = face.bus.topic(topic).partitions
+    count = face.bus.topics.get(topic).config.partitions
     await face.bus.check_access(agent, "subscribe", topic)
     partition, limit = integer(request, "partition"), integer(request, "limit", least=1)
     if partition is not None and partition >= count:

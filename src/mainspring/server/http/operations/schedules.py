@@ -45,7 +45,7 @@ _DECODER: Final = msgspec.json.Decoder(ScheduleBody)
 async def list_schedules(face: Face, request: web.Request) -> web.StreamResponse:
     """Every schedule of topics the caller may know of."""
     caller = await face.identify(request)
-    schedules = face.bus.schedules()
+    schedules = face.bus.schedules.all()
     visible = await known_topics(face.bus, caller, {each.topic for each in schedules})
     seen = [each for each in schedules if each.topic in visible]
     return json_response(ScheduleList(sorted(seen, key=lambda each: each.name)))
@@ -65,7 +65,7 @@ async def put_schedule(face: Face, request: web.Request) -> web.StreamResponse:
     body = await read_body(request, face.max_body_bytes)
     given = decode(body, _DECODER)
     refuse_duplicates(body, ScheduleBody.__struct_encode_fields__)
-    for other in face.bus.schedules():
+    for other in face.bus.schedules.all():
         if other.name == given.name:  # replacing one takes it away from its topic
             await face.bus.check_access(agent, "publish", other.topic)
     kept = await face.bus.put_schedule(
@@ -87,12 +87,12 @@ async def delete_schedule(face: Face, request: web.Request) -> web.StreamRespons
     """Forget a schedule; what it published stays."""
     name = request.match_info["schedule"]
     await face.bus.check_access(await face.identify(request), "publish", _find(face, name).topic)
-    await face.bus.delete_schedule(name)
+    await face.bus.schedules.delete(name)
     return web.Response(status=204)
 
 
 def _find(face: Face, name: str) -> Schedule:
-    for schedule in face.bus.schedules():
+    for schedule in face.bus.schedules.all():
         if schedule.name == name:
             return schedule
     raise UnknownSchedule(f"there is no schedule {name!r}", remedy="GET /schedules lists the schedules there are")

@@ -125,7 +125,7 @@ async def check(face: Face, request: web.Request) -> web.StreamResponse:
             "Either a schema or a payload is checked.", status=400, code="bad_frame", remedy="Give exactly one of them."
         )
     if not isinstance(given.schema, msgspec.UnsetType):
-        return json_response(face.bus.check_schema(topic, given.schema, given.compatibility))
+        return json_response(face.bus.schemas.check(topic, given.schema, given.compatibility))
     return json_response(_check_payload(face, topic, bytes(given.payload), given.version))
 
 

@@ -35,7 +35,7 @@ async def stream(face: Face, request: web.Request) -> web.StreamResponse:
     """Events as they are published, from where the request says."""
     topic = request.match_info["topic"]
     agent = await face.identify(request)
-    face.bus.topic(topic)
+    face.bus.topics.get(topic)  # raises UnknownTopic
     await face.bus.check_access(agent, "subscribe", topic)
     cursor = await _begin(face, request, topic)
     response = web.StreamResponse(

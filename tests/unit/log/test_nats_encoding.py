@@ -1,0 +1,106 @@
+"""The bytes in the stream. Old messages must be read for ever, so the bytes themselves are compared."""
+
+from __future__ import annotations
+
+import pytest
+
+from mainspring.log import (
+    Append,
+    Batch,
+    Delete,
+    FormatError,
+    Guard,
+    KeptRecord,
+    KeptTail,
+    Mark,
+    Put,
+    Refused,
+    Remove,
+    Restorable,
+    StoredEvent,
+)
+from mainspring.log.engines.nats import encoding
+from mainspring.log.engines.nats.encoding import Snapshot, StreamEnvelope
+
+OPERATIONS = Batch(
+    [
+        Append("t", 1, "id", 2, b"{}", "k", b"h", "d", 3, 4),
+        Put("s", "k", b"v", 5),
+        Delete("s", "k", 6),
+        Guard("s", "k", 7),
+        Remove("t", 1, 8, (9,)),
+    ]
+)
+FORMAT_1 = bytes.fromhex(
+    "91959ba161a17401a269640 2c4027b7da16bc40168a1640304 95a170a173a16bc4017605 94a164a173a16b06 94a167a173a16b07"
+    "95a172a17401089109".replace(" ", "")
+)
+
+
+def test_format_1_of_operations() -> None:
+    encoded = encoding.encode_batch(OPERATIONS)
+    assert isinstance(encoded, bytes)
+    assert encoding.join_batches([encoded]) == FORMAT_1
+    assert encoding.split_batches(FORMAT_1) == [OPERATIONS]
+
+
+def test_format_1_of_what_moves_between_engines() -> None:
+    items: list[Restorable] = [
+        StoredEvent("t", 1, 2, "id", 3, b"{}", "k", b"h"),
+        KeptTail("t", 1, 4),
+        KeptRecord("s", "k", b"v", 5),
+        Mark("t", "d", 1, 2, 6),
+    ]
+    wire = bytes.fromhex(
+        "94 99a165a1740102a2696403c4027b7da16bc40168 94a174a1740104 95a16ba173a16bc4017605 96a16da174a164010206"
+    )
+    assert encoding.encode_restorables(items) == wire
+    assert encoding.decode_restorables(wire) == items
+
+
+def test_format_1_of_an_envelope() -> None:
+    envelope = StreamEnvelope("w", 1, "commit", b"\x90", 2, 3)
+    assert encoding.encode_envelope(envelope) == b"MSJ\x01\x96\xa1w\x01\xa6commit\xc4\x01\x90\x02\x03"
+    assert encoding.decode_envelope(encoding.encode_envelope(envelope)) == envelope
+    assert encoding.decode_envelope(b"MSJ\x01\x94\xa1w\x01\xa6commit\xc4\x01\x90") == StreamEnvelope(
+        "w", 1, "commit", b"\x90"
+    )
+
+
+def test_format_1_of_a_snapshot_note() -> None:
+    assert encoding.encode_snapshot(Snapshot(1, 2, 3)) == b"\x93\x01\x02\x03"
+    assert encoding.decode_snapshot(b"\x93\x01\x02\x03") == Snapshot(1, 2, 3)
+
+
+def test_a_message_of_a_newer_format_is_an_error_and_noise_is_none() -> None:
+    with pytest.raises(FormatError, match="format 2"):
+        encoding.decode_envelope(b"MSJ\x02anything")
+    for noise in (b"", b"x", b"MSJ", b"MSJ\x01", b"MSJ\x01\xc1", b"MSJ\x01\x91\x01", b"msj\x01\x90"):
+        assert encoding.decode_envelope(noise) is None
+
+
+def test_one_bad_batch_does_not_spoil_its_neighbours() -> None:
+    good = encoding.encode_batch(OPERATIONS)
+    bad = encoding.encode_batch(Batch([Put("s", "k", "text instead of bytes")]))  # type: ignore[arg-type]
+    assert isinstance(good, bytes)
+    assert isinstance(bad, bytes)
+    first, second, third = encoding.split_batches(encoding.join_batches([good, bad, good]))
+    assert first == third == OPERATIONS
+    assert isinstance(second, Refused)
+
+
+def test_what_cannot_be_written_is_refused_at_once() -> None:
+    for operation in (
+        Put("s", "\ud800", b""),
+        Append("t", 0, "id", 1 << 70, b""),
+        Put("s", "k", object()),  # type: ignore[arg-type]
+    ):
+        assert isinstance(encoding.encode_batch(Batch([operation])), Refused)
+
+
+def test_batches_share_messages_up_to_the_limit() -> None:
+    assert [list(group) for group in encoding.groups([b"x" * 4] * 5, 9)] == [[0, 1], [2, 3], [4]]
+    assert [list(group) for group in encoding.groups([b"x" * 99, b"x", b"x" * 99], 9)] == [[0], [1], [2]]
+    assert list(encoding.groups([], 9)) == []
+    assert list(encoding.parts_of(b"abcdefg", 3)) == [b"abc", b"def", b"g"]
+    assert list(encoding.parts_of(b"", 3)) == [b""]
