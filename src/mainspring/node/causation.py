@@ -12,9 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from mainspring.app.schemas import Spoken
-from mainspring.beats import TopicInlet
-from mainspring.beats.inlets import Events, Taken
-from mainspring.beats.program import DeclaredTopic
+from mainspring.beats import DeclaredInlet, EventSource, Taken, TopicInlet
 from mainspring.builtin import BusPort
 from mainspring.bus import Bus
 from mainspring.kernel import CAUSATION, CausationNode, Kernel, causation_headers
@@ -99,7 +97,7 @@ class TracedPort(BusPort):
 class TracedInlet(TopicInlet):
     """A topic that feeds beats, and notes which event became which signal."""
 
-    def __init__(self, log: Events, declared: DeclaredTopic, kernel: Kernel) -> None:
+    def __init__(self, log: EventSource, declared: DeclaredInlet, kernel: Kernel) -> None:
         super().__init__(log, declared.topic, target=declared.target)
         self._kernel = kernel
 

@@ -25,7 +25,7 @@ from mainspring.bus.topics.tail import ReadyEvent
 from mainspring.errors import MainspringError
 from mainspring.kernel import Kernel, causation_headers
 from mainspring.log import Log
-from mainspring.loop import Loop
+from mainspring.loop import Loop, identifies_work
 from mainspring.message import validation_text
 from mainspring.node.causation import note_event
 from mainspring.node.settlement import Settlement, Together
@@ -141,6 +141,7 @@ class Consuming:
         finally:
             keeping()
 
+    @identifies_work(lambda known: _kind_and_name(known["self"].declared))
     async def _work(self, position: Position, ready: ReadyEvent, attempt: int) -> None:
         work = _Work(self)
         doing = None if tracing.recorder is None else self._begin(tracing.recorder, position, ready, attempt)
@@ -231,6 +232,12 @@ class Consuming:
 
         timer = self._loop.schedule(max(1, group.ack_timeout_ms // 3), extend, None, ref=False)
         return lambda: self._loop.cancel(timer)
+
+
+def _kind_and_name(declared: DeclaredConsumer) -> tuple[str, str]:
+    if declared.schedule:
+        return "schedule", declared.schedule
+    return "consumer", f"{getattr(declared.function, '__name__', declared.group)} of topic {declared.topic}"
 
 
 class _Work:

@@ -15,7 +15,7 @@ from mainspring.cluster import Cluster
 from mainspring.guests.socket.server import LoopSocketServer
 from mainspring.kernel import Kernel
 from mainspring.log import Durability, Log, LogUnavailable
-from mainspring.loop import Loop
+from mainspring.loop import Loop, Watchdog
 from mainspring.runs import Runtime
 from mainspring.server.ndjson import NdjsonServer
 
@@ -65,6 +65,7 @@ class Observed:
     bus: Bus
     log: Log | None = None
     loop: Loop | None = None
+    watchdog: Watchdog | None = None
     kernel: Kernel | None = None
     runtime: Runtime | None = None
     heartbeat: Heartbeat | None = None

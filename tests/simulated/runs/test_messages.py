@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainspring.beats import Driver, SharedHeartbeat
+from mainspring.beats import Driver, Heartbeat
 from mainspring.builtin.beats import beat
 from mainspring.builtin.events import TypePatterns
 from mainspring.builtin.runs import run
@@ -33,7 +33,7 @@ async def served(world: World, name: str, *programs: Any) -> KernelNode:
     runtime = Runtime(clock=world.clock, loop=member.loop, log=member.log, cluster=member.cluster)
     for program in programs:
         runtime.register(program, program.__name__)
-    heartbeat = SharedHeartbeat(member.log, cluster=member.cluster, clock=world.clock)
+    heartbeat = Heartbeat(member.log, cluster=member.cluster, clock=world.clock)
     heartbeat.register("work", "/work", work, match="prefix")
     node.kernel = Kernel(loop=member.loop, ids=counted_ids(), log=member.log, cluster=member.cluster)
     node.kernel.register(run(node.kernel, runtime), beat(heartbeat, node.kernel))
