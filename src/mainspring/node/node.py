@@ -36,9 +36,9 @@ from mainspring.server.http.pages.program_pages import add_pages
 from mainspring.server.http.tokens import TokenDoor
 from mainspring.server.ndjson import NdjsonServer
 from mainspring.server.observed import Deaths, Observed
-from mainspring.server.unix_socket import place_to_listen
 from mainspring.server.websocket import add_websocket
 from mainspring.settings import Settings
+from mainspring.unix_socket import place_to_listen
 
 logger: logging.Logger = logging.getLogger("mainspring.node")
 

@@ -24,8 +24,8 @@ from mainspring.cli.support.settings import load_all
 from mainspring.errors import MainspringError
 from mainspring.loop import MonotonicClock
 from mainspring.message import counted_ids
-from mainspring.server.unix_socket import place_to_ask, somebody_listens
 from mainspring.settings import Loaded
+from mainspring.unix_socket import place_to_ask, somebody_listens
 
 TIMEOUT_MS: Final = 30_000
 LONGEST_MS: Final = 600_000  # that a node keeps an HTTP request open
