@@ -34,7 +34,7 @@ PAYLOAD = json.dumps({"customer": "c-4711", "items": [1, 2, 3], "note": "x" * 12
 def server() -> Any:
     """Functions that find or start a server; they live with the tests that need it too."""
     sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-    from servers import mongo_server  # type: ignore[import-not-found]
+    from tests.support import mongo_server
 
     return mongo_server
 

@@ -43,8 +43,9 @@ from mainspring.loop import run
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+from tests.support.nats_server import NatsServer
+
 from bench import _bus_peers, bus
-from servers.nats_server import NatsServer  # type: ignore[import-not-found]
 
 PAYLOAD = json.dumps({"customer": "c-4711", "items": [1, 2, 3], "note": "x" * 120}, separators=(",", ":")).encode()
 ROUNDS = 5

@@ -19,17 +19,17 @@ from typing import Any, Protocol
 
 import msgspec
 
-from chaos.history import Confirmed, History, Stored
-from chaos.proxy import Proxy
 from mainspring.client import CannotConnect, Client, ClientError, NodeRefused, connect
 from mainspring.client.http import NodeHttp
 from mainspring.log import LogUnavailable
-from serving import Serving
+from tests.chaos.history import Confirmed, History, Stored
+from tests.chaos.proxy import Proxy
+from tests.support.paths import ROOT
+from tests.support.serving import Serving
 
 NODES = ("north", "east", "west")
 DRAIN_S = 90.0  # how long nothing at all may happen before it is taken for stuck; never a measurement
 ENOUGH = 150  # confirmed events: with fewer a round proves little, so on a slow machine it takes longer
-HERE = Path(__file__).parent
 
 
 class Servers(Protocol):
@@ -82,9 +82,17 @@ class ChaosNode:
 
     async def launch(self) -> None:
         engine = self._servers.url([("127.0.0.1", proxy.port) for proxy in self.proxies])
-        arguments = ("chaos.program:app", "--node", self.name, "--wait-for-engine", "80", "--port", str(self.port))
+        arguments = (
+            "tests.chaos.program:app",
+            "--node",
+            self.name,
+            "--wait-for-engine",
+            "80",
+            "--port",
+            str(self.port),
+        )
         env = {
-            "PYTHONPATH": str(HERE.parent),
+            "PYTHONPATH": str(ROOT),
             "MAINSPRING_NODE_LEASE_MS": str(self._lease_ms),
             "BUS_ACK_TIMEOUT_MS": "3000",
             "MAINSPRING_AUDIT": "false",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from chaos.arena import ENOUGH, Arena
+from tests.chaos.arena import ENOUGH, Arena
 
 SECONDS = float(os.environ.get("CHAOS_SECONDS", "25"))
 _FIRST = int(os.environ.get("CHAOS_SEED", "1"))

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from chaos.arena import Arena
-from chaos.rounds import SECONDS, SEEDS, what_went_wrong
-from servers.mongo_server import MongoServer, own_server
+from tests.chaos.arena import Arena
+from tests.chaos.rounds import SECONDS, SEEDS, what_went_wrong
+from tests.support.mongo_server import MongoServer, own_server
 
 
 class MongoServers:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from serving import clean_environment
+from tests.support.paths import ROOT
+from tests.support.serving import clean_environment
 
-ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60  # for what must end; nothing is measured
 
 sys.path.insert(0, str(ROOT / "examples"))

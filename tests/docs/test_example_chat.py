@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-from dashboard.dashboard_site import ARGUMENTS, PATIENCE_MS, call, chromium, url_of
-from serving import Serving
+from tests.support.dashboard_site import ARGUMENTS, PATIENCE_MS, call, chromium, url_of
+from tests.support.paths import ROOT
+from tests.support.serving import Serving
 
-ROOT = Path(__file__).resolve().parents[2]
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
 

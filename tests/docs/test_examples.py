@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from serving import clean_environment
+from tests.support.paths import ROOT
+from tests.support.serving import clean_environment
 
-ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 PAGE = (EXAMPLES / "README.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^```sh\n(.+)\n```$", PAGE, re.MULTILINE)

@@ -7,15 +7,15 @@ import inspect
 import re
 from collections.abc import Iterator
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tools.reference_pages import MODULES, document_of, methods_of, pages, public_names
 
 import mainspring
+from tests.support.paths import ROOT
 
-FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reference"
+FOLDER = ROOT / "docs" / "reference"
 PAGES = pages()
 
 

@@ -16,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "tutorial.md"
+from tests.support.paths import ROOT
+
+PAGE = ROOT / "docs" / "tutorial.md"
 FENCE = re.compile(r"^```(?P<info>[^\n`]+)\n(?P<text>.*?)^```\s*$", re.MULTILINE | re.DOTALL)
 PATIENCE_S = 30.0  # for what must come; nothing is measured
 

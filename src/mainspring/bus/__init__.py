@@ -27,8 +27,7 @@ from mainspring.bus.errors import (
     UnknownTopic,
     UnknownType,
 )
-from mainspring.bus.groups.start import BEGINNING, LATEST, Start
-from mainspring.bus.protocol import envelope
+from mainspring.bus.protocol import BEGINNING, LATEST, Start, envelope
 from mainspring.bus.publishing.partitioning import key_hash, partition_of
 from mainspring.bus.results import (
     DeadLetter,

@@ -22,8 +22,8 @@ from mainspring.bus.groups.local_supply import StoringDelivery
 from mainspring.bus.groups.redrive import redrive
 from mainspring.bus.groups.registry import GroupTable
 from mainspring.bus.groups.shared.supply import Sharing
-from mainspring.bus.groups.start import Start
 from mainspring.bus.names import DEAD_LETTERS
+from mainspring.bus.protocol import Start
 from mainspring.bus.publishing.admission import Accepted, Intake, check_headers, refusal
 from mainspring.bus.publishing.payload import HALF
 from mainspring.bus.publishing.publisher import Publisher

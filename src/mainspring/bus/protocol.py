@@ -16,7 +16,6 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from mainspring.bus.errors import BadFrame, BadJson, BusError, UnknownType
-from mainspring.bus.groups.start import Start
 from mainspring.bus.publishing.payload import HALF, too_deep
 from mainspring.log import Append, StoredEvent
 
@@ -27,6 +26,29 @@ MAX_ID: Final = 255
 EventId = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID)]
 
 NOTHING: Final = msgspec.Raw(b"")
+
+
+class Start(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """Where a group starts, or is moved to: the `from` of SUBSCRIBE.
+
+    `latest`: behind the tail. `offset`: at `value` (0 and 1: the beginning). `timestamp`: at the first event whose
+    `ts` is `value` (epoch ms) or later.
+
+    In SUBSCRIBE, `latest` and offset 0 only say where a *new* group starts; any other start moves the whole group.
+    """
+
+    kind: Literal["latest", "offset", "timestamp"]
+    value: Offset | None = None
+
+    def checked(self) -> Start:
+        """Itself; raises BadFrame when a timestamp has no value."""
+        if self.kind == "timestamp" and self.value is None:
+            raise BadFrame("a start by timestamp needs a value", remedy="give epoch milliseconds as `value`")
+        return self
+
+
+BEGINNING: Final = Start("offset", 0)
+LATEST: Final = Start("latest")
 
 
 class Frame(msgspec.Struct, tag_field="type", frozen=True, gc=False):

@@ -15,8 +15,7 @@ from mainspring.cluster.errors import NameTaken
 from mainspring.cluster.peers import Peer, Peers
 from mainspring.cluster.records import EVERYTHING, LEASES, NODES, Lease, decode_lease, encode, inbox, lease_key
 from mainspring.log import ABSENT, Batch, FormatError, InDoubt, Log, Refused
-from mainspring.loop import Loop
-from mainspring.loop.pausing import pause
+from mainspring.loop import Loop, pause
 
 logger: logging.Logger = logging.getLogger("mainspring.cluster")
 

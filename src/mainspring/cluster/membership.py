@@ -42,8 +42,7 @@ from mainspring.cluster.records import (
 from mainspring.cluster.roles import Roles, SharedRole
 from mainspring.errors import MainspringError
 from mainspring.log import ABSENT, Batch, Change, FormatError, KeptRecord, Log, Receipt, Refused
-from mainspring.loop import Loop
-from mainspring.loop.pausing import pause
+from mainspring.loop import Loop, pause
 
 logger: logging.Logger = logging.getLogger("mainspring.cluster")
 

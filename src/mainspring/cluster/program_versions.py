@@ -24,8 +24,7 @@ import msgspec
 
 from mainspring.cluster.cluster import Cluster
 from mainspring.log import ABSENT, Batch, InDoubt, KeptRecord, Log, Refused
-from mainspring.loop import Loop
-from mainspring.loop.pausing import pause
+from mainspring.loop import Loop, pause
 
 SPACE: Final = "programs"
 ORDER: Final = "order"

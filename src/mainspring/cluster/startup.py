@@ -11,8 +11,7 @@ from typing import Final
 from mainspring.cluster.errors import NotDurable
 from mainspring.errors import SettingError
 from mainspring.log import Durability, Log, LogUnavailable, SharedEngine
-from mainspring.loop import Clock, Loop
-from mainspring.loop.pausing import pause
+from mainspring.loop import Clock, Loop, pause
 
 logger: logging.Logger = logging.getLogger("mainspring.cluster")
 

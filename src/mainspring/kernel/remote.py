@@ -30,7 +30,7 @@ from mainspring.kernel.errors import ErrorData
 from mainspring.kernel.mail import Asker, Mail, Origin
 from mainspring.kernel.shapes import Shape
 from mainspring.log import Append, Batch, Change, DamagedEvent, InDoubt, Log, Receipt, Refused, Remove
-from mainspring.loop.pausing import pause
+from mainspring.loop import pause
 from mainspring.message import Message, Metadata, encode_data
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from mainspring.kernel.capability import Plan, RestartPolicy
 from mainspring.kernel.errors import BadOutput, ErrorData, Fail, NotConfigured, WaitsForItself, said
 from mainspring.kernel.lineage import lineage_headers
 from mainspring.kernel.mail import Mail, Origin
-from mainspring.loop.pausing import pause
+from mainspring.loop import pause
 from mainspring.message import Message, Metadata, encode_data
 from mainspring.telemetry import spans as tracing
 

@@ -37,8 +37,7 @@ from mainspring.log.contract import (
     SharedEngine,
     StoredEvent,
 )
-from mainspring.log.waiting import clock_to_pin
-from mainspring.loop import VirtualClock
+from mainspring.loop import VirtualClock, clock_to_pin
 from mainspring.telemetry.histogram import Histogram, nanoseconds, numbers
 
 TRIM_STEP = 5_000  # events per commit: some 10 ms of a writer's time, so that publishers hardly notice a trim

@@ -1,15 +1,21 @@
-"""The loop: clocks, lanes, the timer wheel, and the scheduler that turns them."""
+"""The loop: one scheduler for messages, timers and what other threads finish, and the asyncio event loop around it.
+
+- `clock`: where time comes from, real or virtual; `pause`
+- `loop`: lanes, turns, timers, holds and counters of one loop
+- `timer_wheel`: many deadlines, cheap to set and cheap to cancel
+- `asyncio_host`: an asyncio event loop that drives a loop
+- `virtual_time`: asyncio programs under virtual time
+- `futures_and_tasks`: futures that may be done already, tasks in the background
+- `errors`: what can go wrong with the loop itself
+"""
 
 from mainspring.loop.asyncio_host import new_event_loop, run
-from mainspring.loop.clock import Clock, MonotonicClock, VirtualClock
-from mainspring.loop.counters import Counters, FailedTurn, SlowTurn, turn_name
+from mainspring.loop.clock import Clock, MonotonicClock, VirtualClock, pause
 from mainspring.loop.errors import ClockError, DuplicateTimer, LoopBusy, LoopLimit, LoopStalled
 from mainspring.loop.futures_and_tasks import BackgroundTasks, reject, resolve, wake
-from mainspring.loop.holds import Hold
-from mainspring.loop.lanes import Lane, Lanes, Turn
-from mainspring.loop.loop import Loop
+from mainspring.loop.loop import Counters, FailedTurn, Hold, Lane, Lanes, Loop, SlowTurn, Turn, turn_name
 from mainspring.loop.timer_wheel import TimerEntry, TimerWheel
-from mainspring.loop.virtual_time import VirtualEventLoop, run_virtual
+from mainspring.loop.virtual_time import VirtualEventLoop, clock_to_pin, run_virtual, time_stands_still
 
 __all__ = [
     "BackgroundTasks",
@@ -32,11 +38,14 @@ __all__ = [
     "Turn",
     "VirtualClock",
     "VirtualEventLoop",
+    "clock_to_pin",
     "new_event_loop",
+    "pause",
     "reject",
     "resolve",
     "run",
     "run_virtual",
+    "time_stands_still",
     "turn_name",
     "wake",
 ]

@@ -7,7 +7,7 @@ Host timers may come a little early (uvloop counts in whole milliseconds) and th
 never less than a millisecond, so it neither fires early nor spins.
 
 Slices run in the context (of `contextvars`) in which the loop was attached. Without that a slice would run in the name
-of whoever happened to wake the loop, and what other messages say in it would be told as if that one had said it.
+of the message that happened to wake the loop, and what other messages cause in it would be attributed to that one.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Host:
         except RuntimeError:
             if not self.aio.is_closed():
                 raise
-            # The host ended meanwhile. What arrived stays with the loop, for whoever drives it next.
+            # The host ended meanwhile. What arrived stays with the loop, for its next driver.
 
     def sleep_until(self, deadline_ms: int | None) -> None:
         """Have a slice run when this deadline is due; None: there is none.
@@ -95,7 +95,7 @@ class Host:
         return min(max(delay_ms, 1) / 1000, LONGEST_SLEEP_S)
 
     def leave(self) -> None:
-        self._left = True  # a knock from another thread may still be on its way
+        self._left = True  # a call from another thread may still be on its way
         if self._next is not None:
             self._next.cancel()
             self._next = None

@@ -4,19 +4,24 @@ Everything that schedules asks a clock that was passed in; no other module reads
 the monotonic side (`now_ns`, `now_ms`), which starts anywhere and never goes back. The wall side is the time of day for
 people and for records; it may jump when someone sets the machine's clock, so nothing is scheduled by it.
 
-`VirtualClock` stands still until it is moved. Whoever drives a program under virtual time (`Loop.advance`,
+`VirtualClock` stands still until it is moved. What drives a program under virtual time (`Loop.advance`,
 `Loop.run_until_quiescent`, `VirtualEventLoop`) moves it to exactly the next deadline, and only when nothing is left to
 do at the present instant. It counts whole nanoseconds, so a thousand small steps add up to exactly one big one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from mainspring.loop.errors import ClockError
+from mainspring.loop.futures_and_tasks import wake
+
+if TYPE_CHECKING:
+    from mainspring.loop.loop import Loop
 
 NS_PER_MS = 1_000_000
 LONGEST_MS = 10_000 * 366 * 86_400_000  # ten thousand years
@@ -138,11 +143,20 @@ class VirtualClock:
         self._pins -= 1
 
 
+async def pause(loop: Loop, ms: float, *, ref: bool = True) -> None:
+    """Wait on a loop's clock. When the wait is cancelled, so is its timer. `ref`: the loop is not idle meanwhile."""
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    timer = loop.schedule(ms, wake, waiter, ref=ref)
+    try:
+        await waiter
+    finally:
+        loop.cancel(timer)
+
+
 def span_ns(ms: float) -> int:
     """A delay in nanoseconds: rounded up, so that it is never cut short; a negative one counts as 0.
 
-    Whatever is longer than anybody can wait counts as that long: numbers of any size are delays, and none is too large
-    for the arithmetic.
+    Every delay is at most `LONGEST_MS`: numbers of any size are delays, and none is too large for the arithmetic.
     """
     if isinstance(ms, float) and not math.isfinite(ms):
         raise ClockError(f"a delay must be a finite number of milliseconds, not {ms}", remedy="give a number")

@@ -1,41 +1,429 @@
 """The loop: one scheduler for messages, timers and what other threads finish.
 
-A slice is: due timers join the completions, by deadline; completions join the user lane; then turns are made, the
-system lane always first, until the slice's budget is spent or nothing is ready. After a slice the host gets its turn.
-`tick` is the smallest slice: the whole system lane, then one user turn.
+A turn is a function and its one argument. Turns wait in two lanes, the system lane and the user lane, and before every
+turn the lanes are looked at anew: the system lane first, else the user lane. So the system lane drains completely, also
+what arrives while it drains, then comes one user turn; and a fault signal never waits for more than the one user turn
+that is already running.
 
-Timers are looked at once per slice, so a timer with delay 0 fires at the next slice, never inside the turn that set it.
-The budget counts system turns too: a flood of system work that feeds itself yields to the host like everything else
-and goes on afterwards, still before any user turn.
+A slice is: due timers join the completions, by deadline; completions join the user lane; then turns are made until the
+slice's budget is spent or nothing is ready. After a slice the host gets its turn. `tick` is the smallest slice: the
+whole system lane, then one user turn. Timers are looked at once per slice, so a timer with delay 0 fires at the next
+slice, never inside the turn that set it. The budget counts system turns too: a flood of system work that feeds itself
+yields to the host like everything else and goes on afterwards, still before any user turn.
+
+A turn that raises is reported with what raised, and the next turn follows. Only `KeyboardInterrupt` and `SystemExit`
+pass through: they are meant for the program, not for the turn they happened to interrupt.
 
 A loop does not know who drives it. Bare, someone calls `tick`, `run_until_idle`, `advance` or `run_until_quiescent`.
-Attached, an asyncio event loop does (`host.py`), and whatever arrives while the loop sleeps wakes it.
+Attached, an asyncio event loop does (`asyncio_host.py`), and whatever arrives while the loop sleeps wakes it.
+
+A loop is quiescent when nothing is ready, no timer is pending and nobody holds it. Adapters that can still bring input,
+requests that wait for an answer and bytes that are not written yet are invisible to the loop, so their owners hold it:
+one hold per reason, released when the reason is gone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import logging
+import sys
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from dataclasses import dataclass
+from itertools import count, repeat
+from operator import length_hint
+from types import TracebackType
+from typing import Any, TypeAlias, TypeVar
 
 from mainspring.loop.asyncio_host import LONGEST_SLEEP_S, Host
 from mainspring.loop.clock import NS_PER_MS, Clock, MonotonicClock, VirtualClock, span_ns
-from mainspring.loop.counters import Counters, FailedTurn, SlowTurn, turn_name
-from mainspring.loop.errors import ClockError, LoopBusy, LoopLimit, LoopStalled
+from mainspring.loop.errors import ClockError, DuplicateTimer, LoopBusy, LoopLimit, LoopStalled
 from mainspring.loop.futures_and_tasks import reject, wake
-from mainspring.loop.holds import Hold, Holds
-from mainspring.loop.lanes import Lanes, Turn
-from mainspring.loop.timers import Timers
-from mainspring.loop.turns import Turns
+from mainspring.loop.timer_wheel import TimerEntry, TimerWheel
 
 _T = TypeVar("_T")
+_log = logging.getLogger("mainspring.loop")
 
 MAX_TURNS_PER_SLICE = 1024  # about a third of a millisecond of small turns: sockets do not notice the wait
 SLOW_TURN_MS = 100  # a pause that people notice
 TURN_LIMIT = 1_000_000  # far above any test's work, reached in about a second when something feeds itself
+
+Turn: TypeAlias = tuple[Callable[[Any], object], Any]
+"""A function and its one argument: what a lane holds."""
+
+
+class Lane(deque[Turn]):
+    """First in, first out. `taken` counts what has left; code that takes turns out directly keeps it right.
+
+    Knowing how long the oldest turn has waited would normally cost a clock reading per arrival. A lane notes instead,
+    once per slice, how many arrivals it has seen in all (`mark`). Whatever arrived between two marks is dated by the
+    later one, so an age is exact to one slice and never exaggerated, and an arrival costs nothing.
+    """
+
+    __slots__ = ("_marks", "taken")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: int = 0
+        self._marks: deque[tuple[int, int]] = deque()
+
+    def mark(self, now_ms: int) -> None:
+        """Date every arrival since the last mark as `now_ms`."""
+        marks = self._marks
+        taken = self.taken
+        while marks and marks[0][0] <= taken:
+            marks.popleft()
+        arrived = taken + len(self)
+        if arrived > (marks[-1][0] if marks else taken):
+            marks.append((arrived, now_ms))
+
+    def waiting_ms(self, now_ms: int) -> int:
+        """How long, at least, the oldest turn of this lane has waited; 0 when it is empty."""
+        taken = self.taken
+        for arrived, marked_ms in self._marks:
+            if arrived > taken:
+                return now_ms - marked_ms
+        return 0
+
+
+class Lanes:
+    """The system lane and the user lane, and the rule which goes first."""
+
+    __slots__ = ("system", "user")
+
+    def __init__(self) -> None:
+        self.system: Lane = Lane()
+        self.user: Lane = Lane()
+
+    def push_system(self, turn: Turn) -> None:
+        """Queue a turn that goes before every user turn."""
+        self.system.append(turn)
+
+    def push_user(self, turn: Turn) -> None:
+        """Queue a user turn."""
+        self.user.append(turn)
+
+    def take(self) -> Turn | None:
+        """The next turn: the system lane's if it has one, else the user lane's, else None."""
+        lane = self.system or self.user
+        if not lane:
+            return None
+        lane.taken += 1
+        return lane.popleft()
+
+    def __len__(self) -> int:
+        return len(self.system) + len(self.user)
+
+    def mark(self, now_ms: int) -> None:
+        """Date what arrived since the last mark."""
+        if self.user:
+            self.user.mark(now_ms)
+        if self.system:
+            self.system.mark(now_ms)
+
+    def waiting_ms(self, now_ms: int) -> int:
+        """The age of the oldest waiting turn of both lanes."""
+        return max(self.system.waiting_ms(now_ms), self.user.waiting_ms(now_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """A snapshot. Counts grow from the loop's start; depths, ages and pending numbers are of this moment."""
+
+    turns: int
+    slices: int
+    failed_turns: int
+    slow_turns: int
+    system_depth: int
+    user_depth: int
+    completions_waiting: int
+    oldest_waiting_ms: int
+    timers_pending: int
+    longest_turn_ns: int
+    longest_turn: str
+    holds: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlowTurn:
+    """One turn that kept everything else waiting."""
+
+    name: str
+    """The function, with its module, and the type of its argument: `shop.orders.Cart.add(Order)`."""
+    duration_ms: float
+    limit_ms: float
+
+    def __str__(self) -> str:
+        return f"{self.name} took {self.duration_ms:.1f} ms (limit {self.limit_ms:g} ms); nothing else ran meanwhile"
+
+
+@dataclass(frozen=True, slots=True)
+class FailedTurn:
+    """One turn that raised. The loop went on."""
+
+    name: str
+    error: BaseException
+    function: Callable[[Any], object]
+    argument: Any
+
+    def __str__(self) -> str:
+        return f"{self.name} raised {type(self.error).__name__}: {self.error}"
+
+
+def turn_name(function: Callable[[Any], object], argument: object) -> str:
+    """Who a turn is, for people: the function's qualified name and the type of the argument."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    owner = getattr(function, "__self__", None)
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    module = getattr(function, "__module__", None) or type(function).__module__
+    if owner is not None and not isinstance(owner, type) and hasattr(function, "__func__"):
+        # The class of the object at hand tells more than the class that happens to define the method.
+        name = f"{type(owner).__qualname__}.{function.__name__}"
+        module = type(owner).__module__
+    return f"{module}.{name}({type(argument).__qualname__})"
+
+
+class _Timers:
+    """Pending and due timers, by id. Deadlines are milliseconds of the loop's clock.
+
+    A due timer leaves the wheel and waits in the user lane like any other turn. It can still be cancelled there: a
+    caller who cancels a timeout may rely on it that the timeout's function is never called afterwards, however late the
+    lane is.
+    """
+
+    __slots__ = ("_due", "_ids", "_unref", "_wheel")
+
+    def __init__(self) -> None:
+        self._wheel = TimerWheel()
+        self._due: dict[Hashable, TimerEntry] = {}  # handed out by the wheel, waiting in the user lane
+        self._unref: set[Hashable] = set()  # pending, but no reason to stay alive
+        self._ids = count(1)
+
+    def __len__(self) -> int:
+        """All timers that have not run yet."""
+        return len(self._wheel) + len(self._due)
+
+    @property
+    def keeping_alive(self) -> int:
+        """How many pending timers are a reason to stay alive. Those already due count as ready turns instead."""
+        return len(self._wheel) - len(self._unref)
+
+    def schedule(self, deadline_ms: int, turn: Turn, timer_id: Hashable | None, kind: str, ref: bool) -> Hashable:
+        if timer_id is None:
+            timer_id = next(self._ids)
+        elif timer_id in self._due:
+            raise DuplicateTimer(f"timer {timer_id!r} is still due", remedy="cancel it first, or use another id")
+        self._wheel.schedule(TimerEntry(timer_id, deadline_ms, turn, kind))
+        if not ref:
+            self._unref.add(timer_id)
+        return timer_id
+
+    def cancel(self, timer_id: Hashable) -> bool:
+        """False when there is no such timer any more, or never was."""
+        if not self._wheel.cancel(timer_id):
+            return self._due.pop(timer_id, None) is not None
+        if self._unref:
+            self._unref.discard(timer_id)
+        return True
+
+    def has_ready(self, now_ms: int) -> bool:
+        return self._wheel.has_ready(now_ms)
+
+    def next_deadline(self) -> int | None:
+        return self._wheel.next_deadline()
+
+    def take_ready(self, now_ms: int) -> list[Turn]:
+        """The turns of all timers due at `now_ms`, by deadline, equal deadlines in order of registration."""
+        if not len(self._wheel):
+            return []
+        fire, due, unref = self._fire, self._due, self._unref
+        turns: list[Turn] = []
+        for entry in self._wheel.take_ready(now_ms):
+            due[entry.id] = entry
+            unref.discard(entry.id)
+            turns.append((fire, entry))
+        return turns
+
+    def _fire(self, entry: TimerEntry) -> None:
+        """The turn of a due timer, unless it was cancelled while it waited in the lane."""
+        if self._due.get(entry.id) is entry:
+            del self._due[entry.id]
+            function, argument = entry.message
+            function(argument)
+
+    def unwrap(self, turn: Turn) -> Turn:
+        """The turn its author knows: that of a timer, instead of `_fire`."""
+        message: Turn = turn[1].message if turn[0] == self._fire else turn
+        return message
+
+
+class _Turns:
+    """Takes turns from the lanes and makes them: the innermost part, and the only one that runs other people's code.
+
+    It reads the clock once per turn, because the end of one turn is the start of the next. That single reading is
+    enough to know the longest turn and to name a slow one exactly; everything else is counted per slice.
+    """
+
+    __slots__ = (
+        "_lanes",
+        "_notable_ns",
+        "_now_ns",
+        "_on_error",
+        "_on_slow_turn",
+        "_slow_ns",
+        "_unwrap",
+        "failed",
+        "longest",
+        "longest_ns",
+        "made",
+        "running",
+        "slow",
+    )
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        now_ns: Callable[[], int],
+        *,
+        slow_turn_ms: float | None,
+        on_slow_turn: Callable[[SlowTurn], object] | None,
+        on_error: Callable[[FailedTurn], object] | None,
+        unwrap: Callable[[Turn], Turn],
+    ) -> None:
+        self._lanes = lanes
+        self._now_ns = now_ns
+        self._slow_ns = round(slow_turn_ms * 1_000_000) if slow_turn_ms else sys.maxsize
+        self._on_slow_turn = on_slow_turn or _log_slow_turn
+        self._on_error = on_error or _log_failed_turn
+        self._unwrap = unwrap
+        self._notable_ns = 0
+        self.made: int = 0
+        self.failed: int = 0
+        self.slow: int = 0
+        self.longest_ns: int = 0
+        self.longest: str = ""
+        self.running: bool = False
+
+    def make(self, budget: int) -> int:
+        """Make up to `budget` turns, fewer when the lanes run empty; returns how many."""
+        system, user = self._lanes.system, self._lanes.user
+        take_system, take_user = system.popleft, user.popleft
+        now_ns = self._now_ns
+        notable = self._notable_ns
+        from_system = short = 0
+        left = repeat(None, budget)  # an iterator, so that the count survives a turn that raises
+        function: Callable[[Any], object] = repr
+        argument: Any = None
+        self.running = True
+        started = now_ns()
+        try:
+            while True:
+                try:
+                    for _ in left:
+                        if system:
+                            function, argument = take_system()
+                            from_system += 1
+                        elif user:
+                            function, argument = take_user()
+                        else:
+                            short = 1
+                            break
+                        function(argument)
+                        ended = now_ns()
+                        if ended - started > notable:
+                            notable = self._note(function, argument, ended - started)
+                            ended = now_ns()
+                        started = ended
+                    return budget - length_hint(left) - short
+                except (KeyboardInterrupt, SystemExit):
+                    raise
+                except BaseException as error:
+                    notable = self._note(function, argument, now_ns() - started)
+                    self._report(function, argument, error)
+                    started = now_ns()
+        finally:
+            self.running = False
+            made = budget - length_hint(left) - short
+            self.made += made
+            system.taken += from_system
+            user.taken += made - from_system
+
+    def make_now(self, function: Callable[[Any], object], argument: Any) -> None:
+        """Make one user turn that never waited in its lane, with the same accounts as the others."""
+        self.running = True
+        started = self._now_ns()
+        try:
+            function(argument)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            self._report(function, argument, error)
+        finally:
+            self.running = False
+            self.made += 1
+            self._lanes.user.taken += 1
+            duration = self._now_ns() - started
+            if duration > self._notable_ns:
+                self._note(function, argument, duration)
+
+    def _note(self, function: Callable[[Any], object], argument: Any, duration_ns: int) -> int:
+        """Remember a turn that is longer than any before, report it when it is slow; returns what is notable now."""
+        if duration_ns > self.longest_ns:
+            self.longest_ns = duration_ns
+            self.longest = turn_name(*self._unwrap((function, argument)))
+        if duration_ns > self._slow_ns:
+            self.slow += 1
+            name = turn_name(*self._unwrap((function, argument)))
+            _call(self._on_slow_turn, SlowTurn(name, duration_ns / 1_000_000, self._slow_ns / 1_000_000))
+        self._notable_ns = min(self.longest_ns, self._slow_ns)
+        return self._notable_ns
+
+    def _report(self, function: Callable[[Any], object], argument: Any, error: BaseException) -> None:
+        self.failed += 1
+        function, argument = self._unwrap((function, argument))
+        _call(self._on_error, FailedTurn(turn_name(function, argument), error, function, argument))
+
+
+def _call(hook: Callable[[Any], object], report: SlowTurn | FailedTurn) -> None:
+    """A hook that raises must neither stop the loop nor hide the report."""
+    try:
+        hook(report)
+    except Exception:
+        _log.exception("a hook of the loop raised while it was given this report: %s", report)
+
+
+def _log_slow_turn(report: SlowTurn) -> None:
+    _log.warning("slow turn: %s", report)
+
+
+def _log_failed_turn(report: FailedTurn) -> None:
+    _log.error("failed turn: %s", report, exc_info=report.error)
+
+
+class Hold:
+    """One reason to stay alive. Release it once, or use it in a `with` block; releasing again does nothing."""
+
+    __slots__ = ("_release", "reason")
+
+    def __init__(self, reason: str, release: Callable[[], object]) -> None:
+        self.reason: str = reason
+        self._release: Callable[[], object] | None = release
+
+    def release(self) -> None:
+        """The reason is gone. Doing it again does nothing."""
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+
+    def __enter__(self) -> Hold:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.release()
 
 
 class Loop:
@@ -57,9 +445,9 @@ class Loop:
         self.max_turns_per_slice: int = max(1, max_turns_per_slice)
         self._lanes = Lanes()
         self._completions: deque[Turn] = deque()
-        self._timers = Timers()
-        self._holds = Holds(self._stir)
-        self._turns = Turns(
+        self._timers = _Timers()
+        self._holds: Counter[str] = Counter()  # open holds by reason; none is kept at 0
+        self._turns = _Turns(
             self._lanes,
             self.clock.now_ns,
             slow_turn_ms=slow_turn_ms,
@@ -164,23 +552,32 @@ class Loop:
 
         With `pins_time`, virtual time also stands still until the hold is released: for work in real threads.
         """
-        clock = self.clock
-        if not pins_time or not isinstance(clock, VirtualClock):
-            return self._holds.hold(reason)
-        clock.pin()
-        return self._holds.hold(reason, clock.unpin)
+        pinned = self.clock if pins_time and isinstance(self.clock, VirtualClock) else None
+        if pinned is not None:
+            pinned.pin()
+        self._holds[reason] += 1
+
+        def release() -> None:
+            if pinned is not None:
+                pinned.unpin()
+            self._holds[reason] -= 1
+            if not self._holds[reason]:
+                del self._holds[reason]
+            self._stir()
+
+        return Hold(reason, release)
 
     @property
     def alive(self) -> bool:
         """False when quiescent: nothing ready, no timer that counts, no hold."""
-        return bool(self._ready or len(self._holds) or self._timers.keeping_alive)
+        return bool(self._ready or self._holds or self._timers.keeping_alive)
 
     def why_alive(self) -> dict[str, int]:
         """What keeps the loop alive, counted by reason; empty when quiescent."""
         reasons = {
             "ready": len(self._lanes) + len(self._completions),
             "timers": self._timers.keeping_alive,
-            **self._holds.reasons(),
+            **self._holds,
         }
         return {reason: number for reason, number in reasons.items() if number}
 
@@ -201,7 +598,7 @@ class Loop:
             timers_pending=len(self._timers),
             longest_turn_ns=turns.longest_ns,
             longest_turn=turns.longest,
-            holds=len(self._holds),
+            holds=self._holds.total(),
         )
 
     # Driving it bare
@@ -300,7 +697,7 @@ class Loop:
         return bool(self._user or self._system or self._completions)
 
     def _running_host(self) -> Host | None:
-        """Whoever drives this loop; a host that ended without saying so no longer does."""
+        """The host that drives this loop; one that was closed without detaching no longer does."""
         if self._host is not None and self._host.aio.is_closed():
             self.detach()
         return self._host

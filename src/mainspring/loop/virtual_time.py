@@ -6,14 +6,16 @@ one place that knows that nothing is left to do at this instant, however many `a
 sleep; there, instead of waiting, the clock jumps to the next deadline, exactly.
 
 Real work is not hurried: sockets are looked at before every jump, and while something runs in an executor, or anyone
-else has pinned the clock, the loop waits for it in real time and virtual time stands still.
+else has pinned the clock, the loop waits for it in real time and virtual time stands still. A commit that a thread of
+ours makes durable is such work that the loop cannot see; `clock_to_pin` and `time_stands_still` are for that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from mainspring.loop.clock import VirtualClock
@@ -127,3 +129,22 @@ def run_virtual(main: Coroutine[Any, Any, _T], *, clock: VirtualClock | None = N
     """Like `asyncio.run`, under virtual time: sleeps cost nothing and last exactly as long as they say."""
     with asyncio.Runner(loop_factory=lambda: VirtualEventLoop(clock)) as runner:
         return runner.run(main)
+
+
+def clock_to_pin(loop: asyncio.AbstractEventLoop) -> VirtualClock | None:
+    """The clock that must stand still while a thread works for this event loop; None under real time."""
+    return loop.clock if isinstance(loop, VirtualEventLoop) else None
+
+
+@contextmanager
+def time_stands_still(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Keep virtual time from moving while a thread works for this event loop."""
+    clock = clock_to_pin(loop)
+    if clock is None:
+        yield
+        return
+    clock.pin()
+    try:
+        yield
+    finally:
+        clock.unpin()

@@ -17,8 +17,7 @@ from mainspring.bus import Bus
 from mainspring.cluster import Cluster, Declared, InForce, Roster
 from mainspring.errors import MainspringError
 from mainspring.log import Log, Refused
-from mainspring.loop import Loop
-from mainspring.loop.pausing import pause
+from mainspring.loop import Loop, pause
 from mainspring.node.schedules import declared_schedules, plan_schedules
 
 logger: logging.Logger = logging.getLogger("mainspring.app")

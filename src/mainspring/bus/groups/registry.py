@@ -22,8 +22,8 @@ from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.group import Group
 from mainspring.bus.groups.position import SPACE, Position, decode_position, record_key
 from mainspring.bus.groups.shared.records import CLAIMS, ClaimRecord, claim_key, decode_claim, with_claims
-from mainspring.bus.groups.start import Start
 from mainspring.bus.names import check_name
+from mainspring.bus.protocol import Start
 from mainspring.bus.results import GroupInfo, GroupOffsets, PartitionOffsets
 from mainspring.bus.topic_state import TopicState
 from mainspring.bus.topics.registry import TopicTable

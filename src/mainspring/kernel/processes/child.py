@@ -28,8 +28,7 @@ from mainspring.kernel.context import Context
 from mainspring.kernel.errors import BadOutput, Fail, said
 from mainspring.kernel.processes.frames import Frame, Job, next_frame, packed
 from mainspring.kernel.processes.locate import Place, find_handler, find_spawn, names_of
-from mainspring.loop import Loop, MonotonicClock
-from mainspring.loop.pausing import pause
+from mainspring.loop import Loop, MonotonicClock, pause
 from mainspring.message import Message, Metadata, NotEncodable, counted_ids, encode_data, parse
 from mainspring.telemetry import spans as tracing
 from mainspring.telemetry.log_lines import handling, write_lines

@@ -34,7 +34,7 @@ from mainspring.log.engines.sqlite.known_state import Ledger
 from mainspring.log.engines.sqlite.reader import Reader
 from mainspring.log.engines.sqlite.restore import restore
 from mainspring.log.engines.sqlite.writer import Writer
-from mainspring.log.waiting import time_stands_still
+from mainspring.loop import time_stands_still
 
 T = TypeVar("T")
 

@@ -1,0 +1,99 @@
+"""What a person at a terminal sees of a node that does not start, and how commands end that they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from tests.support.in_process import mainspring
+from tests.support.serving import PATIENCE_S, clean_environment
+
+REASON = "there is no module 'nothing'"
+
+
+def shown(folder: Path, *, out: IO[bytes] | None = None, err: IO[bytes] | None = None) -> str:
+    """What `mainspring serve nothing:app` shows at a terminal, unless one of its outputs goes to a file."""
+    screen, terminal = pty.openpty()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mainspring", "serve", "nothing:app", "--port", "0", "--engine", "memory"],
+            stdin=subprocess.DEVNULL,
+            stdout=out or terminal,
+            stderr=err or terminal,
+            cwd=folder,
+            env=clean_environment(),
+        )
+        os.close(terminal)
+        seen = b""
+        while True:
+            try:
+                more = os.read(screen, 4096)
+            except OSError:  # Linux says so when nobody has the terminal open any more
+                break
+            if not more:
+                break
+            seen += more
+        assert process.wait(PATIENCE_S) == 1
+    finally:
+        os.close(screen)
+    return seen.decode().replace("\r\n", "\n")
+
+
+def test_why_a_node_did_not_start_is_said_once(tmp_path: Path) -> None:
+    first, second = shown(tmp_path).splitlines()
+    assert json.loads(first)["type"] == "Sys.BootFailed"
+    assert REASON in first
+    assert second == "mainspring: not started; the line above says why"
+
+
+@pytest.mark.parametrize("redirected", ["out", "err"])
+def test_a_redirected_output_still_gets_the_reason(tmp_path: Path, redirected: str) -> None:
+    """A supervisor that reads one of them, or a file of logs, must not depend on what the other one is."""
+    with (tmp_path / "file").open("wb") as file:
+        seen = shown(tmp_path, **{redirected: file})
+    kept = (tmp_path / "file").read_text()
+    words, line = (seen, kept) if redirected == "out" else (kept, seen)
+    assert json.loads(line)["type"] == "Sys.BootFailed"
+    assert REASON in line
+    assert words.startswith("mainspring: ")
+    assert words.count(REASON) == 1
+
+
+def started(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "mainspring", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=folder,
+        env=clean_environment(),
+    )
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_every_command_ends_at_ctrl_c_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    mainspring("engine", "init")
+    monkeypatch.setattr("mainspring.cli.program.beats.follow", interrupted)
+    monkeypatch.setattr("mainspring.cli.support.log_options.load_all", interrupted)
+    for command in (("beats", "watch"), ("log", "stats"), ("runs", "list")):
+        assert mainspring(*command, code=130) == ("", "")
+
+
+def test_a_reader_that_has_seen_enough_is_a_success(tmp_path: Path) -> None:
+    assert started(tmp_path, "engine", "init").wait(PATIENCE_S) == 0
+    assert started(tmp_path, "beats", "signal", "/a").wait(PATIENCE_S) == 0
+    exporting = started(tmp_path, "log", "export")
+    assert exporting.stdout is not None
+    assert exporting.stderr is not None
+    exporting.stdout.close()
+    assert (exporting.wait(PATIENCE_S), exporting.stderr.read()) == (0, b"")

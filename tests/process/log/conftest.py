@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+from tests.support.fixtures.log import log, make_engine
+
+__all__ = ["log", "make_engine"]
