@@ -25,7 +25,6 @@ from mainspring.bus.groups.shared.supply import Sharing
 from mainspring.bus.names import DEAD_LETTERS
 from mainspring.bus.protocol import Start
 from mainspring.bus.publishing.admission import Accepted, Intake, check_headers, refusal
-from mainspring.bus.publishing.payload import HALF
 from mainspring.bus.publishing.publisher import Publisher
 from mainspring.bus.publishing.tickets import FutureTicket
 from mainspring.bus.results import (
@@ -50,6 +49,7 @@ from mainspring.bus.topics.registry import TopicTable
 from mainspring.bus.topics.retention import Retention
 from mainspring.cluster import Alone, Cluster
 from mainspring.errors import MainspringError
+from mainspring.json_text import HALF
 from mainspring.log import Append, Log, Operation, Receipt, StoredEvent
 from mainspring.loop import Clock, Loop
 from mainspring.settings import Settings

@@ -145,10 +145,10 @@ class LineOrigin:
         """Something of this peer is finished."""
 
 
-class Connection(LineOrigin, asyncio.Protocol):
+class NdjsonConnection(LineOrigin, asyncio.Protocol):
     """One client of the socket."""
 
-    def __init__(self, kernel: Kernel, connections: set[Connection], on_left: Callable[[], None]) -> None:
+    def __init__(self, kernel: Kernel, connections: set[NdjsonConnection], on_left: Callable[[], None]) -> None:
         super().__init__(kernel)
         self._connections = connections
         self._on_left = on_left
@@ -233,7 +233,7 @@ class Connection(LineOrigin, asyncio.Protocol):
         """Go on with the lines behind everything that was handed in so far, also by others."""
         if not self._turn_planned:
             self._turn_planned = True
-            self._kernel.loop.post(Connection._turn, self)
+            self._kernel.loop.post(NdjsonConnection._turn, self)
 
     def _turn(self) -> None:
         self._turn_planned = False
@@ -320,7 +320,7 @@ class NdjsonServer:
         self._kernel = kernel
         self._grace_ms = grace_ms
         self._server: asyncio.Server | None = None
-        self._connections: set[Connection] = set()
+        self._connections: set[NdjsonConnection] = set()
         self._identity: Identity | None = None
         self._emptied: asyncio.Future[None] | None = None
         self.accepted: int = 0  # connections since the start
@@ -347,9 +347,9 @@ class NdjsonServer:
             remove_socket(self.path, self._identity)
             raise
 
-    def _connect(self) -> Connection:
+    def _connect(self) -> NdjsonConnection:
         self.accepted += 1
-        return Connection(self._kernel, self._connections, self._left)
+        return NdjsonConnection(self._kernel, self._connections, self._left)
 
     def _left(self) -> None:
         if self._emptied is not None and not self._connections:
