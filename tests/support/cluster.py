@@ -11,8 +11,7 @@ from typing import Any
 
 from mainspring.cluster import About, Membership
 from mainspring.errors import MainspringError
-from mainspring.log import Batch, Log
-from mainspring.log.engines.shared_memory import SharedMemory, SharedMemoryEngine
+from mainspring.log import Batch, Log, SharedMemory, SharedMemoryEngine
 from mainspring.loop import Loop, VirtualClock, run_virtual
 
 LEASE_MS = 9_000

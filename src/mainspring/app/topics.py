@@ -55,7 +55,7 @@ async def configure_topics(in_force: InForce, own: Iterable[DeclaredTopic], bus:
     everything = in_force.of("topics")
     for topic in declared_topics(own):
         each = DeclaredTopic(topic, {key: value for said in everything[topic] for key, value in said.items()})
-        state = bus.topic_table.open(each.topic)
+        state = bus.topics.open(each.topic)
         wanted = each.over(state.config)
         if not state.stored or wanted != state.config:
             await bus.put_topic(wanted)

@@ -237,7 +237,7 @@ def _events(bus: Bus) -> list[Handler]:
 def _topics(bus: Bus) -> list[Handler]:
     def topics(data: After, ctx: Context) -> Topics:
         """Every topic and its settings, by name."""
-        known = [config for config in bus.topics() if config.topic > data.after]
+        known = [config for config in bus.topics.configs() if config.topic > data.after]
         shown = _fitting([msgspec.json.decode(encode_topic(config)) for config in known])
         return Topics(shown, len(shown) < len(known))
 
@@ -245,7 +245,7 @@ def _topics(bus: Bus) -> list[Handler]:
         """Create a topic, or change its settings; what is not mentioned stays."""
         with _answered():
             wanted = msgspec.json.encode({**data.settings, "topic": data.topic})
-            change = await bus.put_topic(bus.settings_after(wanted))
+            change = await bus.put_topic(bus.topics.settings_after(wanted))
         return Created(msgspec.json.decode(encode_topic(change.config)), change.created)
 
     async def offsets(data: OfTopic, ctx: Context) -> Offsets:
@@ -269,7 +269,7 @@ def _groups(bus: Bus) -> list[Handler]:
     def groups(data: AskGroups, ctx: Context) -> Groups:
         """Groups with their members, positions and lag."""
         with _answered():
-            return Groups(_fitting(bus.groups(data.topic)))
+            return Groups(_fitting(bus.groups.infos(data.topic)))
 
     async def seek(data: Seek, ctx: Context) -> GroupInfo:
         """Move a group; events it skips count as settled, events before come again."""
@@ -308,12 +308,12 @@ def _schedules(bus: Bus) -> list[Handler]:
     async def unschedule(data: NamedSchedule, ctx: Context) -> Done:
         """End a schedule."""
         with _answered():
-            await bus.delete_schedule(data.name)
+            await bus.schedules.delete(data.name)
         return Done()
 
     def schedules(data: After, ctx: Context) -> Schedules:
         """Schedules by name, and when each fires next."""
-        return Schedules(_fitting([each for each in bus.schedules() if each.name > data.after]))
+        return Schedules(_fitting([each for each in bus.schedules.all() if each.name > data.after]))
 
     return [
         handler_from("command", "Bus.Schedule", schedule),

@@ -10,7 +10,7 @@ does for it.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 
@@ -50,13 +50,13 @@ BEGINNING: Final = Start("offset", 0)
 LATEST: Final = Start("latest")
 
 
-class Frame(msgspec.Struct, tag_field="type", frozen=True, gc=False):
+class ClientFrame(msgspec.Struct, tag_field="type", frozen=True, gc=False):
     """What every frame of a client may carry: `corr`, echoed in the answer."""
 
     corr: msgspec.Raw = NOTHING
 
 
-class Publish(Frame, tag="PUBLISH", frozen=True, gc=False, kw_only=True):
+class PublishFrame(ClientFrame, tag="PUBLISH", frozen=True, gc=False, kw_only=True):
     topic: str
     payload: msgspec.Raw
     key: str | None = None
@@ -77,7 +77,7 @@ class BatchEvent(msgspec.Struct, frozen=True, gc=False):
     not_before: Offset | None = None
 
 
-class PublishBatch(Frame, tag="PUBLISH_BATCH", frozen=True, gc=False, kw_only=True):
+class PublishBatchFrame(ClientFrame, tag="PUBLISH_BATCH", frozen=True, gc=False, kw_only=True):
     topic: str
     events: Annotated[list[BatchEvent], msgspec.Meta(min_length=1)]
 
@@ -89,7 +89,7 @@ class Filter(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     header: tuple[str, str] | None = None
 
 
-class Subscribe(Frame, tag="SUBSCRIBE", frozen=True, gc=False, kw_only=True):
+class SubscribeFrame(ClientFrame, tag="SUBSCRIBE", frozen=True, gc=False, kw_only=True):
     topic: str
     group: str
     start: Start | None = msgspec.field(default=None, name="from")
@@ -100,19 +100,19 @@ class Subscribe(Frame, tag="SUBSCRIBE", frozen=True, gc=False, kw_only=True):
     sticky: bool = False
 
 
-class Unsubscribe(Frame, tag="UNSUBSCRIBE", frozen=True, gc=False, kw_only=True):
+class UnsubscribeFrame(ClientFrame, tag="UNSUBSCRIBE", frozen=True, gc=False, kw_only=True):
     topic: str
     group: str
 
 
-class Ack(Frame, tag="ACK", frozen=True, gc=False, kw_only=True):
+class AckFrame(ClientFrame, tag="ACK", frozen=True, gc=False, kw_only=True):
     topic: str
     partition: Offset
     group: str
     offset: Offset
 
 
-class Nack(Frame, tag="NACK", frozen=True, gc=False, kw_only=True):
+class NackFrame(ClientFrame, tag="NACK", frozen=True, gc=False, kw_only=True):
     topic: str
     partition: Offset
     group: str
@@ -121,7 +121,7 @@ class Nack(Frame, tag="NACK", frozen=True, gc=False, kw_only=True):
     delay_ms: Offset | None = None
 
 
-class Extend(Frame, tag="EXTEND", frozen=True, gc=False, kw_only=True):
+class ExtendFrame(ClientFrame, tag="EXTEND", frozen=True, gc=False, kw_only=True):
     topic: str
     partition: Offset
     group: str
@@ -129,11 +129,11 @@ class Extend(Frame, tag="EXTEND", frozen=True, gc=False, kw_only=True):
     ms: Count
 
 
-class Flow(Frame, tag="FLOW", frozen=True, gc=False, kw_only=True):
+class FlowFrame(ClientFrame, tag="FLOW", frozen=True, gc=False, kw_only=True):
     credits: Offset
 
 
-class ScheduleEvent(Frame, tag="SCHEDULE", frozen=True, gc=False, kw_only=True):
+class ScheduleFrame(ClientFrame, tag="SCHEDULE", frozen=True, gc=False, kw_only=True):
     name: str
     topic: str
     payload: msgspec.Raw
@@ -143,14 +143,23 @@ class ScheduleEvent(Frame, tag="SCHEDULE", frozen=True, gc=False, kw_only=True):
     headers: dict[str, str] | None = None
 
 
-class Unschedule(Frame, tag="UNSCHEDULE", frozen=True, gc=False, kw_only=True):
+class UnscheduleFrame(ClientFrame, tag="UNSCHEDULE", frozen=True, gc=False, kw_only=True):
     name: str
 
 
-Request = Publish | PublishBatch | Subscribe | Unsubscribe | Ack | Nack | Extend | Flow | ScheduleEvent | Unschedule
-TYPES: Final = frozenset(
-    ("PUBLISH", "PUBLISH_BATCH", "SUBSCRIBE", "UNSUBSCRIBE", "ACK", "NACK", "EXTEND", "FLOW", "SCHEDULE", "UNSCHEDULE")
+Request = (
+    PublishFrame
+    | PublishBatchFrame
+    | SubscribeFrame
+    | UnsubscribeFrame
+    | AckFrame
+    | NackFrame
+    | ExtendFrame
+    | FlowFrame
+    | ScheduleFrame
+    | UnscheduleFrame
 )
+TYPES: Final = frozenset(str(frame.__struct_config__.tag) for frame in get_args(Request))
 
 _decoder: Final[msgspec.json.Decoder[Request]] = msgspec.json.Decoder(Request)
 _decode = _decoder.decode

@@ -19,36 +19,36 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from mainspring.bus.access.access import Access, Action, Caller, origin_of
-from mainspring.bus.counters import Counters
+from mainspring.bus.counters import BusCounters
 from mainspring.bus.errors import BusError, Forbidden, LimitReached, NotSubscribed, TooLarge, Unavailable
 from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.group import Group
 from mainspring.bus.groups.member import Gate, Member
 from mainspring.bus.groups.registry import GroupTable
 from mainspring.bus.protocol import (
-    Ack,
-    Extend,
-    Flow,
-    Nack,
-    Publish,
-    PublishBatch,
+    AckFrame,
+    ExtendFrame,
+    FlowFrame,
+    NackFrame,
+    PublishBatchFrame,
+    PublishFrame,
     Rejected,
     Request,
-    ScheduleEvent,
-    Subscribe,
-    Unschedule,
-    Unsubscribe,
+    ScheduleFrame,
+    SubscribeFrame,
+    UnscheduleFrame,
+    UnsubscribeFrame,
     decode,
     error_frame,
     json_text,
     with_corr,
 )
-from mainspring.bus.publishing.admission import Accepted, Intake, check_sha256
+from mainspring.bus.publishing.admission import Accepted, Admission, check_sha256
 from mainspring.bus.publishing.rate_limit import bucket
 from mainspring.bus.replies import Answer, PublishAnswer, Replies
 from mainspring.bus.schedules.schedules import Schedule, Schedules
-from mainspring.bus.topic_state import TopicState
-from mainspring.bus.topics.registry import TopicTable
+from mainspring.bus.topics.registry import TopicRegistry
+from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
 from mainspring.loop import Clock
 from mainspring.settings import Settings
@@ -63,13 +63,13 @@ class Parts(Protocol):
 
     settings: Settings
     clock: Clock
-    counters: Counters
+    counters: BusCounters
     access: Access
-    topic_table: TopicTable
-    group_table: GroupTable
-    intake: Intake
+    topics: TopicRegistry
+    groups: GroupTable
+    admission: Admission
     delivery: Delivery
-    schedule_table: Schedules
+    schedules: Schedules
 
     def closed_session(self, session: Session) -> None: ...
 
@@ -192,7 +192,7 @@ class Session:
         caller = self.caller
         if caller.agent is not None or caller.is_proven:
             return caller
-        if isinstance(frame, PublishBatch):
+        if isinstance(frame, PublishBatchFrame):
             first = frame.events[0].headers
             if first is None:  # all of a batch must name the same one
                 return caller
@@ -202,12 +202,12 @@ class Session:
             claimed = (getattr(frame, "headers", None) or {}).get("agent_id")
         return caller if claimed is None else Caller(claimed, sid=caller.sid)
 
-    def _publish(self, frame: Publish, size: int) -> None:
+    def _publish(self, frame: PublishFrame, size: int) -> None:
         if frame.payload_sha256 is not None:
             check_sha256(bytes(frame.payload), frame.payload_sha256)
         self._submit(frame.topic, (frame,), self._caller_of(frame), frame.corr, "PUBLISH", size, frame.expect)
 
-    def _publish_batch(self, frame: PublishBatch, size: int) -> None:
+    def _publish_batch(self, frame: PublishBatchFrame, size: int) -> None:
         self._submit(frame.topic, frame.events, self._caller_of(frame), frame.corr, "PUBLISH_BATCH", size, None)
 
     def _submit(
@@ -223,23 +223,23 @@ class Session:
         def ticket(accepted: Accepted) -> PublishAnswer:
             return self._replies.publishing(accepted, corr, about, size)
 
-        self._parts.intake.publish(topic, events, ticket, agent=caller, bucket=self._bucket, expect=expect)
+        self._parts.admission.publish(topic, events, ticket, agent=caller, bucket=self._bucket, expect=expect)
 
     # -- subscriptions
 
-    def _subscribe(self, frame: Subscribe, size: int) -> None:
+    def _subscribe(self, frame: SubscribeFrame, size: int) -> None:
         if frame.start is not None:
             frame.start.checked()
-        topic = self._parts.topic_table.open(frame.topic)
+        topic = self._parts.topics.open(frame.topic)
         self._parts.access.check_now(topic.config, "subscribe", self.caller, frame.group)
-        if self._parts.intake.closed:
+        if self._parts.admission.closed:
             raise Unavailable("the node is stopping", remedy="subscribe again in a moment")
         self._take_place(frame)
         answer = self._replies.place()
         self._subscribing = True
         self._parts.delivery.run(self._find_start(frame, topic, answer))
 
-    def _take_place(self, frame: Subscribe) -> None:
+    def _take_place(self, frame: SubscribeFrame) -> None:
         limit, wanted = self._parts.settings.max_subscriptions, (frame.topic, frame.group)
         if len(self._wanted) >= limit and wanted not in self._wanted:
             raise LimitReached(
@@ -251,7 +251,7 @@ class Session:
         if wanted in self._members:  # what a new start brings comes behind the OK
             self._members[wanted][1].window = 0
 
-    def _give_place(self, frame: Subscribe) -> None:
+    def _give_place(self, frame: SubscribeFrame) -> None:
         key = (frame.topic, frame.group)
         self._answered(key)
         if key in self._members:
@@ -273,11 +273,11 @@ class Session:
             member.window = self._windows[key]
             group.woken(member)
 
-    async def _find_start(self, frame: Subscribe, topic: TopicState, answer: Answer) -> None:
+    async def _find_start(self, frame: SubscribeFrame, topic: Topic, answer: Answer) -> None:
         """Until the start is known, later frames of this connection wait: they may publish to the same topic."""
         try:
             await self._replies.nothing_published()
-            group, unstored = await self._parts.group_table.begin(topic, frame.group, frame.start)
+            group, unstored = await self._parts.groups.begin(topic, frame.group, frame.start)
         except BusError as error:
             self._give_place(frame)
             answer.frame = with_corr(error_frame(error, "SUBSCRIBE", frame.topic, frame.group), frame.corr)
@@ -291,10 +291,10 @@ class Session:
         self._replies.flush()
         self._take_waiting()
 
-    async def _confirm(self, frame: Subscribe, topic: TopicState, group: Group, answer: Answer, unstored: bool) -> None:
+    async def _confirm(self, frame: SubscribeFrame, topic: Topic, group: Group, answer: Answer, unstored: bool) -> None:
         try:
             if unstored:
-                await self._parts.group_table.store(group)
+                await self._parts.groups.store(group)
         except BusError as error:
             self._give_place(frame)
             answer.frame = with_corr(error_frame(error, "SUBSCRIBE", frame.topic, frame.group), frame.corr)
@@ -304,12 +304,12 @@ class Session:
             answer.sent = lambda: self._join(frame, topic, group)
         self._replies.flush()
 
-    def _join(self, frame: Subscribe, topic: TopicState, group: Group) -> None:
+    def _join(self, frame: SubscribeFrame, topic: Topic, group: Group) -> None:
         key = (topic.name, group.name)
         self._answered(key)
         if key not in self._wanted:
             return  # unsubscribed while the group was being stored
-        group = self._parts.group_table.keep(topic, group)
+        group = self._parts.groups.keep(topic, group)
         known = self._members.get(key)
         member = known[1] if known is not None else Member(topic.name, group.name, self._gate, self._send)
         settings = self._parts.settings
@@ -337,14 +337,14 @@ class Session:
             self._take(data)
         self._replies.flush()
 
-    def _unsubscribe(self, frame: Unsubscribe, size: int) -> None:
+    def _unsubscribe(self, frame: UnsubscribeFrame, size: int) -> None:
         key = (frame.topic, frame.group)
         if key in self._wanted and key not in self._members:
             self._wanted.discard(key)  # it has not joined yet, and will not
         else:
             self._held(frame)
             self._leave(key, self._parts.clock.now_ms())
-        topic = self._parts.topic_table.open(frame.topic)
+        topic = self._parts.topics.open(frame.topic)
         ok = b'{"type":"OK","in_reply_to":"UNSUBSCRIBE","topic":%b,"group":%b}' % (topic.json, json_text(frame.group))
         self._replies.reply(with_corr(ok, frame.corr))
 
@@ -353,7 +353,7 @@ class Session:
         del self._windows[key]
         self._wanted.discard(key)
         group.leave(member, now)
-        topic = self._parts.topic_table.open(key[0])
+        topic = self._parts.topics.open(key[0])
         if not group.members:
             topic.active.pop(group, None)
             if not topic.active:
@@ -367,7 +367,7 @@ class Session:
             if origin_of(name) != topic:
                 continue
             try:
-                config = self._parts.topic_table.open(name).config
+                config = self._parts.topics.open(name).config
                 self._parts.access.check_now(config, "subscribe", self.caller, group)
             except Forbidden as error:
                 self._leave((name, group), self._parts.clock.now_ms())
@@ -375,7 +375,7 @@ class Session:
             except BusError:
                 continue  # a checker that has not answered yet forbids nothing
 
-    def _held(self, frame: Ack | Nack | Extend | Unsubscribe) -> tuple[Group, Member]:
+    def _held(self, frame: AckFrame | NackFrame | ExtendFrame | UnsubscribeFrame) -> tuple[Group, Member]:
         found = self._members.get((frame.topic, frame.group))
         if found is None:
             raise NotSubscribed(
@@ -384,23 +384,23 @@ class Session:
             )
         return found
 
-    def _ack(self, frame: Ack, size: int) -> None:
+    def _ack(self, frame: AckFrame, size: int) -> None:
         group, member = self._held(frame)
         group.ack(member, frame.partition, frame.offset)
         self._parts.delivery.wake(group)
 
-    def _nack(self, frame: Nack, size: int) -> None:
+    def _nack(self, frame: NackFrame, size: int) -> None:
         group, member = self._held(frame)
         now = self._parts.clock.now_ms()
         if group.nack(member, frame.partition, frame.offset, frame.reason or "", frame.delay_ms or 0, now):
             self._parts.counters.nacks += 1
             self._parts.delivery.wake(group)
 
-    def _extend(self, frame: Extend, size: int) -> None:
+    def _extend(self, frame: ExtendFrame, size: int) -> None:
         group, member = self._held(frame)
         group.extend(member, frame.partition, frame.offset, self._parts.clock.now_ms() + frame.ms)
 
-    def _flow(self, frame: Flow, size: int) -> None:
+    def _flow(self, frame: FlowFrame, size: int) -> None:
         self._gate.credits = (self._gate.credits or 0) + frame.credits
         self._wake_members()
 
@@ -411,8 +411,8 @@ class Session:
 
     # -- schedules
 
-    def _schedule(self, frame: ScheduleEvent, size: int) -> None:
-        topic = self._parts.topic_table.open(frame.topic)
+    def _schedule(self, frame: ScheduleFrame, size: int) -> None:
+        topic = self._parts.topics.open(frame.topic)
         self._parts.access.check_now(topic.config, "publish", self.caller)
         self._check_schedule(frame.name)
         schedule = Schedule(
@@ -424,19 +424,19 @@ class Session:
             key=frame.key,
             headers=frame.headers,
         )
-        kept = self._parts.intake.scheduled(schedule, self.caller)
-        self._later("SCHEDULE", frame.name, frame.corr, self._parts.schedule_table.put(kept))
+        kept = self._parts.admission.scheduled(schedule, self.caller)
+        self._later("SCHEDULE", frame.name, frame.corr, self._parts.schedules.put(kept))
 
     def _check_schedule(self, name: str) -> None:
         """Who takes a schedule away from its topic needs the right to publish there."""
-        known = self._parts.schedule_table.find(name)
+        known = self._parts.schedules.find(name)
         if known is not None:
-            config = self._parts.topic_table.open(known.topic).config
+            config = self._parts.topics.open(known.topic).config
             self._parts.access.check_now(config, "publish", self.caller)
 
-    def _unschedule(self, frame: Unschedule, size: int) -> None:
+    def _unschedule(self, frame: UnscheduleFrame, size: int) -> None:
         self._check_schedule(frame.name)
-        self._later("UNSCHEDULE", frame.name, frame.corr, self._parts.schedule_table.delete(frame.name))
+        self._later("UNSCHEDULE", frame.name, frame.corr, self._parts.schedules.delete(frame.name))
 
     def _later(self, about: str, name: str, corr: msgspec.Raw, work: Any) -> None:
         answer = self._replies.place()
@@ -458,21 +458,21 @@ class Session:
 
 
 _HANDLERS: Final[dict[type, Callable[[Session, Any, int], None]]] = {
-    Publish: Session._publish,
-    PublishBatch: Session._publish_batch,
-    Subscribe: Session._subscribe,
-    Unsubscribe: Session._unsubscribe,
-    Ack: Session._ack,
-    Nack: Session._nack,
-    Extend: Session._extend,
-    Flow: Session._flow,
-    ScheduleEvent: Session._schedule,
-    Unschedule: Session._unschedule,
+    PublishFrame: Session._publish,
+    PublishBatchFrame: Session._publish_batch,
+    SubscribeFrame: Session._subscribe,
+    UnsubscribeFrame: Session._unsubscribe,
+    AckFrame: Session._ack,
+    NackFrame: Session._nack,
+    ExtendFrame: Session._extend,
+    FlowFrame: Session._flow,
+    ScheduleFrame: Session._schedule,
+    UnscheduleFrame: Session._unschedule,
 }
 
 _CHECKED: Final[dict[type, Action]] = {
-    Publish: "publish",
-    PublishBatch: "publish",
-    Subscribe: "subscribe",
-    ScheduleEvent: "publish",
+    PublishFrame: "publish",
+    PublishBatchFrame: "publish",
+    SubscribeFrame: "subscribe",
+    ScheduleFrame: "publish",
 }

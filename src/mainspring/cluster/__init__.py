@@ -8,7 +8,7 @@ from mainspring.cluster.errors import NameTaken, NotDurable
 from mainspring.cluster.home import Home
 from mainspring.cluster.membership import LEASE_MS, Membership
 from mainspring.cluster.program_versions import Declared, InForce, Order, Roster
-from mainspring.cluster.startup import check_durability, durability, node_name, with_patience
+from mainspring.cluster.startup import check_durability, node_name, with_patience
 
 __all__ = [
     "LEASE_MS",
@@ -26,7 +26,6 @@ __all__ = [
     "Role",
     "Roster",
     "check_durability",
-    "durability",
     "node_name",
     "with_patience",
 ]

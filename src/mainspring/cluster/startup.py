@@ -10,7 +10,7 @@ from typing import Final
 
 from mainspring.cluster.errors import NotDurable
 from mainspring.errors import SettingError
-from mainspring.log import Durability, Log, LogUnavailable, SharedEngine
+from mainspring.log import Durability, Log, LogUnavailable
 from mainspring.loop import Clock, Loop, pause
 
 logger: logging.Logger = logging.getLogger("mainspring.cluster")
@@ -48,22 +48,12 @@ async def with_patience(work: Callable[[], Awaitable[object]], loop: Loop, wait_
             await pause(loop, _STEP_MS, ref=False)
 
 
-async def durability(log: Log) -> Durability:
-    """What an acknowledgement of the log's engine means, as it is configured now."""
-    engine = log.engine
-    if isinstance(engine, SharedEngine):
-        return await engine.durability()
-    if engine.name == "memory":
-        return Durability(durable=False, statement="memory: nothing survives the process")
-    return Durability(durable=True, statement=f"{engine.name}: an acknowledgement is on this machine's disk")
-
-
 async def check_durability(log: Log, *, required: bool) -> Durability:
     """Say what an acknowledgement means; raise `NotDurable` when it must mean more than it does."""
-    found = await durability(log)
+    found = await log.engine.durability()
     if not found.durable and required:
         raise NotDurable(found.statement)
-    if isinstance(log.engine, SharedEngine):
+    if log.shared:
         if found.durable:
             logger.info("the engine's acknowledgements are durable: %s", found.statement)
         else:

@@ -94,11 +94,11 @@ class Consuming:
         """Join the group; where it starts is durable when this returns."""
         declared, bus = self.declared, self.bus
         await bus.ensure_topic(declared.topic)
-        topic = bus.topic_table.open(declared.topic)
+        topic = bus.topics.open(declared.topic)
         start = None if declared.group in topic.groups else declared.start
-        self._group, unstored = await bus.group_table.begin(topic, declared.group, start)
+        self._group, unstored = await bus.groups.begin(topic, declared.group, start)
         if unstored:
-            await bus.group_table.store(self._group)
+            await bus.groups.store(self._group)
         self._member = _LocalMember(declared.topic, declared.group, self._given)
         self._member.window = declared.max_inflight
         self._settlement = Settlement(bus, self._log, self.runtime, self._group, self._member)
@@ -124,7 +124,7 @@ class Consuming:
         if self._member.gone:
             return
         self._group.leave(self._member, self.bus.clock.now_ms())
-        topic = self.bus.topic_table.open(self.declared.topic)
+        topic = self.bus.topics.open(self.declared.topic)
         if not self._group.members:
             topic.active.pop(self._group, None)
 

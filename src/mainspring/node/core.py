@@ -313,7 +313,7 @@ class Core:
         for declared in (*app.consumers, *schedule_consumers(app)):
             self.consuming.append(Consuming(declared, **parts))
             if declared.max_attempts is not None:
-                self.bus.topic_table.attempts[(declared.topic, declared.group)] = declared.max_attempts
+                self.bus.topics.attempts[(declared.topic, declared.group)] = declared.max_attempts
 
     def _serve_tasks(self, app: App) -> None:
         app.publisher = self._publish

@@ -155,7 +155,7 @@ class Node(Core):
             before, ahead = ahead, self.clock.wall_ms() - self.clock.now_ms()
             if abs(ahead - before) > CLOCK_JUMP_MS:
                 logger.warning("the time of day jumped by %d ms", ahead - before)
-                self.bus.schedule_table.clock_moved()
+                self.bus.schedules.clock_moved()
 
     async def _watch_tokens(self) -> None:
         while True:

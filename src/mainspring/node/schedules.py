@@ -57,12 +57,12 @@ async def plan_schedules(app: App, bus: Bus, in_force: InForce) -> None:
     """Make the rows of the log agree with what is in force. Raises Refused when that changed meanwhile."""
     for declared in app.schedules:
         topic = schedule_topic(app, declared)
-        if not bus.topic_table.open(topic).stored:
+        if not bus.topics.open(topic).stored:
             await bus.put_topic(TopicConfig(topic=topic, retention_count=_KEPT_FIRINGS))
     prefix = f"app/{app.name}/"
     wanted = {}
     for name, said in in_force.of("schedules").items():
         if name.startswith(prefix):
             payload = msgspec.Raw(msgspec.json.encode({"schedule": name.removeprefix(prefix)}))
-            wanted[name] = bus.intake.scheduled(Schedule(name=name, payload=payload, **said[-1]), None)
-    await bus.schedule_table.agree(prefix, wanted, in_force.guard)
+            wanted[name] = bus.admission.scheduled(Schedule(name=name, payload=payload, **said[-1]), None)
+    await bus.schedules.agree(prefix, wanted, in_force.guard)

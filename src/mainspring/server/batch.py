@@ -4,7 +4,8 @@ The same lines as on the socket, from a file or a pipe. The input ends, the last
 fired and the last line is written: then nothing can happen any more, and the run is over. `Syscall.Shutdown` ends it
 sooner: no further line is taken, and no timer is waited for.
 
-Answers are written when they come, not when more input does: a program that feeds a pipe line by line may wait for each.
+Answers are written when they come, not when more input does: a program that feeds a pipe line by line may wait
+for each.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from mainspring.beats import Heartbeat
 from mainspring.bus import Bus, Readiness
-from mainspring.cluster import Cluster, durability
+from mainspring.cluster import Cluster
 from mainspring.kernel import Kernel
 from mainspring.log import Durability, Log, LogUnavailable
 from mainspring.loop import Loop
@@ -82,7 +82,7 @@ class NodeParts:
         """What an acknowledgement of the engine means, asked once. None while the engine's server does not answer."""
         if self._durability is None and self.log is not None:
             try:
-                self._durability = await durability(self.log)
+                self._durability = await self.log.engine.durability()
             except LogUnavailable:
                 return None
         return self._durability

@@ -188,12 +188,12 @@ def _size(path: str) -> int:
 
 def _bus(node: NodeParts, topics: Container[str]) -> Iterator[Metric]:
     """Events, acknowledgements, dead letters, and where the groups stand."""
-    groups = node.bus.groups()
+    groups = node.bus.groups.infos()
     yield from _events(node.bus.stats(), topics)
     yield from _positions(info for info in groups if info.topic in topics)
-    yield _gauge("topics", "Topics the node keeps.", len(node.bus.topics()))
+    yield _gauge("topics", "Topics the node keeps.", len(node.bus.topics.configs()))
     yield _gauge("groups", "Groups of all topics.", len(groups))
-    yield _gauge("schedules", "Schedules that are set.", len(node.bus.schedules()))
+    yield _gauge("schedules", "Schedules that are set.", len(node.bus.schedules.all()))
 
 
 def _events(stats: Stats, topics: Container[str]) -> Iterator[Metric]:

@@ -226,7 +226,7 @@ class World:
 
     def groups(self, topic: str | None = None) -> list[GroupInfo]:
         """Groups of one topic, or of all, with their lag in each partition."""
-        return self.node.bus.groups(topic)
+        return self.node.bus.groups.infos(topic)
 
     def lag(self, topic: str, group: str) -> int:
         """How many events of a topic a group has not settled yet, as far as it is stored."""
@@ -239,7 +239,7 @@ class World:
 
     def schedules(self) -> list[Schedule]:
         """What will fire, by name."""
-        return self.node.bus.schedules()
+        return self.node.bus.schedules.all()
 
     def read(self, path: str) -> Any:
         """A value of the beats' state."""

@@ -52,7 +52,7 @@ async def test_acknowledgements_on_both_nodes_make_one_commit_that_both_know(tow
         lower.ack("t", "g", frame["offset"])
     await settle(0.1)
     assert [await node.committed("t", "g") for node in town.nodes] == [6, 6]
-    assert [node.bus.groups("t")[0].members for node in town.nodes] == [2, 2]
+    assert [node.bus.groups.infos("t")[0].members for node in town.nodes] == [2, 2]
 
 
 @in_town
@@ -112,7 +112,7 @@ async def test_a_dead_nodes_events_come_to_the_others_and_their_attempts_count_o
     await settle(LEASE_MS / 1000 * 3)
     assert [(frame["offset"], frame["attempt"]) for frame in await two.messages()] == [(3, 2), (4, 2), (5, 2)]
     assert await second.committed("t", "g") == 2
-    assert second.bus.groups("t")[0].members == 1
+    assert second.bus.groups.infos("t")[0].members == 1
 
 
 @in_town
@@ -209,7 +209,7 @@ async def test_a_group_with_members_elsewhere_is_not_deleted(town: Town) -> None
     await settle(0.1)
     await second.bus.delete_group("t", "g")
     await settle(0.1)
-    assert [node.bus.groups() for node in town.nodes] == [[], []]
+    assert [node.bus.groups.infos() for node in town.nodes] == [[], []]
     two = second.connect()
     await two.subscribe("t", "g", LATEST)
     await publish(first, 1)
@@ -364,7 +364,7 @@ async def test_what_turns_out_to_be_settled_is_not_given_back(town: Town) -> Non
     await one.subscribe("t", "g", BEGINNING)
     await publish(first, 1)
     await settle(0.1)
-    group = first.bus.topic_table.get("t").groups["g"]
+    group = first.bus.topics.get("t").groups["g"]
     assert isinstance(group, SharedGroup)
     (position,) = group.shared_positions()
     event = position.open[1]

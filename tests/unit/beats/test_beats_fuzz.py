@@ -77,6 +77,7 @@ def journals(hb: Heartbeat) -> list[bytes]:
     return [hb.journal(beat) for beat in range(1, hb.next_beat)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(6))
 def test_however_it_is_run_the_bytes_are_the_same(block: int) -> None:
     for seed in range(20):

@@ -62,6 +62,7 @@ def arrays(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 documents = st.recursive(st.one_of(numbers, texts, st.sampled_from(["true", "null"])), arrays, max_leaves=30)
 
 
+@pytest.mark.slow
 @given(documents)
 @settings(max_examples=400, deadline=None)
 @example("1e999")

@@ -29,6 +29,7 @@ async def poured(client: Any, count: int = FLOOD) -> None:
     await client.writer.drain()
 
 
+@pytest.mark.slow
 @virtual
 async def test_events_a_slow_handler_cannot_manage_stay_with_their_sender(clock: VirtualClock) -> None:
     app, handled, most = App("slow"), [], 0

@@ -705,6 +705,7 @@ async def test_signals_and_cancellations_reach_runs_on_other_nodes(nodes: Nodes)
     assert cut.outcome_now() == Cancelled("from afar")
 
 
+@pytest.mark.slow
 async def test_a_run_that_was_cancelled_from_another_node_can_be_tried_again(nodes: Nodes) -> None:
     one = await nodes.boot(node="one", recovery_ms=1_000)
     two = await nodes.boot(node="two", recovery_ms=1_000)
@@ -871,6 +872,7 @@ async def test_durable_joins_and_intervals_survive_a_restart(nodes: Nodes) -> No
     assert [(tick - 1_000_000) // 60_000 for tick in ticks] == [10, 20, 30]
 
 
+@pytest.mark.slow
 async def test_cancelling_a_durable_parent_cancels_its_children_for_good(nodes: Nodes) -> None:
     async def parent(perform: Any) -> None:
         async with perform.group() as group:

@@ -133,6 +133,7 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system has no /proc to read its memory from")
 def test_memory_stays_flat_over_many_steps() -> None:
     """Set MAINSPRING_TEST_WASM_STEPS=200000 for the long form."""

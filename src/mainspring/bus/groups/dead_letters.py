@@ -17,14 +17,14 @@ from typing import Final
 import msgspec
 
 from mainspring.bus.audit import Audit
-from mainspring.bus.counters import Counters
+from mainspring.bus.counters import BusCounters
 from mainspring.bus.groups.delivery import Delivery, Written
 from mainspring.bus.groups.group import Group
 from mainspring.bus.groups.position import OpenEvent, Position
 from mainspring.bus.names import DEAD_LETTERS
 from mainspring.bus.publishing.publisher import Placed, Publisher
 from mainspring.bus.results import DeadLetter
-from mainspring.bus.topic_state import TopicState
+from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
 from mainspring.log import Append, Batch, DamagedEvent, Log, StoredEvent
 from mainspring.loop import Clock
@@ -57,11 +57,11 @@ class Undertaker:
         clock: Clock,
         delivery: Delivery,
         publisher: Publisher,
-        counters: Counters,
+        counters: BusCounters,
         audit: Audit,
         *,
         new_id: Callable[[], str],
-        topic: Callable[[str], TopicState],
+        topic: Callable[[str], Topic],
     ) -> None:
         self._log = log
         self._clock = clock
@@ -119,7 +119,7 @@ class Undertaker:
         ticket = _Burial(self, group, position, events, len(found), written)
         self._publisher.submit(batch, (letters, notices) if found else (), ticket, audited=False)  # as "dlq"
 
-    def _letter(self, letters: TopicState, group: Group, event: OpenEvent, stored: StoredEvent) -> Append:
+    def _letter(self, letters: Topic, group: Group, event: OpenEvent, stored: StoredEvent) -> Append:
         headers = {} if stored.headers is None else _decode_headers(stored.headers)
         values = (
             stored.topic,

@@ -15,11 +15,11 @@ from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Final
 
 from mainspring.bus.audit import Audit
-from mainspring.bus.counters import Counters
+from mainspring.bus.counters import BusCounters
 from mainspring.bus.groups.group import Group
 from mainspring.bus.groups.position import Position
-from mainspring.bus.topic_state import TopicState
 from mainspring.bus.topics.tail import ReadyEvent
+from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
 from mainspring.log import Batch, DamagedEvent, Log
 from mainspring.loop import Clock, Loop
@@ -45,13 +45,13 @@ class Written:
 class Delivery(ABC):
     """The groups' host. `on_bury` is given by the owner, because dead letters are published."""
 
-    def __init__(self, log: Log, clock: Clock, loop: Loop, counters: Counters, audit: Audit) -> None:
+    def __init__(self, log: Log, clock: Clock, loop: Loop, counters: BusCounters, audit: Audit) -> None:
         self._log = log
         self._clock = clock
         self._loop = loop
         self._counters = counters
         self._audit = audit
-        self._topics: dict[str, TopicState] = {}
+        self._topics: dict[str, Topic] = {}
         self._due: dict[Group, None] = {}
         self._timers: dict[Group, tuple[int, Hashable]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -59,12 +59,12 @@ class Delivery(ABC):
         self._closed = False
         self.on_bury: Callable[[Group, Position], None] = lambda _group, _position: None
 
-    def adopt(self, topic: TopicState) -> None:
+    def adopt(self, topic: Topic) -> None:
         self._topics[topic.name] = topic
 
     # -- waking
 
-    def appended(self, topic: TopicState) -> None:
+    def appended(self, topic: Topic) -> None:
         """The topic has new events."""
         for group in topic.active:
             self.wake(group)

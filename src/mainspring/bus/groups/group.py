@@ -25,7 +25,7 @@ from mainspring.bus.groups.member import Member, up_to
 from mainspring.bus.groups.member_choice import Chooser
 from mainspring.bus.groups.position import OpenEvent, Position
 from mainspring.bus.protocol import json_text
-from mainspring.bus.topics.tail import ReadyEvent, Tail
+from mainspring.bus.topics.tail import PartitionTail, ReadyEvent
 
 TURN: Final = 64  # events of one partition before the next has its turn
 PARKED: Final = 256  # events kept for members without room before the partition waits with them
@@ -59,7 +59,7 @@ class Group:
 
     # -- partitions
 
-    def add_position(self, tail: Tail, cursor: int = 1) -> Position:
+    def add_position(self, tail: PartitionTail, cursor: int = 1) -> Position:
         head = b'{"type":"MESSAGE","topic":%b,"partition":%d,"group":%b,"offset":' % (
             json_text(self.topic),
             tail.partition,
@@ -70,7 +70,7 @@ class Group:
         self._turns.append(position)
         return position
 
-    def _new_position(self, tail: Tail, head: bytes, cursor: int) -> Position:
+    def _new_position(self, tail: PartitionTail, head: bytes, cursor: int) -> Position:
         return Position(tail, head, cursor)
 
     def seek(self, position: Position, cursor: int, skip_before: int = 0) -> None:

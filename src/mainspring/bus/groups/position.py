@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection
 import msgspec
 
 from mainspring.bus.names import SEPARATOR
-from mainspring.bus.topics.tail import ReadyEvent, Tail
+from mainspring.bus.topics.tail import PartitionTail, ReadyEvent
 
 SPACE = "groups"
 
@@ -91,9 +91,9 @@ class Position:
         "waiting",
     )
 
-    def __init__(self, tail: Tail, head: bytes, cursor: int = 1, floor: int = 0) -> None:
+    def __init__(self, tail: PartitionTail, head: bytes, cursor: int = 1, floor: int = 0) -> None:
         self.partition: int = tail.partition
-        self.tail: Tail = tail
+        self.tail: PartitionTail = tail
         self.head: bytes = head  # how every MESSAGE frame of this position begins
         self.cursor: int = cursor
         self.floor: int = floor

@@ -37,7 +37,7 @@ async def redrive(bus: Bus, publisher: Publisher, topic: str, offsets: Sequence[
 
 
 async def _send_back(bus: Bus, publisher: Publisher, topic: str, letter: DeadLetter) -> Published:
-    target = bus.topic_table.open(topic)
+    target = bus.topics.open(topic)
     append = bus.new_append(target, NewEvent(bytes(letter.payload), letter.key, letter.headers))
     # Two redrives may have read the same letter; the second one finds that it was sent. The mark is longer than any
     # id of a client, so that nobody can take a letter away by publishing under its mark.

@@ -25,8 +25,8 @@ from mainspring.bus.groups.shared.records import CLAIMS, ClaimRecord, claim_key,
 from mainspring.bus.names import check_name
 from mainspring.bus.protocol import Start
 from mainspring.bus.results import GroupInfo, GroupOffsets, PartitionOffsets
-from mainspring.bus.topic_state import TopicState
-from mainspring.bus.topics.registry import TopicTable
+from mainspring.bus.topics.registry import TopicRegistry
+from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
 from mainspring.log import Batch, Log
 from mainspring.loop import Clock
@@ -35,7 +35,7 @@ from mainspring.loop import Clock
 class GroupTable:
     """Makes, finds, moves and deletes groups."""
 
-    def __init__(self, log: Log, clock: Clock, topics: TopicTable, delivery: Delivery, audit: Audit) -> None:
+    def __init__(self, log: Log, clock: Clock, topics: TopicRegistry, delivery: Delivery, audit: Audit) -> None:
         self._log = log
         self._clock = clock
         self._topics = topics
@@ -81,10 +81,10 @@ class GroupTable:
                         self._delivery.put_position(batch, group, position)
         await self._log.commit(batch)
 
-    def _new(self, topic: TopicState, name: str) -> Group:
+    def _new(self, topic: Topic, name: str) -> Group:
         return Group(topic.name, name, self._delivery, ack_timeout_ms=1, max_attempts=0)
 
-    def _make(self, topic: TopicState, name: str, starts: dict[int, tuple[int, int]]) -> Group:
+    def _make(self, topic: Topic, name: str, starts: dict[int, tuple[int, int]]) -> Group:
         group = self._new(topic, name)
         self._topics.apply(topic, group)
         self._delivery.adopt(topic)
@@ -94,7 +94,7 @@ class GroupTable:
         topic.groups[name] = group
         return group
 
-    async def begin(self, topic: TopicState, name: str, start: Start | None) -> tuple[Group, bool]:
+    async def begin(self, topic: Topic, name: str, start: Start | None) -> tuple[Group, bool]:
         """The group for a new subscription, and whether its position must be stored before anyone relies on it."""
         check_name("group", name)
         await self._topics.load(topic)
@@ -110,7 +110,7 @@ class GroupTable:
             return group, not all(position.stored for position in group.positions.values())
         return group, True
 
-    async def _by_time(self, topic: TopicState, start: Start | None) -> dict[int, tuple[int, int]]:
+    async def _by_time(self, topic: Topic, start: Start | None) -> dict[int, tuple[int, int]]:
         """For a timestamp: cursor of each partition, and the time below which later events are skipped."""
         if start is None or start.kind != "timestamp":
             return {}
@@ -121,14 +121,14 @@ class GroupTable:
             found[tail.partition] = (cursor, ts)
         return found
 
-    def _by_place(self, topic: TopicState, start: Start | None) -> dict[int, tuple[int, int]]:
+    def _by_place(self, topic: Topic, start: Start | None) -> dict[int, tuple[int, int]]:
         if start is None:
             return {}
         if start.kind == "latest":
             return {tail.partition: (tail.offset + 1, 0) for tail in topic.tails}
         return {tail.partition: (max(1, start.value or 0), 0) for tail in topic.tails}
 
-    async def _move(self, topic: TopicState, group: Group, starts: dict[int, tuple[int, int]]) -> None:
+    async def _move(self, topic: Topic, group: Group, starts: dict[int, tuple[int, int]]) -> None:
         for partition, (cursor, skip_before) in starts.items():
             group.seek(group.positions[partition], cursor, skip_before)
             self._audit.note("seek", topic, partition, cursor, 1, group.name)
@@ -152,7 +152,7 @@ class GroupTable:
 
     # -- from outside
 
-    async def seek(self, topic: TopicState, name: str, start: Start, partition: int | None) -> Group:
+    async def seek(self, topic: Topic, name: str, start: Start, partition: int | None) -> Group:
         group = self.get(topic, name)
         await self._topics.load(topic)
         if partition is not None and partition not in group.positions:
@@ -164,7 +164,7 @@ class GroupTable:
         await self.store(group)
         return group
 
-    async def delete(self, topic: TopicState, name: str) -> None:
+    async def delete(self, topic: Topic, name: str) -> None:
         group = self.get(topic, name)
         if group.members:
             raise Conflict(
@@ -183,7 +183,7 @@ class GroupTable:
             self.keep(topic, group)
             raise Unavailable(f"the group could not be deleted: {error.message}", remedy=error.remedy) from error
 
-    def keep(self, topic: TopicState, group: Group) -> Group:
+    def keep(self, topic: Topic, group: Group) -> Group:
         """The group of that name now; one that was deleted while somebody was about to join it is there again."""
         current = topic.groups.setdefault(group.name, group)
         if current is group and group.deleted:
@@ -191,11 +191,16 @@ class GroupTable:
             self._delivery.run(self.store(group))
         return current
 
-    def get(self, topic: TopicState, name: str) -> Group:
+    def get(self, topic: Topic, name: str) -> Group:
         group = topic.groups.get(name)
         if group is None:
             raise UnknownGroup(f"topic {topic.name!r} has no group {name!r}", remedy="subscribe to make one")
         return group
+
+    def infos(self, topic: str | None = None) -> list[GroupInfo]:
+        """The groups of one topic, or of all. Raises UnknownTopic."""
+        topics = self._topics.all() if topic is None else [self._topics.get(topic)]
+        return [self.info(group) for each in topics for group in each.groups.values()]
 
     def info(self, group: Group) -> GroupInfo:
         return GroupInfo(
@@ -205,7 +210,7 @@ class GroupTable:
             partitions={position.partition: self._offsets(position) for position in group.positions.values()},
         )
 
-    async def offsets(self, topic: TopicState) -> list[PartitionOffsets]:
+    async def offsets(self, topic: Topic) -> list[PartitionOffsets]:
         await self._topics.load(topic)
         heads = {bounds.partition: bounds.head for bounds in await self._log.bounds(topic.name)}
         return [

@@ -29,9 +29,9 @@ from mainspring.bus.publishing.publisher import Publisher, Ticket
 from mainspring.bus.publishing.rate_limit import TokenBucket
 from mainspring.bus.publishing.spans import TracedTicket, ending, traced
 from mainspring.bus.schedules.schedules import Schedule, Schedules
-from mainspring.bus.schemas.registry import Schemas
-from mainspring.bus.topic_state import TopicState
-from mainspring.bus.topics.registry import TopicTable
+from mainspring.bus.schemas.registry import SchemaRegistry
+from mainspring.bus.topics.registry import TopicRegistry
+from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
 from mainspring.json_text import JsonRefused, check_json
 from mainspring.log import Append, Batch, InDoubt, Operation, Receipt, Refused
@@ -64,7 +64,7 @@ class Offered(Protocol):
 class Accepted(msgspec.Struct, frozen=True, gc=False):
     """A request that was taken: its events, and when each is due (0: at once). `due` is empty when all are at once."""
 
-    topic: TopicState
+    topic: Topic
     appends: list[Append]
     due: list[int]
 
@@ -72,17 +72,17 @@ class Accepted(msgspec.Struct, frozen=True, gc=False):
         return self.due[index] if self.due else 0
 
 
-class Intake:
+class Admission:
     """Checks and submits."""
 
     def __init__(
         self,
         clock: Clock,
-        topics: TopicTable,
+        topics: TopicRegistry,
         publisher: Publisher,
         schedules: Schedules,
         access: Access,
-        schemas: Schemas,
+        schemas: SchemaRegistry,
         settings: Settings,
         *,
         new_id: Callable[[], str],
@@ -183,7 +183,7 @@ class Intake:
         return int(self._random() * partitions) if partitions > 1 else 0
 
     def _appends(
-        self, topic: TopicState, events: Sequence[Offered], now: int, expect: int | None, sealed: bytes
+        self, topic: Topic, events: Sequence[Offered], now: int, expect: int | None, sealed: bytes
     ) -> list[Append]:
         """The events as they are stored. What is put on headers is joined once for all events that get the same."""
         payloads = [bytes(event.payload) for event in events]
@@ -216,7 +216,7 @@ class Intake:
             raise BadFrame("the event would wait for more than ten years", remedy="give milliseconds")
         return due if due > now else 0
 
-    def _check_rates(self, topic: TopicState, bucket: TokenBucket | None, count: int) -> None:
+    def _check_rates(self, topic: Topic, bucket: TokenBucket | None, count: int) -> None:
         if bucket is None and topic.bucket is None:
             return
         now = self._clock.now_ms()

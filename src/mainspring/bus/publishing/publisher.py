@@ -17,14 +17,14 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from mainspring.bus.audit import Audit
-from mainspring.bus.counters import Counters
-from mainspring.bus.topic_state import TopicState
-from mainspring.bus.topics.tail import Tail
+from mainspring.bus.counters import BusCounters
+from mainspring.bus.topics.tail import PartitionTail
+from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
 from mainspring.log import Append, Batch, Log, Operation, Receipt, Result
 
 Placed = tuple[int, int, bool]  # partition, offset, duplicate
-Announce = Callable[[Batch, TopicState], None]
+Announce = Callable[[Batch, Topic], None]
 
 
 class Ticket(Protocol):
@@ -46,10 +46,10 @@ class _Pending:
         self.batch = Batch()
         self.appends: list[Append] = []
         self.tickets: list[tuple[Ticket, int, int]] = []
-        self.topics: dict[str, TopicState] = {}
+        self.topics: dict[str, Topic] = {}
         self.bytes = 0
 
-    def add(self, topic: TopicState, appends: Sequence[Append], ticket: Ticket | None) -> None:
+    def add(self, topic: Topic, appends: Sequence[Append], ticket: Ticket | None) -> None:
         if topic.name not in self.topics:
             self.topics[topic.name] = topic
             if not topic.stored:
@@ -68,7 +68,7 @@ class Publisher:
     """
 
     def __init__(
-        self, log: Log, counters: Counters, audit: Audit, appended: Callable[[TopicState], None], announce: Announce
+        self, log: Log, counters: BusCounters, audit: Audit, appended: Callable[[Topic], None], announce: Announce
     ) -> None:
         self._log = log
         self._counters = counters
@@ -81,7 +81,7 @@ class Publisher:
         self._idle.set()
         self.bytes_under_way: int = 0
 
-    def publish(self, topic: TopicState, appends: Sequence[Append], ticket: Ticket | None) -> None:
+    def publish(self, topic: Topic, appends: Sequence[Append], ticket: Ticket | None) -> None:
         """Events without an expectation; they share a batch with others of this slice."""
         pending = self._open
         if pending is None:
@@ -89,14 +89,14 @@ class Publisher:
             asyncio.get_running_loop().call_soon(self._flush)
         pending.add(topic, appends, ticket)
 
-    def publish_alone(self, topic: TopicState, appends: Sequence[Append], ticket: Ticket | None) -> None:
+    def publish_alone(self, topic: Topic, appends: Sequence[Append], ticket: Ticket | None) -> None:
         """Events that may be refused."""
         self._flush()
         pending = _Pending(self._announce)
         pending.add(topic, appends, ticket)
         self._submit(pending)
 
-    def submit(self, batch: Batch, topics: Sequence[TopicState], ticket: Ticket, *, audited: bool = True) -> None:
+    def submit(self, batch: Batch, topics: Sequence[Topic], ticket: Ticket, *, audited: bool = True) -> None:
         """A batch that belongs together, with events of these topics in it; `audited`: as published."""
         self._flush()
         pending = _Pending(self._announce, audited)
@@ -107,9 +107,7 @@ class Publisher:
         pending.tickets.append((ticket, 0, len(pending.appends)))
         self._submit(pending)
 
-    def prepare(
-        self, topic: TopicState, appends: Sequence[Append]
-    ) -> tuple[list[Operation], Callable[[Receipt], None]]:
+    def prepare(self, topic: Topic, appends: Sequence[Append]) -> tuple[list[Operation], Callable[[Receipt], None]]:
         """Events that someone else's batch will store: what to put into it, and whom to tell with its receipt.
 
         The receipt's offsets must be those of these events alone, told in the log's own callback.
@@ -171,25 +169,25 @@ class Publisher:
                 tail.advance(last)
         self._told(topics)
 
-    def _count(self, pending: _Pending, topic: TopicState, partition: int, offset: int, count: int) -> None:
+    def _count(self, pending: _Pending, topic: Topic, partition: int, offset: int, count: int) -> None:
         """So many events were stored, the last one at `offset`. What was there already is not counted again."""
         self._counters.published += count
         topic.published += count
         if pending.audited:
             self._audit.note("publish", topic, partition, offset, count)
 
-    def _told(self, topics: dict[str, TopicState]) -> None:
+    def _told(self, topics: dict[str, Topic]) -> None:
         for topic in topics.values():
             topic.stored = True
             self._appended(topic)
 
 
-def _runs(pending: _Pending, placed: Sequence[Placed]) -> dict[Tail, tuple[int, list[Append]]]:
+def _runs(pending: _Pending, placed: Sequence[Placed]) -> dict[PartitionTail, tuple[int, list[Append]]]:
     """The events that were stored, by partition: the first offset, and those that follow each other from there.
 
     Nobody else appends in the middle of a batch, so the offsets of a batch in one partition have no gaps.
     """
-    runs: dict[Tail, tuple[int, list[Append]]] = {}
+    runs: dict[PartitionTail, tuple[int, list[Append]]] = {}
     topics = pending.topics
     for append, (partition, offset, duplicate) in zip(pending.appends, placed, strict=True):
         if not duplicate:

@@ -28,8 +28,8 @@ from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.names import check_name
 from mainspring.bus.publishing.publisher import Publisher
 from mainspring.bus.publishing.tickets import Settling
-from mainspring.bus.schedules.cron import Cron
-from mainspring.bus.topics.registry import TopicTable
+from mainspring.bus.schedules.cron import CronLine
+from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.cluster import Role
 from mainspring.errors import MainspringError
 from mainspring.log import ABSENT, Append, Batch, KeptRecord, Log, Record, Refused
@@ -64,7 +64,7 @@ class Schedule(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
     def following(self, after_ms: int) -> int:
         """When it fires next, strictly after this instant. A grid of `every` is kept, however late a firing was."""
         if self.cron is not None:
-            return Cron(self.cron).next_after(after_ms)
+            return CronLine(self.cron).next_after(after_ms)
         assert self.every is not None
         if not self.next_ms:
             return after_ms + self.every
@@ -107,7 +107,7 @@ class Schedules:
         log: Log,
         clock: Clock,
         loop: Loop,
-        topics: TopicTable,
+        topics: TopicRegistry,
         publisher: Publisher,
         delivery: Delivery,
         *,

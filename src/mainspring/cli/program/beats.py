@@ -25,9 +25,7 @@ from mainspring.cli.support.messages import WireOptions
 from mainspring.cli.support.options import Commands
 from mainspring.errors import BootError, MainspringError
 from mainspring.import_path import find_object
-from mainspring.log import BlockingLog, LogLocked
-from mainspring.log.engines.registry import log_file
-from mainspring.log.engines.sqlite import SqliteEngine
+from mainspring.log import BlockingLog, LogLocked, SqliteEngine, log_file
 from mainspring.settings import Settings
 
 app: typer.Typer = Commands("Show, replay, watch, compare, fork and signal a line of beats.")

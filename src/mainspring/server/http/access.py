@@ -298,7 +298,7 @@ async def _allowed(bus: Bus, who: Who, action: Action, topics: Iterable[str]) ->
 
 
 def _may(bus: Bus, caller: Caller, action: Action, topic: str) -> bool:
-    state = bus.topic_table.find(topic)
+    state = bus.topics.find(topic)
     try:
         bus.access.check_now(TopicConfig(topic=topic) if state is None else state.config, action, caller)
     except BusError:  # also while the checker has no answer: who is in doubt shows nothing

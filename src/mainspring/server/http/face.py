@@ -66,7 +66,7 @@ class Face:
     async def seen(self, request: web.Request, topic: str) -> TopicConfig:
         """The settings of a topic, for a caller who may know of it. Raises UnknownTopic, and Forbidden."""
         await self.check_seen(request, topic)
-        return self.bus.topic(topic)
+        return self.bus.topics.get(topic).config
 
     async def check_seen(self, request: web.Request, topic: str) -> None:
         """Raise Forbidden for a caller who may not know of this topic."""

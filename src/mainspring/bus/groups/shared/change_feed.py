@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from mainspring.bus.groups.delivery import Delivery
-from mainspring.bus.topics.registry import TopicTable
+from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.log import Batch, Change, KeptRecord, Log
 from mainspring.loop import Loop
 
@@ -33,7 +33,7 @@ class News:
         self,
         log: Log,
         loop: Loop,
-        topics: TopicTable,
+        topics: TopicRegistry,
         delivery: Delivery,
         listeners: Mapping[str, Heard],
         after: Callable[[], None],

@@ -22,7 +22,7 @@ from mainspring.bus.groups.position import OpenEvent, Position
 from mainspring.bus.groups.shared.position import Intent, SharedPosition, Taking
 from mainspring.bus.groups.shared.presence import Presence
 from mainspring.bus.groups.unsettled import Unsettled
-from mainspring.bus.topics.tail import ReadyEvent, Tail
+from mainspring.bus.topics.tail import PartitionTail, ReadyEvent
 
 MOST_AT_ONCE: Final = PAGE  # events taken with one commit
 _NEW: Final = Unsettled()
@@ -66,7 +66,7 @@ class SharedGroup(Group):
         self._presence = presence
         self._ascending = False  # free events may be lower than what a member already has
 
-    def _new_position(self, tail: Tail, head: bytes, cursor: int) -> SharedPosition:
+    def _new_position(self, tail: PartitionTail, head: bytes, cursor: int) -> SharedPosition:
         return SharedPosition(tail, head, cursor)
 
     def shared_positions(self) -> list[SharedPosition]:

@@ -23,7 +23,7 @@ from mainspring.bus.groups.delivery import Written
 from mainspring.bus.groups.position import OpenEvent, Position, PositionRecord
 from mainspring.bus.groups.shared.records import ClaimRecord
 from mainspring.bus.groups.unsettled import Packed, Unsettled, lowest, pack, unpack
-from mainspring.bus.topics.tail import ReadyEvent, Tail
+from mainspring.bus.topics.tail import PartitionTail, ReadyEvent
 from mainspring.log import ABSENT
 
 
@@ -75,7 +75,7 @@ class SharedPosition(Position):
         "wait_until",
     )
 
-    def __init__(self, tail: Tail, head: bytes, cursor: int = 1) -> None:
+    def __init__(self, tail: PartitionTail, head: bytes, cursor: int = 1) -> None:
         super().__init__(tail, head, cursor)
         self.version: int = ABSENT  # of the shared record
         self.generation: int = 0

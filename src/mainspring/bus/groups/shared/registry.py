@@ -1,6 +1,6 @@
 """Groups on a log that several nodes share: where they start, where they are sent, what is known of them.
 
-The rules are those of `group_table.py`. What differs is who decides: the shared record does, and a node that was too
+The rules are those of `groups.py`. What differs is who decides: the shared record does, and a node that was too
 late takes what the first one stored. A group that another node makes, moves or deletes appears, moves or goes here with
 the log's news; members here keep their subscription and lose what they held.
 """
@@ -21,8 +21,8 @@ from mainspring.bus.groups.shared.position import SharedPosition
 from mainspring.bus.groups.shared.presence import Presence
 from mainspring.bus.groups.shared.records import CLAIMS, MEMBERS, ClaimRecord, claim_key, decode_claim, encode, parts_of
 from mainspring.bus.results import GroupInfo, GroupOffsets
-from mainspring.bus.topic_state import TopicState
-from mainspring.bus.topics.registry import TopicTable
+from mainspring.bus.topics.registry import TopicRegistry
+from mainspring.bus.topics.topic import Topic
 from mainspring.cluster import Cluster
 from mainspring.errors import MainspringError
 from mainspring.log import ABSENT, Batch, InDoubt, KeptRecord, Log, Record, Refused
@@ -43,7 +43,7 @@ class SharedGroups(GroupTable):
         log: Log,
         clock: Clock,
         loop: Loop,
-        topics: TopicTable,
+        topics: TopicRegistry,
         delivery: ClaimingDelivery,
         audit: Audit,
         presence: Presence,
@@ -58,7 +58,7 @@ class SharedGroups(GroupTable):
         self._landed: dict[SharedPosition, int] = {}
         self._orphans_planned = False
 
-    def _new(self, topic: TopicState, name: str) -> Group:
+    def _new(self, topic: Topic, name: str) -> Group:
         return SharedGroup(topic.name, name, self._claiming, self._presence)
 
     async def start(self) -> None:
@@ -245,7 +245,7 @@ class SharedGroups(GroupTable):
         key = record_key(group.topic, group.name, position.partition)
         batch.put(SPACE, key, encode_position(record), expect=ABSENT)
 
-    async def _move(self, topic: TopicState, group: Group, starts: dict[int, tuple[int, int]]) -> None:
+    async def _move(self, topic: Topic, group: Group, starts: dict[int, tuple[int, int]]) -> None:
         assert isinstance(group, SharedGroup)
         await self.store(group)
         moves = []
@@ -303,7 +303,7 @@ class SharedGroups(GroupTable):
                 batch.delete(CLAIMS, key)
         return batch
 
-    async def delete(self, topic: TopicState, name: str) -> None:
+    async def delete(self, topic: Topic, name: str) -> None:
         group = self.get(topic, name)
         assert isinstance(group, SharedGroup)
         members = self._presence.count(group)

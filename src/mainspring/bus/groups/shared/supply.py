@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mainspring.bus.audit import Audit
-from mainspring.bus.counters import Counters
+from mainspring.bus.counters import BusCounters
 from mainspring.bus.groups.position import SPACE as GROUPS
 from mainspring.bus.groups.shared.change_feed import Heard, News
 from mainspring.bus.groups.shared.delivery import ClaimingDelivery
@@ -18,9 +18,9 @@ from mainspring.bus.groups.shared.registry import SharedGroups
 from mainspring.bus.schedules.schedules import SPACE as SCHEDULES
 from mainspring.bus.schedules.schedules import Schedules
 from mainspring.bus.schemas.registry import SPACE as SCHEMAS
-from mainspring.bus.schemas.registry import Schemas
+from mainspring.bus.schemas.registry import SchemaRegistry
 from mainspring.bus.topics.registry import SPACE as TOPICS
-from mainspring.bus.topics.registry import TopicTable
+from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.cluster import Cluster
 from mainspring.log import KeptRecord, Log
 from mainspring.loop import Clock, Loop
@@ -34,9 +34,9 @@ class Sharing:
         log: Log,
         clock: Clock,
         loop: Loop,
-        counters: Counters,
+        counters: BusCounters,
         audit: Audit,
-        topics: TopicTable,
+        topics: TopicRegistry,
         cluster: Cluster,
     ) -> None:
         self._cluster = cluster
@@ -54,7 +54,7 @@ class Sharing:
         }
         self._news = News(log, loop, topics, self.delivery, self._listeners, self.groups.after)
 
-    def listen(self, schemas: Schemas, schedules: Schedules, recheck: Callable[[str], None]) -> None:
+    def listen(self, schemas: SchemaRegistry, schedules: Schedules, recheck: Callable[[str], None]) -> None:
         """Keep the news from now on. `recheck` is called with each topic whose settings are new."""
 
         def topic_heard(record: KeptRecord) -> None:

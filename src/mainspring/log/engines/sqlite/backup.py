@@ -12,10 +12,9 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from mainspring.log.contract import FormatError, LogExists
-from mainspring.log.engines.sqlite.connection import check_format, connect_reader
-from mainspring.log.engines.sqlite.faults import unavailable
-from mainspring.log.progress import Progress, silent
+from mainspring.log.contract import FormatError, LogExists, Progress, silent
+from mainspring.log.engines.sqlite.schema import check_format, connect_reader
+from mainspring.log.engines.sqlite.writer import unavailable
 
 PAGES_PER_STEP = 2_000
 

@@ -120,7 +120,7 @@ async def list_dead_letter_topics(face: Face, request: web.Request) -> web.Strea
     """Topics with dead letters, as far as the caller may read them."""
     agent = await face.identify(request)
     found: list[DeadLetterTopic] = []
-    for config in face.bus.topics():
+    for config in face.bus.topics.configs():
         topic = config.topic.removesuffix(SUFFIX)
         if topic == config.topic or not await _may_read(face, agent, topic):
             continue
@@ -149,7 +149,7 @@ async def list_dead_letters(face: Face, request: web.Request) -> web.StreamRespo
     """Dead letters of one topic, oldest first; only those that fit the filters."""
     topic = request.match_info["topic"]
     await _check_read(face, await face.identify(request), topic)
-    face.bus.topic(topic)
+    face.bus.topics.get(topic)  # raises UnknownTopic
     limit = integer(request, "limit", least=1, most=MAX_LIMIT) or DEFAULT_LIMIT
     wanted = RedriveBody(
         group=request.query.get("group"), key=request.query.get("key"), reason=request.query.get("reason")
@@ -178,7 +178,7 @@ async def redrive(face: Face, request: web.Request) -> web.StreamResponse:
     await face.bus.check_access(agent, "publish", topic)
     body = await read_body(request, face.max_body_bytes)
     wanted = _REDRIVE.decode(body) if body.strip() else RedriveBody()
-    face.bus.topic(topic)
+    face.bus.topics.get(topic)  # raises UnknownTopic
     published: list[PublishedEvent] = []
     for offset in [letter.offset async for letter in _limited(face, topic, wanted)]:
         try:

@@ -400,7 +400,7 @@ async def read_event(face: Face, request: web.Request) -> web.StreamResponse:
     topic = request.match_info["topic"]
     partition, offset = path_integer(request, "partition"), path_integer(request, "offset")
     agent = await face.identify(request)
-    config = face.bus.topic(topic)
+    config = face.bus.topics.get(topic).config
     found = await face.bus.read(topic, partition, offset, 1, agent=agent) if partition < config.partitions else []
     if not found or found[0].offset != offset:
         raise UnknownEvent(
@@ -414,7 +414,7 @@ async def read_event(face: Face, request: web.Request) -> web.StreamResponse:
 async def _range(face: Face, request: web.Request, default_limit: int | None) -> Range:
     topic = request.match_info["topic"]
     agent = await face.identify(request)
-    count = face.bus.topic(topic).partitions
+    count = face.bus.topics.get(topic).config.partitions
     await face.bus.check_access(agent, "subscribe", topic)
     partition, limit = integer(request, "partition"), integer(request, "limit", least=1)
     if partition is not None and partition >= count:
@@ -480,7 +480,7 @@ async def stream(face: Face, request: web.Request) -> web.StreamResponse:
     """Events as they are published, from where the request says."""
     topic = request.match_info["topic"]
     agent = await face.identify(request)
-    face.bus.topic(topic)
+    face.bus.topics.get(topic)  # raises UnknownTopic
     await face.bus.check_access(agent, "subscribe", topic)
     cursor = await _begin_stream(face, request, topic)
     response = web.StreamResponse(

@@ -89,8 +89,7 @@ async def list_groups(face: Face, request: web.Request) -> web.StreamResponse:
     caller, topic = await face.identify(request), request.query.get("topic")
     if topic is not None:
         await face.check_readable(request, topic)
-        face.bus.topic(topic)
-    groups = face.bus.groups(topic)
+    groups = face.bus.groups.infos(topic)
     visible = await readable_topics(face.bus, caller, {info.topic for info in groups})
     found = [info for info in groups if info.topic in visible]
     return json_response(GroupList(sorted((_told(info) for info in found), key=lambda each: (each.topic, each.group))))
@@ -100,8 +99,7 @@ async def show_group(face: Face, request: web.Request) -> web.StreamResponse:
     """One group."""
     topic, group = request.match_info["topic"], request.match_info["group"]
     await face.check_readable(request, topic)
-    face.bus.topic(topic)
-    for info in face.bus.groups(topic):
+    for info in face.bus.groups.infos(topic):
         if info.group == group:
             return json_response(_told(info))
     raise UnknownGroup(f"the topic has no group {group!r}", remedy="GET /groups lists the groups there are")
@@ -111,12 +109,11 @@ async def show_leases(face: Face, request: web.Request) -> web.StreamResponse:
     """Events a group was given and has not settled."""
     topic, name = request.match_info["topic"], request.match_info["group"]
     await face.bus.check_access(await face.identify(request), "subscribe", topic)
-    face.bus.topic(topic)
-    group = face.bus.topic_table.get(topic).groups.get(name)
+    group = face.bus.topics.get(topic).groups.get(name)
     if group is None:
         raise UnknownGroup(f"the topic has no group {name!r}", remedy="GET /groups lists the groups there are")
     limit = integer(request, "limit", least=1, most=MAX_LEASES) or DEFAULT_LEASES
-    members = face.bus.group_table.info(group).members  # on all nodes
+    members = face.bus.groups.info(group).members  # on all nodes
     return json_response(GroupLeases(topic, name, members, leases(group, face.bus.clock, limit)))
 
 

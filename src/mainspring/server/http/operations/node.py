@@ -143,7 +143,7 @@ async def show_metrics(face: Face, request: web.Request) -> web.StreamResponse:
     """The numbers for Prometheus."""
     from mainspring.server.metrics import exposition
 
-    counted = {*face.bus.stats().by_topic, *(group.topic for group in face.bus.groups())}
+    counted = {*face.bus.stats().by_topic, *(group.topic for group in face.bus.groups.infos())}
     visible = await readable_topics(face.bus, await face.identify(request), counted)
     text, content_type = exposition(face.node, request.headers.get(hdrs.ACCEPT, ""), visible)
     return web.Response(body=text, headers={hdrs.CONTENT_TYPE: content_type})

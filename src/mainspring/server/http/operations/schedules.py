@@ -43,7 +43,7 @@ _SCHEDULE: Final = body_decoder(ScheduleBody)
 async def list_schedules(face: Face, request: web.Request) -> web.StreamResponse:
     """Every schedule of topics the caller may know of."""
     caller = await face.identify(request)
-    schedules = face.bus.schedules()
+    schedules = face.bus.schedules.all()
     visible = await known_topics(face.bus, caller, {each.topic for each in schedules})
     seen = [each for each in schedules if each.topic in visible]
     return json_response(ScheduleList(sorted(seen, key=lambda each: each.name)))
@@ -60,7 +60,7 @@ async def put_schedule(face: Face, request: web.Request) -> web.StreamResponse:
     """Create or replace the schedule of this name; durable when the answer comes."""
     agent = await face.identify(request)
     given = await read_json(request, face.max_body_bytes, _SCHEDULE)
-    for other in face.bus.schedules():
+    for other in face.bus.schedules.all():
         if other.name == given.name:  # replacing one takes it away from its topic
             await face.bus.check_access(agent, "publish", other.topic)
     kept = await face.bus.put_schedule(
@@ -82,12 +82,12 @@ async def delete_schedule(face: Face, request: web.Request) -> web.StreamRespons
     """Forget a schedule; what it published stays."""
     name = request.match_info["schedule"]
     await face.bus.check_access(await face.identify(request), "publish", _find(face, name).topic)
-    await face.bus.delete_schedule(name)
+    await face.bus.schedules.delete(name)
     return web.Response(status=204)
 
 
 def _find(face: Face, name: str) -> Schedule:
-    for schedule in face.bus.schedules():
+    for schedule in face.bus.schedules.all():
         if schedule.name == name:
             return schedule
     raise UnknownSchedule(f"there is no schedule {name!r}", remedy="GET /schedules lists the schedules there are")

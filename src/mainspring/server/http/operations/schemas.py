@@ -126,7 +126,7 @@ async def check(face: Face, request: web.Request) -> web.StreamResponse:
     if not isinstance(given.payload, msgspec.UnsetType):
         return json_response(_check_payload(face, topic, bytes(given.payload), given.version))
     assert not isinstance(given.schema, msgspec.UnsetType)
-    return json_response(face.bus.check_schema(topic, given.schema, given.compatibility))
+    return json_response(face.bus.schemas.check(topic, given.schema, given.compatibility))
 
 
 def _check_payload(face: Face, topic: str, payload: bytes, version: int | None) -> PayloadCheck:

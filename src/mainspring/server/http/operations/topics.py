@@ -47,7 +47,7 @@ async def put_topic(face: Face, request: web.Request) -> web.StreamResponse:
     body = await read_body(request, face.max_body_bytes)
     check_text(body, "the body")
     refuse_duplicates(body, _MEMBERS, "the body")
-    config = face.bus.settings_after(body)
+    config = face.bus.topics.settings_after(body)
     await face.bus.check_access(
         agent, "subscribe", config.topic
     )  # who may not read it may not open it to others either
@@ -59,7 +59,7 @@ async def list_topics(face: Face, request: web.Request) -> web.StreamResponse:
     """Every topic with its settings."""
     prefix = request.query.get("prefix", "")
     caller = await face.identify(request)
-    found = [config for config in face.bus.topics() if config.topic.startswith(prefix)]
+    found = [config for config in face.bus.topics.configs() if config.topic.startswith(prefix)]
     visible = await known_topics(face.bus, caller, (config.topic for config in found))
     shown: list[Any] = [msgspec.Raw(encode_topic(config)) for config in found if config.topic in visible]
     return json_response({"topics": shown})

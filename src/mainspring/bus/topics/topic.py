@@ -15,13 +15,13 @@ from mainspring.bus.protocol import json_text
 from mainspring.bus.publishing.rate_limit import TokenBucket, bucket
 from mainspring.bus.schemas.upcasting import Upcaster
 from mainspring.bus.topics.config import TopicConfig
-from mainspring.bus.topics.tail import UNKNOWN, Tail, TailBudget
+from mainspring.bus.topics.tail import UNKNOWN, PartitionTail, TailBudget
 from mainspring.log import ABSENT, Bounds
 
 SYSTEM: Final = "system."
 
 
-class TopicState:
+class Topic:
     """One topic. `active` are the groups with members: the only ones a published event has to be shown to."""
 
     __slots__ = (
@@ -45,16 +45,22 @@ class TopicState:
     )
 
     def __init__(
-        self, config: TopicConfig, budget: TailBudget, now_ms: int, *, stored: bool, make_tail: type[Tail] = Tail
+        self,
+        config: TopicConfig,
+        budget: TailBudget,
+        now_ms: int,
+        *,
+        stored: bool,
+        make_tail: type[PartitionTail],
     ) -> None:
         self.name: str = config.topic
         self.json: bytes = json_text(config.topic)
         self.budget: TailBudget = budget
         self.stored: bool = stored
         self.version: int = ABSENT  # of its record; only kept where other nodes write it too
-        self.make_tail: type[Tail] = make_tail
+        self.make_tail: type[PartitionTail] = make_tail
         self.loaded: bool = False
-        self.tails: list[Tail] = []
+        self.tails: list[PartitionTail] = []
         self.groups: dict[str, Group] = {}
         self.active: dict[Group, None] = {}
         self.followers: set[asyncio.Event] = set()
@@ -95,6 +101,11 @@ class TopicState:
             if tail.offset == UNKNOWN:
                 tail.offset = 0
         self.loaded = True
+
+    @property
+    def exists(self) -> bool:
+        """Whether someone created it, published to it or subscribed to it; not when it was only asked for."""
+        return self.stored or bool(self.published or self.groups)
 
     @property
     def is_system(self) -> bool:
