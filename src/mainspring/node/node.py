@@ -14,7 +14,6 @@ import asyncio
 import ipaddress
 import logging
 import ssl
-from collections import deque
 from typing import Final
 
 from aiohttp import web
@@ -24,14 +23,11 @@ from mainspring.bus import Checker
 from mainspring.bus.access.tokens import TokenSource
 from mainspring.errors import BootError
 from mainspring.import_path import find_object
-from mainspring.loop import SlowTurn
 from mainspring.node.core import BootFailure, Core
 from mainspring.server import LostLeases, NdjsonServer, NodeParts, add_websocket
 from mainspring.server.http import (
-    SLOW_TURNS,
     Dashboard,
     Identify,
-    SlowTurnSeen,
     TokenDoor,
     add_client_js,
     add_pages,
@@ -57,7 +53,6 @@ class Node(Core):
 
     def __init__(self, settings: Settings, program: App | str | None = None, *, checker: Checker | None = None) -> None:
         super().__init__(settings, checker=checker, program=program if isinstance(program, str) else "")
-        self._slow_turns: deque[SlowTurnSeen] = deque(maxlen=SLOW_TURNS)
         self._program = program
 
     async def _prepare(self) -> None:
@@ -96,7 +91,6 @@ class Node(Core):
             allowed_origins=settings.allowed_origins,
             check_host=not self._tokens.book,
             identify=identify,
-            slow_turns=self._slow_turns,
         )
         dashboard = Dashboard()
         dashboard.add_to(web_app)
@@ -129,6 +123,7 @@ class Node(Core):
             self.bus,
             log=self.log,
             loop=self.loop,
+            watchdog=self.watchdog,
             kernel=self.kernel,
             runtime=self.runtime,
             heartbeat=self.heartbeat,
@@ -161,10 +156,6 @@ class Node(Core):
         while True:
             await asyncio.sleep(TOKENS_LOOK_S)
             self._tokens.refresh()
-
-    def _on_slow_turn(self, slow: SlowTurn) -> None:
-        self._slow_turns.append(SlowTurnSeen(self.clock.wall_ms(), slow.name, slow.duration_ms, slow.limit_ms))
-        logger.warning("slow turn: %s", slow)
 
 
 def load_program(program: App | str | None) -> App | None:

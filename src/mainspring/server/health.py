@@ -19,7 +19,7 @@ from mainspring.bus import Bus, Readiness
 from mainspring.cluster import Cluster
 from mainspring.kernel import Kernel
 from mainspring.log import Durability, Log, LogUnavailable
-from mainspring.loop import Loop
+from mainspring.loop import Loop, Watchdog
 from mainspring.runs import Runtime
 from mainspring.server.ndjson import NdjsonServer
 
@@ -67,6 +67,7 @@ class NodeParts:
     bus: Bus
     log: Log | None = None
     loop: Loop | None = None
+    watchdog: Watchdog | None = None
     kernel: Kernel | None = None
     runtime: Runtime | None = None
     heartbeat: Heartbeat | None = None
@@ -90,7 +91,7 @@ class NodeParts:
 
 def readiness(node: NodeParts) -> Readiness:
     """Ready while everything that a request needs is there; otherwise the reason."""
-    if node.draining() or (node.kernel is not None and node.kernel.exchange.closing):
+    if node.draining() or (node.kernel is not None and node.kernel.closing):
         return Readiness(False, "stopping")
     if node.log is not None and node.log.fault is not None:
         return Readiness(False, f"the log cannot write: {node.log.fault.message}")

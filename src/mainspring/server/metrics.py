@@ -25,8 +25,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 
 from mainspring.bus import GroupInfo, Stats
-from mainspring.kernel import Kernel
-from mainspring.kernel.capability import Contract
+from mainspring.kernel import Contract, Kernel
+from mainspring.loop import Watchdog
 from mainspring.runs.counts import counts_of
 from mainspring.server.health import NodeParts, readiness
 from mainspring.telemetry.histogram import Histogram
@@ -135,7 +135,7 @@ def _process(node: NodeParts) -> Iterator[Metric]:
 
 
 def _loop(node: NodeParts) -> Iterator[Metric]:
-    """How much the loop does, what waits, and what kept it."""
+    """How much the loop does, what waits, and what blocked it."""
     if node.loop is None:
         return
     now = node.loop.counters()
@@ -143,12 +143,23 @@ def _loop(node: NodeParts) -> Iterator[Metric]:
     yield _counter("loop_turns", "Turns made.", now.turns)
     yield _counter("loop_slices", "Slices: how often the loop got the processor from its host.", now.slices)
     yield _counter("loop_failed_turns", "Turns that raised.", now.failed_turns)
-    yield _counter("loop_slow_turns", "Turns longer than slow_turn_ms.", now.slow_turns)
     yield _gauges("loop_lane_depth", "Turns that wait, by lane.", ["lane"], _rows(depths))
     yield _gauge("loop_lag_seconds", "How long the oldest waiting turn has waited.", now.oldest_waiting_ms / 1e3)
     yield _gauge("loop_longest_turn_seconds", "The longest turn since the start.", now.longest_turn_ns / 1e9)
     yield _gauge("loop_timers_pending", "Timers that are set.", now.timers_pending)
     yield _gauge("loop_holds", "Reasons besides turns and timers that keep the loop alive.", now.holds)
+    if node.watchdog is not None:
+        yield from _blocked(node.watchdog)
+
+
+def _blocked(watchdog: Watchdog) -> Iterator[Metric]:
+    totals = watchdog.totals.copy()  # another thread adds to it
+    times = _rows((kind, total.times) for kind, total in totals.items())
+    seconds = _rows((kind, total.duration_ms / 1e3) for kind, total in totals.items())
+    slow = "How often work blocked the loop for longer than slow_turn_ms."
+    yield _counter("loop_slow_turns", slow, watchdog.times_blocked)
+    yield _counters("loop_blocked", "How often the loop was blocked, by what kind of work.", ["kind"], times)
+    yield _counters("loop_blocked_seconds", "How long the loop was blocked, by what kind of work.", ["kind"], seconds)
 
 
 def _log(node: NodeParts) -> Iterator[Metric]:
@@ -227,8 +238,8 @@ def _kernel(node: NodeParts) -> Iterator[Metric]:
     kernel = node.kernel
     if kernel is None:
         return
-    exchange, alive = kernel.exchange, kernel.liveness()
-    refused, counted = _rows(exchange.refused.items()), exchange.counters
+    counted, alive = kernel.counters, kernel.liveness()
+    refused = _rows(kernel.refused.items())
     yield from _requests(kernel)
     yield _counters("kernel_refused", "Messages refused before anybody handled them, by error.", ["error"], refused)
     yield _gauge("kernel_pending_requests", "Requests without an outcome.", alive["inFlight"])
@@ -241,12 +252,11 @@ def _kernel(node: NodeParts) -> Iterator[Metric]:
 
 
 def _requests(kernel: Kernel) -> Iterator[Metric]:
-    used = [each for each in kernel.contracts() if each.tally.ns.count]
-    labels, remote = ["kind", "type", "outcome"], kernel.exchange.remote
-    passed_on = [] if remote is None else _outcomes(remote.contracts())
-    seconds = [((each.kind, each.type), each.tally.ns) for each in used]
+    used = [each for each in kernel.contracts() if each.counts.ns.count]
+    labels, forwarded = ["kind", "type", "outcome"], _outcomes(kernel.forwarded_contracts())
+    seconds = [((each.kind, each.type), each.counts.ns) for each in used]
     yield _counters("kernel_requests", "Commands and queries that had their outcome.", labels, _outcomes(used))
-    yield _counters("kernel_forwarded", "Requests that were passed on to other nodes.", labels, passed_on)
+    yield _counters("kernel_forwarded", "Requests that were passed on to other nodes.", labels, forwarded)
     yield _histograms("kernel_request_seconds", "Time until a request had its outcome.", ["kind", "type"], seconds)
 
 
@@ -254,7 +264,7 @@ def _outcomes(contracts: Iterable[Contract]) -> list[Row]:
     return [
         ((each.kind, each.type, outcome), float(count))
         for each in contracts
-        for outcome, count in each.tally.outcomes().items()
+        for outcome, count in each.counts.outcomes().items()
     ]
 
 

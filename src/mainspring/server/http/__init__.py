@@ -8,17 +8,15 @@
 """
 
 from mainspring.server.http.access import Identify, TokenDoor, claimed_agent
-from mainspring.server.http.face import SLOW_TURNS, Face, SlowTurnSeen
+from mainspring.server.http.face import Face
 from mainspring.server.http.pages import Dashboard, add_client_js, add_pages
 from mainspring.server.http.routes import OPERATIONS, add_routes, openapi_document, openapi_text
 
 __all__ = [
     "OPERATIONS",
-    "SLOW_TURNS",
     "Dashboard",
     "Face",
     "Identify",
-    "SlowTurnSeen",
     "TokenDoor",
     "add_client_js",
     "add_pages",

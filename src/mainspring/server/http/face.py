@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -15,17 +14,6 @@ from mainspring.bus import Bus, Caller, Forbidden, TopicConfig, Who
 from mainspring.kernel import Kernel
 from mainspring.server.health import NodeParts
 from mainspring.server.http.access import Identify, claimed_agent, known_topics, readable_topics
-
-SLOW_TURNS: Final = 50  # the latest ones; a node with more of them has told enough
-
-
-class SlowTurnSeen(msgspec.Struct, frozen=True):
-    """A turn that kept everything else waiting, and when it ended (epoch ms)."""
-
-    at: int
-    name: str
-    ms: float
-    limit_ms: float = msgspec.field(name="limitMs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +26,6 @@ class Face:
     max_batch_events: int = 10_000  # one commit; more would make everybody else wait for it
     heartbeat_ms: int = 15_000  # proxies commonly give up on a silent connection after 30 to 60 seconds
     stalled_reader_ms: int = 60_000  # a reader that takes nothing for so long is gone or broken
-    slow_turns: deque[SlowTurnSeen] = field(default_factory=lambda: deque(maxlen=SLOW_TURNS))
     started_ms: int = 0  # epoch
     closing: asyncio.Event = field(default_factory=asyncio.Event)  # set when streams must end
 

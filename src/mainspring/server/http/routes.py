@@ -12,7 +12,6 @@ for, and methods are those of HTTP; so what clients send cannot make the table g
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterable
 from importlib.metadata import version
 from typing import Any, Final
@@ -24,7 +23,7 @@ from aiohttp.typedefs import Middleware
 from mainspring.server.health import NodeParts, Requests
 from mainspring.server.http.access import Identify, OriginCheck, claimed_agent, while_valid
 from mainspring.server.http.documents.openapi import build_document
-from mainspring.server.http.face import Face, SlowTurnSeen
+from mainspring.server.http.face import Face
 from mainspring.server.http.operations import (
     dead_letters,
     events,
@@ -81,10 +80,9 @@ def openapi_text() -> bytes:
 
 def add_routes(
     app: web.Application,
-    node: NodeParts,
+    parts: NodeParts,
     *,
     allowed_origins: Iterable[str] = (),
-    slow_turns: deque[SlowTurnSeen] | None = None,
     check_host: bool = True,
     identify: Identify = claimed_agent,
     max_body_bytes: int = 16 << 20,
@@ -94,19 +92,17 @@ def add_routes(
 ) -> Face:
     """Put every operation on the application, with the middlewares that all of its routes need.
 
-    `slow_turns` is shown by GET /node; the caller fills it.
     `identify` says who sent a request; a node with tokens passes its own, and `check_host=False`. Streams end when the
     application shuts down, so that it does not wait for readers that never leave.
     """
     face = Face(
-        node,
+        parts,
         identify,
         max_body_bytes=max_body_bytes,
         max_batch_events=max_batch_events,
         heartbeat_ms=heartbeat_ms,
         stalled_reader_ms=stalled_reader_ms,
-        slow_turns=deque() if slow_turns is None else slow_turns,
-        started_ms=node.bus.clock.wall_ms(),
+        started_ms=parts.bus.clock.wall_ms(),
     )
     by_path: dict[str, list[Operation]] = {}
     for operation in OPERATIONS:
@@ -119,7 +115,7 @@ def add_routes(
         face.closing.set()
 
     origins = OriginCheck(allowed_origins, check_host=check_host)
-    app.middlewares.insert(0, _counting(node.requests))
+    app.middlewares.insert(0, _counting(parts.requests))
     app.middlewares.insert(1, problems)
     app.middlewares.insert(2, origins.middleware())
     app.on_shutdown.append(end_streams)
