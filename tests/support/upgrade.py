@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from mainspring import App
-from mainspring.log.engines.shared_memory import SharedMemory, SharedMemoryEngine
+from mainspring.log import SharedMemory, SharedMemoryEngine
 from mainspring.loop import VirtualClock, run_virtual
 from mainspring.message import counted_ids
 from mainspring.node.core import Core

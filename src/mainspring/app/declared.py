@@ -13,8 +13,7 @@ from mainspring.app.duration import Duration, duration_ms
 from mainspring.app.event import Event
 from mainspring.bus import Start
 from mainspring.bus.schedules.cron import CronLine
-from mainspring.kernel import CapabilityError, Handler
-from mainspring.kernel.capability import Isolation
+from mainspring.kernel import CapabilityError, Handler, Isolation
 from mainspring.runs import Effect
 
 
@@ -82,6 +81,7 @@ class DeclaredConsumer:
     backoff: Backoff = Backoff()
     takes_event: bool = True
     store_each: bool = False  # store each acknowledgement at once instead of with others some milliseconds later
+    schedule: str = ""  # the schedule whose firings these events are
 
     @property
     def name(self) -> str:

@@ -20,16 +20,14 @@ from mainspring.app.declared import DeclaredConsumer
 from mainspring.app.event import Event
 from mainspring.app.schemas import Spoken
 from mainspring.bus import Bus
-from mainspring.bus.groups.member import Gate, Member
-from mainspring.bus.groups.position import Position
+from mainspring.bus.groups import Gate, Member, Position
 from mainspring.bus.topics.tail import ReadyEvent
 from mainspring.errors import MainspringError
-from mainspring.kernel import Kernel
-from mainspring.kernel.lineage import lineage_headers
+from mainspring.kernel import Kernel, causation_headers
 from mainspring.log import Log
-from mainspring.loop import Loop
-from mainspring.message import encode_data, validation_text
-from mainspring.node.causation import note, note_event
+from mainspring.loop import Loop, identifies_work
+from mainspring.message import validation_text
+from mainspring.node.causation import note_event
 from mainspring.node.settlement import Settlement, Together
 from mainspring.runs import Runtime
 from mainspring.runs.durable.arguments import encode_arguments
@@ -143,6 +141,7 @@ class Consuming:
         finally:
             keeping()
 
+    @identifies_work(lambda known: _kind_and_name(known["self"].declared))
     async def _work(self, position: Position, ready: ReadyEvent, attempt: int) -> None:
         work = _Work(self)
         doing = None if tracing.recorder is None else self._begin(tracing.recorder, position, ready, attempt)
@@ -235,6 +234,12 @@ class Consuming:
         return lambda: self._loop.cancel(timer)
 
 
+def _kind_and_name(declared: DeclaredConsumer) -> tuple[str, str]:
+    if declared.schedule:
+        return "schedule", declared.schedule
+    return "consumer", f"{getattr(declared.function, '__name__', declared.group)} of topic {declared.topic}"
+
+
 class _Work:
     """What one event leads to, collected until its function returns."""
 
@@ -248,14 +253,16 @@ class _Work:
         run_id = _run_id(event, len(self.together.runs)) if id is None else check_id(id)
         record = durable.new_record(run_id, name, encode_arguments(durable.programs.get(name), args))
         self.together.runs.append(record)
-        note(self._consuming.kernel, "run", name, run_id, record.created, event.id, event.correlation)
+        self._consuming.kernel.note(
+            "run", name, run_id, causation=event.id, correlation=event.correlation, at_ms=record.created
+        )
         return run_id
 
     def prepare_publish(
         self, event: Event[Any], topic: str, payload: bytes, key: str | None, headers: dict[str, str], id: str | None
     ) -> str:
         given = id or f"{event.group}/{event.id}/{len(self.together.events)}"
-        headers = {**lineage_headers(event.id, event.correlation), **headers}
+        headers = {**causation_headers(event.id, event.correlation), **headers}
         spoken = self._consuming.spoken.headers(topic, headers)
         prepared = self._consuming.bus.prepare(topic, payload, key=key, headers=spoken, id=given)
         self.together.events.append(prepared)
@@ -268,9 +275,7 @@ class _Work:
         )
 
     def emit(self, event: Event[Any], type: str, data: Any) -> None:
-        exchange = self._consuming.kernel.exchange
-        message = exchange.make("event", type, encode_data(data), causation=event.id, correlation=event.correlation)
-        exchange.loop.post(exchange.turn_event, (message, None))
+        self._consuming.kernel.emit(type, data, causation=event.id, correlation=event.correlation)
 
 
 def _run_id(event: Event[Any], number: int) -> str:

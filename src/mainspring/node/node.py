@@ -14,7 +14,6 @@ import asyncio
 import ipaddress
 import logging
 import ssl
-from collections import deque
 from typing import Final
 
 from aiohttp import web
@@ -25,11 +24,9 @@ from mainspring.bus.access.tokens import TokenSource
 from mainspring.errors import BootError
 from mainspring.guests.socket.server import LoopSocketServer
 from mainspring.import_path import find_object
-from mainspring.loop import SlowTurn
 from mainspring.node.core import BootFailure, Core
 from mainspring.server.http import add_routes
 from mainspring.server.http.access import Identify, claimed_agent
-from mainspring.server.http.face import SLOW_TURNS, SlowTurnSeen
 from mainspring.server.http.pages.assets import add_client_js
 from mainspring.server.http.pages.dashboard import Dashboard
 from mainspring.server.http.pages.program_pages import add_pages
@@ -56,7 +53,6 @@ class Node(Core):
 
     def __init__(self, settings: Settings, program: App | str | None = None, *, checker: Checker | None = None) -> None:
         super().__init__(settings, checker=checker, program=program if isinstance(program, str) else "")
-        self._slow_turns: deque[SlowTurnSeen] = deque(maxlen=SLOW_TURNS)
         self._program = program
 
     async def _prepare(self) -> None:
@@ -94,7 +90,6 @@ class Node(Core):
             check_host=not self._tokens.book,
             identify=identify,
             kernel=self.kernel,
-            slow_turns=self._slow_turns,
             observed=self._observed(),
         )
         dashboard = Dashboard()
@@ -128,6 +123,7 @@ class Node(Core):
             self.bus,
             log=self.log,
             loop=self.loop,
+            watchdog=self.watchdog,
             kernel=self.kernel,
             runtime=self.runtime,
             heartbeat=self.heartbeat,
@@ -160,10 +156,6 @@ class Node(Core):
         while True:
             await asyncio.sleep(TOKENS_LOOK_S)
             self._tokens.refresh()
-
-    def _on_slow_turn(self, slow: SlowTurn) -> None:
-        self._slow_turns.append(SlowTurnSeen(self.clock.wall_ms(), slow.name, slow.duration_ms, slow.limit_ms))
-        logger.warning("slow turn: %s", slow)
 
 
 def load_program(program: App | str | None) -> App | None:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mainspring.log.contract import Batch
+from mainspring.log import Batch
 from mainspring.runs.effects import resume
 from mainspring.runs.errors import AlreadyAnswered, RunError
 from mainspring.runs.holding import hold, hold_timer

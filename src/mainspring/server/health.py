@@ -17,7 +17,7 @@ STUCK_MS: Final = 30_000  # a turn that waits so long while requests are answere
 
 def readiness(observed: Observed) -> Readiness:
     """Ready while everything that a request needs is there; otherwise the reason."""
-    if observed.draining() or (observed.kernel is not None and observed.kernel.exchange.closing):
+    if observed.draining() or (observed.kernel is not None and observed.kernel.closing):
         return Readiness(False, "stopping")
     if observed.log is not None and observed.log.fault is not None:
         return Readiness(False, f"the log cannot write: {observed.log.fault.message}")

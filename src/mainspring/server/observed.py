@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 from mainspring.beats import Heartbeat
 from mainspring.bus import Bus
-from mainspring.cluster import Cluster, durability
+from mainspring.cluster import Cluster
 from mainspring.guests.socket.server import LoopSocketServer
 from mainspring.kernel import Kernel
 from mainspring.log import Durability, Log, LogUnavailable
-from mainspring.loop import Loop
+from mainspring.loop import Loop, Watchdog
 from mainspring.runs import Runtime
 from mainspring.server.ndjson import NdjsonServer
 
@@ -52,7 +52,7 @@ class Promise:
         """None while the engine's server does not answer."""
         if self.known is None:
             try:
-                self.known = await durability(log)
+                self.known = await log.engine.durability()
             except LogUnavailable:
                 return None
         return self.known
@@ -65,6 +65,7 @@ class Observed:
     bus: Bus
     log: Log | None = None
     loop: Loop | None = None
+    watchdog: Watchdog | None = None
     kernel: Kernel | None = None
     runtime: Runtime | None = None
     heartbeat: Heartbeat | None = None

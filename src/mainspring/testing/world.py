@@ -18,7 +18,7 @@ import msgspec
 from mainspring.app import Duration, duration_ms
 from mainspring.bus import DeadLetter, GroupInfo, Published, Schedule, TopicConfig
 from mainspring.errors import MainspringError
-from mainspring.kernel import drawn
+from mainspring.kernel import draw_tree
 from mainspring.message import Message, encode_bytes
 from mainspring.runs import Outcome, RunRecord
 
@@ -251,7 +251,7 @@ class World:
 
     def trace(self, id: str) -> str:
         """What caused a message, an event or a run and what followed from it, as a tree for people."""
-        return drawn(self._run(self.node.kernel.whole_trace(id)), id)
+        return draw_tree(self._run(self.node.kernel.whole_trace(id)), id)
 
     # -- inside
 

@@ -11,9 +11,8 @@ import pytest
 from aiohttp import web
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from mainspring.errors import MainspringError
+from mainspring.errors import STATUS_OF_CODE, MainspringError
 from mainspring.server import http
-from mainspring.server.http.problem import STATUS_OF_CODE
 from tests.support.http_site import Site, serve
 from tests.support.paths import ROOT
 

@@ -9,28 +9,28 @@ from pathlib import Path
 import pytest
 
 from mainspring.errors import SettingError
-from mainspring.log.engines.nats.address import Address, parse
+from mainspring.log.engines.nats.address import NatsAddress, parse
 
 
 @pytest.mark.parametrize(
     ("text", "address"),
     [
-        ("nats://localhost", Address(("localhost:4222",))),
-        ("nats://h:1/shop", Address(("h:1",), "shop")),
-        ("nats://h1,h2:5,h3/", Address(("h1:4222", "h2:5", "h3:4222"))),
-        ("nats://[::1]:7,[fe80::2]/x", Address(("[::1]:7", "[fe80::2]:4222"), "x")),
-        ("nats://ann:p%40ss@h", Address(("h:4222",), user="ann", password="p@ss")),
-        ("nats://t0ken@h1,h2", Address(("h1:4222", "h2:4222"), token="t0ken")),
-        ("tls://h/x", Address(("h:4222",), "x", tls=True)),
-        ("nats://h?tls_ca=/ca.pem", Address(("h:4222",), tls=True, tls_ca="/ca.pem")),
+        ("nats://localhost", NatsAddress(("localhost:4222",))),
+        ("nats://h:1/shop", NatsAddress(("h:1",), "shop")),
+        ("nats://h1,h2:5,h3/", NatsAddress(("h1:4222", "h2:5", "h3:4222"))),
+        ("nats://[::1]:7,[fe80::2]/x", NatsAddress(("[::1]:7", "[fe80::2]:4222"), "x")),
+        ("nats://ann:p%40ss@h", NatsAddress(("h:4222",), user="ann", password="p@ss")),
+        ("nats://t0ken@h1,h2", NatsAddress(("h1:4222", "h2:4222"), token="t0ken")),
+        ("tls://h/x", NatsAddress(("h:4222",), "x", tls=True)),
+        ("nats://h?tls_ca=/ca.pem", NatsAddress(("h:4222",), tls=True, tls_ca="/ca.pem")),
         (
             "nats://h?replicas=3&patience=2.5&monitor=http://a:8222,http://b:8222/",
-            Address(("h:4222",), replicas=3, patience=2.5, monitor=("http://a:8222", "http://b:8222")),
+            NatsAddress(("h:4222",), replicas=3, patience=2.5, monitor=("http://a:8222", "http://b:8222")),
         ),
-        ("nats://h?creds=/me.creds&nkey=/seed", Address(("h:4222",), creds="/me.creds", nkey="/seed")),
+        ("nats://h?creds=/me.creds&nkey=/seed", NatsAddress(("h:4222",), creds="/me.creds", nkey="/seed")),
     ],
 )
-def test_addresses(text: str, address: Address) -> None:
+def test_addresses(text: str, address: NatsAddress) -> None:
     assert parse(text) == address
 
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mainspring.log import Batch, Change
-from mainspring.log.engines.shared_memory import SharedMemoryEngine
+from mainspring.log import Batch, Change, SharedMemoryEngine
 from mainspring.loop import VirtualClock, run_virtual
 from tests.support.cluster import LEASE_MS, Member, World, wait
 

@@ -28,9 +28,6 @@ class World:
             "max_emissions_per_enzyme": rng.choice([0, 1, 3, 100]),
             "max_chain_depth": rng.choice([0, 2, 5]),
             "strict": rng.random() < 0.3,
-            "retry_scope": rng.choice(["pair", "enzyme"]),
-            "block_dependants": rng.random() < 0.3,
-            "dispatch": rng.choice(["target_then_signal", "target_then_signal", "union"]),
             "inline_chars": rng.choice([4, 4096]),
         }
         self.outside: list[list[tuple[Any, ...]]] = []

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -16,17 +15,6 @@ from mainspring.kernel import Kernel
 from mainspring.server.http.access import Identify, claimed_agent
 from mainspring.server.http.sight import known_topics, readable_topics
 from mainspring.server.observed import Observed
-
-SLOW_TURNS: Final = 50  # the latest ones; a node with more of them has told enough
-
-
-class SlowTurnSeen(msgspec.Struct, frozen=True):
-    """A turn that kept everything else waiting, and when it ended (epoch ms)."""
-
-    at: int
-    name: str
-    ms: float
-    limit_ms: float = msgspec.field(name="limitMs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +29,6 @@ class Face:
     heartbeat_ms: int = 15_000  # proxies commonly give up on a silent connection after 30 to 60 seconds
     stalled_reader_ms: int = 60_000  # a reader that takes nothing for so long is gone or broken
     kernel: Kernel | None = None  # None where a bus is served alone
-    slow_turns: deque[SlowTurnSeen] = field(default_factory=lambda: deque(maxlen=SLOW_TURNS))
     started_ms: int = 0  # epoch
     closing: asyncio.Event = field(default_factory=asyncio.Event)  # set when streams must end
 

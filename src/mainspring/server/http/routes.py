@@ -9,7 +9,6 @@ origins, which a WebSocket handshake needs as much as a POST.
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterable
 from importlib.metadata import version
 from typing import Any, Final
@@ -22,7 +21,7 @@ from mainspring.kernel import Kernel
 from mainspring.server.http.access import Identify, OriginCheck, claimed_agent
 from mainspring.server.http.count import counting
 from mainspring.server.http.documents.openapi import build_document
-from mainspring.server.http.face import Face, SlowTurnSeen
+from mainspring.server.http.face import Face
 from mainspring.server.http.operations import dead_letters as deadletters
 from mainspring.server.http.operations import (
     groups,
@@ -90,7 +89,6 @@ def add_routes(
     *,
     allowed_origins: Iterable[str] = (),
     kernel: Kernel | None = None,
-    slow_turns: deque[SlowTurnSeen] | None = None,
     observed: Observed | None = None,
     check_host: bool = True,
     identify: Identify = claimed_agent,
@@ -101,8 +99,8 @@ def add_routes(
 ) -> Face:
     """Put every operation on the application, with the middlewares that all of its routes need.
 
-    `kernel` is asked by POST /messages and shown by GET /node, with `slow_turns`, which somebody else fills. `observed`
-    is what the metrics and the health checks read; without it that is the bus and the kernel.
+    `kernel` is asked by POST /messages and shown by GET /node. `observed` is what GET /node, the metrics and the health
+    checks read; without it that is the bus and the kernel.
     `identify` says who sent a request; a node with tokens passes its own, and `check_host=False`. Streams end when the
     application shuts down, so that it does not wait for readers that never leave.
     """
@@ -116,7 +114,6 @@ def add_routes(
         heartbeat_ms=heartbeat_ms,
         stalled_reader_ms=stalled_reader_ms,
         kernel=kernel,
-        slow_turns=deque() if slow_turns is None else slow_turns,
         started_ms=bus.clock.wall_ms(),
     )
     by_path: dict[str, list[Operation]] = {}

@@ -11,34 +11,33 @@ from mainspring.server.observed import Observed
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-    from mainspring.kernel import Kernel
-    from mainspring.kernel.capability import Contract
+    from mainspring.kernel import Contract, Kernel
 
 
 def families(observed: Observed) -> Iterator[Metric]:
     kernel = observed.kernel
     if kernel is None:
         return
-    exchange, alive = kernel.exchange, kernel.liveness()
+    counted, alive = kernel.counters, kernel.liveness()
     yield from _requests(kernel)
-    refused = [((type,), float(count)) for type, count in exchange.refused.items()]
+    refused = [((type,), float(count)) for type, count in kernel.refused.items()]
     yield counters("kernel_refused", "Messages refused before anybody handled them, by error.", ["error"], refused)
     yield gauge("kernel_pending_requests", "Requests without an outcome.", alive["inFlight"])
     yield gauge("kernel_open_events", "Events that are being handled.", alive["events"])
     yield gauge("kernel_timers", "Messages that are sent later.", alive["timers"])
-    yield counter("kernel_late_outcomes", "Outcomes that came after the request was closed.", exchange.counters["late"])
-    yield counter("kernel_unclaimed", "Outcomes that nobody waited for.", exchange.counters["sunk"])
-    yield counter("kernel_faults", "Faults of actors.", exchange.counters["faults"])
+    yield counter("kernel_late_outcomes", "Outcomes that came after the request was closed.", counted["late"])
+    yield counter("kernel_unclaimed", "Outcomes that nobody waited for.", counted["sunk"])
+    yield counter("kernel_faults", "Faults of actors.", counted["faults"])
     yield from _actors(kernel)
 
 
 def _requests(kernel: Kernel) -> Iterator[Metric]:
-    used = [each for each in kernel.contracts() if each.tally.ns.count]
-    labels, remote = ["kind", "type", "outcome"], kernel.exchange.remote
+    used = [each for each in kernel.contracts() if each.counts.ns.count]
+    labels = ["kind", "type", "outcome"]
     yield counters("kernel_requests", "Commands and queries that had their outcome.", labels, _outcomes(used))
-    passed_on = [] if remote is None else _outcomes(remote.contracts())
-    yield counters("kernel_forwarded", "Requests that were passed on to other nodes.", labels, passed_on)
-    seconds = [((each.kind, each.type), each.tally.ns) for each in used]
+    forwarded = _outcomes(kernel.forwarded_contracts())
+    yield counters("kernel_forwarded", "Requests that were passed on to other nodes.", labels, forwarded)
+    seconds = [((each.kind, each.type), each.counts.ns) for each in used]
     yield histograms("kernel_request_seconds", "Time until a request had its outcome.", ["kind", "type"], seconds)
 
 
@@ -46,7 +45,7 @@ def _outcomes(contracts: Iterable[Contract]) -> list[Row]:
     return [
         ((each.kind, each.type, outcome), float(count))
         for each in contracts
-        for outcome, count in each.tally.outcomes().items()
+        for outcome, count in each.counts.outcomes().items()
     ]
 
 

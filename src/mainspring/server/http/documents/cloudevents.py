@@ -31,7 +31,7 @@ import msgspec
 
 from mainspring.bus.publishing.payload import check_payload, why_unreadable
 from mainspring.errors import MainspringError
-from mainspring.log.contract import StoredEvent
+from mainspring.log import StoredEvent
 from mainspring.server.http.strict_json import check_text, refuse_duplicates
 
 STRUCTURED: Final = "application/cloudevents+json"

@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 
 from mainspring.bus import GroupInfo, GroupOffsets, Start, UnknownGroup
-from mainspring.bus.groups.leases import LeaseView, leases
+from mainspring.bus.groups import LeaseView
 from mainspring.server.http.body import read_body, require_json
 from mainspring.server.http.face import Face, json_response
 from mainspring.server.http.query import MAX_INTEGER, integer
@@ -116,7 +116,7 @@ async def show_leases(face: Face, request: web.Request) -> web.StreamResponse:
         raise UnknownGroup(f"the topic has no group {name!r}", remedy="GET /groups lists the groups there are")
     limit = integer(request, "limit", least=1, most=MAX_LEASES) or DEFAULT_LEASES
     members = face.bus.groups.info(group).members  # on all nodes
-    return json_response(Leases(topic, name, members, leases(group, face.bus.clock, limit)))
+    return json_response(Leases(topic, name, members, group.leases(face.bus.clock, limit)))
 
 
 async def seek_group(face: Face, request: web.Request) -> web.StreamResponse:

@@ -19,8 +19,7 @@ from aiohttp import web
 
 from mainspring.bus import Caller, Forbidden, Who
 from mainspring.bus.publishing.payload import check_payload
-from mainspring.kernel import Kernel
-from mainspring.kernel.inspect import HeaderView, passed
+from mainspring.kernel import HeaderView, Inspector, Kernel
 from mainspring.message import MAX_DEPTH, Message, Metadata, encode_line, is_type
 from mainspring.server.http.body import read_body, require_json
 from mainspring.server.http.face import Face, json_response
@@ -102,7 +101,7 @@ async def check_message(face: Face, request: web.Request, kind: str, type: str =
 
 def kernel_of(face: Face) -> Kernel:
     """The kernel behind this face; 503 where there is none, or while it takes nothing new."""
-    if face.kernel is None or not face.kernel.running or face.kernel.exchange.closing:
+    if face.kernel is None or not face.kernel.running or face.kernel.closing:
         raise HttpProblem(
             "The kernel takes no messages now.", status=503, code="unavailable", remedy="Try again later."
         )
@@ -162,8 +161,7 @@ async def list_messages(face: Face, request: web.Request) -> web.StreamResponse:
     await check_message(face, request, "query")
     query = request.query
     limit = integer(request, "limit", least=1, most=MAX_LIMIT) or DEFAULT_LIMIT
-    found = passed(
-        kernel_of(face),
+    found = Inspector(kernel_of(face)).messages(
         limit=limit,
         text=query.get("text", ""),
         kind=query.get("kind", ""),

@@ -14,11 +14,10 @@ from aiohttp import web
 
 from mainspring.bus import Caller, Who
 from mainspring.cluster import Alone, NodeView
-from mainspring.kernel import Kernel
-from mainspring.kernel.inspect import ActorView, FaultView, RequestView, actors, faults, open_requests
-from mainspring.loop import Counters
+from mainspring.kernel import ActorView, FaultView, Inspector, Kernel, RequestView
+from mainspring.loop import Blocked, Counters
 from mainspring.server.health import readiness
-from mainspring.server.http.face import Face, SlowTurnSeen, json_response
+from mainspring.server.http.face import Face, json_response
 from mainspring.server.http.operations.messages import may_command
 from mainspring.server.http.table import JSON, Answer, Content, Operation
 from mainspring.server.observed import Observed
@@ -45,6 +44,21 @@ class KernelView(msgspec.Struct, frozen=True):
     faults: list[FaultView]
 
 
+class BlockedView(msgspec.Struct, frozen=True):
+    """Work that kept everything else on the node waiting, and when that was noticed (epoch ms).
+
+    `where` is the line of the program it was at. Only callers who may send commands see `where` and `stack`.
+    """
+
+    at: int
+    kind: str
+    name: str
+    ms: float
+    limit_ms: float = msgspec.field(name="limitMs")
+    where: str = ""
+    stack: str = ""
+
+
 class NodeInside(msgspec.Struct, frozen=True):
     """One node. `reason` says why it is not ready. `loop` and `kernel` are null where the face serves a bus alone."""
 
@@ -56,7 +70,7 @@ class NodeInside(msgspec.Struct, frozen=True):
     you: Asking
     loop: Counters | None
     kernel: KernelView | None
-    slow_turns: list[SlowTurnSeen] = msgspec.field(name="slowTurns")
+    slow_turns: list[BlockedView] = msgspec.field(name="slowTurns")
 
 
 class EngineView(msgspec.Struct, frozen=True):
@@ -82,13 +96,24 @@ def _asking(who: Who) -> Asking:
 
 
 def _kernel(kernel: Kernel) -> KernelView:
+    inside = Inspector(kernel)
     return KernelView(
-        dict(kernel.exchange.counters),
+        dict(kernel.counters),
         kernel.liveness(),
-        actors(kernel),
-        open_requests(kernel, SHOWN_REQUESTS),
-        faults(kernel),
+        inside.actors(),
+        inside.open_requests(SHOWN_REQUESTS),
+        inside.faults(),
     )
+
+
+def _blocked(observed: Observed, *, with_code: bool) -> list[BlockedView]:
+    """What blocked the loop lately, the latest first. Paths and lines of a program are not for every reader."""
+
+    def view(each: Blocked) -> BlockedView:
+        where, stack = (each.where, each.stack) if with_code else ("", "")
+        return BlockedView(each.at_ms, each.kind, each.name, each.duration_ms, each.limit_ms, where, stack)
+
+    return [] if observed.watchdog is None else [view(each) for each in reversed(observed.watchdog.blocked)]
 
 
 async def show_node(face: Face, request: web.Request) -> web.StreamResponse:
@@ -104,7 +129,7 @@ async def show_node(face: Face, request: web.Request) -> web.StreamResponse:
         _asking(who),
         None if kernel is None else kernel.loop.counters(),
         None if kernel is None else _kernel(kernel),
-        list(reversed(face.slow_turns)),
+        _blocked(face.observed, with_code=may_command(who)),
     )
     return json_response(shown)
 

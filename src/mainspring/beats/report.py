@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from mainspring.beats.storage.values import from_text
+from mainspring.beats.storage.cells import from_text
 
 
 class AgendaEntry(msgspec.Struct, frozen=True, gc=False):
-    """One enzyme for one pair. `result` is ok, retry, failed, fatal, duplicate, or blocked."""
+    """One enzyme for one pair. `result` is ok, retry, failed, fatal or duplicate."""
 
     signal: str | None
     target: str | None
@@ -51,7 +51,7 @@ class Diagnostic(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-class Report(msgspec.Struct, frozen=True):
+class BeatReport(msgspec.Struct, frozen=True):
     """One beat. `digest` covers its inbox, results, values and emissions, and the digest of the beat before."""
 
     beat: int

@@ -1,7 +1,7 @@
-"""The durable lane: commands that survive the node.
+"""Durable commands: they survive the node.
 
-A command of a durable capability is written to the log before its actor can see it, and its outcome before anybody is
-told. Whatever a crash leaves without an outcome is dispatched again, once, in the order of acceptance and with its own
+A command of a durable capability is written to the log before its actor can see it, and its outcome before anybody gets
+it. Whatever a crash leaves without an outcome is dispatched again, once, in the order of acceptance and with its own
 id: at the node's next start, or, where several nodes share the log, by a living one as soon as the lease of the node
 that had it is gone. Here an id is global and lasting: the same command sent again, on whatever connection of whatever
 node, is not run again; it gets the outcome of the first.
@@ -9,17 +9,17 @@ node, is not run again; it gets the outcome of the first.
 What its handler publishes is part of the outcome: the events and the outcome are one batch, so that after a crash both
 are there or neither, and the command runs again. A handler that fails or refuses has published nothing.
 
-On a shared log the record of a command says which epoch has it. Whoever takes it over writes the record first, and an
-outcome is only stored over the record that its node wrote: a node that was stopped for too long may finish its handler,
-but what comes of it is not stored, and whoever waits there gets the outcome that was.
+The record of a command says which epoch has it. A node that takes it over writes the record first, and an outcome is
+only stored over the record that its node wrote: a node that was stopped for too long may finish its handler, but its
+outcome is not stored, and whoever waits there gets the outcome that was. A node that is alone on its log does the same,
+with the one epoch there is.
 
-A timeout or a shutdown tells the one who asked that the wait is over. It is not an outcome: the command goes on, or
-goes on after the restart, and `Syscall.Outcome` has the answer then.
+A timeout or a shutdown tells the requester that the wait is over. It is not an outcome: the command goes on, or goes
+on after the restart, and `Syscall.Outcome` has the answer then.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 from collections.abc import Callable
@@ -27,14 +27,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from mainspring.cluster import Alone, Cluster
+from mainspring.cluster import Cluster
 from mainspring.errors import MainspringError
 from mainspring.kernel import errors as faults
 from mainspring.kernel.durable.record import SPACE, StoredCommand, decode_command, encode_command
 from mainspring.kernel.durable.recovery import Recovery
 from mainspring.kernel.errors import ErrorData
 from mainspring.kernel.mail import Mail, same_content
-from mainspring.log import ABSENT, ANY_VERSION, Append, Batch, Change, InDoubt, Log, Operation, Receipt, Refused
+from mainspring.log import ABSENT, Append, Batch, Change, InDoubt, Log, Operation, Receipt, Refused
+from mainspring.loop import BackgroundTasks
 from mainspring.message import Message, validation_text
 
 if TYPE_CHECKING:
@@ -49,15 +50,15 @@ _OWN_ID: Final = "give every command its own id"
 _LONGEST_ID: Final = 200
 
 Prepared = tuple[list[Operation], Callable[[Receipt], None]]
-"""An event to be stored with an outcome: its operations, and whom to tell with what its appends got."""
+"""An event to be stored with an outcome: its operations, and what to call with the offsets that its appends got."""
 
 
 class _Entry:
-    __slots__ = ("accepted", "mails", "prepared", "published", "stored", "told", "version")
+    __slots__ = ("accepted", "answered", "mails", "prepared", "published", "stored", "version")
 
     def __init__(self, mail: Mail, stored: StoredCommand) -> None:
         self.accepted = False  # until the log has it
-        self.told = False
+        self.answered = False
         self.mails = [mail]  # the first one is dispatched; later ones only wait for its outcome
         self.stored = stored
         self.version = ABSENT  # of its record as this node wrote it
@@ -65,19 +66,19 @@ class _Entry:
         self.published = 0
 
 
-class DurableLane:
-    def __init__(
-        self, log: Log, exchange: Exchange, outcome_ttl_ms: int = OUTCOME_TTL_MS, cluster: Cluster | None = None
-    ) -> None:
+class DurableCommands:
+    """The commands of durable capabilities that this node has, from their acceptance to their outcome."""
+
+    def __init__(self, log: Log, exchange: Exchange, outcome_ttl_ms: int, cluster: Cluster) -> None:
         self._log = log
         self._exchange = exchange
         self._ttl_ms = outcome_ttl_ms
-        self._cluster: Cluster = cluster or Alone()
+        self._cluster = cluster
         self._open: dict[str, _Entry] = {}
-        self._elsewhere: dict[str, list[Mail]] = {}  # who waits here for the outcome of a command another node has
+        self._awaited: dict[str, list[Mail]] = {}  # requests here for the outcome of a command that another node has
         self.sequence: int = 0
-        self._recovery = Recovery(self, log, exchange, self._cluster)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._recovery = Recovery(self, log, exchange, cluster)
+        self._tasks = BackgroundTasks(logger, "durable commands")
 
     # --- accepting -----------------------------------------------------------------------------------------------
 
@@ -112,7 +113,7 @@ class DurableLane:
         if isinstance(result, Receipt):
             self._accept(entry, result.versions[0])
         elif isinstance(result, Refused | InDoubt):
-            self._spawn(self._repeat(entry, result))
+            self._tasks.start(self._repeat(entry, result), "look for an earlier command")
         else:
             self._drop(entry)
             self._not_stored(entry)
@@ -140,7 +141,7 @@ class DurableLane:
             self._exchange.conclude(mail, self._exchange.error(mail.message, faults.NOT_STORED, data))
 
     async def _repeat(self, entry: _Entry, result: Refused | InDoubt) -> None:
-        """The log knows this id, or may: go on, give its outcome again, wait for it, or say that the id is taken."""
+        """The log has this id, or may: go on, give its outcome again, wait for it, or say that the id is taken."""
         id = entry.stored.message.metadata.id
         try:
             record = await self._log.get(SPACE, id)
@@ -162,15 +163,12 @@ class DurableLane:
                 self._exchange.conclude(mail, self._taken(mail))
             elif stored.outcome is not None:
                 self._answer(mail, stored.outcome)
-            elif self._log.shared:
-                self._wait_elsewhere(id, [mail])
             else:
-                self._exchange.conclude(mail, self._taken(mail))
+                self._await_outcome(id, [mail])
 
     def _wrote(self, entry: _Entry, stored: StoredCommand) -> bool:
-        """Whether the record is this entry's own, whose answer got lost."""
-        own = entry.stored
-        return self._log.shared and (stored.epoch, stored.sequence) == (own.epoch, own.sequence)
+        """Whether the record is this entry's own, and only the log's answer got lost. No sequence comes twice."""
+        return (stored.epoch, stored.sequence) == (entry.stored.epoch, entry.stored.sequence)
 
     def _taken(self, mail: Mail) -> Message:
         data = ErrorData(409, _TAKEN, remedy=_OWN_ID, requestType=mail.message.type)
@@ -178,7 +176,7 @@ class DurableLane:
 
     # --- publishing ----------------------------------------------------------------------------------------------
 
-    def keeps(self, cause: Message) -> bool:
+    def is_open(self, cause: Message) -> bool:
         """Whether this message is a command whose outcome is still to be written."""
         entry = self._open.get(cause.metadata.id)
         return entry is not None and entry.stored.message is cause and entry.stored.outcome is None
@@ -199,7 +197,7 @@ class DurableLane:
     # --- finishing -----------------------------------------------------------------------------------------------
 
     def record(self, mail: Mail, outcome: Message) -> None:
-        """Write an outcome, then tell everyone who waits for it."""
+        """Write an outcome, then give it to everyone who waits for it."""
         entry = self._open.get(mail.message.metadata.id)
         if entry is None:
             self._exchange.conclude(mail, outcome)
@@ -214,8 +212,7 @@ class DurableLane:
     def _write_outcome(self, entry: _Entry) -> None:
         batch = Batch()
         self._cluster.guard(batch)
-        expect = entry.version if self._log.shared else ANY_VERSION
-        batch.put(SPACE, entry.stored.message.metadata.id, encode_command(entry.stored), expect=expect)
+        batch.put(SPACE, entry.stored.message.metadata.id, encode_command(entry.stored), expect=entry.version)
         for operations, _ in entry.prepared:
             batch.operations.extend(operations)
         self._submit(batch, self._turn_recorded, entry)
@@ -223,21 +220,13 @@ class DurableLane:
     def _turn_recorded(self, item: tuple[_Entry, Any]) -> None:
         entry, result = item
         if isinstance(result, Receipt):
-            self._tell(entry)
+            self._answer_all(entry)
             del self._open[entry.stored.message.metadata.id]
-        elif self._log.shared:
-            self._spawn(self._look_after(entry))
         else:
-            # The work is done; without its outcome in the log it would be done again after a crash. Keep trying:
-            # whoever asked is told when it is stored, or that the wait is over.
-            self._write_later(entry)
+            self._tasks.start(self._check_outcome(entry), "check an outcome")
 
-    def _write_later(self, entry: _Entry) -> None:
-        logger.warning("the outcome of a durable command could not be stored; trying again")
-        self._exchange.loop.schedule(_RETRY_MS, self._write_outcome, entry, ref=False)
-
-    async def _look_after(self, entry: _Entry) -> None:
-        """An outcome was refused, or is in doubt: see what the log has."""
+    async def _check_outcome(self, entry: _Entry) -> None:
+        """An outcome was refused, could not be stored, or is in doubt: see what the log has."""
         id, own = entry.stored.message.metadata.id, entry.stored.outcome
         assert own is not None
         try:
@@ -246,41 +235,45 @@ class DurableLane:
             record = None
         stored = None if record is None else decode_command(record.value)
         if record is None or stored is None or record.version == entry.version:
-            self._write_later(entry)  # the log was away, or the lease was: the command is still this node's
+            # The log was away, or the lease was: the command is still this node's. The work is done; without its
+            # outcome in the log it would be done again after a crash, so keep trying.
+            logger.warning("the outcome of a durable command could not be stored; trying again")
+            self._exchange.loop.schedule(_RETRY_MS, self._write_outcome, entry, ref=False)
         elif stored.outcome is not None and stored.outcome.metadata.id == own.metadata.id:
-            self._tell(entry)
+            self._answer_all(entry)
             del self._open[id]
         else:
             logger.warning("a durable command was taken over; what came of it here is not stored")
             del self._open[id]
-            self._wait_elsewhere(id, entry.mails)
+            self._await_outcome(id, entry.mails)
 
-    def _tell(self, entry: _Entry) -> None:
+    def _answer_all(self, entry: _Entry) -> None:
         outcome = entry.stored.outcome
         assert outcome is not None
         waiting, entry.mails = entry.mails, []
         for mail in waiting:
-            if entry.told:
+            if entry.answered:
                 self._answer(mail, outcome)
             else:
-                entry.told = True
+                entry.answered = True
                 self._exchange.conclude(mail, outcome)
 
-    def _wait_elsewhere(self, id: str, mails: list[Mail]) -> None:
-        self._elsewhere.setdefault(id, []).extend(mails)
-        self._spawn(self._look_elsewhere(id))
+    def _await_outcome(self, id: str, mails: list[Mail]) -> None:
+        """Another node has the command: its outcome is the answer."""
+        self._awaited.setdefault(id, []).extend(mails)
+        self._tasks.start(self._look_for_outcome(id), "look for an outcome")
 
-    async def _look_elsewhere(self, id: str) -> None:
-        """The outcome may have come before anybody waited for it; from now on the news tell."""
+    async def _look_for_outcome(self, id: str) -> None:
+        """The outcome may have come before anybody waited for it; a later one comes with the changes of the log."""
         try:
             outcome = await self.outcome(id)
         except (KeyError, MainspringError):
             return
         if outcome is not None:
-            self._outcome_elsewhere(id, outcome)
+            self._outcome_came(id, outcome)
 
-    def _outcome_elsewhere(self, id: str, outcome: Message) -> None:
-        for mail in self._elsewhere.pop(id, ()):
+    def _outcome_came(self, id: str, outcome: Message) -> None:
+        for mail in self._awaited.pop(id, ()):
             self._answer(mail, outcome)
 
     def _answer(self, mail: Mail, outcome: Message) -> None:
@@ -291,25 +284,25 @@ class DurableLane:
 
     async def recover(self) -> None:
         """Dispatch again what has no outcome and no living node. Called once, before anybody can send."""
-        self._log.watch(self._heard)
+        self._log.watch(self._on_change)
         await self._recovery.start()
 
     def keep(self, id: str, epoch: int, version: int) -> bool:
-        """A command is this node's under that epoch and version. False: it is not being handled here."""
+        """A command that may be running here is this node's under another epoch and version. False: it is not."""
         entry = self._open.get(id)
         if entry is None:
             return False
         entry.stored.epoch, entry.version = epoch, version
         return True
 
-    def _heard(self, change: Change) -> None:
-        if not self._elsewhere:
+    def _on_change(self, change: Change) -> None:
+        if not self._awaited:
             return
         for record in change.records:
-            if record.space == SPACE and record.key in self._elsewhere and record.version != ABSENT:
+            if record.space == SPACE and record.key in self._awaited and record.version != ABSENT:
                 outcome = decode_command(record.value).outcome
                 if outcome is not None:
-                    self._outcome_elsewhere(record.key, outcome)
+                    self._outcome_came(record.key, outcome)
 
     def dispatch_again(self, stored: StoredCommand, version: int) -> None:
         """Run a stored command that has no outcome and is this node's own."""
@@ -321,11 +314,11 @@ class DurableLane:
             value = contract.input.decode(message.raw)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             wrong = validation_text(error)
-        mail = Mail(message, contract, slot, value, exchange.nobody)
+        mail = Mail(message, contract, slot, value, exchange.no_reply)
         mail.unrecorded = True
         self._open[message.metadata.id] = entry = _Entry(mail, stored)
         entry.accepted, entry.version = True, version
-        entry.mails += self._elsewhere.pop(message.metadata.id, [])
+        entry.mails += self._awaited.pop(message.metadata.id, [])
         exchange.witness(message)
         exchange.open_request(mail)
         if wrong:
@@ -351,26 +344,19 @@ class DurableLane:
 
         def settled(result: Any) -> None:
             if isinstance(result, Receipt) and entry.stored.outcome is not None:
-                _show(entry.prepared, result)
+                _publish_prepared(entry.prepared, result)
             loop.post(turn, (entry, result))
 
         self._log.submit(batch, settled)
 
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def close(self) -> None:
-        """End the lane's own reading; what was submitted to the log is the log's to finish."""
+        """End what reads the log here; what was submitted to the log is the log's to finish."""
         await self._recovery.stop()
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.cancel()
 
 
-def _show(prepared: list[Prepared], receipt: Receipt) -> None:
-    """Tell each event's own topic where it went."""
+def _publish_prepared(prepared: list[Prepared], receipt: Receipt) -> None:
+    """Call each event's own function with the offsets it got."""
     first = 0
     for operations, stored in prepared:
         count = sum(isinstance(operation, Append) for operation in operations)
