@@ -117,7 +117,7 @@ class HttpWire:
     """The same at an address. It connects with the first question."""
 
     def __init__(self, url: str, token: str | None, timeout_ms: int = TIMEOUT_MS) -> None:
-        from mainspring.client.sync_http import NodeConnection
+        from mainspring.client import NodeConnection
 
         self._timeout_ms = timeout_ms
         self._node = NodeConnection(url, token, patience_s=(timeout_ms + _PATIENCE_MS) / 1000)
