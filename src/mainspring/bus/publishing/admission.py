@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from mainspring.bus.access.access import Access, Caller, VerifiedHeaders, Who, verified_headers, with_verified
-from mainspring.bus.errors import BadFrame, BusError, RateLimited, TooLarge, Unavailable
+from mainspring.bus.errors import BadFrame, RateLimited, TooLarge, Unavailable, bad_text
 from mainspring.bus.publishing.partitioning import partition_of
-from mainspring.bus.publishing.payload import HALF, check_payload
 from mainspring.bus.publishing.publisher import Accepted
 from mainspring.bus.publishing.rate_limit import TokenBucket
 from mainspring.bus.results import NewEvent
@@ -28,6 +27,7 @@ from mainspring.bus.schemas.registry import SchemaRegistry
 from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
+from mainspring.json_text import HALF, JsonRefused, check_json
 from mainspring.log import Append
 from mainspring.loop import Clock
 from mainspring.settings import Settings
@@ -122,7 +122,7 @@ class Admission:
 
     def accept_schedule(self, schedule: Schedule, who: Who) -> Schedule:
         """The schedule as it is kept: its payload fits the topic, its headers say who made it."""
-        check_payload(bytes(schedule.payload))
+        _check_payloads([bytes(schedule.payload)])
         headers = with_verified(schedule.headers, who)
         schemas = self._schemas.of(schedule.topic)
         if schemas is not None:
@@ -156,14 +156,7 @@ class Admission:
     ) -> list[Append]:
         """The events as they are stored. What is put on headers is joined once for all events that get the same."""
         payloads = [bytes(event.payload) for event in events]
-        for number, payload in enumerate(payloads):
-            try:
-                check_payload(payload)
-            except BusError as error:
-                if len(payloads) > 1:  # then the event that is refused is named
-                    error.message = f"event {number} of the batch: {error.message}"
-                    error.details = {**error.details, "event": number}
-                raise
+        _check_payloads(payloads)
         schemas = self._schemas.of(topic.name)
         added: Iterable[VerifiedHeaders]
         if schemas is None:
@@ -201,6 +194,19 @@ class Admission:
             refused = RateLimited(f"{whose} takes no more events for now", remedy=f"try again in {wait_ms} ms")
             refused.retry_after_ms = wait_ms
             raise refused
+
+
+def _check_payloads(payloads: list[bytes]) -> None:
+    """Raise BadFrame or BadJson unless everybody can read them; it names the event, where there are several."""
+    for number, payload in enumerate(payloads):
+        try:
+            check_json(payload)
+        except JsonRefused as refused:
+            error = bad_text(refused)
+            if len(payloads) > 1:
+                error.message = f"event {number} of the batch: {error.message}"
+                error.details = {"event": number}
+            raise error from None
 
 
 def _due_times(events: Sequence[Offered], now: int, expect: int | None) -> list[int]:
@@ -268,6 +274,6 @@ def check_headers(headers: Mapping[str, str] | None) -> dict[str, str] | None:
 
 def check_sha256(payload: bytes, digest: str) -> None:
     """The SHA-256 of the payload as JSON with sorted keys and no spaces, in UTF-8, in hexadecimal."""
-    check_payload(payload)
+    _check_payloads([payload])
     if hashlib.sha256(_to_sorted_json(msgspec.json.decode(payload))).hexdigest() != digest.lower():
         raise BadFrame("payload_sha256 does not fit the payload", remedy="hash JSON with sorted keys and no spaces")
