@@ -21,7 +21,7 @@ from mainspring.kernel import Kernel, Node
 from mainspring.kernel.lineage import CAUSATION, lineage_headers
 from mainspring.message import Metadata
 from mainspring.runs import Prepared, Runtime, UnknownRun
-from mainspring.runs.durable.records import entry_key
+from mainspring.runs.durable import entry_key
 from mainspring.telemetry.log_lines import CORRELATION, handling
 
 

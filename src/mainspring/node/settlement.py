@@ -26,13 +26,12 @@ from mainspring.bus.groups.position import OpenEvent, Position
 from mainspring.errors import MainspringError
 from mainspring.log import Append, Batch, InDoubt, Log, LogUnavailable, Operation, Receipt, Refused
 from mainspring.runs import RunConflict, RunRecord, Runtime, UnknownRun
-from mainspring.runs.durable.operations import beginning
 
 logger: logging.Logger = logging.getLogger("mainspring.app")
 
 _DOUBT_S = 0.05  # between two looks whether a lost answer is found out
 _AWAY_S = 0.5  # between two tries while the log cannot be reached
-_TRIES = 5  # a settlement is refused when a run exists already, or when the runs' lease was just renewed
+_TRIES = 5  # a settlement is refused when a run exists already, or when the node's lease was lost
 
 
 class LeaseLost(MainspringError):
@@ -178,7 +177,7 @@ class Settlement:
     async def _commit(
         self, position: Position, queue: list[_Waiting], events: list[OpenEvent]
     ) -> tuple[Receipt | Exception, Written]:
-        batch = Batch([operation for each in queue for record in each.together.runs for operation in beginning(record)])
+        batch = Batch()
         published = [prepared for each in queue for prepared in each.together.events]
         for operations, _ in published:
             batch.operations.extend(operations)
@@ -199,8 +198,9 @@ class Settlement:
             if not decided.done():
                 decided.set_result(result)
 
-        if any(each.together.runs for each in queue):  # only the node that has the runs' lease begins runs
-            self._runtime.durable.writer.alone(batch.operations, done)
+        runs = [record for each in queue for record in each.together.runs]
+        if runs:
+            self._runtime.durable.submit(runs, batch, done)
         else:
             self._log.submit(batch, done)
         return await decided, written

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mainspring.runs.errors import RunError
+from mainspring.runs import RunError
 
 
 class GuestRefused(RunError):

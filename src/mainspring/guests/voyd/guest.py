@@ -15,8 +15,11 @@ Memory of the guest, with buffers of B bytes:
 
 from __future__ import annotations
 
+import os
 import struct
+import types
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -27,7 +30,7 @@ from mainspring.guests.voyd.machine import Machine, Ref, to_binary
 from mainspring.guests.voyd.schema import Schema, Schemas
 from mainspring.guests.voyd.sections import custom_sections, exported_names, first_import
 from mainspring.guests.voyd.table import SECTION, Operation, export_id, parse_table
-from mainspring.runs.effects import Effect, EffectMeta
+from mainspring.runs import Effect, Runtime
 
 EXPORT_ABI: Final = "voyd.export_abi"
 EFFECT_ABI: Final = "voyd.effect_abi"
@@ -62,7 +65,7 @@ class Export(msgspec.Struct):
 
 
 class Guest:
-    """Made by `Runtime.load_wasm`. `handle` its operations, then start its entries."""
+    """Made by `load_wasm`. `handle` its operations, then start its entries."""
 
     def __init__(
         self,
@@ -235,6 +238,17 @@ class Guest:
         return start
 
 
+def load_wasm(runtime: Runtime, source: str | os.PathLike[str] | bytes, **limits: int) -> Guest:
+    """Load a guest for a runtime from a .wasm or .wat file, or from its bytes; GuestRefused when it does not fit.
+
+    `buffer_bytes` bounds one message, `max_memory_bytes` the guest's memory, `fuel_per_step` the instructions between
+    two suspensions.
+    """
+    if not isinstance(source, bytes):
+        source = Path(source).read_bytes()
+    return Guest(source, runtime.handle, **limits)
+
+
 class Entry:
     """One program of a guest: start it with `runtime.start(entry, *args)`."""
 
@@ -253,7 +267,9 @@ class Entry:
 
 def _effect_class(operation: Operation) -> type[GuestEffect]:
     name = operation.label or f"{operation.effect}.{operation.op}"
-    made: Any = EffectMeta(name, (GuestEffect,), {"__module__": __name__}, kind=operation.kind)
+    made: Any = types.new_class(
+        name, (GuestEffect,), {"kind": operation.kind}, lambda body: body.update(__module__=__name__)
+    )
     made.operation = operation
     return made  # type: ignore[no-any-return]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from mainspring.runs.counts import counts_of
 from mainspring.server.metrics.families import counter, counters, gauge
 from mainspring.server.observed import Observed
 
@@ -17,7 +16,7 @@ def families(observed: Observed) -> Iterator[Metric]:
     runtime = observed.runtime
     if runtime is None:
         return
-    counts = counts_of(runtime)
+    counts = runtime.counts()
     started = [((kind,), float(count)) for kind, count in counts.begun.items()]
     yield counters("runs_started", "Runs that this node began to execute, or went on with.", ["kind"], started)
     outcomes = [(names, float(count)) for names, count in counts.outcomes.items()]
@@ -34,8 +33,4 @@ def families(observed: Observed) -> Iterator[Metric]:
         "runs_late_answers", "Answers and endings that came for runs that were over.", runtime.late_completions
     )
     yield counter("runs_journal_writes", "Entries written for durable runs.", counts.journal_writes)
-    yield counter(
-        "runs_lease_renewals", "How often the node's lease on its runs was taken or renewed.", counts.lease_renewals
-    )
     yield counter("runs_leases_lost", "How often another node took this one's runs away.", counts.leases_lost)
-    yield counter("runs_leases_taken", "How often this node took the runs of one that was gone.", counts.leases_taken)
