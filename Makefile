@@ -1,10 +1,12 @@
 # Everything a person needs, from any state, twice in a row.
 #
 #   make serve   run a node on 127.0.0.1:7070 with SQLite in ./data
-#   make test    run the tests
-#   make check   linters, types, import direction
+#   make quick   run the tests that need no process, server or browser: under a minute
+#   make test    run all tests
+#   make check   linters, types, import direction, the rules of the house
 #   make bench   measure, one JSON object per part
 #   make pages   write the reference pages that are made from the code
+#   make crash   kill nodes under load a thousand times, and look for anything lost
 #   make chaos   break servers and nodes for an hour, and check what they promised
 #   make clean   remove what these commands made (./data stays)
 
@@ -14,28 +16,37 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.installed-runtime
 DEV := $(VENV)/.installed-dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+# At a terminal pip shows each package as it comes; in a log it says nothing but errors.
+PIP_PROGRESS := $(shell test -t 1 && echo --progress-bar on || echo -q)
 PYTEST_ARGS ?= -n 2 --dist loadgroup
 
-.PHONY: serve test check format bench bench-long crash chaos pages clean help
+.PHONY: serve quick prepare test check format bench bench-long crash chaos pages clean help
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -9
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -11
 
 serve: $(RUNTIME)
 	@exec $(BIN)/mainspring serve $(ARGS)
 
-test: $(DEV)
+quick: $(DEV)
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not servers and not slow" tests/unit tests/simulated $(ARGS)
+
+# What the tests need that must be built or fetched; a second time nothing happens.
+prepare: $(DEV)
+	@$(BIN)/python -m tests.support.prepare
+
+test: prepare
 	$(BIN)/python -m pytest $(PYTEST_ARGS) $(ARGS)
 
 check: $(DEV)
-	$(BIN)/ruff check src tests bench examples
-	$(BIN)/ruff format --check src tests bench examples
+	$(BIN)/ruff check src tests bench examples tools
+	$(BIN)/ruff format --check src tests bench examples tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: $(DEV)
-	$(BIN)/ruff check --fix src tests bench examples
-	$(BIN)/ruff format src tests bench examples
+	$(BIN)/ruff check --fix src tests bench examples tools
+	$(BIN)/ruff format src tests bench examples tools
 
 bench: $(DEV)
 	@$(BIN)/python -m bench $(ARGS)
@@ -50,11 +61,11 @@ pages: $(DEV)
 	$(BIN)/mainspring settings --markdown > docs/reference/settings.md
 
 # A thousand rounds of kill -9 under load; the tests run fifty.
-crash: $(DEV)
+crash: prepare
 	MAINSPRING_TEST_CRASH_ROUNDS=1000 $(BIN)/python -m pytest tests -k "kill" --timeout 3600 $(ARGS)
 
 # Rounds of faults on real servers: an hour on each engine unless CHAOS_SECONDS and CHAOS_ROUNDS say otherwise.
-chaos: $(DEV)
+chaos: prepare
 	CHAOS_SECONDS=$${CHAOS_SECONDS:-300} CHAOS_ROUNDS=$${CHAOS_ROUNDS:-12} $(BIN)/python -m pytest tests/chaos -s $(ARGS)
 
 clean:
@@ -71,10 +82,12 @@ $(BIN)/python:
 
 # The stamps depend on what was asked for, so a second run installs nothing and a changed lock installs again.
 $(RUNTIME): requirements/runtime.txt pyproject.toml | $(BIN)/python
-	$(PIP) install -q -r requirements/runtime.txt
-	$(PIP) install -q --no-deps --no-build-isolation -e .
+	@echo "installing what a node needs into $(VENV) (once, about 20 seconds)"
+	@$(PIP) install $(PIP_PROGRESS) -r requirements/runtime.txt
+	@$(PIP) install -q --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(DEV): $(RUNTIME) requirements/dev.txt
-	$(PIP) install -q -r requirements/dev.txt
+	@echo "installing what tests and benchmarks need into $(VENV) (once, about a minute)"
+	@$(PIP) install $(PIP_PROGRESS) -r requirements/dev.txt
 	@touch $@

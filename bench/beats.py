@@ -31,8 +31,7 @@ from typing import Any
 from mainspring.beats import Heartbeat, Stage
 from mainspring.beats.matching.path import query_segments, segments_of, specificity
 from mainspring.beats.matching.registry import matches
-from mainspring.log import BlockingLog, Engine, MemoryEngine
-from mainspring.log.engines.sqlite import SqliteEngine
+from mainspring.log import BlockingLog, Engine, MemoryEngine, SqliteEngine
 
 ROUNDS = 7
 RESOLVES = 2_000

@@ -1,16 +1,17 @@
-"""Message: what every part of the kernel says to every other.
+"""Message: what the parts of the kernel send to each other.
 
 A message has a kind, a type, data and metadata. Its data is kept as the JSON text it arrived in, because that one
 choice settles four questions at once: a number keeps its exact value, two receivers never share an object, what a
 handler gets is checked and made in a single step, and an answer is written without encoding it twice.
 
-`parse` is the only door from bytes to a message. It is strict where Python's `json` is lenient (NaN, a byte order mark,
+`parse` is the only way from bytes to a message. It is strict where Python's `json` is lenient (NaN, a byte order mark,
 broken UTF-8, `true` for a number) and its texts name the place of a mistake, never the content.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -19,6 +20,7 @@ import msgspec
 import uuid_utils
 
 from mainspring.errors import MainspringError
+from mainspring.json_text import nesting
 
 Kind = Literal["command", "query", "event", "reply", "error"]
 KINDS: Final = ("command", "query", "event", "reply", "error")
@@ -40,7 +42,6 @@ def counted_ids(prefix: str = "") -> Ids:
 
 MAX_DEPTH: Final = 512  # what arrives can also be decoded and encoded wherever in a program that happens
 _TOO_DEEP: Final = "Invalid JSON: nested too deeply"
-_STRINGS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _SPACE: Final = re.compile(rb"[ \t\r\n]")
 _N: Final = ord("n")
 _REMEMBERED_TYPES: Final = 4096
@@ -69,7 +70,7 @@ class NotAMessage(MainspringError):
 
 
 class NotEncodable(MainspringError):
-    """A value cannot be said in JSON (NaN, infinity, an object without a schema, half a surrogate pair)."""
+    """A value has no JSON form (NaN, infinity, an object without a schema, half a surrogate pair)."""
 
     code = "not_json"
 
@@ -92,6 +93,12 @@ class Metadata(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     causation: str | None = None
     timeout: _Number = None
     traceparent: _Text = None  # W3C's: the span it was sent in
+
+
+def check_timeout(timeout_ms: float) -> None:
+    """A timeout that a program gives is held to the same rule as one that a client sends."""
+    if not 0 < timeout_ms < math.inf:
+        raise ValueError("timeout_ms must be a positive, finite number")
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -125,11 +132,11 @@ def encode_bytes(value: Any) -> bytes:
     try:
         encoded = _encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise NotEncodable(f"cannot be said in JSON: {_without_values(error)}") from None
+        raise NotEncodable(f"cannot be encoded as JSON: {_without_values(error)}") from None
     # The encoder writes NaN and infinity as null; only where a null was written can one of them hide. Looking for its
     # first letter before looking for the word is three times as fast, and most texts have no null.
     if _N in encoded and b"null" in encoded and _hides_a_number(value):
-        raise NotEncodable("cannot be said in JSON: NaN or infinity")
+        raise NotEncodable("cannot be encoded as JSON: NaN or infinity")
     return encoded
 
 
@@ -159,7 +166,7 @@ def parse(line: bytes) -> Message:
     try:
         if not line.isascii():
             str(line, "utf-8")
-        if len(line) > 2 * MAX_DEPTH and _depth(line) > MAX_DEPTH:
+        if len(line) > 2 * MAX_DEPTH and line.count(b"[") + line.count(b"{") > MAX_DEPTH and nesting(line) > MAX_DEPTH:
             raise NotJson(_TOO_DEEP)
         message = _parse(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -171,28 +178,13 @@ def parse(line: bytes) -> Message:
     return message
 
 
-def _depth(line: bytes) -> int:
-    """How deep the brackets of a line nest, those in texts left out; 0 when it is not too deep."""
-    if line.count(b"[") + line.count(b"{") <= MAX_DEPTH:
-        return 0
-    depth = 0
-    for character in _STRINGS.sub(b"", line):
-        if character in b"[{":
-            depth += 1
-            if depth > MAX_DEPTH:
-                return depth
-        elif character in b"]}":
-            depth -= 1
-    return 0
-
-
 def _invalid(text: str, message: Message) -> NotAMessage:
     shown = message.type if is_type(message.type) else None
     return NotAMessage(f"Schema validation failed: {text}", id=message.metadata.id, type=shown)
 
 
 def _refusal(line: bytes, error: Exception) -> MainspringError:
-    """Tell apart what is no JSON from what is JSON of the wrong shape; read the id if there is one."""
+    """Distinguish text that is not JSON from JSON of the wrong shape; read the id if there is one."""
     if isinstance(error, RecursionError):
         return NotJson(_TOO_DEEP)
     try:
@@ -293,6 +285,7 @@ __all__ = [
     "NotAMessage",
     "NotEncodable",
     "NotJson",
+    "check_timeout",
     "compact",
     "counted_ids",
     "encode_bytes",

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-from tests.support.dashboard_site import ARGUMENTS, PATIENCE_MS, call, chromium, url_of
+from tests.support.chromium import ARGUMENTS, chromium
+from tests.support.dashboard_site import PATIENCE_MS, call, url_of
 from tests.support.paths import ROOT
 from tests.support.serving import Serving
 

@@ -1,4 +1,4 @@
-"""Run the acceptance kit on another engine: `python tests/accept_on.py memory|nats|mongo KIT [PART...]`.
+"""Run the acceptance kit on another engine: `python -m tests.support.accept_on memory|nats|mongo KIT [PART...]`.
 
 The kit starts many nodes, each with a data directory of its own, and expects each to have a log of its own. So it is
 given a command that starts a node whose log is named after its data directory.

@@ -11,8 +11,7 @@ import sys
 from typing import Any
 
 from mainspring.beats import RETRY, Heartbeat
-from mainspring.log import BlockingLog
-from mainspring.log.engines.sqlite import SqliteEngine
+from mainspring.log import BlockingLog, SqliteEngine
 
 NAMES = [f"{'xq'[i % 2]}{i * 7 % 23:02}" for i in range(12)]
 RULES: dict[str, Any] = {

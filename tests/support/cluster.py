@@ -11,8 +11,7 @@ from typing import Any
 
 from mainspring.cluster import About, Membership
 from mainspring.errors import MainspringError
-from mainspring.log import Batch, Log
-from mainspring.log.engines.shared_memory import SharedMemory, SharedMemoryEngine
+from mainspring.log import Batch, Log, SharedMemory, SharedMemoryEngine
 from mainspring.loop import Loop, VirtualClock, run_virtual
 
 LEASE_MS = 9_000
@@ -58,8 +57,7 @@ class Member:
         """The process is gone: it writes nothing, hears nothing and turns no more."""
         self.engine.cut_off = True
         self.loop.detach()
-        if self.cluster._rejoining is not None:
-            self.cluster._rejoining.cancel()
+        self.ending = asyncio.get_running_loop().create_task(self.cluster._tasks.cancel())
 
     def stop(self) -> None:
         """As SIGSTOP does: nothing runs, and what was sent is waiting."""

@@ -4,43 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from playwright.sync_api import ConsoleMessage, Locator, Page, TimeoutError, expect
 
 from tests.support.nats_server import NatsServer
 from tests.support.paths import ROOT
 from tests.support.serving import Serving
 
-ARGUMENTS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-)
 PATIENCE_MS = 15_000
 expect.set_options(timeout=PATIENCE_MS)
-
-
-def chromium() -> str:
-    """Where Chromium is; skips where there is none and nobody promised one."""
-    for name in ("chromium", "chromium-browser", "google-chrome"):
-        if found := shutil.which(name):
-            return found
-    if os.environ.get("CI") != "true":
-        pytest.skip("Chromium is not installed: apt-get install chromium")
-    subprocess.run(["apt-get", "update", "-q"], check=False)
-    subprocess.run(["apt-get", "install", "-y", "-q", "chromium"], check=True)
-    return "/usr/bin/chromium"
 
 
 def serving(folder: Path, *arguments: str, engine: str = "memory", **env: str) -> Serving:

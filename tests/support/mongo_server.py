@@ -1,8 +1,8 @@
 """A real server that speaks MongoDB's protocol, for tests: the one of MONGO_URL, else `mongod`, else FerretDB.
 
-FerretDB v1 with its SQLite back end is built once, from the Go module registry, into a cache directory of the user;
-processes that need it at the same time build it once between them. Its released source lacks one file that says which
-version it is, so the source is copied and the file added.
+FerretDB v1 with its SQLite back end is built once, by `make prepare`, from the Go module registry into a cache
+directory of the user. Its released source lacks one file that says which version it is, so the source is copied and the
+file added.
 
 `mongod` is started as a replica set of one, so that transactions and change streams are there. FerretDB has neither.
 """
@@ -49,44 +49,45 @@ def _cache() -> Path:
 
 
 def ferretdb() -> Path:
-    """The path of the FerretDB binary, built when it is not there yet. Skips the test where there is no Go."""
-    binary = _cache() / f"ferretdb-{VERSION}"
-    if binary.exists():
-        return binary
-    if shutil.which("go") is None:
-        pytest.skip("no MongoDB here: set MONGO_URL, or install mongod, or Go (to build FerretDB)")
-    binary.parent.mkdir(parents=True, exist_ok=True)
-    with (binary.parent / "ferretdb.lock").open("w") as lock:
+    """The path of the FerretDB binary. Skips the test where it was not built."""
+    if not _binary().exists():
+        pytest.skip(missing() or "FerretDB, the MongoDB of the tests, is not built: make prepare builds it")
+    return _binary()
+
+
+def missing() -> str | None:
+    """None where nothing is missing, empty text where FerretDB can be built, else why it cannot."""
+    if os.environ.get("MONGO_URL") or shutil.which("mongod") or _binary().exists():
+        return None
+    return "" if shutil.which("go") else "no MongoDB here: set MONGO_URL, or install mongod, or Go (to build FerretDB)"
+
+
+def build() -> None:
+    """Build FerretDB. Processes that need it at the same time build it once between them."""
+    _binary().parent.mkdir(parents=True, exist_ok=True)
+    with (_binary().parent / "ferretdb.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not binary.exists():
-            _build(binary)
-    return binary
+        if not _binary().exists():
+            _build(_binary())
 
 
-def prepare() -> None:
-    """Have a server ready to be started."""
-    if not os.environ.get("MONGO_URL") and shutil.which("mongod") is None:
-        ferretdb()
+def _binary() -> Path:
+    return _cache() / f"ferretdb-{VERSION}"
 
 
 def _build(binary: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="ms-ferretdb-") as folder:
         (Path(folder) / "go.mod").write_text("module cache\n")
         env = {**os.environ, "GOFLAGS": "-mod=mod"}
-        found = subprocess.run(
-            ["go", "mod", "download", "-json", f"{MODULE}@{VERSION}"], cwd=folder, env=env, capture_output=True
-        )
-        if found.returncode:
-            pytest.skip(f"FerretDB cannot be had: {found.stderr.decode()[-300:] or found.stdout.decode()[-300:]}")
+        download = ["go", "mod", "download", "-json", f"{MODULE}@{VERSION}"]
+        found = subprocess.run(download, cwd=folder, env=env, capture_output=True, check=True)
         source = Path(folder) / "source"
         shutil.copytree(json.loads(found.stdout)["Dir"], source)
         for place in [source, *source.rglob("*")]:
             place.chmod(place.stat().st_mode | 0o200)
         (source / "build" / "version" / "version.txt").write_text(VERSION + "\n")
         made = binary.with_name(f"{binary.name}.{os.getpid()}")
-        built = subprocess.run(["go", "build", "-o", str(made), "./cmd/ferretdb"], cwd=source, capture_output=True)
-        if built.returncode:
-            pytest.skip(f"FerretDB cannot be built: {built.stderr.decode()[-300:]}")
+        subprocess.run(["go", "build", "-o", str(made), "./cmd/ferretdb"], cwd=source, capture_output=True, check=True)
         made.replace(binary)
 
 

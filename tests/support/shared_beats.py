@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mainspring.beats import Driver, Heartbeat, SharedHeartbeat, TopicInlet
-from mainspring.beats.storage.journal import Enqueue, read_journal
+from mainspring.beats import Driver, Heartbeat, TopicInlet
+from mainspring.beats.storage.journal import EnqueueFact, read_journal
 from mainspring.beats.storage.line import journals_of
 from mainspring.log import Append, Batch, Log
 from tests.support.cluster import LEASE_MS, Member, World, in_virtual_time, wait
@@ -51,7 +51,7 @@ class Node:
         self.name = member.name
         self.log: Log = member.log
         self.engine = member.engine
-        self.heartbeat = SharedHeartbeat(member.log, cluster=member.cluster, clock=member.world.clock, **settings)
+        self.heartbeat = Heartbeat(member.log, cluster=member.cluster, clock=member.world.clock, **settings)
         install(self.heartbeat)
         self.reports: list[Any] = []
         self.driver = Driver(self.heartbeat, member.loop, on_report=self.reports.append)
@@ -127,5 +127,5 @@ async def signals_of(world: World) -> list[str | None]:
     """Every signal of every inbox, in order: read from the journals."""
     found: list[str | None] = []
     for beat, journal in sorted((await journals(world)).items()):
-        found += [fact.impulse.signal for fact in read_journal(beat, journal) if isinstance(fact, Enqueue)]
+        found += [fact.impulse.signal for fact in read_journal(beat, journal) if isinstance(fact, EnqueueFact)]
     return found

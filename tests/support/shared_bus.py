@@ -17,8 +17,7 @@ from typing import Any
 from mainspring.bus import Bus
 from mainspring.bus.topics import config as topics
 from mainspring.cluster import Membership
-from mainspring.log import Batch, InDoubt, Log, Result
-from mainspring.log.engines.shared_memory import SharedMemory, SharedMemoryEngine
+from mainspring.log import Batch, InDoubt, Log, Result, SharedMemory, SharedMemoryEngine
 from mainspring.loop import Loop, VirtualClock, VirtualEventLoop
 from mainspring.settings import Settings
 from tests.support.bus import WALL_MS, Frame, Peer, settle
@@ -95,7 +94,7 @@ class Node:
         self.alive = False
         self.engine.cut_off = True
         self.loop.detach()
-        self.bus.delivery._closed = True
+        self.bus.delivery.closed = True
         self.town.shared.engines.remove(self.engine)
 
     def connect(self, agent: str | None = None) -> Peer:

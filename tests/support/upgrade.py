@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from mainspring import App
-from mainspring.log.engines.shared_memory import SharedMemory, SharedMemoryEngine
+from mainspring.log import SharedMemory, SharedMemoryEngine
 from mainspring.loop import VirtualClock, run_virtual
 from mainspring.message import counted_ids
 from mainspring.node.core import Core
@@ -67,7 +67,7 @@ class Upgraded:
     @property
     def schedules(self) -> dict[str, str | int | None]:
         """What fires, by the names the program gave, and when."""
-        found = self.core.bus.schedules()
+        found = self.core.bus.schedules.all()
         return {each.name.rpartition("/")[2]: each.every or each.cron for each in found}
 
 

@@ -32,12 +32,10 @@ from mainspring.app.hooks import Hooks, Lifespan
 from mainspring.app.schemas import DeclaredSchema, DeclaredSchemas, DeclaredUpcaster
 from mainspring.app.task import P, Publish, R, Task, task_options
 from mainspring.app.topics import DeclaredPages, DeclaredTopic
-from mainspring.beats import BeatsProgram
-from mainspring.beats.program import TargetOf
+from mainspring.beats import BeatsProgram, TargetOf
 from mainspring.builtin import kernel_capabilities
 from mainspring.bus import LATEST, Checker, Compatibility, Start, TopicConfig
-from mainspring.kernel import Capability, CapabilityError, Kernel, RestartPolicy, handler_from
-from mainspring.kernel.capability import Isolation
+from mainspring.kernel import Capability, CapabilityError, Isolation, Kernel, RestartPolicy, handler_from
 from mainspring.runs import Effect, Runtime
 
 F = TypeVar("F", bound=Callable[..., Any])

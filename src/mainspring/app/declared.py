@@ -12,9 +12,8 @@ from typing import Any
 from mainspring.app.duration import Duration, duration_ms
 from mainspring.app.event import Event
 from mainspring.bus import Start
-from mainspring.bus.schedules.cron import Cron
-from mainspring.kernel import CapabilityError, Handler
-from mainspring.kernel.capability import Isolation
+from mainspring.bus.schedules.cron import CronLine
+from mainspring.kernel import CapabilityError, Handler, Isolation
 from mainspring.runs import Effect
 
 
@@ -82,6 +81,7 @@ class DeclaredConsumer:
     backoff: Backoff = Backoff()
     takes_event: bool = True
     store_each: bool = False  # store each acknowledgement at once instead of with others some milliseconds later
+    schedule: str = ""  # the schedule whose firings these events are
 
     @property
     def name(self) -> str:
@@ -150,7 +150,7 @@ def schedule_from(
 ) -> DeclaredSchedule:
     """Raises `BadDuration`, `BadFrame` (a cron line that is none) or `CapabilityError`."""
     if cron is not None:
-        Cron(cron)
+        CronLine(cron)
     every_ms = None if every is None else duration_ms(every)
     if every_ms is not None and every_ms < 10:
         raise CapabilityError("a schedule fires at most every 10 ms", remedy='write app.every("1s")')

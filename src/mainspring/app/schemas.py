@@ -70,7 +70,7 @@ class DeclaredSchemas:
     async def install(self, bus: Bus, consumers: Iterable[DeclaredConsumer], spoken: Spoken) -> None:
         """Make it known to a bus that has started. What consumers expect is only shown, and nobody is held to it."""
         for step in self.upcasters:
-            bus.upcaster(step.topic, step.version, step.step)
+            bus.topics.add_upcaster(step.topic, step.version, step.step)
         for declared in self.schemas:
             spoken.learn(declared.topic, await _register(bus, declared))
         for consumer in consumers:

@@ -12,35 +12,34 @@ from collections.abc import Sequence
 import msgspec
 
 from mainspring.beats.errors import RegistrationConflict
-from mainspring.beats.history.report import AgendaEntry, Diagnostic, Emitted, Report, Staged
 from mainspring.beats.matching.agenda import Pair, Resolved, Resolver
-from mainspring.beats.matching.changes import Register, refuse_conflict
-from mainspring.beats.matching.registry import Registration
+from mainspring.beats.matching.registry import Register, Registration, refuse_conflict
+from mainspring.beats.report import AgendaEntry, BeatReport, Diagnostic, Emitted, Staged
 from mainspring.beats.rules import Rules
-from mainspring.beats.stage import COUNTABLE, Addition, Outcome, Signal
+from mainspring.beats.stage import COUNTABLE, Addition, CallOutcome
+from mainspring.beats.storage.cells import content_hash, from_text
 from mainspring.beats.storage.journal import (
-    Begin,
-    Carry,
+    BeginFact,
+    CarryFact,
     Cause,
-    Dead,
-    Delete,
-    Emit,
-    Enqueue,
+    DeadSignal,
+    DeleteFact,
+    DiagnosticFact,
+    EmitFact,
+    EnqueueFact,
     Fact,
     Impulse,
-    Note,
-    Ran,
-    Resolve,
-    Retry,
-    Store,
-    Write,
+    ResolveFact,
+    RetryFact,
+    RunFact,
+    StoreFact,
+    WriteFact,
     raw,
     seal,
 )
-from mainspring.beats.storage.values import content_hash, from_text
 
 
-class Entry(msgspec.Struct):
+class PlannedCall(msgspec.Struct):
     """One place of the agenda: an enzyme for an inbox item, called or listed as a duplicate."""
 
     run: int
@@ -77,13 +76,13 @@ class Draft:
         limit = 0 if paused else rules.max_signals_per_beat
         self.inbox: list[Impulse] = list(inbox[:limit])
         self._overflow = inbox[limit:]  # never enters this beat, and is no part of its journal
-        self._carries: list[Carry] = []
-        self.agenda: list[Entry] = []
+        self._carries: list[CarryFact] = []
+        self.agenda: list[PlannedCall] = []
         self.aborted: bool = False
         self.staged: list[Staged] = []
         self.emitted: list[Emitted] = []
         self.diagnostics: list[Diagnostic] = []
-        self.dead: list[Dead] = []
+        self.dead: list[DeadSignal] = []
         self.changes: list[object] = []
         self.contents: dict[str, str] = {}
         self.events: dict[str, str] = events or {}
@@ -95,8 +94,7 @@ class Draft:
         self._latest: dict[str, str | None] = {}
         self._resolver = resolver
         self._resolved: dict[Pair, Resolved] = {}
-        self._results: dict[tuple[Pair, str], str] = {}
-        self._facts: list[Fact] = [Begin(beat, previous, paused)]
+        self._facts: list[Fact] = [BeginFact(beat, previous, paused)]
         self._resolve()
 
     # --- the agenda ---------------------------------------------------------------------------------------------------
@@ -105,14 +103,14 @@ class Draft:
         facts, resolved = self._facts, self._resolved
         for item, impulse in enumerate(self.inbox):
             event = self.events.get(impulse.signal) if self.events and impulse.signal is not None else None
-            facts.append(Enqueue(item, impulse) if event is None else self._enqueue(item, impulse, event))
+            facts.append(EnqueueFact(item, impulse) if event is None else self._enqueue(item, impulse, event))
         planned: set[tuple[Pair, str]] = set()
         runs, most_runs = 0, self.rules.max_runs_per_beat
         for item, impulse in enumerate(self.inbox):
             pair = impulse.pair
             if pair not in resolved:
                 found = resolved[pair] = self._resolver.resolve(*pair)
-                facts.append(Resolve(item, tuple(entry.name for entry in found.order)))
+                facts.append(ResolveFact(item, tuple(entry.name for entry in found.order)))
                 self._say_why_nothing(pair, found)
             left: list[str] = []
             before = len(self.agenda)
@@ -127,10 +125,10 @@ class Draft:
                         continue
                     runs += 1
                     planned.add(key)
-                self.agenda.append(Entry(len(self.agenda), item, entry, duplicate))
+                self.agenda.append(PlannedCall(len(self.agenda), item, entry, duplicate))
             if left:
                 untouched = len(self.agenda) == before
-                self._carries.append(Carry(item, None if untouched else tuple(left)))
+                self._carries.append(CarryFact(item, None if untouched else tuple(left)))
 
     def _say_why_nothing(self, pair: Pair, found: Resolved) -> None:
         for names in found.cycles:
@@ -138,24 +136,16 @@ class Draft:
         if not found.order and not found.cycles:
             self.note("no_match", pair)
 
-    def is_blocked(self, entry: Entry) -> bool:
-        """Whether an enzyme this one waits for did not end well, where the rules make that matter."""
-        pair = self.inbox[entry.item].pair
-        waits_for = self._resolved[pair].waits_for
-        if not self.rules.block_dependants or not waits_for:
-            return False
-        return any(self._results.get((pair, name), "ok") != "ok" for name in waits_for[entry.registration.name])
-
-    def groups(self) -> list[list[Entry]]:
+    def groups(self) -> list[list[PlannedCall]]:
         """The entries to call, those that depend on each other together, in agenda order."""
-        groups: list[list[Entry]] = []
-        at: dict[tuple[Pair, str], list[Entry]] = {}
+        groups: list[list[PlannedCall]] = []
+        at: dict[tuple[Pair, str], list[PlannedCall]] = {}
         for entry in self.agenda:
             if entry.duplicate:
                 continue
             pair = self.inbox[entry.item].pair
             waits_for = self._resolved[pair].waits_for or {}
-            group: list[Entry] = []
+            group: list[PlannedCall] = []
             for name in sorted(waits_for.get(entry.registration.name, ())):
                 other = at.get((pair, name))
                 if other is not None and other is not group:
@@ -176,27 +166,25 @@ class Draft:
         """How many signals never entered this beat."""
         return len(self._overflow)
 
-    def _carried(self, carry: Carry) -> Impulse:
+    def _carried(self, carry: CarryFact) -> Impulse:
         impulse = self.inbox[carry.item]
         return msgspec.structs.replace(impulse, carried=self.beat, only=carry.left or impulse.only)
 
     # --- settling -----------------------------------------------------------------------------------------------------
 
-    def settle(self, entry: Entry, outcome: Outcome | None) -> None:
-        """Decide what a call has done; without an outcome the entry is a duplicate or blocked."""
+    def settle(self, entry: PlannedCall, outcome: CallOutcome | None) -> None:
+        """Decide what a call has done; without an outcome the entry is a duplicate."""
         impulse = self.inbox[entry.item]
         name = entry.registration.name
         if outcome is None:
-            result = "duplicate" if entry.duplicate else "blocked"
+            result = "duplicate"
             refused: list[str] = []
         else:
             stands = outcome.result in ("ok", "retry")  # what failed by itself drops its writes anyway
             refused = self._conflicts(outcome) if self.rules.strict and stands else []
             result = "failed" if refused else outcome.result
         entry.result = result
-        if not entry.duplicate:
-            self._results[impulse.pair, name] = result
-        self._facts.append(Ran(entry.run, entry.item, name, result, outcome.error if outcome is not None else ""))
+        self._facts.append(RunFact(entry.run, entry.item, name, result, outcome.error if outcome is not None else ""))
         if outcome is None:
             return
         if result in ("ok", "retry"):
@@ -211,7 +199,7 @@ class Draft:
             self.note("enzyme_failed", impulse.pair, (name,), detail=outcome.detail)
             self.aborted = result == "fatal" and self.rules.on_fatal == "abort_beat"
 
-    def _conflicts(self, outcome: Outcome) -> list[str]:
+    def _conflicts(self, outcome: CallOutcome) -> list[str]:
         """The paths of a call that another has written; additions get on with each other, and with nothing else."""
         return sorted(
             {
@@ -221,11 +209,11 @@ class Draft:
             }
         )
 
-    def _keep(self, entry: Entry, impulse: Impulse, outcome: Outcome) -> None:
+    def _keep(self, entry: PlannedCall, impulse: Impulse, outcome: CallOutcome) -> None:
         name, run = entry.registration.name, entry.run
         for sha256, content in outcome.contents:
             self.contents.setdefault(sha256, content)
-            self._facts.append(Store(run, sha256))
+            self._facts.append(StoreFact(run, sha256))
         for path, staged in outcome.writes:
             text = self._latest[path] = self._sum(path, staged) if isinstance(staged, Addition) else staged
             self.staged.append(Staged("delete" if text is None else "write", path, name, text))
@@ -236,7 +224,7 @@ class Draft:
         for change in outcome.changes:
             self._keep_change(impulse.pair, change)
 
-    def _keep_writers(self, name: str, outcome: Outcome) -> None:
+    def _keep_writers(self, name: str, outcome: CallOutcome) -> None:
         """Who wrote what, for conflicts. Calls that only add to a path are none, until somebody writes it."""
         written = {path for path, staged in outcome.writes if not isinstance(staged, Addition)}
         for path in {path: None for path, _ in outcome.writes}:
@@ -266,13 +254,13 @@ class Draft:
 
     def _write(self, run: int, path: str, text: str | None) -> Fact:
         if text is None:
-            return Delete(run, path)
+            return DeleteFact(run, path)
         sha256 = self._stored_apart(text)
-        return Write(run, path, raw(text)) if sha256 is None else Write(run, path, content=sha256)
+        return WriteFact(run, path, raw(text)) if sha256 is None else WriteFact(run, path, content=sha256)
 
     def _enqueue(self, item: int, impulse: Impulse, event: str) -> Fact:
         sha256 = self._stored_apart(event)
-        return Enqueue(item, impulse, raw(event)) if sha256 is None else Enqueue(item, impulse, content=sha256)
+        return EnqueueFact(item, impulse, raw(event)) if sha256 is None else EnqueueFact(item, impulse, content=sha256)
 
     def _stored_apart(self, text: str) -> str | None:
         """The hash of a text too long to stand in a record."""
@@ -282,7 +270,7 @@ class Draft:
         self.contents.setdefault(sha256, text)
         return sha256
 
-    def _emit(self, entry: Entry, impulse: Impulse, signals: list[Signal]) -> None:
+    def _emit(self, entry: PlannedCall, impulse: Impulse, signals: list[Emitted]) -> None:
         name, depth = entry.registration.name, impulse.depth + 1
         if depth > self.rules.max_chain_depth:
             self._bury("chain_depth", name, impulse.pair, signals)
@@ -290,24 +278,25 @@ class Draft:
         sent = self._emissions.get(name, 0)
         room = max(0, self.rules.max_emissions_per_enzyme - sent)
         cause = Cause("emit", self.beat, entry.run)
-        for signal in signals[:room]:
-            self._facts.append(Emit(entry.run, signal.signal, signal.target, signal.beat, depth))
-            self.emitted.append(Emitted(signal.signal, signal.target, signal.beat))
+        kept = signals[:room]
+        self.emitted.extend(kept)
+        for signal in kept:
+            self._facts.append(EmitFact(entry.run, signal.signal, signal.target, signal.beat, depth))
             self._outgoing.append((signal.beat, Impulse(signal.signal, signal.target, cause, depth=depth)))
-        self._emissions[name] = sent + len(signals[:room])
+        self._emissions[name] = sent + len(kept)
         if len(signals) > room:
             self._bury("emission_budget", name, impulse.pair, signals[room:])
 
-    def _bury(self, reason: str, name: str, pair: Pair, signals: list[Signal]) -> None:
+    def _bury(self, reason: str, name: str, pair: Pair, signals: list[Emitted]) -> None:
         self.note(reason, pair, (name,))
         for signal in signals:
-            self._give_up(Dead(signal.signal, signal.target, 0, reason))
+            self._give_up(DeadSignal(signal.signal, signal.target, 0, reason))
 
-    def _give_up(self, dead: Dead) -> None:
+    def _give_up(self, dead: DeadSignal) -> None:
         self.dead.append(dead)
         self._facts.append(dead)
 
-    def _ask_again(self, entry: Entry, impulse: Impulse) -> None:
+    def _ask_again(self, entry: PlannedCall, impulse: Impulse) -> None:
         requeue = self._requeues.get(impulse.pair)
         if requeue is None:
             requeue = self._requeues[impulse.pair] = Requeue(entry.item, set(), 0)
@@ -320,7 +309,7 @@ class Draft:
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    def finish(self) -> tuple[list[tuple[int, Impulse]], bytes, Report]:
+    def finish(self) -> tuple[list[tuple[int, Impulse]], bytes, BeatReport]:
         """What goes into later inboxes, the journal, and the report. An aborted beat leaves no trace but its report."""
         if self.aborted:
             return self._finish_aborted()
@@ -338,17 +327,16 @@ class Draft:
         impulse = self.inbox[each.item]
         if each.attempt >= self.rules.max_attempts:
             self.note("dead_letter", impulse.pair, tuple(each.names))
-            self._give_up(Dead(impulse.signal, impulse.target, each.attempt, "attempts"))
+            self._give_up(DeadSignal(impulse.signal, impulse.target, each.attempt, "attempts"))
             return None
         beat = self.beat + self.rules.backoff(each.attempt)
-        only = tuple(sorted(each.names)) if self.rules.retry_scope == "enzyme" else None
-        self._facts.append(Retry(each.item, beat, each.attempt + 1, only))
+        self._facts.append(RetryFact(each.item, beat, each.attempt + 1))
         again = msgspec.structs.replace(
-            impulse, cause=Cause("retry", self.beat, each.item), attempt=each.attempt + 1, carried=0, only=only
+            impulse, cause=Cause("retry", self.beat, each.item), attempt=each.attempt + 1, carried=0, only=None
         )
         return beat, again
 
-    def _finish_aborted(self) -> tuple[list[tuple[int, Impulse]], bytes, Report]:
+    def _finish_aborted(self) -> tuple[list[tuple[int, Impulse]], bytes, BeatReport]:
         fatal = next(entry for entry in reversed(self.agenda) if entry.result)
         self.note("beat_aborted", self.inbox[fatal.item].pair, (fatal.registration.name,))
         self.staged, self.emitted, self.dead, self.changes = [], [], [], []
@@ -357,12 +345,12 @@ class Draft:
 
     def _sealed(self) -> tuple[bytes, str]:
         for note in self.diagnostics:
-            self._facts.append(Note(note.code, note.signal, note.target, note.names, note.path))
+            self._facts.append(DiagnosticFact(note.code, note.signal, note.target, note.names, note.path))
         return seal(self.beat, self._facts)
 
-    def _report(self, digest: str) -> Report:
+    def _report(self, digest: str) -> BeatReport:
         inbox = self.inbox
-        return Report(
+        return BeatReport(
             beat=self.beat,
             inbox=tuple(impulse.pair for impulse in inbox),
             agenda=[
@@ -378,7 +366,9 @@ class Draft:
         )
 
 
-def _merge(first: list[Entry], second: list[Entry], at: dict[tuple[Pair, str], list[Entry]], pair: Pair) -> list[Entry]:
+def _merge(
+    first: list[PlannedCall], second: list[PlannedCall], at: dict[tuple[Pair, str], list[PlannedCall]], pair: Pair
+) -> list[PlannedCall]:
     """Join two groups that a third entry depends on; the second is left empty."""
     for entry in second:
         at[pair, entry.registration.name] = first

@@ -20,38 +20,38 @@ from typing import Any, Final, Protocol, TypeVar
 
 from mainspring.beats.errors import NotOpen, RunningLoop
 from mainspring.beats.matching.registry import Enzyme
-from mainspring.beats.stage import Outcome, Stage, current, result_of
+from mainspring.beats.stage import CallOutcome, Stage, current, result_of
 
 T = TypeVar("T")
 
 _log: Final = logging.getLogger("mainspring.beats")
 
 
-class Host(Protocol):
+class EnzymeHost(Protocol):
     """Where awaitables of enzymes are awaited."""
 
     async def wait(self, awaitable: Awaitable[Any]) -> Any: ...
 
-    async def breathe(self) -> None:
-        """Let others have their turn."""
+    async def yield_to_others(self) -> None:
+        """Let other tasks of the loop run."""
 
-    async def aside(self, work: Callable[[], T]) -> T:
-        """The result of work that takes a while and need not hold anybody up."""
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """The result of work that takes a while, beside the loop where there is one."""
 
     async def finish(self, work: Coroutine[Any, Any, None]) -> None:
-        """See work through to its end, also when whoever waits for it is cancelled meanwhile."""
+        """See work through to its end, also when the task that waits for it is cancelled meanwhile."""
 
 
-class OnThisLoop:
+class CurrentLoop:
     """The asyncio loop that runs the beat."""
 
     async def wait(self, awaitable: Awaitable[Any]) -> Any:
         return await awaitable
 
-    async def breathe(self) -> None:
+    async def yield_to_others(self) -> None:
         await asyncio.sleep(0)
 
-    async def aside(self, work: Callable[[], T]) -> T:
+    async def in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.to_thread(work)
 
     async def finish(self, work: Coroutine[Any, Any, None]) -> None:
@@ -65,7 +65,7 @@ class OnThisLoop:
             raise
 
 
-class OnItsOwnLoop:
+class PrivateLoop:
     """A loop that exists only while a synchronous beat needs one. It never suspends its caller."""
 
     def __init__(self) -> None:
@@ -80,10 +80,10 @@ class OnItsOwnLoop:
             self._runner = asyncio.Runner()
         return self._runner.run(_awaited(awaitable), context=copy_context())
 
-    async def breathe(self) -> None:
+    async def yield_to_others(self) -> None:
         return None
 
-    async def aside(self, work: Callable[[], T]) -> T:
+    async def in_thread(self, work: Callable[[], T]) -> T:
         return work()
 
     async def finish(self, work: Coroutine[Any, Any, None]) -> None:
@@ -125,11 +125,11 @@ def run_now(work: Coroutine[Any, Any, T]) -> T:
     raise NotOpen("this needs a running loop", remedy="use the method's async form")
 
 
-async def call(function: Enzyme, signal: str | None, target: str | None, stage: Stage, host: Host) -> Outcome:
+async def call(function: Enzyme, signal: str | None, target: str | None, stage: Stage, host: EnzymeHost) -> CallOutcome:
     """Call an enzyme and wait for it."""
     token = current.set(stage)
-    acting = stage.acting
-    entered = None if acting is None else acting.enter()
+    context = stage.context
+    entered = None if context is None else context.enter()
     try:
         answer = function(signal, target, stage)
         if inspect.isawaitable(answer):
@@ -144,18 +144,18 @@ async def call(function: Enzyme, signal: str | None, target: str | None, stage: 
     except Exception as error:
         return failed(stage, error)
     finally:
-        if acting is not None:
-            acting.leave(entered)
+        if context is not None:
+            context.leave(entered)
         current.reset(token)
 
 
-def call_now(function: Enzyme, signal: str | None, target: str | None, stage: Stage) -> Outcome | None:
+def call_now(function: Enzyme, signal: str | None, target: str | None, stage: Stage) -> CallOutcome | None:
     """Call an enzyme that is an ordinary function; None when it is not, and nothing happened."""
     if is_async(function):
         return None
     token = current.set(stage)
-    acting = stage.acting
-    entered = None if acting is None else acting.enter()
+    context = stage.context
+    entered = None if context is None else context.enter()
     try:
         answer = function(signal, target, stage)
         if inspect.isawaitable(answer):
@@ -164,8 +164,8 @@ def call_now(function: Enzyme, signal: str | None, target: str | None, stage: St
     except (Exception, asyncio.CancelledError) as error:  # nobody cancels a worker's call
         return failed(stage, error)
     finally:
-        if acting is not None:
-            acting.leave(entered)
+        if context is not None:
+            context.leave(entered)
         current.reset(token)
 
 
@@ -173,21 +173,21 @@ def is_async(function: Enzyme) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
-def closed(stage: Stage, answer: object) -> Outcome:
+def closed(stage: Stage, answer: object) -> CallOutcome:
     if inspect.isgenerator(answer) or inspect.isasyncgen(answer):
         raise TypeError("the enzyme is a generator, of which nothing was executed: write it without yield")
     result = result_of(answer)
     return stage.close(result, detail="" if result in ("ok", "retry") else f"returned {answer!r}")
 
 
-def failed(stage: Stage, error: BaseException) -> Outcome:
-    if stage.acting is not None:
-        stage.acting.failed(error)
+def failed(stage: Stage, error: BaseException) -> CallOutcome:
+    if stage.context is not None:
+        stage.context.failed(error)
     detail = "".join(traceback.format_exception(error)).strip()
     return stage.close("failed", type(error).__qualname__, detail)
 
 
-class Watch:
+class SlowCallWatch:
     """Warns when a call has lasted longer than it should; one thread, only while beats run."""
 
     def __init__(self, limit_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""Driving: who calls `beat`, and when.
+"""Driving: when beats run.
 
 A heartbeat does nothing by itself. A driver runs it on a loop: at an interval, when work arrives, or both. Neither
 changes what a beat does, only when it happens, so a driven line replays like any other.
@@ -19,21 +19,20 @@ from typing import Final
 
 from mainspring.beats.errors import LineBusy, NotLeading
 from mainspring.beats.heartbeat import Heartbeat
-from mainspring.beats.history.report import Report
-from mainspring.beats.shared.heartbeat import SharedHeartbeat
+from mainspring.beats.report import BeatReport
 from mainspring.errors import MainspringError, SettingError
 from mainspring.log import InDoubt
 from mainspring.loop import Loop
 
 _log: Final = logging.getLogger("mainspring.beats")
-# What nobody may overlook when beats run by themselves; the rest is in the journal for those who look.
+# What must be seen when beats run by themselves; the rest is in the journal.
 _WORTH_A_LINE: Final = frozenset(
     {"enzyme_failed", "dead_letter", "beat_aborted", "dependency_cycle", "emission_budget", "chain_depth"}
 )
 
-# A log that is away for minutes is one story, not thousands: of failures in a row the first are logged, then a few.
-_TELL_EACH: Final = 10
-_TELL_AGAIN: Final = 100
+# A log that is away for minutes is one problem, not thousands: of failures in a row the first are logged, then a few.
+_LOG_EACH: Final = 10
+_LOG_EVERY: Final = 100
 
 
 class Driver:
@@ -53,12 +52,11 @@ class Driver:
         interval_ms: int | None = None,
         on_work: bool = True,
         pace_ms: int = 100,
-        on_report: Callable[[Report], object] | None = None,
+        on_report: Callable[[BeatReport], object] | None = None,
     ) -> None:
         if interval_ms is not None and interval_ms < 1:
             raise SettingError(f"interval_ms is a whole number of at least 1, not {interval_ms!r}")
         self._heartbeat = heartbeat
-        self._shared = heartbeat if isinstance(heartbeat, SharedHeartbeat) else None
         self._loop = loop
         self._interval_ms = interval_ms
         self._on_work = on_work
@@ -82,8 +80,7 @@ class Driver:
         if self._interval_ms is not None:
             self._grid = self._loop.clock.now_ms()
             self._next_instant()
-        elsewhere = self._heartbeat.has_inlets or self._shared is not None
-        if self._on_work and (self._heartbeat.waiting or elsewhere):
+        if self._on_work and self._heartbeat.may_have_work:
             self.wake()
         elif self._on_work and self._heartbeat.waiting_later:
             self._pace()
@@ -140,13 +137,13 @@ class Driver:
     # --- a beat -------------------------------------------------------------------------------------------------------
 
     def _run(self, *, for_work: bool = True) -> None:
-        if self._heartbeat.paused and self._shared is None:
-            return
         if self._beating is not None:
             self._again = True
             return
         if _inside_asyncio():
             self._beating = asyncio.ensure_future(self._beat_on_loop(for_work=for_work))
+            return
+        if self._heartbeat.paused:
             return
         try:
             report = self._heartbeat.beat()
@@ -156,10 +153,10 @@ class Driver:
             self._after(report)
 
     async def _beat_on_loop(self, *, for_work: bool) -> None:
-        report: Report | None = None
+        report: BeatReport | None = None
         began_ns = self._loop.clock.now_ns()
         try:
-            if self._shared is None or await self._is_due(self._shared, for_work=for_work):
+            if await self._heartbeat.ready(for_work=for_work):
                 report = await self._heartbeat.abeat()
                 self._heartbeat.tally.ns.observe(self._loop.clock.now_ns() - began_ns)
         except Exception as error:
@@ -173,13 +170,7 @@ class Driver:
             self._again = False
             self.wake()
 
-    async def _is_due(self, shared: SharedHeartbeat, *, for_work: bool) -> bool:
-        """Whether this node is to run a beat; one for work is not due when there is none."""
-        if not await shared.ready():
-            return False
-        return not for_work or bool(shared.waiting) or shared.waiting_later or shared.has_inlets
-
-    def _after(self, report: Report) -> None:
+    def _after(self, report: BeatReport) -> None:
         self._failures = 0
         for note in report.diagnostics:
             if note.code in _WORTH_A_LINE:
@@ -201,7 +192,7 @@ class Driver:
     def _failed(self, error: Exception) -> None:
         self._heartbeat.tally.failed += 1
         self._failures += 1
-        if self._failures <= _TELL_EACH or self._failures % _TELL_AGAIN == 0:
+        if self._failures <= _LOG_EACH or self._failures % _LOG_EVERY == 0:
             unforeseen = None if isinstance(error, MainspringError) else error
             level = logging.WARNING if isinstance(error, NotLeading | InDoubt) else logging.ERROR
             _log.log(level, "beat %d did not happen: %s", self._heartbeat.next_beat, error, exc_info=unforeseen)

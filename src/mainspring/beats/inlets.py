@@ -12,11 +12,11 @@ from typing import Final, Protocol
 
 import msgspec
 
-from mainspring.beats.acting import Origin, of_event
 from mainspring.beats.errors import InvalidImpulse, InvalidPath, InvalidValue
+from mainspring.beats.lineage import SignalOrigin, origin_of_event
 from mainspring.beats.matching.path import canonical
+from mainspring.beats.storage.cells import to_text
 from mainspring.beats.storage.journal import Cause, Impulse
-from mainspring.beats.storage.values import to_text
 from mainspring.log import Bounds, Operation, Put, Record, StoredEvent
 
 
@@ -30,7 +30,7 @@ class Taken(msgspec.Struct, frozen=True):
     impulses: Sequence[Impulse]
     events: dict[str, str] = {}
     operations: Sequence[Operation] = ()
-    origins: dict[str, Origin] = {}
+    origins: dict[str, SignalOrigin] = {}
 
 
 class Inlet(Protocol):
@@ -46,7 +46,7 @@ class Inlet(Protocol):
     # may have run beats since, and what it remembers must be read again.
 
 
-class Events(Protocol):
+class EventSource(Protocol):
     """What a topic's inlet needs of a log."""
 
     def read(self, topic: str, partition: int, start: int, limit: int) -> Awaitable[list[StoredEvent]]: ...
@@ -69,7 +69,7 @@ class TopicInlet:
 
     def __init__(
         self,
-        log: Events,
+        log: EventSource,
         topic: str,
         *,
         line: str = "main",
@@ -86,7 +86,7 @@ class TopicInlet:
         impulses: list[Impulse] = []
         events: dict[str, str] = {}
         operations: list[Operation] = []
-        origins: dict[str, Origin] = {}
+        origins: dict[str, SignalOrigin] = {}
         for bounds in await self._log.bounds(self.topic):
             start = max(await self._position(bounds.partition), bounds.head)
             if start > bounds.tail or limit <= len(impulses):
@@ -98,7 +98,7 @@ class TopicInlet:
                 target = self._target_of(event, source)
                 impulses.append(Impulse(path, target, Cause("topic", source=source), event=True))
                 events[path] = event_text(event)
-                origins[path] = of_event(event)
+                origins[path] = origin_of_event(event)
             if read:
                 operations.append(self._move_to(bounds.partition, read[-1].offset + 1))
         return Taken(impulses, events, operations, origins)

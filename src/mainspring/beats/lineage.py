@@ -1,51 +1,81 @@
-"""From where the signals of a beat come, as long as this process remembers it.
+"""The origin of signals: which message or event they come from, for log lines and spans.
 
 A signal made of an event belongs to the event's conversation; a signal that came while a message was handled, to that
-message's; what an enzyme emits, to whatever its own signal belonged to. None of it is in the journal: a beat's bytes
-depend on its inputs alone. So a signal that waited over a restart has lost the name of the message that sent it, unless
-it is made of an event, which carries its lineage in its headers.
+message's; what an enzyme emits, to the conversation of its own signal. None of it is in the journal: a beat's bytes
+depend on its inputs alone. So origins last only as long as this process remembers them: a signal that waited over a
+restart has lost the name of the message that sent it, unless it is made of an event, which carries its lineage in its
+headers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextvars import Token
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from mainspring.beats.acting import Origin
-from mainspring.beats.beat import Draft, Entry
-from mainspring.beats.storage.journal import Impulse
+from mainspring.log import StoredEvent
 from mainspring.telemetry import spans as tracing
-from mainspring.telemetry.log_lines import handling
+from mainspring.telemetry.log_lines import CORRELATION, handling
 
-MOST: Final = 10_000  # remembered at a time, of signals and of enzymes that emitted some
+if TYPE_CHECKING:
+    from mainspring.beats.beat import Draft
+    from mainspring.beats.storage.journal import Impulse
 
-NO_ORIGINS: Final[Mapping[int, Origin]] = MappingProxyType({})
+_REMEMBERED: Final = 10_000  # at a time, of signals and of enzymes that emitted some
+
+_headers: Final = msgspec.json.Decoder(dict[str, str]).decode
+
+
+class SignalOrigin(msgspec.Struct, frozen=True, gc=False):
+    """Where a signal comes from: the message's or event's id, its conversation and its span."""
+
+    id: str
+    correlation: str | None = None
+    traceparent: str | None = None
+
+
+NO_ORIGINS: Final[Mapping[int, SignalOrigin]] = MappingProxyType({})
+
+
+def origin_of_event(event: StoredEvent) -> SignalOrigin:
+    """What an event says of itself."""
+    try:
+        headers = _headers(event.headers) if event.headers is not None else {}
+    except (msgspec.DecodeError, UnicodeDecodeError):  # whatever a publisher sent, the beat must come to an end
+        headers = {}
+    return SignalOrigin(event.id, headers.get(CORRELATION), headers.get(tracing.TRACEPARENT))
+
+
+def current_origin() -> SignalOrigin | None:
+    """The origin of a signal that is sent now: the message being handled and the current span, if there are any."""
+    message = handling.get()
+    trace = tracing.here()
+    if message is None and trace is None:
+        return None
+    ident, correlation = message or ("", None)
+    return SignalOrigin(ident, correlation, trace)
 
 
 class Origins:
-    """What is known of the signals of one heartbeat that wait or were worked on lately."""
+    """The origins of one heartbeat's signals that wait or were worked on lately."""
 
     def __init__(self) -> None:
-        self._outside: dict[tuple[str | None, str | None], Origin] = {}
-        self._emitted: dict[tuple[int, int], Origin] = {}
+        self._outside: dict[tuple[str | None, str | None], SignalOrigin] = {}
+        self._emitted: dict[tuple[int, int], SignalOrigin] = {}
 
-    def note(self, impulse: Impulse) -> None:
-        """A signal came from outside, perhaps while a message was handled."""
-        self.note_from(impulse, origin_here())
-
-    def note_from(self, impulse: Impulse, origin: Origin | None) -> None:
+    def note(self, impulse: Impulse, origin: SignalOrigin | None) -> None:
         """A signal came from outside, to this node or another."""
         if origin is not None:
             _remember(self._outside, impulse.pair, origin)
 
-    def of_inbox(self, draft: Draft, events: Mapping[str, Origin]) -> dict[int, Origin]:
+    def of_inbox(self, draft: Draft, events: Mapping[str, SignalOrigin]) -> Mapping[int, SignalOrigin]:
         """The origins of a beat's signals that have one, by their place."""
         if not (events or self._outside or self._emitted):
-            return {}
-        found: dict[int, Origin] = {}
+            return NO_ORIGINS
+        found: dict[int, SignalOrigin] = {}
         for item, impulse in enumerate(draft.inbox):
             origin = None
             if impulse.cause.kind in ("emit", "retry"):
@@ -58,29 +88,55 @@ class Origins:
                 found[item] = origin
         return found
 
-    def emitted(self, beat: int, entry: Entry, origin: Origin, trace: str | None) -> None:
-        """An enzyme asked for signals or another try: they go on in the name of its own signal, and in its span."""
+    def note_emissions(self, beat: int, run: int, origin: SignalOrigin, trace: str | None) -> None:
+        """An enzyme emitted signals or asked for a retry: they continue its own signal's conversation, in its span."""
         origin = msgspec.structs.replace(origin, traceparent=trace) if trace is not None else origin
-        _remember(self._emitted, (beat, entry.run), origin)
+        _remember(self._emitted, (beat, run), origin)
 
 
-def origin_here() -> Origin | None:
-    """What a signal that is given now comes from, if that is known."""
-    message = handling.get()
-    trace = tracing.here()
-    if message is None and trace is None:
-        return None
-    ident, correlation = message or ("", None)
-    return Origin(ident, correlation, trace)
+def _remember(origins: dict[Any, SignalOrigin], key: Any, origin: SignalOrigin) -> None:
+    origins[key] = origin
+    if len(origins) > _REMEMBERED:
+        del origins[next(iter(origins))]
 
 
-def _remember(known: dict[Any, Origin], key: Any, origin: Origin) -> None:
-    known[key] = origin
-    if len(known) > MOST:
-        del known[next(iter(known))]
+class CallContext:
+    """What surrounds one call of an enzyme: its log lines name its signal's origin, and it may have a span."""
+
+    __slots__ = ("_error", "_span", "handling")
+
+    def __init__(self, name: str, impulse: Impulse, origin: SignalOrigin | None, beat: tracing.Doing | None) -> None:
+        self.handling: tuple[str, str | None] | None = None if origin is None else (origin.id, origin.correlation)
+        self._error: BaseException | None = None
+        self._span: tracing.Doing | None = None
+        if beat is not None and tracing.recorder is not None:
+            self._span = _enzyme_span(tracing.recorder, name, origin, impulse, beat)
+
+    @property
+    def traceparent(self) -> str | None:
+        return None if self._span is None else self._span.traceparent
+
+    def enter(self) -> tuple[Token[Any] | None, Any]:
+        token = None if self.handling is None else handling.set(self.handling)
+        return token, None if self._span is None else self._span.enter()
+
+    def failed(self, error: BaseException) -> None:
+        """The call ended with this."""
+        self._error = error
+
+    def leave(self, entered: tuple[Token[Any] | None, Any] | None) -> None:
+        assert entered is not None
+        token, span = entered
+        if self._span is not None:
+            self._span.leave(span)
+            self._span.end(self._error)
+        if token is not None:
+            handling.reset(token)
 
 
-def beat_span(recorder: tracing.Recorder, line: str, draft: Draft, origins: Mapping[int, Origin]) -> tracing.Doing:
+def beat_span(
+    recorder: tracing.Recorder, line: str, draft: Draft, origins: Mapping[int, SignalOrigin]
+) -> tracing.Doing:
     """Below the one trace all its signals belong to; with several, or none, a trace of its own, linked to each."""
     traces = list(dict.fromkeys(each.traceparent for each in origins.values() if each.traceparent is not None))
     attributes = {
@@ -90,3 +146,18 @@ def beat_span(recorder: tracing.Recorder, line: str, draft: Draft, origins: Mapp
     }
     parent = traces[0] if len({trace[3:35] for trace in traces}) == 1 else None
     return recorder.begin(f"beat {line}", "INTERNAL", attributes, parent=parent, links=traces)
+
+
+def _enzyme_span(
+    recorder: tracing.Recorder, name: str, origin: SignalOrigin | None, impulse: Impulse, beat: tracing.Doing
+) -> tracing.Doing:
+    """Below the beat where that is part of the signal's own trace; else in the signal's trace, linked to the beat."""
+    attributes = {
+        "mainspring.enzyme": name,
+        "mainspring.signal": impulse.signal or "",
+        "mainspring.target": impulse.target or "",
+    }
+    apart = origin is not None and origin.traceparent is not None and beat.trace_id not in origin.traceparent
+    parent = origin.traceparent if apart and origin is not None else beat
+    links = [beat.traceparent or ""] if apart else []
+    return recorder.begin(f"enzyme {name}", "INTERNAL", attributes, parent=parent, links=links)

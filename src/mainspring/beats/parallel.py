@@ -20,14 +20,14 @@ from multiprocessing.context import SpawnProcess
 from queue import SimpleQueue
 from typing import Any
 
-from mainspring.beats.beat import Draft, Entry
+from mainspring.beats.beat import Draft, PlannedCall
 from mainspring.beats.calls import call_now, failed, is_async
 from mainspring.beats.matching.registry import Enzyme
-from mainspring.beats.stage import Outcome, Stage
+from mainspring.beats.stage import CallOutcome, Stage
 from mainspring.errors import SettingError
 from mainspring.telemetry.log_lines import handling, lines_written, write_lines
 
-MakeStage = Callable[[Entry], Stage]
+MakeStage = Callable[[PlannedCall], Stage]
 
 
 class Workers:
@@ -47,17 +47,17 @@ class Workers:
             for child in self._started:
                 self._children.put(child)
 
-    def run(self, draft: Draft, make_stage: MakeStage) -> dict[int, Outcome]:
+    def run(self, draft: Draft, make_stage: MakeStage) -> dict[int, CallOutcome]:
         """The outcome of each entry that may run here, by its place in the agenda."""
         groups = [group for group in draft.groups() if not any(is_async(e.registration.function) for e in group)]
-        outcomes: dict[int, Outcome] = {}
+        outcomes: dict[int, CallOutcome] = {}
         waiting = [self._pool.submit(copy_context().run, self._run_group, draft, group, make_stage) for group in groups]
         for group in waiting:
             outcomes.update(group.result())
         return outcomes
 
-    def _run_group(self, draft: Draft, group: list[Entry], make_stage: MakeStage) -> dict[int, Outcome]:
-        outcomes: dict[int, Outcome] = {}
+    def _run_group(self, draft: Draft, group: list[PlannedCall], make_stage: MakeStage) -> dict[int, CallOutcome]:
+        outcomes: dict[int, CallOutcome] = {}
         for entry in group:
             impulse = draft.inbox[entry.item]
             outcome = self._call(entry.registration.function, impulse.signal, impulse.target, make_stage(entry))
@@ -65,16 +65,16 @@ class Workers:
                 outcomes[entry.run] = outcome
         return outcomes
 
-    def _call(self, function: Enzyme, signal: str | None, target: str | None, stage: Stage) -> Outcome | None:
+    def _call(self, function: Enzyme, signal: str | None, target: str | None, stage: Stage) -> CallOutcome | None:
         if self._children is None:
             return call_now(function, signal, target, stage)
-        child, acting = self._children.get(), stage.acting
-        entered = None if acting is None else acting.enter()
+        child, context = self._children.get(), stage.context
+        entered = None if context is None else context.enter()
         try:
             return child.call(function, signal, target, stage)
         finally:
-            if acting is not None:
-                acting.leave(entered)
+            if context is not None:
+                context.leave(entered)
             self._children.put(child)
 
     def close(self) -> None:
@@ -90,16 +90,16 @@ class _Child:
         self._process: SpawnProcess | None = None
         self._pipe: Connection[Any, Any] | None = None
 
-    def call(self, function: Enzyme, signal: str | None, target: str | None, stage: Stage) -> Outcome:
+    def call(self, function: Enzyme, signal: str | None, target: str | None, stage: Stage) -> CallOutcome:
         try:
-            name = None if stage.acting is None else stage.acting.handling
+            name = None if stage.context is None else stage.context.handling
             work = pickle.dumps((function, signal, target, stage.beat, stage.attempt, name, lines_written()))
             pipe = self._connected()
             pipe.send_bytes(work)
             while True:
                 kind, content = pipe.recv()
                 if kind == "done":
-                    outcome: Outcome = content
+                    outcome: CallOutcome = content
                     return outcome
                 pipe.send(stage.committed(content))
         except (pickle.PicklingError, AttributeError, TypeError, EOFError, OSError) as error:

@@ -29,7 +29,7 @@ class DeclaredEnzyme(msgspec.Struct, frozen=True):
     after: tuple[str, ...]
 
 
-class DeclaredTopic(msgspec.Struct, frozen=True):
+class DeclaredInlet(msgspec.Struct, frozen=True):
     """A topic whose events become signals; `target` may name a target for an event."""
 
     topic: str
@@ -42,7 +42,7 @@ class BeatsProgram:
     def __init__(self) -> None:
         self.enzymes: list[DeclaredEnzyme] = []
         self.bindings: list[tuple[str, str, str]] = []
-        self.topics: list[DeclaredTopic] = []
+        self.topics: list[DeclaredInlet] = []
 
     def enzyme(
         self,
@@ -75,7 +75,7 @@ class BeatsProgram:
 
     def beats_from(self, topic: str, *, target: TargetOf | None = None) -> None:
         """Declare that each event of a topic is one signal, /topics/<topic>/<partition>/<offset>."""
-        self.topics.append(DeclaredTopic(topic, target))
+        self.topics.append(DeclaredInlet(topic, target))
 
     def __bool__(self) -> bool:
         return bool(self.enzymes or self.bindings or self.topics)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from mainspring.beats.matching.agenda import DISPATCHES
 from mainspring.errors import SettingError
 
 
@@ -24,18 +23,13 @@ class Rules(msgspec.Struct, frozen=True):
     max_runs_per_beat: int = 100_000
     max_emissions_per_enzyme: int = 100_000
     max_chain_depth: int = 100_000
-    retry_scope: str = "pair"
-    block_dependants: bool = False
-    dispatch: str = "target_then_signal"
-    fallback_broadcast: bool = False
     retain_beats: int | None = None  # every beat stays readable
     inline_chars: int = 4096  # a longer value costs one look-up more and is kept once
     slow_enzyme_ms: int = 0  # calls longer than this are reported while they last; 0 reports none
 
     def __post_init__(self) -> None:
-        _one_of("on_fatal", self.on_fatal, ("isolate", "abort_beat"))
-        _one_of("retry_scope", self.retry_scope, ("pair", "enzyme"))
-        _one_of("dispatch", self.dispatch, DISPATCHES)
+        if self.on_fatal not in ("isolate", "abort_beat"):
+            raise SettingError(f"on_fatal is 'isolate' or 'abort_beat', not {self.on_fatal!r}")
         for name in ("max_attempts", "max_signals_per_beat", "max_runs_per_beat"):
             _at_least(name, getattr(self, name), 1)
         for name in ("max_emissions_per_enzyme", "max_chain_depth", "inline_chars", "slow_enzyme_ms"):
@@ -55,11 +49,6 @@ class Rules(msgspec.Struct, frozen=True):
     def backoff(self, attempt: int) -> int:
         """How many beats a pair waits after its attempt k."""
         return self.backoff_beats[min(attempt, len(self.backoff_beats)) - 1]
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise SettingError(f"{name} is {' or '.join(map(repr, allowed))}, not {value!r}")
 
 
 def _at_least(name: str, value: object, least: int) -> None:

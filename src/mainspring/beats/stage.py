@@ -11,14 +11,17 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from decimal import Decimal
 from numbers import Real
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from mainspring.beats.acting import Acting
 from mainspring.beats.errors import InvalidImpulse, InvalidPath, InvalidValue, PastBeat, StageClosed
 from mainspring.beats.matching.path import canonical
-from mainspring.beats.storage.values import content_hash, content_path, from_text, to_text
+from mainspring.beats.report import Emitted
+from mainspring.beats.storage.cells import content_hash, content_path, from_text, to_text
+
+if TYPE_CHECKING:
+    from mainspring.beats.lineage import CallContext
 
 RETRY: Final = -1
 FATAL: Final = -2
@@ -28,12 +31,6 @@ _RESERVED: Final = ("/rt", "/cas")
 # be added, and added to, ends so far before that no number of additions gets there.
 _ADDABLE: Final = 10**1000
 COUNTABLE: Final = 10**4000
-
-
-class Signal(msgspec.Struct, frozen=True, gc=False):
-    signal: str | None
-    target: str | None
-    beat: int
 
 
 class Addition(msgspec.Struct, frozen=True, gc=False):
@@ -47,12 +44,12 @@ class Addition(msgspec.Struct, frozen=True, gc=False):
 Staging = str | Addition | None
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class CallOutcome(msgspec.Struct, frozen=True):
     """How a call ended and what it asked for, in the order it asked."""
 
     result: str  # ok, retry, failed, fatal
     writes: list[tuple[str, Staging]] = msgspec.field(default_factory=list)
-    signals: list[Signal] = msgspec.field(default_factory=list)
+    signals: list[Emitted] = msgspec.field(default_factory=list)
     contents: list[tuple[str, str]] = msgspec.field(default_factory=list)  # hash and text
     changes: list[Any] = msgspec.field(default_factory=list)  # of registry and bindings
     error: str = ""
@@ -71,9 +68,9 @@ class Stage:
         "_read",
         "_signals",
         "_writes",
-        "acting",
         "attempt",
         "beat",
+        "context",
         "owner",
     )
 
@@ -81,11 +78,11 @@ class Stage:
         self.beat: int = beat
         self.attempt: int = attempt
         self.owner: object = owner  # whose beat this is
-        self.acting: Acting | None = None  # in whose name it is called, where that is known
+        self.context: CallContext | None = None  # its signal's origin and its span, where there are any
         self._read = read
         self._own: dict[str, str | None] = {}
         self._writes: list[tuple[str, Staging]] = []
-        self._signals: list[Signal] = []
+        self._signals: list[Emitted] = []
         self._contents: list[tuple[str, str]] = []
         self._changes: list[Any] = []
         self._closed = False
@@ -145,7 +142,7 @@ class Stage:
         pair = checked_pair(signal, target)
         lands = landing(beat, self.beat + 1)
         self._open()
-        self._signals.append(Signal(*pair, lands))
+        self._signals.append(Emitted(*pair, lands))
         return lands
 
     def change(self, change: Any) -> None:
@@ -158,11 +155,11 @@ class Stage:
         """What was asked of the registry and the bindings so far, in order."""
         return tuple(self._changes)
 
-    def close(self, result: str, error: str = "", detail: str = "") -> Outcome:
+    def close(self, result: str, error: str = "", detail: str = "") -> CallOutcome:
         """For the heartbeat: what the call did, as its outcome. Nothing can be staged afterwards."""
         self._closed = True
-        trace = None if self.acting is None else self.acting.traceparent
-        return Outcome(result, self._writes, self._signals, self._contents, self._changes, error, detail, trace)
+        trace = None if self.context is None else self.context.traceparent
+        return CallOutcome(result, self._writes, self._signals, self._contents, self._changes, error, detail, trace)
 
     def _put(self, path: str, text: str | None) -> None:
         self._open()

@@ -1,103 +1,99 @@
 """What a line of beats is at one moment, in memory: inboxes, cells, registry, bindings, digests.
 
 It changes in few places: outside signals are queued, changes of registry and bindings are put in force between beats,
-and `take_over` adopts everything a beat decided, after it is durable.
+and `adopt` takes everything a beat decided, after it is durable.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from mainspring.beats.beat import Draft
 from mainspring.beats.history import runtime_tree as tree
-from mainspring.beats.history.report import Report
 from mainspring.beats.matching.agenda import Resolver
 from mainspring.beats.matching.bindings import Bindings
-from mainspring.beats.matching.changes import Bind, Register, Unregister
-from mainspring.beats.matching.registry import Enzyme, Registry
+from mainspring.beats.matching.registry import Bind, Enzyme, Register, Registry, Unregister
+from mainspring.beats.report import BeatReport
 from mainspring.beats.rules import Rules
-from mainspring.beats.storage.cells import Cells, Content, Held
-from mainspring.beats.storage.journal import GENESIS, Dead, Impulse, read_journal
-from mainspring.beats.storage.line import Kept, Registered, cell_key, number
-from mainspring.beats.storage.values import content_of, to_text
-
-# How many beats back an enzyme sees the runtime tree; the same with and without a log, so that replay sees it too.
-RECENT: Final = 64
+from mainspring.beats.storage.cells import Cells, ContentStore, StoredValue, content_of, to_text
+from mainspring.beats.storage.journal import GENESIS, DeadSignal, Impulse, read_journal
+from mainspring.beats.storage.line import RECENT_BEATS, LoadedLine, Registered, cell_key, number
 
 
 class Decided(msgspec.Struct):
     """Everything a beat changes."""
 
-    report: Report
+    report: BeatReport
     journal: bytes
     queued: list[tuple[int, Impulse]]
     carried: list[Impulse]
     overflow: int  # how many of the carried, at the end, never entered the beat
-    cells: list[tuple[str, int, Held | None]]
+    cells: list[tuple[str, int, StoredValue | None]]
     contents: list[tuple[str, str]]
     references: list[str]
-    dead: list[Dead]
+    dead: list[DeadSignal]
     changes: list[object]
     live_events: set[str]
 
 
-class State:
+class LineState:
     """One line of beats. `beat` is the next beat to run."""
 
     def __init__(self, rules: Rules, *, keep_journals: int | None) -> None:
         self.rules: Rules = rules
+        self._deciding = rules.deciding
         self.beat: int = 1
         self.digest = GENESIS
         self.paused: bool = False
         self.oldest: int = 1  # the first beat whose details are kept
         self.registry: Registry = Registry()
         self.bindings: Bindings = Bindings()
-        self.content: Content = Content()
+        self.content: ContentStore = ContentStore()
         self.cells: Cells = Cells(self.content, rules.inline_chars)
         self.queues: dict[int, list[Impulse]] = {}
         self.inbox: list[Impulse] = []  # of the beat under way
-        self.dead: dict[int, list[Dead]] = {}
+        self.dead: dict[int, list[DeadSignal]] = {}
         self.journals: dict[int, bytes] = {}
         self.digests: dict[int, str] = {}
         self.bound: dict[int, list[Bind]] = {}  # binding records by the beat they count from
-        self.registries: list[tuple[int, list[Registered]]] = []  # who was registered from a beat on
-        self.rulings: list[tuple[int, Rules]] = []  # which rules were in force from a beat on, default ones before
+        self.registries: list[tuple[int, list[Registered]]] = []  # the registrations from a beat on
+        self.rulings: list[tuple[int, Rules]] = []  # the rules from a beat on, default ones before
         self.functions: dict[tuple[str, str], Enzyme] = {}  # by name and query, also of enzymes that are gone
         self._keep_journals = keep_journals
         self._noted_version = -1
         self._references: dict[int, list[str]] = {}
         self._live_events: set[str] = set()
-        self.resolver: Resolver = self._resolver()
+        self.resolver: Resolver = Resolver(self.registry, self.bindings)
 
-    def fresh(self) -> State:
+    def fresh(self) -> LineState:
         """An empty state of the same program: its registrations and rules."""
-        state = State(self.rules, keep_journals=self._keep_journals)
+        state = LineState(self.rules, keep_journals=self._keep_journals)
         state.use_registry(self.registry)
         state.functions = self.functions
         return state
 
-    def restore(self, kept: Kept) -> None:
+    def restore(self, loaded: LoadedLine) -> None:
         """Become what a log holds. Registrations hold functions and come from the program again."""
-        head = kept.head
+        head = loaded.head
         self.beat, self.digest = head.beat + 1, head.digest
         self.paused, self.oldest = head.paused, head.oldest
-        for sha256, text in kept.contents.items():
+        for sha256, text in loaded.contents.items():
             self.content.put(sha256, text)
-        for path, since, held in kept.cells:
-            self.cells.put(path, since, held)
-        for beat, hashes in kept.references.items():
+        for path, since, stored in loaded.cells:
+            self.cells.put(path, since, stored)
+        for beat, hashes in loaded.references.items():
             self.refer(beat, hashes)
-        self.queues = kept.queues
+        self.queues = loaded.queues
         self.bound = {}
-        for since, binding in kept.bindings:
+        for since, binding in loaded.bindings:
             self.bindings.put(binding.path, binding.name, binding.kind)
             self.bound.setdefault(since, []).append(binding)
-        self.registries = kept.registry
-        self.rulings = kept.rules
-        self.dead = kept.dead
+        self.registries = loaded.registry
+        self.rulings = loaded.rules
+        self.dead = loaded.dead
         for impulses in self.queues.values():
             self.note_live_events(impulses)
 
@@ -124,7 +120,7 @@ class State:
             beat, part = asked
             if beat == self.beat and beat == at and part == "inbox":
                 return [tree.inbox_entry(impulse) for impulse in self.inbox]
-            seen = at - RECENT <= beat < at or (beat == at and part == "inbox")
+            seen = at - RECENT_BEATS <= beat < at or (beat == at and part == "inbox")
             journal = self.journals.get(beat) if seen else None
             return None if journal is None else tree.part_of(read_journal(beat, journal), part, self.content.get)
         beat_of_dead = tree.dead_in(path)
@@ -153,16 +149,10 @@ class State:
     def use_registry(self, registry: Registry) -> None:
         """Replace the registry as a whole."""
         self.registry = registry
-        self.resolver = self._resolver()
-
-    def _resolver(self) -> Resolver:
-        rules = self.rules
-        return Resolver(
-            self.registry, self.bindings, dispatch=rules.dispatch, fallback_broadcast=rules.fallback_broadcast
-        )
+        self.resolver = Resolver(registry, self.bindings)
 
     def note_registry(self) -> list[Registered] | None:
-        """Remember who is registered for the beat that begins; given when it is not who was before."""
+        """Remember the registrations of the beat that begins; given when they are not those of the beat before."""
         if self.registry.version == self._noted_version:
             return None
         self._noted_version = self.registry.version
@@ -179,7 +169,7 @@ class State:
 
     def note_rules(self) -> Rules | None:
         """Remember the rules of the beat that begins; given when they are not those of the beat before."""
-        now = self.rules.deciding
+        now = self._deciding
         if now == self.rules_in(self.beat):
             return None
         if self.rulings and self.rulings[-1][0] == self.beat:
@@ -194,11 +184,11 @@ class State:
     def use_rules(self, rules: Rules) -> None:
         """Decide by other rules from the next beat on."""
         self.rules = rules
+        self._deciding = rules.deciding
         self.cells.inline_chars = rules.inline_chars
-        self.resolver = self._resolver()
 
-    def follow(self, beat: int, journal: bytes) -> None:
-        """Keep the journal of a beat that happened elsewhere as long as those of own beats."""
+    def note_journal(self, beat: int, journal: bytes) -> None:
+        """Keep the journal of a beat; where a log has it too, only those of the last beats."""
         self.journals[beat] = journal
         if self._keep_journals is not None:
             self.journals.pop(beat - self._keep_journals, None)
@@ -217,18 +207,18 @@ class State:
 
     # --- a beat -------------------------------------------------------------------------------------------------------
 
-    def decide(self, draft: Draft, new_events: dict[str, str]) -> Decided:
+    def decide(self, draft: Draft) -> Decided:
         """What a draft would change; nothing has changed yet."""
+        new_events = draft.events
         queued, journal, report = draft.finish()
-        cells: list[tuple[str, int, Held | None]] = []
-        contents = dict(draft.contents)
+        cells: list[tuple[str, int, StoredValue | None]] = []
         for path, text in new_events.items():
-            cells.append((path, draft.beat, self.cells.hold(text)))
+            cells.append((path, draft.beat, self.cells.stored_value(text)))
         latest = {staged.path: staged.text for staged in report.staged}
         for path, staged_text in latest.items():
-            held = None if staged_text is None else self.cells.hold(staged_text)
-            if held != self.cells.latest(path) or path in new_events:
-                cells.append((path, draft.beat + 1, held))
+            stored = None if staged_text is None else self.cells.stored_value(staged_text)
+            if stored != self.cells.latest(path) or path in new_events:
+                cells.append((path, draft.beat + 1, stored))
         live = self._still_worked_on(draft, queued, new_events)
         over = (self._live_events | new_events.keys()) - live
         cells.extend((path, draft.beat + 1, None) for path in sorted(over) if path not in latest)
@@ -239,8 +229,8 @@ class State:
             carried=draft.carried,
             overflow=draft.overflow,
             cells=cells,
-            contents=[(sha256, text) for sha256, text in contents.items() if self.content.get(sha256) is None],
-            references=sorted(contents),
+            contents=[(sha256, text) for sha256, text in draft.contents.items() if self.content.get(sha256) is None],
+            references=sorted(draft.contents),
             dead=draft.dead,
             changes=draft.changes,
             live_events=live,
@@ -255,13 +245,13 @@ class State:
         again = {impulse.signal for impulse in draft.carried} | {impulse.signal for _, impulse in queued}
         return {path for path in events if path not in done or path in again}
 
-    def take_over(self, decided: Decided) -> None:
-        """Adopt a beat that has happened."""
+    def adopt(self, decided: Decided) -> None:
+        """A beat has happened: its changes are in force."""
         beat = self.beat
         for sha256, text in decided.contents:
             self.content.put(sha256, text)
-        for path, since, held in decided.cells:
-            self.cells.put(path, since, held)
+        for path, since, stored in decided.cells:
+            self.cells.put(path, since, stored)
         if decided.references:
             self._references[beat] = decided.references
             self.content.refer(decided.references)
@@ -273,9 +263,7 @@ class State:
         if decided.dead:
             self.dead[beat] = decided.dead
         self._live_events = decided.live_events
-        self.journals[beat] = decided.journal
-        if self._keep_journals is not None:
-            self.journals.pop(beat - self._keep_journals, None)
+        self.note_journal(beat, decided.journal)
         self.digest = decided.report.digest
         self.note_digest(beat, self.digest)
         self.beat = beat + 1

@@ -1,17 +1,62 @@
-"""The built-in capabilities: what every node can be asked."""
+"""The built-in capabilities: what every node can be asked.
+
+- `syscall`: the node about itself: ping, describe, outcomes, traces, other nodes
+- `timer`: messages that are sent later
+- `memory`: values under paths
+- `events`: events streamed to a connection
+- `bus`: topics, events and groups
+- `runs`: durable runs, and what runs need from a node
+- `beats`: signals, beats and their state
+- `answers`: what they share
+"""
 
 from __future__ import annotations
 
-from mainspring.builtin.events import event
-from mainspring.builtin.memory import memory
-from mainspring.builtin.syscall import syscall
-from mainspring.builtin.timer import timer
+from typing import TYPE_CHECKING, Final
+
+from mainspring.builtin.events import event_capability
+from mainspring.builtin.memory import memory_capability
+from mainspring.builtin.syscall import syscall_capability
+from mainspring.builtin.timer import timer_capability
 from mainspring.kernel import Capability, Kernel
+from mainspring.lazy_imports import lazy_imports
+
+if TYPE_CHECKING:
+    from mainspring.builtin.beats import beat as beat
+    from mainspring.builtin.bus import bus_capability as bus_capability
+    from mainspring.builtin.runs import BusPort as BusPort
+    from mainspring.builtin.runs import KernelPort as KernelPort
+    from mainspring.builtin.runs import run as run
+
+_HOMES: Final = {
+    "BusPort": "mainspring.builtin.runs",
+    "KernelPort": "mainspring.builtin.runs",
+    "beat": "mainspring.builtin.beats",
+    "bus_capability": "mainspring.builtin.bus",
+    "run": "mainspring.builtin.runs",
+}
+__getattr__ = lazy_imports(globals(), _HOMES)  # a kernel alone needs no bus, no runs and no beats
 
 
 def kernel_capabilities(kernel: Kernel) -> list[Capability]:
     """Syscall, Timer, Memory and Event of this kernel, to be registered before the application's own."""
-    return [syscall(kernel), timer(kernel), memory(kernel), event(kernel)]
+    return [
+        syscall_capability(kernel),
+        timer_capability(kernel),
+        memory_capability(kernel),
+        event_capability(kernel),
+    ]
 
 
-__all__ = ["event", "kernel_capabilities", "memory", "syscall", "timer"]
+__all__ = [
+    "BusPort",
+    "KernelPort",
+    "beat",
+    "bus_capability",
+    "event_capability",
+    "kernel_capabilities",
+    "memory_capability",
+    "run",
+    "syscall_capability",
+    "timer_capability",
+]

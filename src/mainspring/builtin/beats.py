@@ -8,10 +8,9 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from mainspring.beats import Heartbeat, Report, SharedHeartbeat
+from mainspring.beats import BeatReport, Heartbeat
 from mainspring.errors import MainspringError
 from mainspring.kernel import Capability, Context, Fail, Kernel, handler_from
-from mainspring.message import Metadata
 
 _STATUS: Final = {
     "past_beat": 409,
@@ -23,56 +22,56 @@ _STATUS: Final = {
     "in_doubt": 503,
     "not_leading": 503,
 }
-_PATIENCE_MS: Final = 30_000  # with the node that leads the line, when the asker names no time
+_LEADER_TIMEOUT_MS: Final = 30_000  # for the node that leads the line, when the message names no timeout
 
 
-class Signal(msgspec.Struct):
+class BeatSignal(msgspec.Struct):
     signal: Annotated[str | None, msgspec.Meta(description="What is asked for: a path like /signals/image.")] = None
     target: Annotated[str | None, msgspec.Meta(description="Where: a path; only names bound to it run.")] = None
     beat: Annotated[int | None, msgspec.Meta(description="A later beat than the next one.")] = None
 
 
-class Queued(msgspec.Struct):
+class BeatQueued(msgspec.Struct):
     beat: Annotated[int, msgspec.Meta(description="The beat the signal lands in.")]
 
 
-class Run(msgspec.Struct):
+class BeatRun(msgspec.Struct):
     beats: Annotated[int, msgspec.Meta(ge=1, le=1000, description="How many beats to run, one after the other.")] = 1
 
 
-class Ran(msgspec.Struct):
+class BeatRunResult(msgspec.Struct):
     beat: Annotated[int, msgspec.Meta(description="The last beat that ran.")]
     digest: Annotated[str, msgspec.Meta(description="Its digest.")]
     runs: Annotated[int, msgspec.Meta(description="Enzymes called in all beats.")]
     diagnostics: Annotated[list[dict[str, Any]], msgspec.Meta(description="What a person should know, in order.")]
 
 
-class Read(msgspec.Struct):
+class BeatRead(msgspec.Struct):
     path: Annotated[
         str, msgspec.Meta(description="A path of the state, of /rt/beat/<N>, /rt/dead/<N> or /cas/<sha256>.")
     ]
     at: Annotated[int | None, msgspec.Meta(description="As enzymes of this beat read it; without it, now.")] = None
 
 
-class Value(msgspec.Struct):
+class BeatValue(msgspec.Struct):
     value: Annotated[Any, msgspec.Meta(description="The value; null where there is none.")]
 
 
-class Fork(msgspec.Struct):
+class BeatFork(msgspec.Struct):
     at: Annotated[int, msgspec.Meta(ge=0, description="The last beat both lines share.")]
     name: Annotated[str, msgspec.Meta(description="Name of the new line.")]
 
 
-class Forked(msgspec.Struct):
+class BeatForked(msgspec.Struct):
     line: Annotated[str, msgspec.Meta(description="Name of the new line.")]
     beat: Annotated[int, msgspec.Meta(description="Its next beat.")]
 
 
-class Nothing(msgspec.Struct):
+class BeatNoInput(msgspec.Struct):
     """No input."""
 
 
-class Standing(msgspec.Struct):
+class BeatStatus(msgspec.Struct):
     beat: Annotated[int, msgspec.Meta(description="The next beat.")]
     digest: Annotated[str, msgspec.Meta(description="The digest of the last one.")]
     paused: Annotated[bool, msgspec.Meta(description="Whether signals wait.")]
@@ -82,53 +81,53 @@ class Standing(msgspec.Struct):
 def beat(heartbeat: Heartbeat, kernel: Kernel | None = None) -> Capability:
     """The capability `Beat` of a node with this heartbeat; a kernel has the signals in its causation tree."""
 
-    async def signal(data: Signal, ctx: Context) -> Queued:
+    async def signal(data: BeatSignal, ctx: Context) -> BeatQueued:
         """Queue a signal for the next beat or a later one. It is durable when the answer comes."""
-        with _answered():
+        with _failing_with_status():
             lands = heartbeat.signal(data.signal, data.target, data.beat)
             await heartbeat.aflush()
         if kernel is not None:
             _note(kernel, ctx, lands, data)
-        return Queued(lands)
+        return BeatQueued(lands)
 
-    async def run(data: Run, ctx: Context) -> Ran:
+    async def run(data: BeatRun, ctx: Context) -> BeatRunResult:
         """Run beats now, whatever drives them otherwise; on the node that leads the line, where several share it."""
-        if isinstance(heartbeat, SharedHeartbeat) and not heartbeat.leads and kernel is not None:
-            return await _run_elsewhere(kernel, heartbeat, data, ctx)
-        with _answered():
+        if not heartbeat.leads and kernel is not None:
+            return await _run_on_leader(kernel, heartbeat, data, ctx)
+        with _failing_with_status():
             reports = [await heartbeat.abeat() for _ in range(data.beats)]
         return _summary(reports)
 
-    async def read(data: Read, ctx: Context) -> Value:
+    async def read(data: BeatRead, ctx: Context) -> BeatValue:
         """Read the committed state, now or as of a beat."""
-        with _answered():
-            return Value(await heartbeat.aread(data.path, data.at))
+        with _failing_with_status():
+            return BeatValue(await heartbeat.aread(data.path, data.at))
 
-    async def pause(data: Nothing, ctx: Context) -> Standing:
+    async def pause(data: BeatNoInput, ctx: Context) -> BeatStatus:
         """Let signals wait from the next beat on."""
         heartbeat.pause()
-        return await settled(paused=True)
+        return await flushed(paused=True)
 
-    async def resume(data: Nothing, ctx: Context) -> Standing:
+    async def resume(data: BeatNoInput, ctx: Context) -> BeatStatus:
         """Work on waiting signals again."""
         heartbeat.resume()
-        return await settled(paused=False)
+        return await flushed(paused=False)
 
-    async def settled(*, paused: bool) -> Standing:
-        """What was asked for is durable; where several nodes share a line, its leader is about to do it."""
-        with _answered():
+    async def flushed(*, paused: bool) -> BeatStatus:
+        """The request is durable; where several nodes share a line, its leader is about to do it."""
+        with _failing_with_status():
             await heartbeat.aflush()
-        return Standing(heartbeat.next_beat, heartbeat.digest, paused, heartbeat.waiting)
+        return BeatStatus(heartbeat.next_beat, heartbeat.digest, paused, heartbeat.waiting)
 
-    async def standing(data: Nothing, ctx: Context) -> Standing:
-        """Where the line of beats stands, as far as this node has heard."""
-        return Standing(heartbeat.next_beat, heartbeat.digest, heartbeat.paused, heartbeat.waiting)
+    async def standing(data: BeatNoInput, ctx: Context) -> BeatStatus:
+        """Where the line of beats stands, as far as this node knows."""
+        return BeatStatus(heartbeat.next_beat, heartbeat.digest, heartbeat.paused, heartbeat.waiting)
 
-    async def fork(data: Fork, ctx: Context) -> Forked:
+    async def fork(data: BeatFork, ctx: Context) -> BeatForked:
         """Start a new line after an old beat; this one goes on as it is."""
-        with _answered():
+        with _failing_with_status():
             await heartbeat.afork(data.at, data.name)
-        return Forked(data.name, data.at + 1)
+        return BeatForked(data.name, data.at + 1)
 
     handlers = [
         handler_from("command", "Beat.Signal", signal),
@@ -143,36 +142,35 @@ def beat(heartbeat: Heartbeat, kernel: Kernel | None = None) -> Capability:
 
 
 @contextmanager
-def _answered() -> Iterator[None]:
-    """Errors of beats as answers: the request was wrong, unless it came at a wrong time."""
+def _failing_with_status() -> Iterator[None]:
+    """Turn errors of beats into answers: the request was wrong, unless it came at a wrong time."""
     try:
         yield
     except MainspringError as error:
         raise Fail(_STATUS.get(error.code, 422), error.message, remedy=error.remedy) from None
 
 
-async def _run_elsewhere(kernel: Kernel, heartbeat: SharedHeartbeat, data: Run, ctx: Context) -> Ran:
-    leader, remote = heartbeat.leader, kernel.exchange.remote
-    if leader is None or remote is None:
+async def _run_on_leader(kernel: Kernel, heartbeat: Heartbeat, data: BeatRun, ctx: Context) -> BeatRunResult:
+    leader = heartbeat.leader
+    if leader is None:
         raise Fail(503, "no node leads the line of beats now", remedy="try again in a moment")
-    patience = ctx.message.metadata.timeout or _PATIENCE_MS
-    return msgspec.convert(await remote.ask(leader, "command", "Beat.Run", data, patience), Ran)
+    timeout_ms = ctx.message.metadata.timeout or _LEADER_TIMEOUT_MS
+    answer = await kernel.ask_node(leader, "command", "Beat.Run", data, timeout_ms=timeout_ms)
+    return msgspec.convert(answer, BeatRunResult)
 
 
-def _note(kernel: Kernel, ctx: Context, beat: int, data: Signal) -> None:
+def _note(kernel: Kernel, ctx: Context, beat: int, data: BeatSignal) -> None:
     """The signal is part of the causation tree, below the command that gave it."""
     cause = ctx.message.metadata
     place = f"beat/{beat}{data.signal or ''}{f'@{data.target}' if data.target else ''}"
-    kernel.exchange.lineage.append(
-        ("beat", "signal", Metadata(place, kernel.clock.wall_ms(), cause.correlation, cause.id))
-    )
+    kernel.note("beat", "signal", place, causation=cause.id, correlation=cause.correlation)
 
 
-def _summary(reports: list[Report]) -> Ran:
+def _summary(reports: list[BeatReport]) -> BeatRunResult:
     notes = [
         {"beat": report.beat, "code": note.code, "signal": note.signal, "target": note.target, "names": note.names}
         for report in reports
         for note in report.diagnostics
     ]
-    runs = sum(entry.result not in ("duplicate", "blocked") for report in reports for entry in report.agenda)
-    return Ran(reports[-1].beat, reports[-1].digest, runs, notes)
+    runs = sum(entry.result != "duplicate" for report in reports for entry in report.agenda)
+    return BeatRunResult(reports[-1].beat, reports[-1].digest, runs, notes)

@@ -1,7 +1,11 @@
-"""Event: a client that wants to hear events says which.
+"""Event: a client that wants events says which.
 
 Without it a connection only carries replies and errors. A subscription belongs to its connection and ends with it. A
 client that reads too slowly misses events rather than making anyone wait; it is told how many.
+
+Handlers of an event are called on the node where it happened, and nowhere else: what they do must be done once. But a
+connection that subscribed to events does not know, and need not know, which node something happened on. So events that
+can be read from the changes of a shared log are streamed to the connections of every node.
 """
 
 from __future__ import annotations
@@ -12,54 +16,56 @@ from typing import Annotated, Final
 
 import msgspec
 
+from mainspring.builtin.answers import about
 from mainspring.kernel import Capability, Context, Fail, Kernel, handler_from
+from mainspring.log import Change, Log
 
 MAX_PATTERNS: Final = 256
 _PATTERN: Final = re.compile(r"\*|(\*|[A-Z][a-zA-Z0-9]*)\.(\*|[A-Z][a-zA-Z0-9]*)")
 
-Types = Annotated[list[str], msgspec.Meta(description='Event types, like Stock.Changed, "Stock.*" or "*".')]
+Types = Annotated[list[str], about('Event types, like Stock.Changed, "Stock.*" or "*".')]
 
 
-class Subscribe(msgspec.Struct):
+class SubscribeRequest(msgspec.Struct):
     types: Annotated[Types, msgspec.Meta(min_length=1, max_length=MAX_PATTERNS)]
 
 
-class Unsubscribe(msgspec.Struct):
+class UnsubscribeRequest(msgspec.Struct):
     types: Types = []
 
 
-class Subscribed(msgspec.Struct):
-    types: Annotated[list[str], msgspec.Meta(description="Everything this connection hears now.")]
+class SubscribedTypes(msgspec.Struct):
+    types: Annotated[list[str], about("Everything this connection gets now.")]
 
 
-def event(kernel: Kernel) -> Capability:
+def event_capability(kernel: Kernel) -> Capability:
     """The capability `Event` of this kernel."""
 
-    def subscribe(data: Subscribe, ctx: Context) -> Subscribed:
+    def subscribe(data: SubscribeRequest, ctx: Context) -> SubscribedTypes:
         """Stream events of these types on this connection."""
         _check(data.types)
-        wanted = list(dict.fromkeys([*_chosen_by(ctx), *data.types]))
+        wanted = list(dict.fromkeys([*_patterns_of(ctx), *data.types]))
         if len(wanted) > MAX_PATTERNS:
             raise Fail(422, f"Schema validation failed: data.types: at most {MAX_PATTERNS} patterns per connection")
-        return _choose(ctx, wanted)
+        return _set_patterns(ctx, wanted)
 
-    def unsubscribe(data: Unsubscribe, ctx: Context) -> Subscribed:
+    def unsubscribe(data: UnsubscribeRequest, ctx: Context) -> SubscribedTypes:
         """Stop streaming these types; without types, all of them."""
         _check(data.types)
-        left = [each for each in _chosen_by(ctx) if data.types and each not in data.types]
-        return _choose(ctx, left)
+        left = [each for each in _patterns_of(ctx) if data.types and each not in data.types]
+        return _set_patterns(ctx, left)
 
-    def _chosen_by(ctx: Context) -> list[str]:
+    def _patterns_of(ctx: Context) -> list[str]:
         if not hasattr(ctx.origin, "stream"):
             raise Fail(409, "events are streamed on a connection", remedy="inside a program use kernel.observe")
-        return getattr(kernel.exchange.streams.get(ctx.origin), "patterns", [])
+        return getattr(kernel.streams.get(ctx.origin), "patterns", [])
 
-    def _choose(ctx: Context, patterns: list[str]) -> Subscribed:
+    def _set_patterns(ctx: Context, patterns: list[str]) -> SubscribedTypes:
         if patterns and not ctx.origin.gone:
-            kernel.exchange.streams[ctx.origin] = Wanted(patterns)
+            kernel.streams[ctx.origin] = TypePatterns(patterns)
         else:
-            kernel.exchange.streams.pop(ctx.origin, None)
-        return Subscribed(patterns)
+            kernel.streams.pop(ctx.origin, None)
+        return SubscribedTypes(patterns)
 
     handlers = [
         handler_from("command", "Event.Subscribe", subscribe),
@@ -68,8 +74,19 @@ def event(kernel: Kernel) -> Capability:
     return Capability(id="Event", description="Events streamed to a connection.", handlers=handlers)
 
 
-class Wanted:
-    """The patterns of one connection, as a question: is this type wanted?"""
+def on_remote_change(kernel: Kernel, log: Log | None, callback: Callable[[Change], object]) -> None:
+    """Call with the changes that other nodes commit, as long as a connection of this node listens to events."""
+
+    def on_change(change: Change) -> None:
+        if not change.own and kernel.streams:
+            callback(change)
+
+    if log is not None:
+        log.watch(on_change)
+
+
+class TypePatterns:
+    """The patterns of one connection. Call it to ask whether it wants a type."""
 
     def __init__(self, patterns: list[str]) -> None:
         self.patterns = patterns

@@ -2,7 +2,7 @@
 
 Keys are paths: they start with a slash, and empty segments collapse. What lies in `/vault` or below it must be sealed
 already: the kernel refuses to keep a secret in the clear. Every change is announced as `Memory.Changed`, with the key
-and not the value, because whoever may listen is not always whoever may read.
+and not the value, because not everyone who may listen may read.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from mainspring.builtin.other_events import hear_others, stream
+from mainspring.builtin.answers import about
+from mainspring.builtin.events import on_remote_change
 from mainspring.errors import MainspringError
 from mainspring.kernel import Capability, Context, Fail, Kernel, handler_from
 from mainspring.log import ABSENT, Batch, Change, InDoubt, Log
@@ -22,36 +23,36 @@ MAX_VALUE_BYTES: Final = 65_536
 SEALED: Final = "pwenc:v1:"
 VAULT: Final = "/vault/"
 
-Key = Annotated[str, msgspec.Meta(description="A path that starts with /, like /orders/17.")]
+Key = Annotated[str, about("A path that starts with /, like /orders/17.")]
 
 
-class Set(msgspec.Struct):
+class SetValueRequest(msgspec.Struct):
     key: Key
-    value: Annotated[Any, msgspec.Meta(description="Any JSON value; under /vault/ a sealed text.")]
+    value: Annotated[Any, about("Any JSON value; under /vault/ a sealed text.")]
 
 
-class Get(msgspec.Struct):
+class GetValueRequest(msgspec.Struct):
     key: Key
 
 
-class Value(msgspec.Struct):
+class StoredValue(msgspec.Struct):
     value: Any
 
 
-class ListKeys(msgspec.Struct):
-    prefix: Annotated[str, msgspec.Meta(description="Only keys that start with this; empty for all.")] = ""
+class ListKeysRequest(msgspec.Struct):
+    prefix: Annotated[str, about("Only keys that start with this; empty for all.")] = ""
 
 
-class Delete(msgspec.Struct):
+class DeleteKeyRequest(msgspec.Struct):
     key: Key
 
 
-class Done(msgspec.Struct):
+class MemoryResult(msgspec.Struct):
     success: bool
     message: str
 
 
-class Shelf:
+class MemoryStore:
     """Where the values are: the log, or a dictionary that is forgotten with the node."""
 
     def __init__(self, log: Log | None) -> None:
@@ -102,12 +103,12 @@ class Shelf:
             raise Fail(503, "the value could not be stored", remedy=error.remedy or "try again") from None
 
 
-def memory(kernel: Kernel) -> Capability:
+def memory_capability(kernel: Kernel) -> Capability:
     """The capability `Memory` of this kernel."""
-    shelf = Shelf(kernel.log)
-    hear_others(kernel, kernel.log, lambda change: _stream_changes(kernel, change))
+    store = MemoryStore(kernel.log)
+    on_remote_change(kernel, kernel.log, lambda change: _stream_changes(kernel, change))
 
-    async def set_value(data: Set, ctx: Context) -> Done:
+    async def set_value(data: SetValueRequest, ctx: Context) -> MemoryResult:
         """Keep a value under a key."""
         key = _path(data.key)
         if f"{key}/".startswith(VAULT) and not (isinstance(data.value, str) and data.value.startswith(SEALED)):
@@ -115,30 +116,30 @@ def memory(kernel: Kernel) -> Capability:
         encoded = msgspec.json.encode(data.value)
         if len(encoded) > MAX_VALUE_BYTES:
             raise Fail(413, f"a value has at most {MAX_VALUE_BYTES} bytes", remedy="store a BlobPointer")
-        await shelf.put(key, encoded)
+        await store.put(key, encoded)
         ctx.emit("Memory.Changed", {"key": key, "change": "set"})
-        return Done(True, "stored")
+        return MemoryResult(True, "stored")
 
-    async def get_value(data: Get, ctx: Context) -> Value:
+    async def get_value(data: GetValueRequest, ctx: Context) -> StoredValue:
         """The value under a key; 404 when there is none."""
-        found = await shelf.get(_path(data.key))
+        found = await store.get(_path(data.key))
         if found is None:
             raise Fail(404, "nothing is stored under this key")
-        return Value(msgspec.json.decode(found))
+        return StoredValue(msgspec.json.decode(found))
 
-    async def list_values(data: ListKeys, ctx: Context) -> dict[str, Any]:
+    async def list_values(data: ListKeysRequest, ctx: Context) -> dict[str, Any]:
         """The keys that start with a prefix, and each key with its value."""
         prefix = _collapsed(data.prefix)
-        found = {key: msgspec.Raw(value) async for key, value in shelf.scan(prefix)}
+        found = {key: msgspec.Raw(value) async for key, value in store.scan(prefix)}
         return {"keys": list(found), **found}
 
-    async def delete_value(data: Delete, ctx: Context) -> Done:
-        """Forget a key; also right when there is nothing to forget."""
+    async def delete_value(data: DeleteKeyRequest, ctx: Context) -> MemoryResult:
+        """Delete a key; also right when there is nothing to delete."""
         key = _path(data.key)
-        gone = await shelf.delete(key)
+        gone = await store.delete(key)
         if gone:
             ctx.emit("Memory.Changed", {"key": key, "change": "deleted"})
-        return Done(True, "deleted" if gone else "nothing was stored")
+        return MemoryResult(True, "deleted" if gone else "nothing was stored")
 
     handlers = [
         handler_from("command", "Memory.Set", set_value),
@@ -153,7 +154,7 @@ def _stream_changes(kernel: Kernel, change: Change) -> None:
     for record in change.records:
         if record.space == SPACE:
             kind = "deleted" if record.version == ABSENT else "set"
-            stream(kernel, "Memory.Changed", {"key": record.key, "change": kind})
+            kernel.stream("Memory.Changed", {"key": record.key, "change": kind})
 
 
 def _collapsed(text: str) -> str:

@@ -14,16 +14,14 @@ from typing import Annotated, Any, Final, Protocol
 
 import msgspec
 
-from mainspring.builtin.other_events import hear_others, stream
+from mainspring.builtin.events import on_remote_change
 from mainspring.errors import MainspringError
 from mainspring.kernel import Capability, Context, Fail, Kernel, handler_from
-from mainspring.log import Change, StoredEvent
-from mainspring.message import Metadata, encode_data
+from mainspring.log import Change, Prepared, StoredEvent
 from mainspring.runs import (
     DurableRuns,
     Failed,
     Outcome,
-    Prepared,
     Run,
     RunRecord,
     Runtime,
@@ -164,7 +162,7 @@ def run(kernel: Kernel, runtime: Runtime) -> Capability:
         return {"run": found.run, "journal": found.journal}
 
     runtime.on_outcome(lambda ended, how: _announce(kernel, ended, how))
-    hear_others(kernel, durable.log, lambda change: _stream_ended(kernel, change))
+    on_remote_change(kernel, durable.log, lambda change: _stream_ended(kernel, change))
     handlers = [
         handler_from("command", "Run.Start", start),
         handler_from("command", "Run.Cancel", cancel),
@@ -186,9 +184,7 @@ def _announce(kernel: Kernel, ended: Run[Any], outcome: Outcome[Any]) -> None:
         data["error"] = error_fields(outcome.error)
     elif not isinstance(outcome, Value):
         data["reason"] = reason_json(outcome.reason)
-    exchange = kernel.exchange
-    event = exchange.make("event", _EVENTS[ended.state], encode_data(data), causation=ended.id)
-    exchange.loop.post(exchange.turn_event, (event, None))
+    kernel.emit(_EVENTS[ended.state], data, causation=ended.id)
 
 
 def _stream_ended(kernel: Kernel, change: Change) -> None:
@@ -199,14 +195,13 @@ def _stream_ended(kernel: Kernel, change: Change) -> None:
             data["error"] = ended.error
         elif ended.state == "cancelled":
             data["reason"] = ended.reason
-        stream(kernel, _EVENTS[ended.state], data, causation=ended.id)
+        kernel.stream(_EVENTS[ended.state], data, causation=ended.id)
 
 
 def _note(kernel: Kernel, begun: Run[Any], ctx: Context) -> None:
     """The run is part of the causation tree under its own id."""
     cause = ctx.message.metadata
-    metadata = Metadata(begun.id, kernel.clock.wall_ms(), cause.correlation, cause.id)
-    kernel.exchange.lineage.append(("run", begun.program, metadata))
+    kernel.note("run", begun.program, begun.id, causation=cause.id, correlation=cause.correlation)
 
 
 def _state(durable: DurableRuns, record: RunRecord, *, brief: bool = False) -> RunState:
@@ -251,8 +246,7 @@ class KernelPort:
 
     async def ask(self, type: str, data: Any, *, kind: str, timeout_ms: int | None, key: str) -> Any:
         _, correlation = handling.get() or (None, None)
-        effect = Metadata(key, self._kernel.clock.wall_ms(), correlation, key.rpartition("#")[0])
-        self._kernel.exchange.lineage.append(("effect", "Ask", effect))
+        self._kernel.note("effect", "Ask", key, causation=key.rpartition("#")[0], correlation=correlation)
         correlation = correlation or key  # a run that no message started is a conversation of its own
         return await self._kernel.ask(kind, type, data, timeout_ms=timeout_ms, correlation=correlation, causation=key)
 
@@ -262,8 +256,8 @@ class PreparingBus(Protocol):
 
     def prepare(
         self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None, id: str
-    ) -> tuple[list[Any], Any]:
-        """The operations that publish an event when they are stored, and whom to tell with the receipt then."""
+    ) -> Prepared:
+        """An event to be stored in a batch of someone else's."""
 
     async def publish(
         self, topic: str, payload: bytes, *, key: str | None = None, headers: Mapping[str, str] | None = None
@@ -285,8 +279,7 @@ class BusPort:
     def prepare(
         self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None, id: str
     ) -> Prepared:
-        operations, stored = self._bus.prepare(topic, payload, key=key, headers=headers, id=id)
-        return Prepared(operations, stored)
+        return self._bus.prepare(topic, payload, key=key, headers=headers, id=id)
 
     async def publish(self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None) -> str:
         published = await self._bus.publish(topic, payload, key=key, headers=headers)

@@ -1,162 +1,189 @@
 """Syscall: the node about itself.
 
 Ping proves that the whole way works, because its payload takes it; Describe shows contracts from their schemas without
-waking any actor; Outcome finds the answer of a durable command; Trace shows what caused what; Nodes shows who else is
-there. What only other nodes handle is described and listed too, with the name of one that does: those are asked.
+waking any actor; Outcome finds the answer of a durable command; Trace shows what caused what; Nodes shows which other
+nodes are there.
+
+What only other nodes handle is described and listed too, with the name of one that does. Which types they handle is in
+their pulses; what a type takes and gives only they know, so they are asked. A node that does not answer in time is
+named without the schemas: an incomplete answer is better than an error.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any, Final
 
 import msgspec
 
-from mainspring.builtin.other_nodes import Elsewhere
+from mainspring.builtin.answers import Empty, about, fitting
 from mainspring.cluster import NodeView
-from mainspring.kernel import Capability, Context, Fail, Handler, Kernel, handler_from
-from mainspring.kernel.capability import Contract
+from mainspring.kernel import Capability, Context, Contract, Fail, Kernel, handler_from
 
 _TRACE_BYTES: Final = 14_000  # of a line of 16384: the rest is envelope
-
 _PAGE: Final = 40  # types on one page of Syscall.List
-
-
-def _about(text: str) -> msgspec.Meta:
-    return msgspec.Meta(description=text)
+_NODE_TIMEOUT_MS: Final = 5_000  # shorter than the requester waits
 
 
 class Ping(msgspec.Struct):
-    payload: Annotated[Any, _about("Anything; it comes back unchanged.")]
+    payload: Annotated[Any, about("Anything; it comes back unchanged.")]
 
 
-class Describe(msgspec.Struct):
-    name: Annotated[str | None, _about("One message type, like Memory.Set.")] = None
-    capabilities: Annotated[list[str] | None, _about('Several message types; "*" stands for all.')] = None
+class DescribeRequest(msgspec.Struct):
+    name: Annotated[str | None, about("One message type, like Memory.Set.")] = None
+    capabilities: Annotated[list[str] | None, about('Several message types; "*" stands for all.')] = None
 
 
-class Nothing(msgspec.Struct):
-    pass
-
-
-class Authenticate(msgspec.Struct):
-    pass
-
-
-class Shutdown(msgspec.Struct):
-    pass
-
-
-class ListTypes(msgspec.Struct):
+class ListTypesRequest(msgspec.Struct):
     page: Annotated[int, msgspec.Meta(ge=0, description="Which page, from 0.")] = 0
 
 
-class OutcomeOf(msgspec.Struct):
-    id: Annotated[str, _about("The id of a command that was sent to a durable capability.")]
+class OutcomeRequest(msgspec.Struct):
+    id: Annotated[str, about("The id of a command that was sent to a durable capability.")]
 
 
-class TraceOf(msgspec.Struct):
-    id: Annotated[str, _about("The id of a message that passed lately.")]
+class TraceRequest(msgspec.Struct):
+    id: Annotated[str, about("The id of a message that passed lately.")]
 
 
-class Authenticated(msgspec.Struct):
+class AuthenticateResult(msgspec.Struct):
     authenticated: bool
     message: str
 
 
-class ShuttingDown(msgspec.Struct):
+class ShutdownResult(msgspec.Struct):
     success: bool
     message: str
 
 
-def syscall(kernel: Kernel) -> Capability:
+def syscall_capability(kernel: Kernel) -> Capability:
     """The capability `Syscall` of this kernel."""
-    elsewhere = Elsewhere(kernel)
-
-    def ping(data: Ping, ctx: Context) -> Ping:
-        """Give the payload back unchanged: the whole way works."""
-        return data
-
-    async def describe(data: Describe, ctx: Context) -> dict[str, Any]:
-        """Show what a message type takes and gives, as JSON Schema."""
-        if data.name is not None:
-            contract = kernel.contract(data.name)
-            if contract is not None:
-                return {"name": data.name, **_described(contract)}
-            found = await elsewhere.describe([data.name])
-            if data.name not in found:
-                raise Fail(404, "no such message type", remedy='ask with {"capabilities": ["*"]} for all')
-            return {"name": data.name, **found[data.name]}
-        if data.capabilities is None:
-            raise Fail(422, "Schema validation failed: data: give name or capabilities")
-        everything = "*" in data.capabilities
-        contracts = kernel.contracts()
-        here = {each.type: _described(each) for each in contracts if everything or each.type in data.capabilities}
-        others = elsewhere.types() if everything else [name for name in data.capabilities if name not in here]
-        return {"schemas": {**here, **await elsewhere.describe(others)}}
-
-    def list_types(data: ListTypes, ctx: Context) -> dict[str, Any]:
-        """Every type that can be asked, with kind and description; page by page, because all seldom fit a line."""
-        found = [
-            {"type": each.type, "kind": each.kind, "description": each.description.partition("\n")[0][:160]}
-            for each in kernel.contracts()
-        ]
-        found += elsewhere.listed()
-        return {"types": found[data.page * _PAGE : (data.page + 1) * _PAGE], "pages": -(-len(found) // _PAGE)}
-
-    def nodes(data: Nothing, ctx: Context) -> dict[str, list[NodeView]]:
-        """Every node on this node's log: name, epoch, address, roles, and what its program handles."""
-        return {"nodes": kernel.cluster.nodes()}
-
-    def authenticate(data: Authenticate, ctx: Context) -> Authenticated:
-        """Accepted from clients that begin with it; nothing needs it."""
-        return Authenticated(True, "this socket belongs to its user: no authentication is needed")
-
-    def shutdown(data: Shutdown, ctx: Context) -> ShuttingDown:
-        """Answer, finish what is open, and end the node."""
-        kernel.request_shutdown()
-        return ShuttingDown(True, "shutting down")
-
-    async def outcome(data: OutcomeOf, ctx: Context) -> dict[str, Any]:
-        """The reply or error of a durable command, also after a restart."""
-        lane = kernel.exchange.durable
-        try:
-            if lane is None:
-                raise KeyError(data.id)
-            found = await lane.outcome(data.id)
-        except KeyError:
-            raise Fail(404, "no durable command with this id", remedy="outcomes are kept for a week") from None
-        if found is None:
-            return {"id": data.id, "state": "pending"}
-        return {"id": data.id, "state": "done", "kind": found.kind, "type": found.type, "data": found.data}
-
-    async def trace(data: TraceOf, ctx: Context) -> dict[str, Any]:
-        """The causation tree around a message, an event or a run: headers only, never data."""
-        nodes = await kernel.whole_trace(data.id)
-        if not nodes:
-            raise Fail(404, "this message is not known (any more)", remedy="only the latest messages are remembered")
-        shown: list[Any] = []
-        size = 0
-        for node in nodes:
-            size += len(msgspec.json.encode(node)) + 1
-            if size > _TRACE_BYTES:
-                break
-            shown.append(node)
-        return {"id": data.id, "messages": shown, "truncated": len(shown) < len(nodes)}
-
-    handlers: list[Handler] = [
-        handler_from("query", "Syscall.Ping", ping),
-        handler_from("query", "Syscall.Describe", describe),
-        handler_from("query", "Syscall.List", list_types),
-        handler_from("command", "Syscall.Authenticate", authenticate),
-        handler_from("command", "Syscall.Shutdown", shutdown),
-        handler_from("query", "Syscall.Outcome", outcome),
-        handler_from("query", "Syscall.Trace", trace),
-        handler_from("query", "Syscall.Nodes", nodes),
+    node = _Syscall(kernel)
+    handlers = [
+        handler_from("query", "Syscall.Ping", node.ping),
+        handler_from("query", "Syscall.Describe", node.describe),
+        handler_from("query", "Syscall.List", node.list_types),
+        handler_from("command", "Syscall.Authenticate", node.authenticate),
+        handler_from("command", "Syscall.Shutdown", node.shutdown),
+        handler_from("query", "Syscall.Outcome", node.outcome),
+        handler_from("query", "Syscall.Trace", node.trace),
+        handler_from("query", "Syscall.Nodes", node.nodes),
     ]
     return Capability(id="Syscall", description="The node about itself.", handlers=handlers)
 
 
-def _described(contract: Contract) -> dict[str, Any]:
+class _Syscall:
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def ping(self, data: Ping, ctx: Context) -> Ping:
+        """Give the payload back unchanged: the whole way works."""
+        return data
+
+    def authenticate(self, data: Empty, ctx: Context) -> AuthenticateResult:
+        """Accepted from clients that begin with it; nothing needs it."""
+        return AuthenticateResult(True, "this socket belongs to its user: no authentication is needed")
+
+    def shutdown(self, data: Empty, ctx: Context) -> ShutdownResult:
+        """Answer, finish what is open, and end the node."""
+        self._kernel.request_shutdown()
+        return ShutdownResult(True, "shutting down")
+
+    def nodes(self, data: Empty, ctx: Context) -> dict[str, list[NodeView]]:
+        """Every node on this node's log: name, epoch, address, roles, and what its program handles."""
+        return {"nodes": self._kernel.cluster.nodes()}
+
+    async def outcome(self, data: OutcomeRequest, ctx: Context) -> dict[str, Any]:
+        """The reply or error of a durable command, also after a restart."""
+        try:
+            outcome = await self._kernel.outcome(data.id)
+        except KeyError:
+            raise Fail(404, "no durable command with this id", remedy="outcomes are kept for a week") from None
+        if outcome is None:
+            return {"id": data.id, "state": "pending"}
+        return {"id": data.id, "state": "done", "kind": outcome.kind, "type": outcome.type, "data": outcome.data}
+
+    async def trace(self, data: TraceRequest, ctx: Context) -> dict[str, Any]:
+        """The causation tree around a message, an event or a run: headers only, never data."""
+        tree = await self._kernel.whole_trace(data.id)
+        if not tree:
+            raise Fail(404, "this message is not known (any more)", remedy="only the latest messages are remembered")
+        shown = fitting(tree, _TRACE_BYTES)
+        return {"id": data.id, "messages": shown, "truncated": len(shown) < len(tree)}
+
+    # --- what can be asked ---------------------------------------------------------------------------------------
+
+    async def describe(self, data: DescribeRequest, ctx: Context) -> dict[str, Any]:
+        """Show what a message type takes and gives, as JSON Schema."""
+        if data.name is not None:
+            return {"name": data.name, **await self._describe_one(data.name)}
+        if data.capabilities is None:
+            raise Fail(422, "Schema validation failed: data: give name or capabilities")
+        everything = "*" in data.capabilities
+        contracts = self._kernel.contracts()
+        here = {each.type: _schemas(each) for each in contracts if everything or each.type in data.capabilities}
+        others = list(self._remote_types()) if everything else [name for name in data.capabilities if name not in here]
+        return {"schemas": {**here, **await self._describe_remote(others)}}
+
+    async def _describe_one(self, name: str) -> dict[str, Any]:
+        contract = self._kernel.contract(name)
+        if contract is not None:
+            return _schemas(contract)
+        remote: dict[str, dict[str, Any]] = await self._describe_remote([name])
+        if name not in remote:
+            raise Fail(404, "no such message type", remedy='ask with {"capabilities": ["*"]} for all')
+        return remote[name]
+
+    def list_types(self, data: ListTypesRequest, ctx: Context) -> dict[str, Any]:
+        """Every type that can be asked, with kind and description; page by page, because all seldom fit a line."""
+        listed = [
+            {"type": each.type, "kind": each.kind, "description": each.description.partition("\n")[0][:160]}
+            for each in self._kernel.contracts()
+        ]
+        listed += [  # without descriptions, which only `describe` fetches
+            {"type": type, "kind": kind, "description": "", "node": node.name}
+            for type, (kind, node) in self._remote_types().items()
+        ]
+        return {"types": listed[data.page * _PAGE : (data.page + 1) * _PAGE], "pages": -(-len(listed) // _PAGE)}
+
+    def _remote_types(self) -> dict[str, tuple[str, NodeView]]:
+        """Types that this node does not handle: their kind, and a node that does. A command goes before a query."""
+        types: dict[str, tuple[str, NodeView]] = {}
+        for handled, nodes in sorted(self._kernel.served_by_others().items()):
+            kind, _, type = handled.partition(":")
+            if self._kernel.contract(type) is None:
+                types.setdefault(type, (kind, nodes[0]))
+        return types
+
+    async def _describe_remote(self, types: list[str]) -> dict[str, dict[str, Any]]:
+        """Those of the types that other nodes handle, each with the name of a node that does."""
+        remote = self._remote_types()
+        by_node: dict[str, tuple[NodeView, list[str]]] = {}
+        for type in types:
+            if type in remote:
+                node = remote[type][1]
+                by_node.setdefault(node.name, (node, []))[1].append(type)
+        answers = await asyncio.gather(*(self._ask_node(node, asked) for node, asked in by_node.values()))
+        schemas = {type: schema for answer in answers for type, schema in answer.items()}
+        return {
+            type: {"kind": remote[type][0], **schemas.get(type, {}), "node": name}
+            for name, (_, asked) in by_node.items()
+            for type in asked
+        }
+
+    async def _ask_node(self, node: NodeView, types: list[str]) -> dict[str, Any]:
+        request = {"capabilities": types}
+        try:
+            answer = await self._kernel.ask_node(
+                node, "query", "Syscall.Describe", request, timeout_ms=_NODE_TIMEOUT_MS
+            )
+        except Fail:
+            return {}
+        schemas: dict[str, Any] = answer["schemas"]
+        return schemas
+
+
+def _schemas(contract: Contract) -> dict[str, Any]:
     return {
         "kind": contract.kind,
         "description": contract.description,

@@ -1,4 +1,4 @@
-"""Timer: messages that are sent later, for everyone who can send a message now."""
+"""Timer: messages that are sent later."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from mainspring.builtin.answers import about
 from mainspring.errors import MainspringError
 from mainspring.kernel import Capability, Context, Fail, Kernel, handler_from
 from mainspring.message import Message, encode_data, parse
@@ -14,62 +15,62 @@ MAX_DELAY_MS: Final = 10 * 366 * 86_400_000  # ten years: beyond that it is a mi
 _PAGE: Final = 50
 
 
-class Schedule(msgspec.Struct):
+class ScheduleMessageRequest(msgspec.Struct):
     delay: Annotated[
         Annotated[int, msgspec.Meta(ge=0, le=MAX_DELAY_MS)] | Annotated[float, msgspec.Meta(ge=0, le=MAX_DELAY_MS)],
-        msgspec.Meta(description="Milliseconds from now until the message is sent."),
+        about("Milliseconds from now until the message is sent."),
     ]
     message: Annotated[
         dict[str, Any],
-        msgspec.Meta(description="The message to send: kind, type, data and metadata with an id and any timestamp."),
+        about("The message to send: kind, type, data and metadata with an id and any timestamp."),
     ]
 
 
-class Scheduled(msgspec.Struct):
-    timerId: Annotated[str, msgspec.Meta(description="For Timer.Cancel.")]
+class ScheduledTimer(msgspec.Struct):
+    timerId: Annotated[str, about("For Timer.Cancel.")]
 
 
-class Cancel(msgspec.Struct):
-    timerId: Annotated[str, msgspec.Meta(description="What Timer.Schedule answered.")]
+class CancelTimerRequest(msgspec.Struct):
+    timerId: Annotated[str, about("What Timer.Schedule answered.")]
 
 
-class Cancelled(msgspec.Struct):
-    cancelled: Annotated[bool, msgspec.Meta(description="False when it already fired or never was.")]
+class CancelTimerResult(msgspec.Struct):
+    cancelled: Annotated[bool, about("False when it already fired or never was.")]
 
 
-class ListTimers(msgspec.Struct):
+class ListTimersRequest(msgspec.Struct):
     offset: Annotated[int, msgspec.Meta(ge=0, description="How many to leave out, earliest first.")] = 0
 
 
-class Pending(msgspec.Struct):
+class PendingTimer(msgspec.Struct):
     timerId: str
     deadline: int
     kind: str
     type: str
 
 
-class Timers(msgspec.Struct):
+class TimerList(msgspec.Struct):
     total: int
-    timers: list[Pending]
+    timers: list[PendingTimer]
 
 
-def timer(kernel: Kernel) -> Capability:
+def timer_capability(kernel: Kernel) -> Capability:
     """The capability `Timer` of this kernel."""
 
-    def schedule(data: Schedule, ctx: Context) -> Scheduled:
-        """Send a message after a delay. It is caused by this command; its answer goes nowhere."""
-        return Scheduled(kernel.timers.schedule(data.delay, _inner(data.message), ctx.message))
+    def schedule(data: ScheduleMessageRequest, ctx: Context) -> ScheduledTimer:
+        """Send a message after a delay. It is caused by this command; its answer is dropped."""
+        return ScheduledTimer(kernel.timers.schedule(data.delay, _inner(data.message), ctx.message))
 
-    def cancel(data: Cancel, ctx: Context) -> Cancelled:
+    def cancel(data: CancelTimerRequest, ctx: Context) -> CancelTimerResult:
         """Stop a message that was not sent yet."""
-        return Cancelled(kernel.timers.cancel(data.timerId))
+        return CancelTimerResult(kernel.timers.cancel(data.timerId))
 
-    def list_timers(data: ListTimers, ctx: Context) -> Timers:
+    def list_timers(data: ListTimersRequest, ctx: Context) -> TimerList:
         """What is still to be sent, earliest first, by type; at most fifty at a time."""
         pending = kernel.timers.pending()
         page = pending[data.offset : data.offset + _PAGE]
-        shown = [Pending(each.id, each.deadline_ms, each.message.kind, each.message.type) for each in page]
-        return Timers(len(pending), shown)
+        shown = [PendingTimer(each.id, each.deadline_ms, each.message.kind, each.message.type) for each in page]
+        return TimerList(len(pending), shown)
 
     handlers = [
         handler_from("command", "Timer.Schedule", schedule),

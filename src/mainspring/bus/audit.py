@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from mainspring.bus.topic_state import TopicState
+from mainspring.bus.topics.topic import Topic
 from mainspring.loop import Loop
 
 AUDIT_TOPIC: Final = "system.bus.audit"
@@ -43,7 +43,7 @@ class Audit:
         self._noted: dict[tuple[str, str, int, str], list[int]] = {}
         self._planned = False
 
-    def note(self, action: str, topic: TopicState, partition: int, offset: int, count: int, group: str = "") -> None:
+    def note(self, action: str, topic: Topic, partition: int, offset: int, count: int, group: str = "") -> None:
         if not self._enabled or not topic.audited:
             return
         about = (action, topic.name, partition, group)

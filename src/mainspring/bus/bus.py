@@ -8,26 +8,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
 
 from mainspring.bus.access.access import Access, Action, Caller, Checker, Who
 from mainspring.bus.audit import AUDIT_TOPIC, Audit
-from mainspring.bus.counters import Counters
-from mainspring.bus.errors import BadFrame, BadOffset, BusError, UnknownEvent
-from mainspring.bus.groups.dead_letters import Undertaker, read_letter
+from mainspring.bus.counters import BusCounters
+from mainspring.bus.errors import BadOffset
+from mainspring.bus.groups.dead_letters import DeadLetters, DeadLetterWriter
 from mainspring.bus.groups.delivery import Delivery
-from mainspring.bus.groups.local_supply import StoringDelivery
-from mainspring.bus.groups.redrive import redrive
-from mainspring.bus.groups.registry import GroupTable
-from mainspring.bus.groups.shared.supply import Sharing
-from mainspring.bus.names import DEAD_LETTERS
+from mainspring.bus.groups.local import LocalSupply
+from mainspring.bus.groups.registry import GroupRegistry
+from mainspring.bus.groups.shared.supply import SharedSupply
+from mainspring.bus.groups.supply import Supply
 from mainspring.bus.protocol import Start
-from mainspring.bus.publishing.admission import Accepted, Intake, check_headers, refusal
-from mainspring.bus.publishing.payload import HALF
-from mainspring.bus.publishing.publisher import Publisher
-from mainspring.bus.publishing.tickets import FutureTicket
+from mainspring.bus.publishing.admission import Admission, check_event, check_headers
+from mainspring.bus.publishing.publisher import Accepted, Publisher
 from mainspring.bus.results import (
     DeadLetter,
     GroupInfo,
@@ -37,20 +35,21 @@ from mainspring.bus.results import (
     Readiness,
     Stats,
 )
+from mainspring.bus.schedules.schedules import SPACE as SCHEDULES
 from mainspring.bus.schedules.schedules import Schedule, Schedules
-from mainspring.bus.schemas.compatibility import Schema
-from mainspring.bus.schemas.registry import Compatibility, SchemaCheck, Schemas, SchemaVersion
+from mainspring.bus.schemas.registry import SPACE as SCHEMAS
+from mainspring.bus.schemas.registry import Compatibility, SchemaRegistry, SchemaVersion
 from mainspring.bus.session import Session
-from mainspring.bus.topic_state import TopicState
 from mainspring.bus.topics.compaction import Compaction
-from mainspring.bus.topics.config import TopicChange, TopicConfig, parse_topic
+from mainspring.bus.topics.config import TopicChange, TopicConfig
 from mainspring.bus.topics.follow import follow, read_on
 from mainspring.bus.topics.housekeeping import Housekeeping
-from mainspring.bus.topics.registry import TopicTable
+from mainspring.bus.topics.registry import SPACE as TOPICS
+from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.bus.topics.retention import Retention
+from mainspring.bus.topics.topic import Topic
 from mainspring.cluster import Alone, Cluster
-from mainspring.errors import MainspringError
-from mainspring.log import Append, Log, Operation, Receipt, StoredEvent
+from mainspring.log import KeptRecord, Log, Prepared, StoredEvent
 from mainspring.loop import Clock, Loop
 from mainspring.settings import Settings
 
@@ -87,67 +86,58 @@ class Bus:
         """
         self.settings = settings
         self.clock = clock
-        self.counters: Counters = Counters()
+        self.counters: BusCounters = BusCounters()
         others = None if isinstance(cluster, Alone) else cluster
         roles = cluster or Alone()
         self._own_headers = None if others is None else {"node": others.node}  # whose numbers they are
-        self.topic_table: TopicTable = TopicTable(log, clock, settings, shared=others is not None)
+        self.topics: TopicRegistry = TopicRegistry(log, clock, settings, shared=others is not None)
         self.access: Access = Access(clock, self._settings_of, checker=checker, ttl_ms=settings.checker_ttl_ms)
-        self.schemas: Schemas = Schemas(log, clock)
+        self.schemas: SchemaRegistry = SchemaRegistry(log, clock)
         self._log = log
         self._new_id = new_id
-        self._audit = Audit(loop, self._write_audit, enabled=settings.audit)
-        self._sharing: Sharing | None = None
-        self.delivery: Delivery
-        self.group_table: GroupTable
+        self._audit = Audit(loop, partial(self._write, AUDIT_TOPIC), enabled=settings.audit)
+        self._supply: Supply
         if others is None:
-            self.delivery = StoringDelivery(log, clock, loop, self.counters, self._audit)
-            self.group_table = GroupTable(log, clock, self.topic_table, self.delivery, self._audit)
+            self._supply = LocalSupply(log, clock, loop)
         else:
-            self._sharing = Sharing(log, clock, loop, self.counters, self._audit, self.topic_table, others)
-            self.delivery = self._sharing.delivery
-            self.group_table = self._sharing.groups
-        self._publisher = Publisher(log, self.counters, self._audit, self.delivery.appended, self.topic_table.announce)
-        self._undertaker = Undertaker(
+            self._supply = SharedSupply(log, clock, loop, self.topics, others)
+        self.delivery: Delivery = Delivery(log, clock, loop, self.counters, self._audit, self._supply)
+        self.groups: GroupRegistry = GroupRegistry(log, self.topics, self.delivery, self._supply, self._audit)
+        self.publisher = Publisher(log, self.counters, self._audit, self.delivery.appended, self.topics.store_new)
+        dead_letter_writer = DeadLetterWriter(
             log,
             clock,
             self.delivery,
-            self._publisher,
+            self.publisher,
             self.counters,
             self._audit,
             new_id=new_id,
-            topic=self.topic_table.found,
+            topic=self.topics.found,
         )
-        self.delivery.on_bury = self._undertaker.bury
-        self.schedule_table: Schedules = Schedules(
+        self.delivery.write_dead_letters = dead_letter_writer.write
+        self.admission: Admission = Admission(
+            clock, self.topics, self.access, self.schemas, settings, new_id=new_id, random=random
+        )
+        self._dead_letters = DeadLetters(log, self.topics, self.admission, self.publisher)
+        self.schedules: Schedules = Schedules(
             log,
             clock,
             loop,
-            self.topic_table,
-            self._publisher,
+            self.topics,
+            self.admission,
+            self.publisher,
             self.delivery,
             role=roles.role("schedules"),
             new_id=new_id,
-            partition=lambda key, partitions: self.intake.partition(key, partitions),
         )
-        self.intake: Intake = Intake(
-            clock,
-            self.topic_table,
-            self._publisher,
-            self.schedule_table,
-            self.access,
-            self.schemas,
-            settings,
-            new_id=new_id,
-            random=random,
-        )
+        self.publisher.store_delayed = self.schedules.store_delayed
         keeping = roles.role("housekeeping")
         self._housekeeping = Housekeeping(
             log,
             clock,
             loop,
             self.delivery,
-            self.topic_table,
+            self.topics,
             Retention(log, clock),
             Compaction(log, clock, keeping),
             role=keeping,
@@ -162,14 +152,14 @@ class Bus:
 
     async def start(self) -> None:
         """Load topics, groups and schedules; start background work. Call once, on the running asyncio loop."""
-        if self._sharing is not None:
-            self._sharing.listen(self.schemas, self.schedule_table, self._recheck)
-        await self.topic_table.start()
+        self._supply.listen(
+            {TOPICS: self._on_topic_changed, SCHEMAS: self.schemas.heard, SCHEDULES: self.schedules.heard}
+        )
+        await self.topics.start()
         await self.schemas.start()
-        await self.group_table.start()
-        await self.schedule_table.start()
-        if self._sharing is not None:
-            await self._sharing.catch_up()
+        await self.groups.start()
+        await self.schedules.start()
+        await self._supply.catch_up()
         self._housekeeping.start()
         self._state = "ready"
 
@@ -177,9 +167,9 @@ class Bus:
         """Refuse new requests (`Unavailable`), wait until everything accepted is durable and answered."""
         if self._state == "ready":
             self._state = "draining"
-            self.intake.closed = True
-            self.schedule_table.stop()
-            await self._publisher.idle()
+            self.admission.closed = True
+            self.schedules.stop()
+            await self.publisher.idle()
 
     async def stop(self) -> None:
         """Give back leases, write positions, end background work. Idempotent."""
@@ -190,14 +180,12 @@ class Bus:
         self._housekeeping.stop()
         for session in list(self._sessions):
             session.close()
-        for topic in self.topic_table.all():
+        for topic in self.topics.all():
             for follower in topic.followers:
                 follower.set()
         self._audit.flush()
-        await self._publisher.idle()
-        await self.delivery.flush()
-        if self._sharing is not None:
-            await self._sharing.leave()
+        await self.publisher.idle()
+        await self._supply.stop()
         await self.delivery.close()
 
     def readiness(self) -> Readiness:
@@ -235,16 +223,14 @@ class Bus:
         """
         self.access.check_admin(agent, "change topics")
         await self.check_access(agent, "publish", config.topic)
-        change = await self.topic_table.put(config)
-        self.delivery.adopt(self.topic_table.open(config.topic))
+        change = await self.topics.put(config)
         self._recheck(config.topic)
         return change
 
-    def settings_after(self, change: bytes) -> TopicConfig:
-        """A topic's settings as this JSON text changes them; what it does not mention stays. Raises BadFrame."""
-        config = parse_topic(change)
-        known = self.topic_table.find(config.topic)
-        return config if known is None else parse_topic(change, known.config)
+    def _on_topic_changed(self, record: KeptRecord) -> None:
+        topic = self.topics.heard(record)
+        if topic is not None:
+            self._recheck(topic.name)
 
     def _recheck(self, topic: str) -> None:
         for session in list(self._sessions):
@@ -252,22 +238,13 @@ class Bus:
 
     async def ensure_topic(self, name: str) -> None:
         """Make a topic with default settings unless it exists; durable when it returns."""
-        topic = self.topic_table.open(name)
+        topic = self.topics.open(name)
         if not topic.stored:
             await self.put_topic(topic.config)
 
-    def topics(self) -> list[TopicConfig]:
-        """Every topic, by name; also those that exist only because someone published or subscribed."""
-        states = sorted(self.topic_table.all(), key=lambda topic: topic.name)
-        return [topic.config for topic in states if topic.stored or topic.published or topic.groups]
-
-    def topic(self, name: str) -> TopicConfig:
-        """Settings of one topic; raises UnknownTopic."""
-        return self.topic_table.get(name).config
-
     async def offsets(self, topic: str) -> list[PartitionOffsets]:
         """Head, tail and groups of each partition, ascending."""
-        return await self.group_table.offsets(self.topic_table.get(topic))
+        return await self.groups.offsets(self.topics.get(topic))
 
     # -- publishing
 
@@ -294,38 +271,22 @@ class Bus:
 
     async def _publish(self, topic: str, events: Sequence[NewEvent], agent: Who, expect: int | None) -> list[Published]:
         for event in events:
-            _check_event(event)
-        taken: list[Accepted] = []
-        ticket = FutureTicket()
-
-        def accept(accepted: Accepted) -> FutureTicket:
-            taken.append(accepted)
-            return ticket
-
+            check_event(event)
         waiting = self.access.ask(topic, "publish", agent)
         if waiting is not None:
             await waiting
-        self.intake.publish(topic, events, accept, agent=agent, expect=expect)
-        try:
-            placed = await ticket.placed
-        except MainspringError as error:
-            raise refusal(error) from error
-        accepted = taken[0]
-        return [
-            Published(topic, partition, offset, append.id, append.ts, duplicate, accepted.due_at(n))
-            for n, ((partition, offset, duplicate), append) in enumerate(zip(placed, accepted.appends, strict=True))
-        ]
+        return await self.publisher.store(self.admission.accept(topic, events, agent, expect=expect))
 
     def prepare(
         self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None, id: str
-    ) -> tuple[list[Operation], Callable[[Receipt], None]]:
-        """Publish within a batch of the caller's own: the operations to store, and what to call with the receipt.
+    ) -> Prepared:
+        """Publish within a batch of the caller's own (`mainspring.log.add_prepared`).
 
         The event's `id` makes it exactly one: the same id within the dedupe window is stored once.
         """
         event = NewEvent(payload, key, check_headers(headers), id)
-        _check_event(event)
-        return self.intake.prepare(topic, event)
+        check_event(event)
+        return self.publisher.prepare(self.admission.accept(topic, (event,), None, limited=False))
 
     # -- reading
 
@@ -339,7 +300,7 @@ class Bus:
 
     async def offset_at(self, topic: str, partition: int, ts: int) -> int:
         """The lowest offset whose event has `ts` (epoch ms) or later; tail + 1 when there is none."""
-        return await self._log.offset_at(self.topic_table.get(topic).name, partition, ts)
+        return await self._log.offset_at(self.topics.get(topic).name, partition, ts)
 
     async def follow(
         self, topic: str, *, after: Mapping[int, int] | None = None, agent: Who = None
@@ -350,12 +311,12 @@ class Bus:
         now, and with `after=None` all do. Within a partition offsets ascend and nothing is left out.
         """
         state = await self._readable(topic, agent)
-        await self.topic_table.load(state)
+        await self.topics.load(state)
         async for events in follow(self._log, state, after, lambda: self._state == "stopped"):
             yield events if state.upcaster is None else [state.upcaster(event) for event in events]
 
-    async def _readable(self, name: str, agent: Who, partition: int = 0) -> TopicState:
-        topic = self.topic_table.get(name)
+    async def _readable(self, name: str, agent: Who, partition: int = 0) -> Topic:
+        topic = self.topics.get(name)
         await self.access.check(topic.config, "subscribe", agent)
         if not 0 <= partition < topic.config.partitions:
             raise BadOffset(f"topic {name!r} has partitions 0 to {topic.config.partitions - 1}, not {partition}")
@@ -363,42 +324,31 @@ class Bus:
 
     # -- groups
 
-    def groups(self, topic: str | None = None) -> list[GroupInfo]:
-        """Groups of one topic, or of all."""
-        states = self.topic_table.all() if topic is None else [self.topic_table.get(topic)]
-        return [self.group_table.info(group) for state in states for group in state.groups.values()]
-
     async def seek(self, topic: str, group: str, start: Start, *, partition: int | None = None) -> GroupInfo:
         """Move a group (all partitions, or one); what it held is given back. Raises UnknownGroup."""
-        moved = await self.group_table.seek(self.topic_table.get(topic), group, start.checked(), partition)
-        return self.group_table.info(moved)
+        moved = await self.groups.seek(self.topics.get(topic), group, start.checked(), partition)
+        return self.groups.info(moved)
 
     async def delete_group(self, topic: str, group: str) -> None:
         """Forget a group. Raises UnknownGroup, and Conflict while it has members."""
-        await self.group_table.delete(self.topic_table.get(topic), group)
+        await self.groups.delete(self.topics.get(topic), group)
 
     # -- dead letters
 
     async def dead_letters(self, topic: str, *, offset: int = 0, limit: int = 100) -> list[DeadLetter]:
         """Of the original topic `topic`, from `offset` of its `.DLQ` topic on."""
-        self.topic_table.get(topic)
-        found = await read_on(self._log, topic + DEAD_LETTERS, 0, max(1, offset), min(limit, MAX_PAGE))
-        return [read_letter(event) for event in found]
+        return await self._dead_letters.page(topic, offset, min(limit, MAX_PAGE))
 
     async def dead_letter(self, topic: str, offset: int) -> DeadLetter:
         """One; raises UnknownEvent."""
-        found = await self.dead_letters(topic, offset=offset, limit=1)
-        if not found or found[0].offset != offset:
-            raise UnknownEvent(f"topic {topic!r} has no dead letter {offset}")
-        return found[0]
+        return await self._dead_letters.get(topic, offset)
 
     async def redrive(self, topic: str, offsets: Sequence[int] | None = None) -> list[Published]:
         """Publish dead letters (all, or those at `offsets`) to their topic again and take them out of the `.DLQ` topic.
 
         Each moves in one step: it is never lost and never in both places.
         """
-        self.topic_table.get(topic)
-        return await redrive(self, self._publisher, topic, offsets)
+        return await self._dead_letters.redrive(topic, offsets)
 
     # -- schemas
 
@@ -413,79 +363,33 @@ class Bus:
         await self.check_access(agent, "publish", topic)
         return await self.schemas.register(topic, schema, compatibility)
 
-    def check_schema(self, topic: str, schema: Schema, compatibility: Compatibility | None = None) -> SchemaCheck:
-        """Whether `register_schema` would take this, and if not, why. Changes nothing."""
-        return self.schemas.check(topic, schema, compatibility)
-
-    def upcaster(self, topic: str, version: int, step: Callable[[Any], Any]) -> None:
-        """Show events of this version in the shape of the next one: `step` is given a payload and gives the new one."""
-        self.topic_table.add_upcaster(topic, version, step)
-
     # -- schedules
 
     async def put_schedule(self, schedule: Schedule, *, agent: Who = None) -> Schedule:
         """Create or replace the schedule of this name; durable when it returns, with `next_ms` filled in."""
-        await self.access.check(self.topic_table.open(schedule.topic).config, "publish", agent)
-        return await self.schedule_table.put(self.intake.scheduled(schedule, agent))
-
-    def schedules(self) -> list[Schedule]:
-        """By name."""
-        return self.schedule_table.all()
-
-    async def delete_schedule(self, name: str) -> None:
-        """Raises UnknownSchedule."""
-        await self.schedule_table.delete(name)
+        await self.access.check(self.topics.open(schedule.topic).config, "publish", agent)
+        return await self.schedules.put(self.admission.accept_schedule(schedule, agent))
 
     # -- numbers and access
 
     def stats(self) -> Stats:
         """Counters since the start, and gauges of now."""
-        return self.counters.snapshot(self.topic_table.all())
+        return self.counters.snapshot(self.topics.all())
 
     async def check_access(self, agent: Who, action: Action, topic: str, group: str | None = None) -> None:
         """Raise Forbidden unless `agent` may, as `group` where one is given. Also for topics that do not exist yet."""
         await self.access.check(self._settings_of(topic) or TopicConfig(topic=topic), action, agent, group)
 
     def _settings_of(self, topic: str) -> TopicConfig | None:
-        known = self.topic_table.find(topic)
+        known = self.topics.find(topic)
         return None if known is None else known.config
 
-    def new_append(self, topic: TopicState, event: NewEvent) -> Append:
-        """An event of the node's own making, ready for a batch."""
-        return Append(
-            topic=topic.name,
-            partition=self.intake.partition(event.key, topic.config.partitions),
-            id=self._new_id(),
-            ts=self.clock.wall_ms(),
-            payload=event.payload,
-            key=event.key,
-            headers=msgspec.json.encode(event.headers) if event.headers else None,
-        )
-
     # -- what the node writes itself
-
-    def _write_audit(self, payloads: list[bytes]) -> None:
-        self._write(AUDIT_TOPIC, payloads)
 
     def _write_metrics(self) -> None:
         self._write(METRICS_TOPIC, [msgspec.json.encode(self.stats())])
 
     def _write(self, name: str, payloads: Sequence[bytes]) -> None:
-        topic = self.topic_table.open(name)
-        appends = [self.new_append(topic, NewEvent(payload, headers=self._own_headers)) for payload in payloads]
-        self._publisher.publish(topic, appends, None)
-
-
-def _check_event(event: NewEvent) -> None:
-    try:
-        (event.key or "").encode()
-        (event.id or "").encode()
-    except UnicodeEncodeError:
-        raise BadFrame(HALF) from None
-    if event.id is not None and not 0 < len(event.id) <= 255:
-        raise BadFrame("an event's id has 1 to 255 characters")
-    if event.delay_ms < 0 or event.not_before < 0:
-        raise BadFrame("a delay is not negative")
-
-
-__all__ = ["Bus", "BusError"]
+        topic = self.topics.open(name)
+        events = [self.admission.own_event(topic, payload, headers=self._own_headers) for payload in payloads]
+        self.publisher.submit(Accepted(topic, events))

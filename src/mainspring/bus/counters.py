@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mainspring.bus.results import Stats, TopicCount
-from mainspring.bus.topic_state import TopicState
+from mainspring.bus.topics.topic import Topic
 
 
-class Counters:
+class BusCounters:
     """Counted since the node started; `inflight` and `connections` are of now."""
 
     __slots__ = ("acks", "connections", "delivered", "dlq", "inflight", "nacks", "published", "redeliveries")
@@ -23,7 +23,7 @@ class Counters:
         self.inflight: int = 0
         self.connections: int = 0
 
-    def snapshot(self, topics: Iterable[TopicState]) -> Stats:
+    def snapshot(self, topics: Iterable[Topic]) -> Stats:
         return Stats(
             published=self.published,
             delivered=self.delivered,

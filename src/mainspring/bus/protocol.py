@@ -10,13 +10,12 @@ does for it.
 
 from __future__ import annotations
 
-import json
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 
-from mainspring.bus.errors import BadFrame, BadJson, BusError, UnknownType
-from mainspring.bus.publishing.payload import HALF, too_deep
+from mainspring.bus.errors import BadFrame, BadJson, BusError, UnknownType, bad_text
+from mainspring.json_text import HALF, read_leniently, too_deep
 from mainspring.log import Append, StoredEvent
 
 _SAFE: Final = 2**53  # what every JSON reader can hold exactly
@@ -51,13 +50,13 @@ BEGINNING: Final = Start("offset", 0)
 LATEST: Final = Start("latest")
 
 
-class Frame(msgspec.Struct, tag_field="type", frozen=True, gc=False):
+class ClientFrame(msgspec.Struct, tag_field="type", frozen=True, gc=False):
     """What every frame of a client may carry: `corr`, echoed in the answer."""
 
     corr: msgspec.Raw = NOTHING
 
 
-class Publish(Frame, tag="PUBLISH", frozen=True, gc=False, kw_only=True):
+class PublishFrame(ClientFrame, tag="PUBLISH", frozen=True, gc=False, kw_only=True):
     topic: str
     payload: msgspec.Raw
     key: str | None = None
@@ -78,7 +77,7 @@ class BatchEvent(msgspec.Struct, frozen=True, gc=False):
     not_before: Offset | None = None
 
 
-class PublishBatch(Frame, tag="PUBLISH_BATCH", frozen=True, gc=False, kw_only=True):
+class PublishBatchFrame(ClientFrame, tag="PUBLISH_BATCH", frozen=True, gc=False, kw_only=True):
     topic: str
     events: Annotated[list[BatchEvent], msgspec.Meta(min_length=1)]
 
@@ -90,7 +89,7 @@ class Filter(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     header: tuple[str, str] | None = None
 
 
-class Subscribe(Frame, tag="SUBSCRIBE", frozen=True, gc=False, kw_only=True):
+class SubscribeFrame(ClientFrame, tag="SUBSCRIBE", frozen=True, gc=False, kw_only=True):
     topic: str
     group: str
     start: Start | None = msgspec.field(default=None, name="from")
@@ -101,19 +100,19 @@ class Subscribe(Frame, tag="SUBSCRIBE", frozen=True, gc=False, kw_only=True):
     sticky: bool = False
 
 
-class Unsubscribe(Frame, tag="UNSUBSCRIBE", frozen=True, gc=False, kw_only=True):
+class UnsubscribeFrame(ClientFrame, tag="UNSUBSCRIBE", frozen=True, gc=False, kw_only=True):
     topic: str
     group: str
 
 
-class Ack(Frame, tag="ACK", frozen=True, gc=False, kw_only=True):
+class AckFrame(ClientFrame, tag="ACK", frozen=True, gc=False, kw_only=True):
     topic: str
     partition: Offset
     group: str
     offset: Offset
 
 
-class Nack(Frame, tag="NACK", frozen=True, gc=False, kw_only=True):
+class NackFrame(ClientFrame, tag="NACK", frozen=True, gc=False, kw_only=True):
     topic: str
     partition: Offset
     group: str
@@ -122,7 +121,7 @@ class Nack(Frame, tag="NACK", frozen=True, gc=False, kw_only=True):
     delay_ms: Offset | None = None
 
 
-class Extend(Frame, tag="EXTEND", frozen=True, gc=False, kw_only=True):
+class ExtendFrame(ClientFrame, tag="EXTEND", frozen=True, gc=False, kw_only=True):
     topic: str
     partition: Offset
     group: str
@@ -130,11 +129,11 @@ class Extend(Frame, tag="EXTEND", frozen=True, gc=False, kw_only=True):
     ms: Count
 
 
-class Flow(Frame, tag="FLOW", frozen=True, gc=False, kw_only=True):
+class FlowFrame(ClientFrame, tag="FLOW", frozen=True, gc=False, kw_only=True):
     credits: Offset
 
 
-class ScheduleEvent(Frame, tag="SCHEDULE", frozen=True, gc=False, kw_only=True):
+class ScheduleFrame(ClientFrame, tag="SCHEDULE", frozen=True, gc=False, kw_only=True):
     name: str
     topic: str
     payload: msgspec.Raw
@@ -144,14 +143,23 @@ class ScheduleEvent(Frame, tag="SCHEDULE", frozen=True, gc=False, kw_only=True):
     headers: dict[str, str] | None = None
 
 
-class Unschedule(Frame, tag="UNSCHEDULE", frozen=True, gc=False, kw_only=True):
+class UnscheduleFrame(ClientFrame, tag="UNSCHEDULE", frozen=True, gc=False, kw_only=True):
     name: str
 
 
-Request = Publish | PublishBatch | Subscribe | Unsubscribe | Ack | Nack | Extend | Flow | ScheduleEvent | Unschedule
-TYPES: Final = frozenset(
-    ("PUBLISH", "PUBLISH_BATCH", "SUBSCRIBE", "UNSUBSCRIBE", "ACK", "NACK", "EXTEND", "FLOW", "SCHEDULE", "UNSCHEDULE")
+Request = (
+    PublishFrame
+    | PublishBatchFrame
+    | SubscribeFrame
+    | UnsubscribeFrame
+    | AckFrame
+    | NackFrame
+    | ExtendFrame
+    | FlowFrame
+    | ScheduleFrame
+    | UnscheduleFrame
 )
+TYPES: Final = frozenset(str(frame.__struct_config__.tag) for frame in get_args(Request))
 
 _decoder: Final[msgspec.json.Decoder[Request]] = msgspec.json.Decoder(Request)
 _decode = _decoder.decode
@@ -183,9 +191,9 @@ def _diagnose(data: bytes, cause: Exception) -> Rejected:
     if isinstance(cause, UnicodeDecodeError):
         return Rejected(BadJson("the frame is not UTF-8", remedy="send one JSON object per text frame"))
     try:
-        value = json.loads(data.decode(), parse_constant=_no_constant)  # of bytes it would guess the encoding
+        value = read_leniently(data)
     except RecursionError:
-        return Rejected(too_deep("frame"))
+        return Rejected(bad_text(too_deep("the frame")))
     except ValueError:
         return Rejected(BadJson("the frame is not JSON", remedy="send one JSON object per text frame"))
     if not isinstance(value, dict):
@@ -206,10 +214,6 @@ def _reason(cause: Exception) -> str:
     if isinstance(cause, RecursionError):
         return "nested too deeply"
     return HALF
-
-
-def _no_constant(text: str) -> None:
-    raise ValueError(f"{text} is not JSON")
 
 
 def _echo(corr: object) -> msgspec.Raw:

@@ -1,20 +1,50 @@
-"""The kernel: messages, capabilities, routing, supervised actors and timers, without a socket."""
+"""The kernel: messages, capabilities, routing, supervised actors and timers, without a socket.
+
+- `kernel`: boot, ask, drain, stop: the class that everybody else uses
+- `exchange`: the turns of every message: routing, the pending table, timeouts
+- `mail`: one message on its way to one actor, and where its answer goes
+- `capability`, `contracts`: what a program declares, and the checked contracts that the kernel routes by
+- `context`: what a handler may do besides returning
+- `actors`: mailboxes, and the actors that run handlers
+- `supervisor`, `workers`: the slots that own actors and replace them: declared and low-level ones
+- `timers`: messages that are sent later
+- `blobs`: data too large for a line
+- `remote`: requests to other nodes
+- `errors`: `Fail` and the kernel's own errors
+- `inspect`: what a running kernel is doing, and what caused what
+- `durable/`: commands that survive the node
+- `processes/`: actors in processes of their own
+"""
 
 from __future__ import annotations
 
 from mainspring.kernel.actors import Actor, BufferedActor, ErrorEvent, MessageEvent
 from mainspring.kernel.blobs import Blob, BlobPointer, BlobUnavailable, read_blob
-from mainspring.kernel.capability import Capability, Handler, RestartPolicy, handler_from
+from mainspring.kernel.capability import Capability, Handler, Isolation, RestartPolicy, handler_from
 from mainspring.kernel.context import Context
-from mainspring.kernel.errors import BadOutput, CapabilityError, Fail, NotConfigured, WaitsForItself
+from mainspring.kernel.contracts import Contract
+from mainspring.kernel.errors import BadOutput, CapabilityError, Fail, NotConfigured, WaitsForItself, refusal
+from mainspring.kernel.inspect import (
+    CAUSATION,
+    ActorView,
+    CausationNode,
+    FaultView,
+    HeaderView,
+    Inspector,
+    RequestView,
+    causation_headers,
+    causation_tree,
+    draw_tree,
+)
 from mainspring.kernel.kernel import DEFAULT_TIMEOUT_MS, PHASES, Kernel
-from mainspring.kernel.lineage import Node, causation_tree, drawn
 from mainspring.kernel.mail import Mail, Origin
 
 __all__ = [
+    "CAUSATION",
     "DEFAULT_TIMEOUT_MS",
     "PHASES",
     "Actor",
+    "ActorView",
     "BadOutput",
     "Blob",
     "BlobPointer",
@@ -22,20 +52,28 @@ __all__ = [
     "BufferedActor",
     "Capability",
     "CapabilityError",
+    "CausationNode",
     "Context",
+    "Contract",
     "ErrorEvent",
     "Fail",
+    "FaultView",
     "Handler",
+    "HeaderView",
+    "Inspector",
+    "Isolation",
     "Kernel",
     "Mail",
     "MessageEvent",
-    "Node",
     "NotConfigured",
     "Origin",
+    "RequestView",
     "RestartPolicy",
     "WaitsForItself",
+    "causation_headers",
     "causation_tree",
-    "drawn",
+    "draw_tree",
     "handler_from",
     "read_blob",
+    "refusal",
 ]

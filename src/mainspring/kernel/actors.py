@@ -1,9 +1,9 @@
 """Actors: one message at a time, in order, never on the loop's own turn.
 
 `BufferedActor` is the Worker-shaped actor a low-level capability can spawn: a mailbox, a handler, `message` events for
-what it says and `error` events for what goes wrong. `HandlerActor` runs the functions of a declared capability. Both
+what it sends and `error` events for what goes wrong. `HandlerActor` runs the functions of a declared capability. Both
 keep a task of their own; posting only queues. Once terminated an actor is dead: its running handler is cancelled, and
-whatever still escapes from it is ignored.
+whatever it still sends is ignored.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mainspring.kernel.blobs import Blob
 from mainspring.kernel.context import Context
-from mainspring.kernel.errors import Fail, passing, said
-from mainspring.kernel.exchange import begin
+from mainspring.kernel.errors import Fail, encodable, temporary_refusal, text_of
+from mainspring.kernel.exchange import begin_span
 from mainspring.kernel.mail import Mail
+from mainspring.loop import identifies_work
 from mainspring.message import Message
 from mainspring.telemetry import spans as tracing
 from mainspring.telemetry.log_lines import handling
@@ -51,8 +52,14 @@ class ErrorEvent:
 Listener = Callable[[Any], Any]
 
 
+def error_event_text(event: Any) -> str:
+    """The text of an `error` event, which an actor of somebody else may have made in its own way."""
+    error = getattr(event, "error", None)
+    return text_of(error) if isinstance(error, BaseException) else encodable(str(getattr(event, "message", "error")))
+
+
 @types.coroutine
-def _others_first() -> Generator[None]:
+def _yield_to_others() -> Generator[None]:
     """Give every other task of the host loop its turn."""
     yield
 
@@ -64,7 +71,7 @@ class Actor(Protocol):
         """Queue a message; return before it is handled."""
 
     def terminate(self) -> None:
-        """End now: drop the mail, say nothing more."""
+        """End now: drop the mail, send nothing more."""
 
     def add_event_listener(self, type: str, callback: Listener) -> None:
         """Call this for every `message` or `error` event, beside `onmessage` and `onerror`."""
@@ -86,7 +93,7 @@ class Mailbox:
 
     @property
     def waiting(self) -> int:
-        """Mail nobody has begun to handle."""
+        """Mail that no handler has begun with."""
         return len(self._mail)
 
     def put(self, item: Any) -> None:
@@ -104,7 +111,7 @@ class Mailbox:
         return len(self._mail)
 
     def take_all(self) -> list[Any]:
-        """What nobody has begun to handle, oldest first; the box is empty afterwards."""
+        """Mail that no handler has begun with, oldest first; the box is empty afterwards."""
         left = list(self._mail)
         self._mail.clear()
         return left
@@ -129,7 +136,7 @@ class Mailbox:
                 handled += 1
                 if handled >= _TURNS_BEFORE_YIELD:
                     handled = 0
-                    await _others_first()
+                    await _yield_to_others()
         except asyncio.CancelledError:
             if self.alive:
                 raise
@@ -141,8 +148,8 @@ class Mailbox:
 class BufferedActor(Mailbox):
     """A Worker-shaped actor around one function.
 
-    `handler(message)` returns, or awaits to, the messages to say: an iterable, or None. Each becomes a `message` event,
-    in order; an exception becomes an `error` event, and the next message is handled all the same.
+    `handler(message)` returns, or awaits to, the messages to send: an iterable, or None. Each becomes a `message`
+    event, in order; an exception becomes an `error` event, and the next message is handled all the same.
     """
 
     def __init__(self, handler: Callable[[Any], Awaitable[Iterable[Any] | None] | Iterable[Any] | None]) -> None:
@@ -178,7 +185,7 @@ class BufferedActor(Mailbox):
         except BaseException as error:
             if not self.alive:
                 raise
-            self._fire("error", self.onerror, ErrorEvent(error, said(error)))
+            self._fire("error", self.onerror, ErrorEvent(error, text_of(error)))
 
     def _fire(self, type: str, prop: Listener | None, event: Any) -> None:
         if not self.alive:
@@ -197,6 +204,7 @@ class HandlerActor(Mailbox):
         self._slot = slot
         self._port = slot.port(self)
 
+    @identifies_work(lambda known: (known["item"].message.kind, known["item"].message.type), unit="item")
     async def _serve(self) -> None:
         """One long-lived coroutine for all mail: a coroutine per mail would cost more than most handlers."""
         mail, slot, handled = self._mail, self._slot, 0
@@ -210,7 +218,7 @@ class HandlerActor(Mailbox):
                     continue
                 item: Mail = mail.popleft()
                 if item.origin is None and tracing.recorder is not None:
-                    item.doing = begin(tracing.recorder, item)
+                    item.doing = begin_span(tracing.recorder, item)
                 entered = None if item.doing is None else item.doing.enter()
                 try:
                     result = self._call(item)
@@ -219,14 +227,14 @@ class HandlerActor(Mailbox):
                     if type(result) is Blob:
                         result = await slot.store_blob(result)
                     raw = None if item.origin is None else self._encoded(item, result)
-                except Fail as refusal:
+                except Fail as fail:
                     if self.alive:
-                        slot.refused(item, refusal)
+                        slot.refused(item, fail)
                 except BaseException as error:
                     if not self.alive:
                         raise
-                    if (trouble := passing(error)) is not None:
-                        slot.refused(item, trouble)
+                    if (refusal := temporary_refusal(error)) is not None:
+                        slot.refused(item, refusal)
                     else:
                         self.alive = False  # the rest of the mail waits for the next actor
                         if item.doing is not None:
@@ -242,13 +250,13 @@ class HandlerActor(Mailbox):
                 handled += 1
                 if handled >= _TURNS_BEFORE_YIELD:
                     handled = 0
-                    await _others_first()
+                    await _yield_to_others()
         except asyncio.CancelledError:
             if self.alive:
                 raise
 
     def drop_unwanted(self) -> None:
-        """Let go of mail whose requester has gone or got its timeout, so that a stuck actor cannot fill the memory."""
+        """Drop mail whose requester has gone or got its timeout, so that a stuck actor cannot fill the memory."""
         kept = [mail for mail in self._mail if mail.origin is None or not mail.closed or mail.unrecorded]
         self._mail.clear()
         self._mail.extend(kept)

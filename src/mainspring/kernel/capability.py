@@ -1,9 +1,8 @@
-"""Capability: a contract the kernel routes to, and how to make the actor that keeps it.
+"""Capability: what a program declares, so that the kernel can route to it, describe it and restart its actor.
 
 There are two ways to write one. `Capability` is the low-level form: schemas of whole messages and a `spawn` that
-gives a Worker-shaped actor. The form most programs use is `handlers`: functions with type hints, of which the kernel
-makes the contract and the actor itself. Both end as a list of `Contract`s, one per (kind, type), so that routing,
-validation, `Syscall.Describe` and the boot summary need to know only one thing.
+returns a Worker-shaped actor. Most programs use `handlers`: functions with type hints, from which the kernel makes the
+contracts and the actor itself.
 """
 
 from __future__ import annotations
@@ -12,13 +11,10 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from mainspring.kernel.counters import Tally
-from mainspring.kernel.discovery import Branch, discover, outline
 from mainspring.kernel.errors import CapabilityError
-from mainspring.kernel.shapes import Shape
 from mainspring.message import is_type
 
 Isolation = Literal["task", "process"]
@@ -53,19 +49,6 @@ class Handler:
     output: Any = Any
 
 
-@dataclass(frozen=True, slots=True)
-class Contract:
-    """One (kind, type) a capability handles: what goes in, what comes out, and a declared one's function."""
-
-    kind: str
-    type: str
-    description: str
-    input: Shape
-    output: Shape
-    function: HandlerFunction | None = None
-    tally: Tally = field(default_factory=Tally, compare=False, repr=False)  # of its requests in this kernel
-
-
 @dataclass(frozen=True)
 class Capability:
     """What the kernel needs to know to route, describe, supervise and restart.
@@ -87,82 +70,7 @@ class Capability:
     restart: RestartPolicy | None = None
 
 
-class Plan:
-    """A capability, checked: its contracts by (kind, type), its subscriptions, and what it may say."""
-
-    def __init__(self, capability: Capability) -> None:
-        self.capability = capability
-        self.contracts: list[Contract] = []
-        self.listeners: dict[str, list[Contract]] = {}
-        self.outbound: list[tuple[Branch, Shape]] = []
-        where = f"capability {capability.id!r}"
-        _check_settings(capability, where)
-        if capability.handlers:
-            self._from_handlers(capability, where)
-        else:
-            self._from_schemas(capability, where)
-
-    @property
-    def handles(self) -> list[str]:
-        """As the boot summary shows them: `kind:Type`."""
-        return [f"{contract.kind}:{contract.type}" for contract in self.contracts]
-
-    def shape_of_output(self, kind: str, type: str) -> Shape | None:
-        """The shape of data a low-level actor must give under this kind and type; None when it may not say it."""
-        for branch, shape in self.outbound:
-            if branch.kind in (None, kind) and (branch.types is None or type in branch.types):
-                return shape
-        return None
-
-    def _from_handlers(self, capability: Capability, where: str) -> None:
-        for handler in capability.handlers:
-            described = handler.description or f"Handles {handler.type}."
-            name = f"{where}, {handler.kind} {handler.type}"
-            shapes = Shape(handler.input, where=name), Shape(handler.output, where=name)
-            contract = Contract(handler.kind, handler.type, described, *shapes, handler.function)
-            if handler.kind == "event":
-                self.listeners.setdefault(handler.type, []).append(contract)
-            else:
-                self.contracts.append(contract)
-
-    def _from_schemas(self, capability: Capability, where: str) -> None:
-        if not capability.description:
-            raise CapabilityError(f"{where} has no description", remedy="say in a sentence what it does")
-        if capability.inbound is None or capability.outbound is None:
-            raise CapabilityError(f"{where} needs an inbound and an outbound schema")
-        if not callable(capability.spawn):
-            raise CapabilityError(f"{where} has no spawn", remedy="give a function that returns a new actor")
-        self.outbound = [
-            (branch, Shape(branch.data, where=where)) for branch in outline(capability.outbound, where=where)
-        ]
-        heard: dict[str, Shape] = {}
-        for branch in discover(capability.inbound, where=where):
-            shape = Shape(branch.data, where=where)
-            for name in branch.types or ():
-                if branch.kind == "event":
-                    heard[name] = shape
-                    continue
-                answer = self.shape_of_output("reply", name) or Shape(Any, where=where)
-                self.contracts.append(Contract(branch.kind or "", name, capability.description, shape, answer))
-        anything = Shape(Any, where=where)
-        for name in capability.subscribes:
-            contract = Contract("event", name, capability.description, heard.get(name, anything), anything)
-            self.listeners[name] = [contract]
-
-
-def _check_settings(capability: Capability, where: str) -> None:
-    if not capability.id or not isinstance(capability.id, str):
-        raise CapabilityError("a capability needs an id")
-    if capability.isolation not in ("task", "process"):
-        raise CapabilityError(f"{where}: isolation is 'task' or 'process'")
-    if isinstance(capability.subscribes, str):
-        raise CapabilityError(f"{where}: subscribes is a list of event types")
-    for name in capability.subscribes:
-        if not isinstance(name, str) or not is_type(name):
-            raise CapabilityError(f"{where} subscribes to {name!r}, which is not an event type like Memory.Changed")
-
-
-_REQUIRED: Final = 2
+_REQUIRED: Final = 2  # parameters of a handler: data and ctx
 
 
 def handler_from(
@@ -188,17 +96,16 @@ def handler_from(
         ) from None
     hints = _hints(function, where, local_names or {})
     first = next(iter(signature.parameters))
-    described = description or inspect.getdoc(function) or ""
-    output = hints.get("return", Any)
-    return Handler(kind, type, function, described, hints.get(first, Any), output)
+    description = description or inspect.getdoc(function) or ""
+    return Handler(kind, type, function, description, hints.get(first, Any), hints.get("return", Any))
 
 
 def _hints(function: Any, where: str, local_names: dict[str, Any]) -> dict[str, Any]:
     target = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
     module = sys.modules.get(getattr(target, "__module__", None) or "", None)
-    known = {**getattr(module, "__dict__", {}), **getattr(target, "__globals__", {})}
+    names = {**getattr(module, "__dict__", {}), **getattr(target, "__globals__", {})}
     try:
-        return typing.get_type_hints(target, globalns=known, localns=local_names or None, include_extras=True)
+        return typing.get_type_hints(target, globalns=names, localns=local_names or None, include_extras=True)
     except NameError as error:
         raise CapabilityError(
             f"the handler of {where} has a type hint that is not known here: {error}",

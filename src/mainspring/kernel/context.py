@@ -1,8 +1,8 @@
 """Context: what a handler may do besides returning.
 
-Everything said through a context is caused by the message being handled: causation and correlation are set here, once,
-so that no handler can forget them. The context talks to a port, because the same face serves a handler on the node's
-own loop and one in another process.
+Every message that is sent through a context is caused by the message being handled: causation and correlation are set
+once, and no handler can forget them. The context talks to a port, because the same class serves a handler on the
+node's own loop and one in another process.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from mainspring.kernel.deadlines import check_timeout
-from mainspring.kernel.errors import BadOutput, Fail, fail_from
-from mainspring.message import Message, NotEncodable, encode_data, is_type
+from mainspring.kernel.errors import BadOutput, fail_from
+from mainspring.message import Message, NotEncodable, check_timeout, encode_data, is_type
 
 
 class Port(Protocol):
@@ -41,7 +40,7 @@ class Context(msgspec.Struct, eq=False):
     origin: Any = None  # the connection asked from, for capabilities that serve connections
 
     def emit(self, type: str, data: Any = None) -> None:
-        """Say that something happened. Every subscriber gets the event; nobody answers."""
+        """Send an event: something happened. Every subscriber gets it; there is no answer."""
         self._port.emit(self.message, _checked(type), _encoded(data, type))
 
     async def send(self, kind: str, type: str, data: Any = None, *, timeout_ms: float | None = None) -> Any:
@@ -51,10 +50,12 @@ class Context(msgspec.Struct, eq=False):
         if timeout_ms is not None:
             check_timeout(timeout_ms)
         answer = await self._port.request(self.message, kind, _checked(type), _encoded(data, type), timeout_ms)
-        return answer_data(answer)
+        if answer.kind == "reply":
+            return answer.data
+        raise fail_from(answer.data, answer.type)
 
     def after(self, seconds: float, kind: str, type: str, data: Any = None) -> str:
-        """Send a message later; gives the timer's id, which `Timer.Cancel` takes. Its answer goes nowhere."""
+        """Send a message later; gives the timer's id, which `Timer.Cancel` takes. Its answer is dropped."""
         if not 0 <= seconds < float("inf"):
             raise ValueError("after takes a number of seconds from 0 on")
         if kind not in ("command", "query", "event"):
@@ -70,13 +71,6 @@ class Context(msgspec.Struct, eq=False):
         return await self._port.publish(self.message, topic, payload, options)
 
 
-def answer_data(answer: Message) -> Any:
-    """The data of a reply; an error is raised as `Fail`."""
-    if answer.kind == "reply":
-        return answer.data
-    raise fail_from(answer.data, answer.type)
-
-
 def _checked(type: str) -> str:
     if not isinstance(type, str) or not is_type(type):
         raise BadOutput("a message type is two PascalCase segments, like Stock.Changed")
@@ -88,6 +82,3 @@ def _encoded(data: Any, type: str) -> msgspec.Raw:
         return encode_data(data)
     except NotEncodable as error:
         raise BadOutput(f"the data of {type} {error.message}") from None
-
-
-__all__ = ["Context", "Fail", "Port", "answer_data"]

@@ -1,8 +1,9 @@
 """Everything that can go wrong with a message, as data.
 
 The kernel's own errors have types in `Sys.*` and one shape: a code from 400 to 599 with the meaning HTTP gives it, a
-sentence, the type of the request, and the remedy. `Fail` is different: it is a handler's own, orderly "no", and
-travels under the request's type. Neither is ever made from a payload, so both are safe to log and to send back.
+sentence, the type of the request, and the remedy. `Fail` is different: with it a handler refuses a request in order,
+and the error travels under the request's type. Neither is ever made from a payload, so both are safe to log and to
+send back.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mainspring.errors import BootError, MainspringError
+from mainspring.errors import STATUS_OF_CODE, BootError, MainspringError
 
 SCHEMA_ERROR: Final = "Sys.SchemaError"
 ROUTING_ERROR: Final = "Sys.RoutingError"
@@ -23,7 +24,6 @@ TOO_LARGE: Final = "Sys.TooLarge"
 UNHEALTHY: Final = "Sys.Unhealthy"
 SHUTTING_DOWN: Final = "Sys.ShuttingDown"
 NOT_STORED: Final = "Sys.NotStored"
-PASSING: Final = frozenset({"unavailable", "log_unavailable", "in_doubt"})  # codes of troubles that pass by themselves
 UNREACHABLE: Final = "Sys.Unreachable"  # the node that handles it is gone, or could not be asked
 
 
@@ -50,7 +50,7 @@ class Fail(Exception):
         self, code: int, message: str, *, remedy: str = "", cause: Fail | None = None, type: str | None = None
     ) -> None:
         super().__init__(message)
-        # Looked at here, where the mistake is, and not when the refusal is being told and nobody can help any more.
+        # Checked here, where the mistake is, and not when the answer is being sent.
         if not isinstance(code, int) or isinstance(code, bool) or not 400 <= code <= 599:
             raise ValueError(f"Fail takes a code from 400 to 599, not {code!r}")
         if not isinstance(remedy, str) or not (cause is None or isinstance(cause, Fail)):
@@ -64,7 +64,7 @@ class Fail(Exception):
     def data(self) -> ErrorData:
         """This refusal as the data of an error message."""
         cause = None if self.cause is None else self.cause.data()
-        return ErrorData(self.code, sayable(self.message), remedy=sayable(self.remedy), cause=cause)
+        return ErrorData(self.code, encodable(self.message), remedy=encodable(self.remedy), cause=cause)
 
     def __str__(self) -> str:
         return f"{self.code} {self.message}"
@@ -94,29 +94,39 @@ class CapabilityError(BootError):
     code = "bad_capability"
 
 
-def passing(error: BaseException) -> Fail | None:
-    """The refusal that tells of a trouble which passes by itself, like a full disk or a server that is away.
+def refusal(error: MainspringError) -> Fail:
+    """An error of another part as the answer to a request.
 
-    It is no mistake of the handler it came out of, so it is no reason to replace its actor: a capability that is asked
-    often would otherwise be given up within moments, and stay so when the trouble is long over.
+    A request that is wrong in itself is 422, as it is when it does not fit its schema; so is everything the table of
+    codes does not list, because a handler is asked about what its caller named.
     """
-    if isinstance(error, MainspringError) and error.code in PASSING:
-        return Fail(503, error.message, remedy=error.remedy)
+    status = STATUS_OF_CODE.get(error.code, 422)
+    return Fail(422 if status == 400 else status, error.message, remedy=error.remedy)
+
+
+def temporary_refusal(error: BaseException) -> Fail | None:
+    """The answer for a failure that passes by itself, like a full disk or a server that is away; None for any other.
+
+    It is no mistake of the handler that raised it, so it is no reason to replace its actor: a capability that is asked
+    often would become unhealthy within moments, and stay so long after the failure is over.
+    """
+    if isinstance(error, MainspringError) and STATUS_OF_CODE.get(error.code) == 503:
+        return refusal(error)
     return None
 
 
-def sayable(text: str) -> str:
-    """The text as JSON can say it: half a surrogate pair, as in the name of a file, becomes a question mark."""
+def encodable(text: str) -> str:
+    """The text as JSON can hold it: half a surrogate pair, as in the name of a file, becomes a question mark."""
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 
-def said(error: BaseException) -> str:
-    """The text of an exception; its class where it says nothing. One line, not a novel."""
+def text_of(error: BaseException) -> str:
+    """The text of an exception; its class where it says nothing. At most 500 characters."""
     try:
         text = str(error).strip()
     except Exception:  # an exception's own method: it may do anything
         text = ""
-    text = sayable(text or type(error).__name__)
+    text = encodable(text or type(error).__name__)
     return text if len(text) <= 500 else text[:500] + "..."
 
 
@@ -125,9 +135,8 @@ def fail_from(data: Any, type: str) -> Fail:
     if not isinstance(data, dict):
         return Fail(500, "an error without details", type=type)
     code, text, cause = data.get("code"), data.get("message"), data.get("cause")
-    known = isinstance(code, int) and 400 <= code <= 599
     return Fail(
-        code if known and isinstance(code, int) else 500,
+        code if isinstance(code, int) and 400 <= code <= 599 else 500,
         text if isinstance(text, str) else "an error without details",
         remedy=str(data.get("remedy", "")),
         cause=fail_from(cause, type) if isinstance(cause, dict) else None,

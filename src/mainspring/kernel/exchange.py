@@ -11,32 +11,167 @@ that came after the timeout end here, counted and witnessed, and make nothing ne
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
+from difflib import get_close_matches
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from mainspring.kernel import errors as faults
-from mainspring.kernel.deadlines import Deadlines
-from mainspring.kernel.errors import ErrorData
-from mainspring.kernel.mail import Mail, Nobody, Origin, same_content
-from mainspring.kernel.router import Router
+from mainspring.kernel.contracts import Contract
+from mainspring.kernel.errors import CapabilityError, ErrorData
+from mainspring.kernel.mail import Mail, NoReplyOrigin, Origin, same_content
+from mainspring.kernel.remote import NoRemoteNodes
 from mainspring.message import Ids, Message, Metadata, encode_data, validation_text
 from mainspring.telemetry import spans as tracing
 
 if TYPE_CHECKING:
-    from mainspring.kernel.durable.lane import DurableLane
-    from mainspring.kernel.remote import Remote
-    from mainspring.kernel.supervisor import Slot
+    from mainspring.kernel.durable.commands import DurableCommands
+    from mainspring.kernel.supervisor import ActorSlot
     from mainspring.loop import Clock, Loop
 
 logger: logging.Logger = logging.getLogger("mainspring.kernel")
 
-FAULTS: Final = 64  # faults of actors that stay readable, with what the kernel said about them
-WITNESSED: Final = 10_000  # messages whose lineage stays readable; their data is not kept
+FAULTS: Final = 64  # faults of actors that stay readable, with the errors the kernel made of them
+WITNESSED: Final = 10_000  # messages whose headers stay readable; their data is not kept
+NS_PER_MS: Final = 1_000_000
+_WORTH_SWEEPING: Final = 256
+_LONGEST_MISTAKE: Final = 64  # characters; comparing long texts takes long, and a long type is no slip of the pen
+_MISTAKES: Final = 256  # remembered, because a wrong type usually comes again and again
 
 Observer = Callable[[Message], Any]
+Route = tuple[Contract, "ActorSlot"]
+
+
+class Router:
+    """The same message always leads to the same place.
+
+    Two indexes, built once at boot: (kind, type) to the one slot that handles it, and event type to the slots that
+    subscribed, in registration order. Looking up is one dictionary access however many capabilities there are.
+    """
+
+    def __init__(self) -> None:
+        self.commands: dict[str, Route] = {}
+        self.queries: dict[str, Route] = {}
+        self.subscriptions: dict[str, list[Route]] = {}
+        self.slots: dict[str, ActorSlot] = {}
+        self._nearest = lru_cache(_MISTAKES)(self._find_nearest)
+
+    def add(self, slot: ActorSlot) -> None:
+        """Enter a slot's handles and subscriptions; a key that is taken aborts, and the error names it."""
+        if slot.id in self.slots:
+            raise CapabilityError(
+                f"two capabilities are named {slot.id!r}", remedy="give one of them another id or first segment"
+            )
+        self.slots[slot.id] = slot
+        for contract in slot.plan.contracts:
+            index = self.commands if contract.kind == "command" else self.queries
+            taken = index.get(contract.type)
+            if taken is not None:
+                both = f"{_handler_name(*taken)} and {_handler_name(contract, slot)}"
+                raise CapabilityError(
+                    f"Duplicate handler for {contract.kind}:{contract.type}: {both}",
+                    remedy="give one of them another type",
+                )
+            index[contract.type] = (contract, slot)
+        for name, contracts in slot.plan.listeners.items():
+            self.subscriptions.setdefault(name, []).extend((contract, slot) for contract in contracts)
+
+    def find(self, type: str) -> Contract | None:
+        """The contract of a type, whatever its kind; a command wins over a query of the same name."""
+        route = self.commands.get(type) or self.queries.get(type)
+        return None if route is None else route[0]
+
+    def contracts(self) -> list[Contract]:
+        """Every contract, in registration order."""
+        return [contract for slot in self.slots.values() for contract in slot.plan.contracts]
+
+    def subscribers(self) -> dict[str, list[str]]:
+        """Event type to capability ids, each once, in registration order."""
+        return {name: list(dict.fromkeys(slot.id for _, slot in routes)) for name, routes in self.subscriptions.items()}
+
+    def suggestion(self, kind: str, type: str) -> str:
+        """What the sender of a type without a handler may have meant; empty when nothing is near."""
+        route = (self.queries if kind == "command" else self.commands).get(type)
+        if route is not None:
+            return f"{type} is a {route[0].kind}"
+        return "" if len(type) > _LONGEST_MISTAKE else self._nearest(type)
+
+    def _find_nearest(self, type: str) -> str:
+        first, _, second = type.partition(".")
+        near = [name for name in (*self.commands, *self.queries) if {first, second} & set(name.split("."))]
+        closest = get_close_matches(type, near, n=1)
+        return f"perhaps {closest[0]} is meant" if closest else ""
+
+
+def _handler_name(contract: Contract, slot: ActorSlot) -> str:
+    """The function of a contract where it has one with a name, else its capability."""
+    function = contract.function
+    name = getattr(function, "__qualname__", "")  # a partial, or an object that can be called, has none
+    return f"{name} of {function.__module__}" if function is not None and name else repr(slot.id)
+
+
+class Deadlines:
+    """The timeout of every open request, for the price of one timer.
+
+    Calls `on_timeout(mail)` as a user turn, never early, for every mail that is still open by then.
+
+    Nearly all requests use the default timeout, so their deadlines come in the order they were made: a queue is enough,
+    and only its head needs a timer on the wheel. An answered request is not searched for; it stays in the queue as a
+    closed mail and is dropped as soon as it is the oldest, or when the queue has doubled. A request with a timeout of
+    its own gets its own timer.
+    """
+
+    def __init__(self, loop: Loop, default_ms: float, on_timeout: Callable[[Mail], None]) -> None:
+        self._loop = loop
+        self._now_ns = loop.clock.now_ns
+        self.default_ms = default_ms
+        self._wait_ns = math.ceil(default_ms * NS_PER_MS)
+        self._on_timeout = on_timeout
+        self._queue: deque[tuple[int, Mail]] = deque()
+        self._sweep_at = _WORTH_SWEEPING
+        self._armed = False
+
+    def start(self, mail: Mail, timeout_ms: float | None) -> None:
+        if timeout_ms is not None:
+            mail.timer = self._loop.schedule(timeout_ms, self._own, mail, kind="timeout", ref=False)
+            return
+        deadline = mail.began_ns + self._wait_ns
+        queue = self._queue
+        while queue and queue[0][1].closed:
+            queue.popleft()
+        queue.append((deadline, mail))
+        if not self._armed:
+            self._arm(deadline)
+        if len(queue) > self._sweep_at:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Drop what is closed; look again when the queue has doubled."""
+        self._queue = deque(item for item in self._queue if not item[1].closed)
+        self._sweep_at = max(_WORTH_SWEEPING, 2 * len(self._queue))
+
+    def _arm(self, deadline_ns: int) -> None:
+        self._armed = True
+        self._loop.schedule_at(-(-deadline_ns // NS_PER_MS), self._due, None, kind="timeout", ref=False)
+
+    def _due(self, _: Any) -> None:
+        self._armed = False
+        queue, now = self._queue, self._now_ns()
+        while queue and (queue[0][1].closed or queue[0][0] <= now):
+            mail = queue.popleft()[1]
+            if not mail.closed:
+                self._on_timeout(mail)
+        if queue:
+            self._arm(queue[0][0])
+
+    def _own(self, mail: Mail) -> None:
+        mail.timer = None
+        if not mail.closed:
+            self._on_timeout(mail)
 
 
 class Exchange:
@@ -50,20 +185,20 @@ class Exchange:
         self.ids = ids
         self.deadlines: Deadlines = Deadlines(loop, default_timeout_ms, self._timed_out)
         self.router: Router = Router()
-        self.nobody: Nobody = Nobody()
+        self.no_reply: NoReplyOrigin = NoReplyOrigin()
         self.observers: list[Observer] = []
         self.streams: dict[Any, Callable[[str], bool]] = {}
-        self.lineage: deque[tuple[str, str, Metadata]] = deque(maxlen=WITNESSED)
-        self.faults_lately: deque[Message] = deque(maxlen=FAULTS)
-        self.durable: DurableLane | None = None
-        self.remote: Remote | None = None  # where there are other nodes
+        self.recent_headers: deque[tuple[str, str, Metadata]] = deque(maxlen=WITNESSED)
+        self.recent_faults: deque[Message] = deque(maxlen=FAULTS)
+        self.remote: NoRemoteNodes = NoRemoteNodes()
+        self.durable: DurableCommands | None = None
         self.pending: set[Mail] = set()
         self.open_events: int = 0
         self.closing = False
         self.counters: dict[str, int] = dict.fromkeys(
             ("late", "unmatched", "sunk", "timeouts", "faults", "restarts"), 0
         )
-        self.refused: dict[str, int] = {}  # before anybody handled it, by the type of the error
+        self.refused: dict[str, int] = {}  # requests that reached no actor, by the type of the error
         self.waits_for_quiet = False
         self.on_quiet: Callable[[], Any] = lambda: None
 
@@ -94,7 +229,7 @@ class Exchange:
         return Message(kind, type, raw, Metadata(self.ids(), self.clock.wall_ms(), correlation, causation, None, trace))
 
     def caused(self, cause: Message, kind: Any, type: str, raw: msgspec.Raw, timeout: float | None = None) -> Message:
-        """A new message said while handling `cause`: its lineage is set here and nowhere else."""
+        """A new message, sent while handling `cause`: its causation is set here and nowhere else."""
         parent = cause.metadata
         trace = parent.traceparent if tracing.recorder is None else tracing.here() or parent.traceparent
         metadata = Metadata(self.ids(), self.clock.wall_ms(), parent.correlation, parent.id, timeout, trace)
@@ -118,9 +253,9 @@ class Exchange:
     def turn_request(self, item: tuple[Message, Origin]) -> None:
         """A command or a query: exactly one actor, exactly one outcome."""
         message, origin = item
-        self.lineage.append((message.kind, message.type, message.metadata))
+        self.recent_headers.append((message.kind, message.type, message.metadata))
         if self.observers:
-            self._tell(message)
+            self._notify_observers(message)
         ident = message.metadata.id
         earlier = origin.open.get(ident)
         if earlier is not None:
@@ -153,10 +288,10 @@ class Exchange:
 
     def _not_here(self, message: Message, origin: Origin) -> None:
         """A request that no capability of this node handles: perhaps another node does."""
-        node = None if self.remote is None else self.remote.find(message, origin)
-        if self.remote is None or node is None:
-            known = "Syscall.Describe lists what this node handles"
-            remedy = "; ".join(filter(None, (self.router.suggestion(message.kind, message.type), known)))
+        node = self.remote.find(message, origin)
+        if node is None:
+            everything = "Syscall.Describe lists what this node handles"
+            remedy = "; ".join(filter(None, (self.router.suggestion(message.kind, message.type), everything)))
             self.refuse(message, origin, faults.ROUTING_ERROR, 404, f"no handler for this {message.kind}", remedy)
         elif self.closing and origin.external:
             self._refuse_closing(message, origin)
@@ -174,7 +309,7 @@ class Exchange:
         mail.origin.open[metadata.id] = mail
         mail.began_ns = self._now_ns()
         if tracing.recorder is not None:
-            mail.doing = begin(tracing.recorder, mail)
+            mail.doing = begin_span(tracing.recorder, mail)
         self.pending.add(mail)
         self.deadlines.start(mail, metadata.timeout)
 
@@ -182,7 +317,7 @@ class Exchange:
         """An event: every subscriber once, in subscription order. None is fine too."""
         message, origin = item
         self.witness(message)
-        crowded: Slot | None = None
+        crowded: ActorSlot | None = None
         for contract, slot in self.router.subscriptions.get(message.type, ()):
             try:
                 value = contract.input.decode(message.raw)
@@ -197,13 +332,17 @@ class Exchange:
                 if origin is not None and slot.crowded:
                     crowded = slot
         if self.streams:
-            for stream, wanted in tuple(self.streams.items()):
-                if wanted(message.type):
-                    stream.stream(message)
+            self.turn_stream(message)
         if origin is not None and crowded is not None:
-            crowded.hold_up(origin)
+            crowded.hold_sender(origin)
         elif origin is not None:
             origin.settled()
+
+    def turn_stream(self, event: Message) -> None:
+        """Send an event to every connection that asked for its type."""
+        for connection, wants in tuple(self.streams.items()):
+            if wants(event.type):
+                connection.stream(event)
 
     def turn_outcome(self, item: tuple[Mail, Message]) -> None:
         """What an actor answered. Only the first outcome of a request counts."""
@@ -214,24 +353,24 @@ class Exchange:
 
     def conclude(self, mail: Mail, message: Message) -> None:
         """Close a request and write its outcome to where it came from; too late is too late."""
-        self.lineage.append((message.kind, message.type, message.metadata))
+        self.recent_headers.append((message.kind, message.type, message.metadata))
         if self.observers:
-            self._tell(message)
+            self._notify_observers(message)
         if mail.closed:
             self.counters["late"] += 1
             return
-        tally = mail.contract.tally
+        counts = mail.contract.counts
         took_ns = self._now_ns() - mail.began_ns
-        tally.ns.counts[took_ns.bit_length()] += 1
-        tally.ns.total += took_ns
+        counts.ns.counts[took_ns.bit_length()] += 1
+        counts.ns.total += took_ns
         if message.kind != "reply":
-            tally.failed(message.type)
+            counts.failed(message.type)
             if mail.doing is not None:
                 mail.doing.end(message.type)
         self.close(mail)
         origin = mail.origin
         assert origin is not None
-        if origin is self.nobody:
+        if origin is self.no_reply:
             self.sink(message)
         elif not origin.deliver(message):
             self._deliver_less(origin, message, mail.message)
@@ -274,7 +413,7 @@ class Exchange:
     def _turn_refusal(self, item: tuple[Message, Origin]) -> None:
         error, origin = item
         self.witness(error)
-        if origin is self.nobody:
+        if origin is self.no_reply:
             self.sink(error)
         elif not origin.deliver(error):
             self._deliver_less(origin, error, None)
@@ -300,39 +439,39 @@ class Exchange:
     # --- out -----------------------------------------------------------------------------------------------------
 
     def _deliver_less(self, origin: Origin, message: Message, request: Message | None) -> None:
-        """An outcome that does not fit its line becomes a 413, with as much lineage as fits."""
-        lineage = message.metadata
-        kind = "" if request is None else request.type
-        for causation, correlation, told in (
-            (lineage.causation, lineage.correlation, kind),
-            (lineage.causation, None, kind),
-            (None, None, kind),
+        """An outcome that does not fit its line becomes a 413, with as much of its causation as fits."""
+        metadata = message.metadata
+        type = "" if request is None else request.type
+        for causation, correlation, request_type in (
+            (metadata.causation, metadata.correlation, type),
+            (metadata.causation, None, type),
+            (None, None, type),
             (None, None, ""),
         ):
             text, remedy = "the answer does not fit one line of 16KB", "ask for less; a handler can return a Blob"
-            data = encode_data(ErrorData(413, text, remedy=remedy, requestType=told))
+            data = encode_data(ErrorData(413, text, remedy=remedy, requestType=request_type))
             error = self.make("error", faults.TOO_LARGE, data, causation=causation, correlation=correlation)
             if origin.deliver(error):
                 self.witness(error)
                 return
 
     def sink(self, message: Message) -> None:
-        """Where outcomes go that nobody waits for. Errors are logged by type and lineage, never by content."""
+        """Where outcomes go that nobody waits for. Errors are logged by type and cause, never by content."""
         self.counters["sunk"] += 1
         if message.kind == "error":
-            meta = message.metadata
-            logger.warning("%s, caused by %s, reached nobody", message.type, meta.causation or "nothing known")
+            cause = message.metadata.causation
+            logger.warning("%s, caused by %s, reached nobody", message.type, cause or "nothing known")
 
     def witness(self, message: Message) -> None:
         """The choke point: every message passes here exactly once, in the order of the turns.
 
         The two hottest turns do the same in place, because a call costs as much as the work.
         """
-        self.lineage.append((message.kind, message.type, message.metadata))
+        self.recent_headers.append((message.kind, message.type, message.metadata))
         if self.observers:
-            self._tell(message)
+            self._notify_observers(message)
 
-    def _tell(self, message: Message) -> None:
+    def _notify_observers(self, message: Message) -> None:
         for observer in tuple(self.observers):
             try:
                 observer(message)
@@ -345,7 +484,7 @@ class Exchange:
         for mail in tuple(origin.open.values()):
             self.close(mail)
 
-    def refuse_unhealthy(self, message: Message, origin: Origin, slot: Slot) -> None:
+    def refuse_unhealthy(self, message: Message, origin: Origin, slot: ActorSlot) -> None:
         self.refuse(
             message,
             origin,
@@ -357,7 +496,7 @@ class Exchange:
         )
 
 
-def begin(recorder: tracing.Recorder, mail: Mail) -> tracing.Doing:
+def begin_span(recorder: tracing.Recorder, mail: Mail) -> tracing.Doing:
     """The span of a message that an actor handles, below the one it was sent in."""
     message = mail.message
     metadata = message.metadata

@@ -1,21 +1,29 @@
-"""Looking at a running kernel: its actors, what is asked and not answered, what failed lately, what passed lately.
+"""Inspect: a running kernel's actors, its open requests, what failed lately, what passed lately, and what caused what.
 
 Everything here is read when somebody asks, from what the kernel keeps anyway, so being looked at costs a message
 nothing. Payloads are never shown: headers, counts and the texts of the kernel's own errors are.
+
+The exchange keeps the headers of the last messages it witnessed. From them the causation tree of any message can be
+drawn: up to the first cause that is still among them, then down to everything that followed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Reversible
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from mainspring.kernel.supervisor import Slot
+from mainspring.message import Message, Metadata
+from mainspring.telemetry.log_lines import CORRELATION
 
 if TYPE_CHECKING:
     from mainspring.kernel.kernel import Kernel
+    from mainspring.kernel.supervisor import ActorSlot
+
+Header = tuple[str, str, Metadata]  # kind, type and metadata of something that passed
 
 
 class ActorView(msgspec.Struct, frozen=True):
@@ -44,7 +52,7 @@ class RequestView(msgspec.Struct, frozen=True):
 
 
 class FaultView(msgspec.Struct, frozen=True):
-    """An actor's fault: what it was doing, and what the kernel told whoever asked."""
+    """An actor's fault: what it was doing, and the error that its requester got."""
 
     id: str
     type: str
@@ -66,15 +74,44 @@ class HeaderView(msgspec.Struct, frozen=True, omit_defaults=True):
     causation: str | None = None
 
 
-def actors(kernel: Kernel) -> list[ActorView]:
-    """Every capability with its actor, in the order of their registration."""
-    open_by_slot: dict[Slot, int] = {}
-    for mail in kernel.exchange.pending:
-        open_by_slot[mail.slot] = open_by_slot.get(mail.slot, 0) + 1
-    return [_actor(slot, open_by_slot.get(slot, 0)) for slot in kernel.slots]
+class Inspector:
+    """Looks at one kernel."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def actors(self) -> list[ActorView]:
+        """Every capability with its actor, in the order of their registration."""
+        open_by_slot: dict[ActorSlot, int] = {}
+        for mail in self._kernel.exchange.pending:
+            open_by_slot[mail.slot] = open_by_slot.get(mail.slot, 0) + 1
+        return [_actor(slot, open_by_slot.get(slot, 0)) for slot in self._kernel.slots]
+
+    def open_requests(self, limit: int) -> list[RequestView]:
+        """Requests that wait for an answer, oldest first."""
+        oldest_first = sorted(self._kernel.exchange.pending, key=lambda mail: mail.message.metadata.timestamp)
+        return [
+            RequestView(
+                mail.message.metadata.id,
+                mail.message.kind,
+                mail.message.type,
+                mail.slot.id,
+                mail.message.metadata.timestamp,
+            )
+            for mail in oldest_first[:limit]
+        ]
+
+    def faults(self) -> list[FaultView]:
+        """The latest faults of actors, newest first."""
+        return [_fault(error) for error in reversed(self._kernel.exchange.recent_faults)]
+
+    def messages(self, *, limit: int, text: str = "", kind: str = "", before: str = "") -> list[HeaderView]:
+        """Headers of messages that passed lately, newest first; `before` is the id of a message to go on behind."""
+        headers = self._kernel.exchange.recent_headers
+        return list(islice(_matching(headers, text.casefold(), kind, before), limit))
 
 
-def _actor(slot: Slot, open: int) -> ActorView:
+def _actor(slot: ActorSlot, open: int) -> ActorView:
     capability = slot.plan.capability
     return ActorView(
         slot.id,
@@ -90,30 +127,11 @@ def _actor(slot: Slot, open: int) -> ActorView:
     )
 
 
-def open_requests(kernel: Kernel, limit: int) -> list[RequestView]:
-    """What waits for an answer, oldest first."""
-    found = sorted(kernel.exchange.pending, key=lambda mail: mail.message.metadata.timestamp)
-    return [
-        RequestView(
-            mail.message.metadata.id,
-            mail.message.kind,
-            mail.message.type,
-            mail.slot.id,
-            mail.message.metadata.timestamp,
-        )
-        for mail in found[:limit]
-    ]
-
-
-def faults(kernel: Kernel) -> list[FaultView]:
-    """The latest faults of actors, newest first."""
-    return [_fault(error.data, error.metadata, error.type) for error in reversed(kernel.exchange.faults_lately)]
-
-
-def _fault(data: dict[str, Any], metadata: Any, type: str) -> FaultView:
+def _fault(error: Message) -> FaultView:
+    data, metadata = error.data, error.metadata
     return FaultView(
         metadata.id,
-        type,
+        error.type,
         metadata.timestamp,
         data.get("capabilityId", ""),
         data.get("requestType", ""),
@@ -122,18 +140,13 @@ def _fault(data: dict[str, Any], metadata: Any, type: str) -> FaultView:
     )
 
 
-def passed(kernel: Kernel, *, limit: int, text: str = "", kind: str = "", before: str = "") -> list[HeaderView]:
-    """Headers of messages that passed lately, newest first; `before` is the id of a message to go on behind."""
-    return list(islice(_matching(kernel, text.casefold(), kind, before), limit))
-
-
-def _matching(kernel: Kernel, text: str, kind: str, before: str) -> Iterator[HeaderView]:
+def _matching(headers: Reversible[Header], text: str, kind: str, before: str) -> Iterator[HeaderView]:
     reached = not before
-    for said, type, metadata in reversed(kernel.exchange.lineage):
+    for each_kind, type, metadata in reversed(headers):
         if not reached:
             reached = metadata.id == before
             continue
-        if kind and said != kind:
+        if kind and each_kind != kind:
             continue
         if (
             text
@@ -142,4 +155,66 @@ def _matching(kernel: Kernel, text: str, kind: str, before: str) -> Iterator[Hea
             and text not in (metadata.correlation or "")
         ):
             continue
-        yield HeaderView(metadata.id, said, type, metadata.timestamp, metadata.correlation, metadata.causation)
+        yield HeaderView(metadata.id, each_kind, type, metadata.timestamp, metadata.correlation, metadata.causation)
+
+
+# --- what caused what --------------------------------------------------------------------------------------------
+
+CAUSATION: Final = "x-causation"  # header of an event: the id of what led to it
+
+
+def causation_headers(causation: str, correlation: str | None) -> dict[str, str]:
+    """What an event carries into the log, so that its cause can be read there long after the message is gone."""
+    return {CAUSATION: causation} if correlation is None else {CAUSATION: causation, CORRELATION: correlation}
+
+
+class CausationNode(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One message of a tree. `depth` is its distance from the root; a parent comes before its children."""
+
+    id: str
+    kind: str
+    type: str
+    timestamp: int
+    depth: int
+    causation: str | None = None
+    correlation: str | None = None
+
+
+def causation_tree(headers: Iterable[Header], id: str) -> list[CausationNode]:
+    """The tree around the message `id`, root first, depth first; empty when it is not among them.
+
+    Ids belong to connections, so two clients may have used the same one. The latest message of that id is meant.
+    """
+    by_id: dict[str, Header] = {}
+    effects: dict[str, list[Header]] = defaultdict(list)
+    for header in headers:
+        metadata = header[2]
+        by_id[metadata.id] = header
+        if metadata.causation is not None:
+            effects[metadata.causation].append(header)
+    if id not in by_id:
+        return []
+    root, seen = id, {id}
+    while (parent := by_id[root][2].causation) is not None and parent in by_id and parent not in seen:
+        root = parent
+        seen.add(parent)
+    tree: list[CausationNode] = []
+    placed: set[str] = set()
+    waiting = [(by_id[root], 0)]
+    while waiting:
+        (kind, type, metadata), depth = waiting.pop()
+        if metadata.id in placed:
+            continue
+        placed.add(metadata.id)
+        tree.append(
+            CausationNode(metadata.id, kind, type, metadata.timestamp, depth, metadata.causation, metadata.correlation)
+        )
+        waiting += [(effect, depth + 1) for effect in reversed(effects.get(metadata.id, ()))]
+    return tree
+
+
+def draw_tree(tree: Iterable[CausationNode], marked: str = "") -> str:
+    """The tree as text for people, one message per line; an arrow points at `marked`."""
+    return "\n".join(
+        f"{'  ' * node.depth}{node.kind} {node.type}  {node.id}{'  <--' if node.id == marked else ''}" for node in tree
+    )

@@ -20,24 +20,24 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from mainspring.cluster import Alone, Cluster, Membership
+from mainspring.cluster import Alone, Cluster, Membership, NodeView
 from mainspring.errors import BootError
 from mainspring.kernel import errors as faults
 from mainspring.kernel.blobs import BlobKeeper
-from mainspring.kernel.capability import Capability, Contract, Plan, RestartPolicy
-from mainspring.kernel.deadlines import check_timeout
-from mainspring.kernel.durable.lane import OUTCOME_TTL_MS, DurableLane, Prepared
-from mainspring.kernel.errors import CapabilityError, ErrorData, NotConfigured, said
+from mainspring.kernel.capability import Capability, RestartPolicy
+from mainspring.kernel.contracts import CapabilityPlan, Contract
+from mainspring.kernel.durable.commands import OUTCOME_TTL_MS, DurableCommands
+from mainspring.kernel.errors import CapabilityError, ErrorData, NotConfigured, text_of
 from mainspring.kernel.exchange import Exchange, Observer
-from mainspring.kernel.lineage import Node, causation_tree
-from mainspring.kernel.mail import Asker, Caller, Mail, Origin
-from mainspring.kernel.remote import Remote
-from mainspring.kernel.slots import slot_for
-from mainspring.kernel.supervisor import Slot
-from mainspring.kernel.timers import Timers
-from mainspring.log import Log
-from mainspring.loop import Clock, Loop, MonotonicClock
-from mainspring.message import Ids, Message, Metadata, counted_ids, encode_data, is_type
+from mainspring.kernel.inspect import CausationNode, causation_tree
+from mainspring.kernel.mail import AskOrigin, Mail, Origin, SendOrigin
+from mainspring.kernel.remote import RemoteNodes
+from mainspring.kernel.supervisor import ActorSlot, HandlerSlot
+from mainspring.kernel.timers import MessageTimers
+from mainspring.kernel.workers import WorkerSlot
+from mainspring.log import Log, Prepared
+from mainspring.loop import Clock, Loop, MonotonicClock, wake
+from mainspring.message import Ids, Message, Metadata, check_timeout, counted_ids, encode_data, is_type
 from mainspring.telemetry import spans as tracing
 
 logger: logging.Logger = logging.getLogger("mainspring.kernel")
@@ -82,16 +82,19 @@ class Kernel:
         self.cluster: Cluster = cluster or Alone()
         self.publisher = publisher
         self.preparer = preparer
-        self.trace_more: Callable[[str, list[Node]], Awaitable[list[Node]]] | None = None
+        self.trace_more: Callable[[str, list[CausationNode]], Awaitable[list[CausationNode]]] | None = None
         self.on_shutdown = on_shutdown
         self.exchange: Exchange = Exchange(self.loop, self.clock, self.ids, default_timeout_ms)
-        self.timers: Timers = Timers(self.exchange)
+        if log is not None and isinstance(self.cluster, Membership):  # the one place that asks
+            self.exchange.remote = RemoteNodes(log, self.exchange, self.cluster)
+            self.exchange.durable = DurableCommands(log, self.exchange, outcome_ttl_ms, self.cluster)
+        self.timers: MessageTimers = MessageTimers(self.exchange)
         self.restart: RestartPolicy = restart or RestartPolicy()
         self.phases: list[str] = []
         self.running: bool = False
         self._capabilities: list[Capability] = []
-        self._plans: list[Plan] = []
-        self._slots: list[Slot] = []
+        self._plans: list[CapabilityPlan] = []
+        self._slots: list[ActorSlot] = []
         self._outcome_ttl_ms = outcome_ttl_ms
         self._quiet: list[asyncio.Future[None]] = []
         self._asked: dict[str, Mail] = {}
@@ -100,8 +103,15 @@ class Kernel:
         )
         self._adapters: list[str] = []
         self.exchange.on_quiet = self._wake_quiet
-        # For adapters: take a valid message from an origin. The exchange's own method, one call shorter.
+        # For adapters: take a valid message from an origin, answer what they could not read, forget a connection that
+        # is gone. The exchange's own methods: one call shorter.
         self.ingest: Callable[[Message, Origin], None] = self.exchange.ingest
+        self.reject: Callable[..., None] = self.exchange.reject
+        self.forget: Callable[[Origin], None] = self.exchange.forget
+        # Connections that asked for events, each with a function that says whether it wants a type.
+        self.streams: dict[Any, Callable[[str], bool]] = self.exchange.streams
+        self.counters: dict[str, int] = self.exchange.counters
+        self.refused: dict[str, int] = self.exchange.refused  # requests that reached no actor, by the error's type
 
     # --- declaring -----------------------------------------------------------------------------------------------
 
@@ -142,22 +152,37 @@ class Kernel:
     def discover(self) -> None:
         """Phase DISCOVER: read every contract. Nothing is started yet."""
         self.enter_phase("DISCOVER")
-        self._plans = [Plan(capability) for capability in self._capabilities]
+        self._plans = [CapabilityPlan(capability) for capability in self._capabilities]
 
     def build(self) -> None:
         """Phase BUILD: the indexes. Two claims on one key end here."""
         self.enter_phase("BUILD")
         for plan in self._plans:
-            if plan.capability.durable and self.log is None:
-                raise CapabilityError(
-                    f"capability {plan.capability.id!r} is durable, but this kernel has no log",
-                    remedy="give the kernel a log, or run it with `mainspring serve`",
-                )
-            slot = slot_for(plan, self, self.restart)
+            if plan.capability.durable:
+                self._keep_commands_of(plan.capability)
+            slot = self._slot_for(plan)
             self._slots.append(slot)
             self.exchange.router.add(slot)
-        if self.log is not None and (self.log.shared or any(plan.capability.durable for plan in self._plans)):
-            self.exchange.durable = DurableLane(self.log, self.exchange, self._outcome_ttl_ms, self.cluster)
+
+    def _keep_commands_of(self, capability: Capability) -> None:
+        if self.log is None:
+            raise CapabilityError(
+                f"capability {capability.id!r} is durable, but this kernel has no log",
+                remedy="give the kernel a log, or run it with `mainspring serve`",
+            )
+        if self.exchange.durable is None:
+            self.exchange.durable = DurableCommands(self.log, self.exchange, self._outcome_ttl_ms, self.cluster)
+
+    def _slot_for(self, plan: CapabilityPlan) -> ActorSlot:
+        kind: type[ActorSlot] = HandlerSlot if plan.capability.handlers else WorkerSlot
+        if plan.capability.isolation == "process":
+            from mainspring.kernel.processes.process import (  # most nodes need none, and it costs
+                ProcessSlot,
+                ProcessWorkerSlot,
+            )
+
+            kind = ProcessSlot if plan.capability.handlers else ProcessWorkerSlot
+        return kind(plan, self, self.restart)
 
     def spawn(self) -> None:
         """Phase SPAWN: make the actors. One that cannot be made ends those already there."""
@@ -167,7 +192,7 @@ class Kernel:
                 slot.start()
             except Exception as error:
                 self._terminate_all()
-                raise BootError(f"capability {slot.id!r} could not be spawned: {said(error)}") from error
+                raise BootError(f"capability {slot.id!r} could not be spawned: {text_of(error)}") from error
 
     async def attach(self) -> None:
         """Phase ATTACH: listen to the actors, and give stored commands without an outcome to them again."""
@@ -182,13 +207,11 @@ class Kernel:
             try:
                 await slot.ready()
             except Exception as error:
-                raise BootError(f"capability {slot.id!r} could not be started: {said(error)}") from error
+                raise BootError(f"capability {slot.id!r} could not be started: {text_of(error)}") from error
         self.blobs.start()
         if self.exchange.durable is not None:
             await self.exchange.durable.recover()
-        if self.log is not None and isinstance(self.cluster, Membership):
-            self.exchange.remote = Remote(self.log, self.exchange, self.cluster)
-            self.exchange.remote.start()
+        self.exchange.remote.start()
 
     def enter_phase(self, name: str) -> None:
         """Note that a boot phase has begun; phases only come in their order."""
@@ -219,7 +242,7 @@ class Kernel:
         self.timers.clear()
         await self._lanes_passed()
         expired: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        timer = self.loop.schedule(grace_ms, _resolve, expired)
+        timer = self.loop.schedule(grace_ms, wake, expired)
         try:
             while self.exchange.pending and not expired.done():
                 await asyncio.wait([self._next_quiet(), expired], return_when=asyncio.FIRST_COMPLETED)
@@ -242,7 +265,7 @@ class Kernel:
     async def _lanes_passed(self) -> None:
         """Wait until everything posted before this has had its turn."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.loop.post(_resolve, waiter)
+        self.loop.post(wake, waiter)
         await waiter
 
     def _next_quiet(self) -> asyncio.Future[None]:
@@ -256,7 +279,7 @@ class Kernel:
         self.exchange.waits_for_quiet = False
         waiting, self._quiet = self._quiet, []
         for waiter in waiting:
-            _resolve(waiter)
+            wake(waiter)
 
     def _fail_open(self) -> None:
         """Every open request gets its outcome, also at the end."""
@@ -280,8 +303,7 @@ class Kernel:
         self.exchange.streams.clear()
         self._terminate_all()
         self.blobs.stop()
-        if self.exchange.remote is not None:
-            await self.exchange.remote.stop()
+        await self.exchange.remote.stop()
         if self.exchange.durable is not None:
             await self.exchange.durable.close()
         for slot in self._slots:
@@ -333,7 +355,7 @@ class Kernel:
         trace = None if tracing.recorder is None else tracing.here()
         metadata = Metadata(self.ids(), self.exchange.wall_ms(), correlation, causation, timeout_ms, trace)
         waiter: asyncio.Future[Any] = self._aio.create_future()
-        caller: Origin = Asker(waiter, self._asked)
+        caller: Origin = AskOrigin(waiter, self._asked)
         message = Message(kind, type, encode_data(data), metadata)  # type: ignore[arg-type]
         self.loop.offer(self.exchange.turn_request, (message, caller))
         return waiter
@@ -343,43 +365,81 @@ class Kernel:
         if not self.running:
             raise NotConfigured("the kernel is not running", remedy="await kernel.start() first")
         waiter: asyncio.Future[Message] = self._aio.create_future()
-        caller: Origin = Caller(waiter, self._asked)
+        caller: Origin = SendOrigin(waiter, self._asked)
         self.loop.offer(self.exchange.turn_request, (message, caller))
         return waiter
 
-    def emit(self, type: str, data: Any = None) -> None:
-        """Say that something happened, as the node itself: an event without a cause."""
-        self.loop.post(self.exchange.turn_event, (self.exchange.make("event", type, encode_data(data)), None))
+    def ask_node(self, node: NodeView, kind: str, type: str, data: Any, *, timeout_ms: float) -> asyncio.Future[Any]:
+        """Ask one node in particular; await the outcome as with `ask`."""
+        return self.exchange.remote.ask(node, kind, type, data, timeout_ms)
 
-    def reject(self, origin: Origin, code: int, text: str, *, id: str | None = None, type: str = "") -> None:
-        """Answer what an adapter could not read."""
-        self.exchange.reject(origin, code, text, id=id, type=type)
+    async def outcome(self, id: str) -> Message | None:
+        """The outcome of a durable command; None while it has none. Raises `KeyError` for an id never accepted."""
+        if self.exchange.durable is None:
+            raise KeyError(id)
+        return await self.exchange.durable.outcome(id)
 
-    def forget(self, origin: Origin) -> None:
-        """An adapter's connection is gone."""
-        self.exchange.forget(origin)
+    def emit(
+        self, type: str, data: Any = None, *, causation: str | None = None, correlation: str | None = None
+    ) -> None:
+        """Send an event as the node itself: something happened."""
+        exchange = self.exchange
+        event = exchange.make("event", type, encode_data(data), causation=causation, correlation=correlation)
+        self.loop.post(exchange.turn_event, (event, None))
+
+    def stream(self, type: str, data: Any = None, *, causation: str | None = None) -> None:
+        """Send an event of another node to the connections that want it. No handler of this node gets it."""
+        event = self.exchange.make("event", type, encode_data(data), causation=causation)
+        self.loop.post(self.exchange.turn_stream, event)
 
     # --- looking -------------------------------------------------------------------------------------------------
 
     @property
-    def slots(self) -> tuple[Slot, ...]:
+    def closing(self) -> bool:
+        """Whether requests of clients are refused, because the kernel is about to stop."""
+        return self.exchange.closing
+
+    @property
+    def slots(self) -> tuple[ActorSlot, ...]:
         """The places of the actors, in the order of registration."""
         return tuple(self._slots)
 
     def contract(self, type: str) -> Contract | None:
-        """Who handles messages of this type, with its schemas; None when nobody does."""
+        """What messages of this type take and give; None when nobody handles them."""
         return self.exchange.router.find(type)
 
     def contracts(self) -> list[Contract]:
         """Everything that can be asked, in the order it was registered."""
         return self.exchange.router.contracts()
 
-    def trace(self, id: str) -> list[Node]:
-        """The causation tree around a message that passed lately."""
-        return causation_tree(self.exchange.lineage, id)
+    def forwarded_contracts(self) -> list[Contract]:
+        """Everything that was passed on to other nodes so far."""
+        return self.exchange.remote.contracts()
 
-    async def whole_trace(self, id: str) -> list[Node]:
-        """The same with what other parts know of it: `trace_more(id, tree)` may add to the tree."""
+    def served_by_others(self) -> dict[str, list[NodeView]]:
+        """`kind:Type` of everything that other nodes handle, with those nodes."""
+        return self.exchange.remote.served()
+
+    def note(
+        self,
+        kind: str,
+        type: str,
+        id: str,
+        *,
+        causation: str | None = None,
+        correlation: str | None = None,
+        at_ms: int | None = None,
+    ) -> None:
+        """Add something that is no message, like a run or a stored event, to the causation tree."""
+        metadata = Metadata(id, self.clock.wall_ms() if at_ms is None else at_ms, correlation, causation)
+        self.exchange.recent_headers.append((kind, type, metadata))
+
+    def trace(self, id: str) -> list[CausationNode]:
+        """The causation tree around a message that passed lately."""
+        return causation_tree(self.exchange.recent_headers, id)
+
+    async def whole_trace(self, id: str) -> list[CausationNode]:
+        """The same with what other parts have of it: `trace_more(id, tree)` may add to the tree."""
         tree = self.trace(id)
         return tree if self.trace_more is None else await self.trace_more(id, tree)
 
@@ -387,8 +447,3 @@ class Kernel:
         """What keeps the kernel busy: requests in flight, events being handled, scheduled messages."""
         exchange = self.exchange
         return {"inFlight": len(exchange.pending), "events": exchange.open_events, "timers": len(self.timers)}
-
-
-def _resolve(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)

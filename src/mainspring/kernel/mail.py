@@ -1,4 +1,4 @@
-"""Mail and Origin: who waits for what.
+"""Mail and Origin: which request waits for an answer, and where the answer goes.
 
 A request enters the table before its actor can see it, so that an answer can never be faster than its entry. Ids
 belong to the connection they came from: two clients may use the same id and each gets its own answer. A mail is
@@ -17,12 +17,12 @@ from mainspring.message import Message
 from mainspring.telemetry.spans import Doing
 
 if TYPE_CHECKING:
-    from mainspring.kernel.capability import Contract
-    from mainspring.kernel.supervisor import Slot
+    from mainspring.kernel.contracts import Contract
+    from mainspring.kernel.supervisor import ActorSlot
 
 
 class Origin(Protocol):
-    """Where a message came from and where its answer goes: a connection, a waiting caller, or nobody."""
+    """Where a message came from and where its answer goes: a connection, a waiting caller, or nowhere."""
 
     open: dict[str, Mail]
 
@@ -45,9 +45,9 @@ class Mail(msgspec.Struct, eq=False):
 
     message: Message
     contract: Contract
-    slot: Slot
+    slot: ActorSlot
     value: Any  # the data, made for its handler
-    origin: Origin | None  # None: an event, which nobody waits for
+    origin: Origin | None  # None: an event, which has no answer
     closed: bool = False
     timer: Any = None
     seen_id: str = ""  # the id the actor knows it by, where that is not its own
@@ -57,8 +57,8 @@ class Mail(msgspec.Struct, eq=False):
     doing: Doing | None = None  # its span, where spans are recorded
 
 
-class Nobody:
-    """The origin of scheduled and recovered messages: their answers go to the sink."""
+class NoReplyOrigin:
+    """The origin of scheduled and recovered messages: nobody waits for their outcomes, which go to the sink."""
 
     external = False
 
@@ -72,7 +72,7 @@ class Nobody:
         return
 
 
-class Caller(msgspec.Struct, eq=False):
+class SendOrigin(msgspec.Struct, eq=False):
     """The origin of one `ctx.send`: a future that gets the answer, whatever its size."""
 
     waiter: asyncio.Future[Any]
@@ -88,7 +88,7 @@ class Caller(msgspec.Struct, eq=False):
         return
 
 
-class Asker(Caller):
+class AskOrigin(SendOrigin):
     """The origin of one `kernel.ask`: its future gives the reply's data, or raises the error."""
 
     def deliver(self, message: Message) -> bool:
@@ -103,7 +103,7 @@ class Asker(Caller):
 
 
 def same_content(one: Message, other: Message) -> bool:
-    """Whether two messages with one id say the same; time stamps may differ, because a resend has a new one."""
+    """Whether two messages with one id have the same content; a resend has a time stamp of its own."""
     if one.kind != other.kind or one.type != other.type:
         return False
     if (one.metadata.correlation, one.metadata.causation) != (other.metadata.correlation, other.metadata.causation):

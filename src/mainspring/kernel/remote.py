@@ -1,14 +1,14 @@
 """Requests to other nodes: the rest of the cluster as one more place that answers.
 
-A command or a query that nobody handles here, but somebody does elsewhere, is appended to the other node's **inbox**: a
-topic of the log that no client can name. Its answer comes to this node's inbox, and concludes the request as if an
-actor of this node had given it. What was read is removed, so an inbox is as long as what is on its way.
+A command or a query that nobody handles here, but another node does, is appended to that node's **inbox**: a topic of
+the log that no client can name. Its answer comes to this node's inbox, and concludes the request as if an actor of this
+node had given it. What was read is removed, so an inbox is as long as what is on its way.
 
 The request carries a guard on the lease of the node that it is meant for, and the answer one on the lease of the node
 that asked: nothing is left in the inbox of a node that is gone. If the other node loses its lease before it answers,
-whoever asked is told; whether a command was carried out nobody knows then, unless it was a durable one, which another
-node takes over and whose outcome can be asked for. The time for an answer is counted here, as for any request. A wait
-that was given up does not take the request back; that, too, is as it is on one node.
+the requester gets an error; whether a command was carried out nobody knows then, unless it was a durable one, which
+another node takes over and whose outcome can be asked for. The time for an answer is counted here, as for any request.
+A requester that stops waiting does not take the request back; that, too, is as it is on one node.
 
 A request is passed on once: the node that got it answers it or says that it cannot.
 """
@@ -21,36 +21,64 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from mainspring.cluster import Membership, NodeView
-from mainspring.cluster.records import FORMAT, inbox
+from mainspring.cluster import FORMAT, Membership, NodeView, inbox
 from mainspring.errors import MainspringError
 from mainspring.kernel import errors as faults
-from mainspring.kernel.capability import Contract
-from mainspring.kernel.errors import ErrorData
-from mainspring.kernel.mail import Asker, Mail, Origin
-from mainspring.kernel.shapes import Shape
+from mainspring.kernel.contracts import Contract, Shape
+from mainspring.kernel.errors import ErrorData, Fail
+from mainspring.kernel.mail import AskOrigin, Mail, Origin
 from mainspring.log import Append, Batch, Change, DamagedEvent, InDoubt, Log, Receipt, Refused, Remove
-from mainspring.loop import pause
+from mainspring.loop import BackgroundTasks, pause
 from mainspring.message import Message, Metadata, encode_data
 
 if TYPE_CHECKING:
     from mainspring.kernel.exchange import Exchange
-    from mainspring.kernel.supervisor import Slot
+    from mainspring.kernel.supervisor import ActorSlot
 
 logger: logging.Logger = logging.getLogger("mainspring.kernel")
 
 PAGE: Final = 256
 _RETRY_MS: Final = 500
-_TRIES: Final = 3  # nodes that turn out to be gone before a request gives up
+_TRIES: Final = 3  # nodes that turn out to be gone before a request fails
 _WORTH_SWEEPING: Final = 1_024
 
 
+class NoRemoteNodes:
+    """Of a node that is alone on its log: every request is answered here or not at all."""
+
+    def start(self) -> None:
+        """Take requests of other nodes from now on, and those that came earlier."""
+
+    async def stop(self) -> None:
+        """Take no further requests."""
+
+    def served(self) -> dict[str, list[NodeView]]:
+        """`kind:Type` of everything other nodes handle, with those nodes."""
+        return {}
+
+    def contracts(self) -> list[Contract]:
+        """What was passed on so far, with the counts of it."""
+        return []
+
+    def find(self, message: Message, origin: Origin) -> NodeView | None:
+        """Another node that handles a request; None also for a request that came from one."""
+        return None
+
+    def forward(self, message: Message, origin: Origin, node: NodeView) -> None:
+        """Pass a request on, in its turn."""
+        raise AssertionError("a node that is alone finds no other node to pass a request on to")
+
+    def ask(self, node: NodeView, kind: str, type: str, data: Any, timeout_ms: float) -> asyncio.Future[Any]:
+        """Ask one node in particular; its reply's data, or `Fail`."""
+        raise Fail(503, f"node {node.name} cannot be reached from here")
+
+
 class Letter(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What lies in an inbox: a request (with who asks), or the answer to one. `call` connects the two."""
+    """What lies in an inbox: a request (with the node that asks), or the answer to one. `call` connects the two."""
 
     call: str
     message: Message
-    node: str = ""  # who asks; empty: this is an answer
+    node: str = ""  # that asks; empty: this is an answer
     epoch: int = 0
 
 
@@ -58,8 +86,8 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Letter).decode
 
 
-class Elsewhere:
-    """The place of an actor that is on another node."""
+class RemoteSlot:
+    """Takes the place of an actor's slot in a mail that another node answers. Only the id is ever read."""
 
     durable = False
     unhealthy = False
@@ -68,12 +96,12 @@ class Elsewhere:
         self.id: str = f"node {node}"
 
 
-class AskingNode:
+class RemoteOrigin:
     """The origin of a request that came from another node: its answer goes to that node's inbox."""
 
     external = True
 
-    def __init__(self, remote: Remote, letter: Letter) -> None:
+    def __init__(self, remote: RemoteNodes, letter: Letter) -> None:
         self.open: dict[str, Mail] = {}
         self._remote = remote
         self._letter = letter
@@ -92,7 +120,7 @@ class _Call(msgspec.Struct, eq=False):
     tries: int = 1
 
 
-class Remote:
+class RemoteNodes(NoRemoteNodes):
     """Sends requests to other nodes and takes theirs. Use it between the kernel's start and its stop."""
 
     def __init__(self, log: Log, exchange: Exchange, cluster: Membership) -> None:
@@ -106,41 +134,37 @@ class Remote:
         self._next = 1
         self._inbox = inbox(cluster.node)
         self._arrived = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = BackgroundTasks(logger, "requests to other nodes")
 
     # --- life ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Take requests of other nodes from now on, and those that came earlier."""
         self._cluster.on_death(self._node_gone)
         self._cluster.on_fenced(self._fenced)
-        self._log.watch(self._heard)
+        self._log.watch(self._on_change)
         self._arrived.set()
-        self._task = asyncio.get_running_loop().create_task(self._read_inbox())
+        self._tasks.start(self._read_inbox(), "inbox")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await self._tasks.cancel()
 
     # --- who serves what -----------------------------------------------------------------------------------------
 
-    def others(self) -> list[NodeView]:
-        """The other nodes that understand what this one says."""
+    def _others(self) -> list[NodeView]:
+        """The other nodes that can read the records of this one."""
         return [node for node in self._cluster.nodes() if not node.here and node.format <= FORMAT]
 
-    def served(self) -> dict[str, list[str]]:
-        """`kind:Type` of everything other nodes handle, with the names of those nodes."""
-        found: dict[str, list[str]] = {}
-        for node in self.others():
+    def served(self) -> dict[str, list[NodeView]]:
+        nodes: dict[str, list[NodeView]] = {}
+        for node in self._others():
             for handled in node.serves:
-                found.setdefault(handled, []).append(node.name)
-        return found
+                nodes.setdefault(handled, []).append(node)
+        return nodes
 
     def _choose(self, kind: str, type: str, but: int = 0) -> NodeView | None:
-        """Those that were heard lately take turns; the silent ones are asked when there is no other."""
+        """Nodes that gave a sign of life lately take turns; the silent ones are asked when there is no other."""
         wanted = f"{kind}:{type}"
-        able = [node for node in self.others() if wanted in node.serves and node.epoch != but]
+        able = [node for node in self._others() if wanted in node.serves and node.epoch != but]
         lively = [node for node in able if node.silent_ms < self._cluster.lease_ms // 2] or able
         if not lively:
             return None
@@ -150,39 +174,32 @@ class Remote:
     # --- asking --------------------------------------------------------------------------------------------------
 
     def find(self, message: Message, origin: Origin) -> NodeView | None:
-        """Who else handles a request; None for one that was passed on already."""
-        return None if isinstance(origin, AskingNode) else self._choose(message.kind, message.type)
+        return None if isinstance(origin, RemoteOrigin) else self._choose(message.kind, message.type)
 
     def forward(self, message: Message, origin: Origin, node: NodeView) -> None:
-        """Pass a request on, in its turn."""
-        self._open(message, origin, node)
+        # Nothing of a slot is used for a mail that no actor gets, except its id.
+        mail = Mail(message, self._contract(message), cast("ActorSlot", RemoteSlot(node.name)), None, origin)
+        self._exchange.open_request(mail)
+        self._send(_Call(mail, node))
 
     def ask(self, node: NodeView, kind: str, type: str, data: Any, timeout_ms: float) -> asyncio.Future[Any]:
-        """Ask one node in particular; its reply's data, or `Fail`."""
         exchange = self._exchange
         metadata = Metadata(exchange.ids(), exchange.wall_ms(), timeout=timeout_ms)
         message = Message(kind, type, encode_data(data), metadata)  # type: ignore[arg-type]
         waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         exchange.witness(message)
-        self._open(message, Asker(waiter, {}), node)
+        self.forward(message, AskOrigin(waiter, {}), node)
         return waiter
 
-    def _open(self, message: Message, origin: Origin, node: NodeView) -> None:
-        # Nothing of a slot is used for a mail that no actor gets, except its id.
-        mail = Mail(message, self._contract(message), cast("Slot", Elsewhere(node.name)), None, origin)
-        self._exchange.open_request(mail)
-        self._send(_Call(mail, node))
-
     def contracts(self) -> list[Contract]:
-        """What was passed on so far, with the tallies of it."""
         return list(self._contracts.values())
 
     def _contract(self, message: Message) -> Contract:
-        place = (message.kind, message.type)
-        if place not in self._contracts:
+        key = (message.kind, message.type)
+        if key not in self._contracts:
             anything = Shape(Any, where=f"{message.kind} {message.type}")
-            self._contracts[place] = Contract(message.kind, message.type, "", anything, anything)
-        return self._contracts[place]
+            self._contracts[key] = Contract(message.kind, message.type, "", anything, anything)
+        return self._contracts[key]
 
     def _send(self, call: _Call) -> None:
         name, message, doing = self._exchange.ids(), call.mail.message, call.mail.doing
@@ -213,11 +230,11 @@ class Remote:
     def _turn_sent(self, item: tuple[str, Any]) -> None:
         name, result = item
         if isinstance(result, Receipt | InDoubt):
-            return  # it is there, or may be: the answer, the other node's end or the time will tell
+            return  # it is there, or may be: the answer, the other node's end or the timeout decides
         call = self._calls.pop(name, None)
         if call is None or call.mail.closed:
             return
-        if isinstance(result, Refused) and self._elsewhere(call):
+        if isinstance(result, Refused) and self._try_another_node(call):
             return
         text = "the request could not be handed to another node"
         self._fail(call.mail, f"{text}: {result.message}", "nothing was done: try again")
@@ -244,7 +261,7 @@ class Remote:
     # --- answering -----------------------------------------------------------------------------------------------
 
     def answer(self, asked: Letter, message: Message) -> None:
-        """Send an outcome to the node that asked, again and again while the log is away and somebody may wait."""
+        """Send an outcome to the node that asked, again and again while the log is away and the node may wait."""
         timeout = asked.message.metadata.timeout or self._exchange.deadlines.default_ms
         self._answer((asked, message, self._exchange.clock.now_ms() + timeout))
 
@@ -256,7 +273,7 @@ class Remote:
 
         def sent(result: Any) -> None:
             if isinstance(result, Receipt | Refused) or loop.clock.now_ms() > deadline:
-                return  # there, or nobody there to read it
+                return  # it is there, or the node that would read it is gone
             loop.schedule(_RETRY_MS, self._answer, item, ref=False)
 
         self._log.submit(batch, sent)
@@ -265,10 +282,10 @@ class Remote:
         call = self._calls.pop(letter.call, None)
         if call is None:
             self._exchange.counters["late"] += 1
-        elif letter.message.type != faults.SHUTTING_DOWN or not self._elsewhere(call):
+        elif letter.message.type != faults.SHUTTING_DOWN or not self._try_another_node(call):
             self._exchange.conclude(call.mail, letter.message)
 
-    def _elsewhere(self, call: _Call) -> bool:
+    def _try_another_node(self, call: _Call) -> bool:
         """A node that is stopping has not begun: give the request to another one, if there is one."""
         message = call.mail.message
         other = self._choose(message.kind, message.type, but=call.node.epoch)
@@ -279,7 +296,7 @@ class Remote:
 
     # --- the inbox -----------------------------------------------------------------------------------------------
 
-    def _heard(self, change: Change) -> None:
+    def _on_change(self, change: Change) -> None:
         for appended in change.appended:
             if appended.topic == self._inbox:
                 self._arrived.set()
@@ -310,7 +327,7 @@ class Remote:
             logger.warning("a letter of another node cannot be read: %s", error)
             return
         if letter.node:
-            self._exchange.ingest(letter.message, AskingNode(self, letter))
+            self._exchange.ingest(letter.message, RemoteOrigin(self, letter))
         else:
             self._exchange.loop.post(self._turn_answer, letter)
 

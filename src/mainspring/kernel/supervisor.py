@@ -1,6 +1,6 @@
 """Slots: one per capability. A slot owns the actor, replaces it when it fails, and keeps the mail safe meanwhile.
 
-A fault is reported first, with the causation of the request that was being handled, so that whoever asked knows at
+A fault is reported first, with the causation of the request that was being handled, so that the requester gets it at
 once. Then the actor is terminated and, after the back-off, replaced; mail that arrived in between or lay behind the
 failed message waits for the new actor, in order. The back-off is a timer like any other, so nothing else waits with
 it. A fault too many inside the window makes the capability unhealthy: its mail and every later request is refused
@@ -10,7 +10,7 @@ Events are taken without an answer, so nothing tells a client that it sends more
 slot with too much mail does: it counts a client's event as taken only when there is room again, and a client with too
 much that is not taken is read no further.
 
-A slot only listens to its current actor. What an earlier one still says is ignored.
+A slot only listens to its current actor. What an earlier one still sends is ignored.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ import msgspec
 from mainspring.kernel import errors as faults
 from mainspring.kernel.actors import HandlerActor, Mailbox
 from mainspring.kernel.blobs import Blob, BlobPointer
-from mainspring.kernel.capability import Plan, RestartPolicy
-from mainspring.kernel.errors import BadOutput, ErrorData, Fail, NotConfigured, WaitsForItself, said
-from mainspring.kernel.lineage import lineage_headers
+from mainspring.kernel.capability import RestartPolicy
+from mainspring.kernel.contracts import CapabilityPlan
+from mainspring.kernel.errors import BadOutput, ErrorData, Fail, NotConfigured, WaitsForItself, text_of
+from mainspring.kernel.inspect import causation_headers
 from mainspring.kernel.mail import Mail, Origin
 from mainspring.loop import pause
 from mainspring.message import Message, Metadata, encode_data
@@ -40,16 +41,16 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("mainspring.kernel")
 
-# Mail of one actor; beyond it, what nobody waits for any more is dropped, and senders of events wait.
+# Mail of one actor; beyond it, mail whose requester is gone is dropped, and senders of events wait.
 CROWDED: Final = 10_000
 
 Fault = tuple[Any, "Mail | None", str, str]  # the actor, what it was handling, the fault's type and text
 
 
-class Slot:
+class ActorSlot:
     """The place of one actor. Subclasses know how to make one and how to talk to it."""
 
-    def __init__(self, plan: Plan, kernel: Kernel, policy: RestartPolicy) -> None:
+    def __init__(self, plan: CapabilityPlan, kernel: Kernel, policy: RestartPolicy) -> None:
         self.plan = plan
         self.id: str = plan.capability.id
         self.durable: bool = plan.capability.durable
@@ -62,7 +63,7 @@ class Slot:
         self._held: deque[Mail] = deque()
         self._restarts: deque[int] = deque()
         self._restart_timer: Any = None
-        self._held_up: list[Origin] = []  # one entry for each event that is not taken yet
+        self._held_senders: list[Origin] = []  # one entry for each event that is not taken yet
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -109,7 +110,7 @@ class Slot:
 
     @property
     def waiting(self) -> int:
-        """Mail nobody has begun to handle, as far as it is known on this side."""
+        """Mail that no handler has begun with, as far as this side can see."""
         return len(self._held) + (self.actor.waiting if isinstance(self.actor, Mailbox) else 0)
 
     @property
@@ -117,18 +118,18 @@ class Slot:
         """Whether so much mail waits that senders of events should."""
         return self.waiting > CROWDED
 
-    def hold_up(self, origin: Origin) -> None:
+    def hold_sender(self, origin: Origin) -> None:
         """Settle an event with its sender when half of the mail is done."""
-        self._held_up.append(origin)
+        self._held_senders.append(origin)
 
     def _event_done(self) -> None:
         self.exchange.event_done()
-        self._let_go_on()
+        self._release_senders()
 
-    def _let_go_on(self) -> None:
-        """Something was handled: whoever was held up may go on if there is room."""
-        if self._held_up and self.waiting <= CROWDED // 2:
-            origins, self._held_up = self._held_up, []
+    def _release_senders(self) -> None:
+        """Something was handled: senders that were held may go on if there is room."""
+        if self._held_senders and self.waiting <= CROWDED // 2:
+            origins, self._held_senders = self._held_senders, []
             for origin in origins:
                 origin.settled()
 
@@ -179,7 +180,7 @@ class Slot:
             error = self.exchange.make("error", type, encode_data(data))
         else:
             error = self.exchange.error(request, type, data)
-        self.exchange.faults_lately.append(error)
+        self.exchange.recent_faults.append(error)
         if mail is None or mail.origin is None:
             if mail is not None:
                 self._event_done()
@@ -203,7 +204,7 @@ class Slot:
             for mail in self._held:
                 self._refuse(mail)
             self._held.clear()
-            self._let_go_on()
+            self._release_senders()
             return
         self._restart_timer = self.exchange.loop.schedule(self.policy.backoff_ms, self._turn_restart, None)
 
@@ -217,7 +218,7 @@ class Slot:
             self.attach()
         except Exception as error:
             self.actor = None
-            self._report(None, faults.ACTOR_CRASH, f"the actor cannot be spawned: {said(error)}")
+            self._report(None, faults.ACTOR_CRASH, f"the actor cannot be spawned: {text_of(error)}")
             self._plan_restart()
             return
         self.release()
@@ -247,8 +248,8 @@ class Slot:
         raise NotImplementedError
 
 
-class HandlerSlot(Slot):
-    """The slot of a declared capability: the kernel makes its actor and its lineage."""
+class HandlerSlot(ActorSlot):
+    """The slot of a declared capability: the kernel makes its actor, and sets the causation of its messages."""
 
     _crowded = CROWDED
 
@@ -280,8 +281,8 @@ class HandlerSlot(Slot):
     def finished(self, mail: Mail, raw: Any) -> None:
         """A handler returned. Its reply takes a turn like every other message."""
         exchange = self.exchange
-        if self._held_up:
-            self._let_go_on()
+        if self._held_senders:
+            self._release_senders()
         if mail.origin is None:
             exchange.event_done()
             return
@@ -291,8 +292,8 @@ class HandlerSlot(Slot):
         exchange.loop.offer(exchange.turn_outcome, (mail, reply))
 
     def refused(self, mail: Mail, refusal: Fail) -> None:
-        """A handler said no. That is an answer, not a fault."""
-        self._let_go_on()
+        """A handler refused a request. That is an answer, not a fault."""
+        self._release_senders()
         if mail.origin is None:
             self._event_done()
             return
@@ -306,7 +307,7 @@ class HandlerSlot(Slot):
         if isinstance(error, BadOutput):
             self.fault(actor, mail, faults.ACTOR_FAULT, f"invalid output: {error.message}")
         else:
-            self.fault(actor, mail, faults.ACTOR_CRASH, said(error))
+            self.fault(actor, mail, faults.ACTOR_CRASH, text_of(error))
 
     async def store_blob(self, blob: Blob) -> BlobPointer:
         return await self.kernel.blobs.store(blob)
@@ -351,18 +352,18 @@ class LocalPort:
         return pause(self._exchange.loop, ms)
 
     async def publish(self, cause: Message, topic: str, payload: Any, options: dict[str, Any]) -> Any:
-        kernel, lane = self._slot.kernel, self._exchange.durable
+        kernel, durable = self._slot.kernel, self._exchange.durable
         if kernel.publisher is None:
             raise NotConfigured("this kernel has no bus to publish to", remedy="run the app with `mainspring serve`")
         parent = cause.metadata
-        headers = {**lineage_headers(parent.id, parent.correlation), **(options.get("headers") or {})}
+        headers = {**causation_headers(parent.id, parent.correlation), **(options.get("headers") or {})}
         if parent.traceparent is not None and tracing.here() is None:
             headers.setdefault(tracing.TRACEPARENT, parent.traceparent)
         options = {**options, "headers": headers}
-        if lane is not None and lane.keeps(cause):
-            options.setdefault("id", lane.event_id(cause))
-            found = None if kernel.preparer is None else kernel.preparer(topic, payload, options)
-            if found is not None:
-                lane.publish_with_outcome(cause, found[0])
-                return found[1]
+        if durable is not None and durable.is_open(cause):
+            options.setdefault("id", durable.event_id(cause))
+            prepared = None if kernel.preparer is None else kernel.preparer(topic, payload, options)
+            if prepared is not None:
+                durable.publish_with_outcome(cause, prepared[0])
+                return prepared[1]
         return await kernel.publisher(topic, payload, **options)

@@ -28,7 +28,9 @@ class ScheduledMessage:
     handle: Hashable = None
 
 
-class Timers:
+class MessageTimers:
+    """The messages of one kernel that are still to be sent."""
+
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self._pending: dict[str, ScheduledMessage] = {}
@@ -67,7 +69,7 @@ class Timers:
         exchange, message, cause = self._exchange, timer.message, timer.cause.metadata
         given = message.metadata
         stamped = Metadata(
-            exchange.ids() if given.id in exchange.nobody.open else given.id,
+            exchange.ids() if given.id in exchange.no_reply.open else given.id,
             exchange.clock.wall_ms(),
             cause.correlation or given.correlation,
             cause.id,
@@ -78,7 +80,7 @@ class Timers:
         if due.kind == "event":
             exchange.turn_event((due, None))
         elif due.kind in ("command", "query"):
-            exchange.turn_request((due, exchange.nobody))
+            exchange.turn_request((due, exchange.no_reply))
         else:
             exchange.witness(due)
             exchange.sink(due)

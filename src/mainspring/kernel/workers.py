@@ -1,18 +1,18 @@
 """Worker slots: the place of a low-level actor, which makes its own messages and may break every rule.
 
-What it says is checked in the turn that takes it: a valid message, inside its outbound schema, caused by something it
+What it sends is checked in the turn that takes it: a valid message, inside its outbound schema, caused by something it
 was given, with the correlation kept. A reply or an error answers the request it names; anything else is routed. One
 broken rule is an `ActorFault`, an error event an `ActorCrash`; either way the actor is replaced.
 
 A Worker cannot say which message an error belongs to. The oldest unanswered one is taken for it, because an actor
-takes its mail in order; what lies behind goes to the next actor. What an actor said before it failed counts, although
+takes its mail in order; what lies behind goes to the next actor. What an actor sent before it failed counts, although
 the fault overtakes it on the system lane: a request it has answered is neither blamed nor carried out again. What it
-says afterwards is ignored.
+sends afterwards is ignored.
 
 Ids belong to connections, so an id may come twice at once: the second one is then shown to the actor under another id,
-and what it says about that id is translated back.
+and what it sends about that id is translated back.
 
-A Worker may well be a thread: what it says from there is taken over to the kernel's own.
+A Worker may well be a thread: what it sends from there is taken over to the kernel's own.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ import msgspec
 
 from mainspring.errors import MainspringError
 from mainspring.kernel import errors as faults
-from mainspring.kernel.capability import Plan, RestartPolicy
-from mainspring.kernel.errors import is_error_data, said, sayable
+from mainspring.kernel.actors import error_event_text
+from mainspring.kernel.capability import RestartPolicy
+from mainspring.kernel.contracts import CapabilityPlan
+from mainspring.kernel.errors import is_error_data, text_of
 from mainspring.kernel.mail import Mail
-from mainspring.kernel.supervisor import Slot
+from mainspring.kernel.supervisor import ActorSlot
 from mainspring.message import Message, compact, encode_bytes, parse
 
 if TYPE_CHECKING:
@@ -38,25 +40,27 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("mainspring.kernel")
 
-_REMEMBERED: Final = 16_384  # messages nobody waits for any more, to which a slow actor may still refer
+_REMEMBERED: Final = 16_384  # messages without a waiting requester, to which a slow actor may still refer
 
-Lineage = tuple[str, str | None]  # a message's own id and correlation
+Cause = tuple[str, str | None]  # a message's own id and correlation
 
 
 @dataclass(slots=True, eq=False)
 class _Life:
-    """What lies between the kernel and one actor. Ids are those the actor knows."""
+    """What lies between the kernel and one actor. Ids are those the actor got."""
 
     actor: Any
     unanswered: dict[str, Mail] = field(default_factory=dict)  # oldest first
-    known: dict[str, Lineage] = field(default_factory=dict)  # every message it was given lately
-    unheard: deque[Any] = field(default_factory=deque)  # what it said and no turn has taken yet
+    given: dict[str, Cause] = field(default_factory=dict)  # every message it was given lately
+    outputs: deque[Any] = field(default_factory=deque)  # what it sent and no turn has taken yet
     failed: bool = False  # from here on it is not listened to
     forget_at: int = 2 * _REMEMBERED
 
 
-class WorkerSlot(Slot):
-    def __init__(self, plan: Plan, kernel: Kernel, policy: RestartPolicy) -> None:
+class WorkerSlot(ActorSlot):
+    """The slot of a low-level capability: its actor is checked message by message."""
+
+    def __init__(self, plan: CapabilityPlan, kernel: Kernel, policy: RestartPolicy) -> None:
         super().__init__(plan, kernel, policy)
         self._life = _Life(None)
 
@@ -77,18 +81,16 @@ class WorkerSlot(Slot):
             if threading.get_ident() != here:
                 loop.complete(on_message, event)
             elif actor is self.actor and not life.failed:
-                life.unheard.append(getattr(event, "data", None))
+                life.outputs.append(getattr(event, "data", None))
                 loop.post(self._turn_output, life)
 
         def on_error(event: Any) -> None:
             if threading.get_ident() != here:
                 loop.complete(on_error, event)
                 return
-            error = getattr(event, "error", None)
-            text = said(error) if isinstance(error, BaseException) else sayable(str(getattr(event, "message", "error")))
-            logger.error("the actor of %s reported an error", self.id, exc_info=error)
+            logger.error("the actor of %s reported an error", self.id, exc_info=getattr(event, "error", None))
             life.failed = True
-            self.fault(actor, None, faults.ACTOR_CRASH, text)
+            self.fault(actor, None, faults.ACTOR_CRASH, error_event_text(event))
 
         if callable(getattr(actor, "add_event_listener", None)):
             actor.add_event_listener("message", on_message)
@@ -100,29 +102,29 @@ class WorkerSlot(Slot):
         message, life = mail.message, self._life
         if mail.origin is not None:
             mail.seen_id = message.id
-            if message.id in life.known:
+            if message.id in life.given:
                 mail.seen_id = self.exchange.ids()
                 metadata = msgspec.structs.replace(message.metadata, id=mail.seen_id)
                 message = msgspec.structs.replace(message, metadata=metadata)
             life.unanswered[mail.seen_id] = mail
-        life.known[message.id] = (mail.message.id, message.metadata.correlation)
-        if len(life.known) > life.forget_at:
+        life.given[message.id] = (mail.message.id, message.metadata.correlation)
+        if len(life.given) > life.forget_at:
             _forget_oldest(life)
         try:
             life.actor.post_message(message)
         except Exception as error:
             life.failed = True
-            self.fault(life.actor, mail, faults.ACTOR_CRASH, said(error))
+            self.fault(life.actor, mail, faults.ACTOR_CRASH, text_of(error))
         else:
             if mail.origin is None:
-                self._event_done()  # a Worker never says that it is done with an event
+                self._event_done()  # a Worker never reports that it is done with an event
 
     def _terminate(self, actor: Any) -> None:
         actor.terminate()
 
     def _unfinished(self, actor: Any, mail: Mail | None) -> tuple[Mail | None, list[Mail]]:
         life = self._life
-        answered = {_causation_of(given) for given in life.unheard if _kind_of(given) in ("reply", "error")}
+        answered = {_causation_of(output) for output in life.outputs if _kind_of(output) in ("reply", "error")}
         waiting = [
             each
             for ident, each in life.unanswered.items()
@@ -133,19 +135,19 @@ class WorkerSlot(Slot):
             mail = waiting[0] if waiting else None
         return mail, [each for each in waiting if each is not mail]
 
-    # --- what the actor says -------------------------------------------------------------------------------------
+    # --- what the actor sends -------------------------------------------------------------------------------------
 
     def _turn_output(self, life: _Life) -> None:
-        if not life.unheard:
+        if not life.outputs:
             return
-        given = life.unheard.popleft()
+        output = life.outputs.popleft()
         try:
-            message = _as_message(given)
+            message = parse(compact(encode_bytes(output)))  # also a `Message`: its actor may have put anything into it
         except MainspringError as error:
-            self._broken(life, _causation_of(given), error.message)
+            self._broken(life, _causation_of(output), error.message)
             return
         causation = message.metadata.causation or ""
-        cause = life.known.get(causation)
+        cause = life.given.get(causation)
         if cause is None:
             self._broken(life, "", "its causation is not a message the actor was given")
             return
@@ -163,7 +165,7 @@ class WorkerSlot(Slot):
         if message.kind == "event":
             exchange.turn_event((message, None))
         elif message.kind in ("command", "query"):
-            exchange.turn_request((message, exchange.nobody))
+            exchange.turn_request((message, exchange.no_reply))
         else:
             mail = life.unanswered.pop(seen_id, None)
             if mail is None:
@@ -181,7 +183,7 @@ class WorkerSlot(Slot):
         shape = self.plan.shape_of_output(message.kind, message.type)
         if shape is None:
             return f"its outbound schema has no such {message.kind}"
-        wrong = shape.accepts(message.raw)
+        wrong = shape.mistake(message.raw)
         return f"data: {wrong}" if wrong else ""
 
     def _broken(self, life: _Life, causation: str, text: str) -> None:
@@ -189,41 +191,29 @@ class WorkerSlot(Slot):
         text = f"invalid output: {text}"
         if life.actor is self.actor:
             life.failed = True
-            life.unheard.clear()
+            life.outputs.clear()
             self.fault(life.actor, life.unanswered.get(causation), faults.ACTOR_FAULT, text)
             return
-        mail = life.unanswered.pop(causation, None)  # replaced already: only whoever asked is left to be told
+        mail = life.unanswered.pop(causation, None)  # replaced already: only the requester still waits for it
         if mail is not None:
             self._report(mail, faults.ACTOR_FAULT, text)
 
 
 def _forget_oldest(life: _Life) -> None:
-    """Keep what somebody waits for, and of the rest the latest."""
-    for ident in tuple(life.known)[:-_REMEMBERED]:
+    """Keep requests that wait for an answer, and of the rest the latest."""
+    for ident in tuple(life.given)[:-_REMEMBERED]:
         mail = life.unanswered.get(ident)
         if mail is None or (mail.closed and not mail.unrecorded):
-            del life.known[ident]
+            del life.given[ident]
             life.unanswered.pop(ident, None)
-    life.forget_at = len(life.known) + _REMEMBERED
+    life.forget_at = len(life.given) + _REMEMBERED
 
 
-def _as_message(given: Any) -> Message:
-    """What an actor said, strictly: a message, or its wire shape."""
-    if isinstance(given, Message):
-        given = {
-            "kind": given.kind,
-            "type": given.type,
-            "data": given.raw,
-            "metadata": given.metadata,
-        }
-    return parse(compact(encode_bytes(given)))
-
-
-def _causation_of(given: Any) -> str:
-    metadata = given.get("metadata") if isinstance(given, dict) else getattr(given, "metadata", None)
+def _causation_of(output: Any) -> str:
+    metadata = output.get("metadata") if isinstance(output, dict) else getattr(output, "metadata", None)
     found = metadata.get("causation") if isinstance(metadata, dict) else getattr(metadata, "causation", None)
     return found if isinstance(found, str) else ""
 
 
-def _kind_of(given: Any) -> Any:
-    return given.get("kind") if isinstance(given, dict) else getattr(given, "kind", None)
+def _kind_of(output: Any) -> Any:
+    return output.get("kind") if isinstance(output, dict) else getattr(output, "kind", None)

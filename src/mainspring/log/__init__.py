@@ -1,7 +1,20 @@
-"""The durable log: one contract, several engines."""
+"""The durable log: one contract, several engines.
+
+| module | what it is |
+|---|---|
+| contract | what every engine promises: operations, batches, receipts, errors, and helpers for writing an engine |
+| log | `Log`: group commit, the engine's face for the parts of a node |
+| blocking_log | `BlockingLog`: the same for callers without an asyncio loop |
+| export_import | a log as lines of JSON: out of any engine, into any other |
+| inspect | looking at a log: is it there, and how much does it hold |
+| engines/ | memory and sqlite (embedded), nats and mongo (plug-ins), and the registry that finds them |
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
+from mainspring.lazy_imports import lazy_imports
 from mainspring.log.blocking_log import BlockingLog
 from mainspring.log.contract import (
     ABSENT,
@@ -17,11 +30,15 @@ from mainspring.log.contract import (
     DirectEngine,
     Durability,
     Engine,
+    EngineFactory,
+    EngineSetup,
     FallibleEngine,
     FormatError,
     Guard,
     InDoubt,
+    Inspection,
     KeptRecord,
+    KeptTail,
     LogExists,
     LogLocked,
     LogMissing,
@@ -29,6 +46,8 @@ from mainspring.log.contract import (
     Mark,
     Operation,
     Outline,
+    Prepared,
+    Progress,
     Put,
     Receipt,
     Record,
@@ -38,13 +57,36 @@ from mainspring.log.contract import (
     Result,
     SharedEngine,
     StoredEvent,
-    Tail,
+    add_prepared,
 )
-from mainspring.log.engines.memory import MemoryEngine
-from mainspring.log.engines.registry import log_file, open_engine
-from mainspring.log.engines.shared_memory import SharedMemory
-from mainspring.log.engines.sqlite import SqliteEngine
+from mainspring.log.engines.memory import MemoryEngine, SharedMemory, SharedMemoryEngine
+from mainspring.log.engines.registry import engine_factory, open_engine
+from mainspring.log.engines.sqlite import SqliteEngine, log_file
 from mainspring.log.log import Log
+
+if TYPE_CHECKING:
+    from mainspring.log.engines.sqlite.backup import backup as backup
+    from mainspring.log.engines.sqlite.check import CheckReport as CheckReport
+    from mainspring.log.engines.sqlite.check import check as check
+    from mainspring.log.export_import import LogExport as LogExport
+    from mainspring.log.export_import import Moved as Moved
+    from mainspring.log.export_import import import_lines as import_lines
+    from mainspring.log.inspect import Survey as Survey
+    from mainspring.log.inspect import inspect_log as inspect_log
+    from mainspring.log.inspect import survey as survey
+
+_HOMES: Final = {  # for commands: a node does not pay for importing them
+    "CheckReport": "mainspring.log.engines.sqlite.check",
+    "LogExport": "mainspring.log.export_import",
+    "Moved": "mainspring.log.export_import",
+    "Survey": "mainspring.log.inspect",
+    "backup": "mainspring.log.engines.sqlite.backup",
+    "check": "mainspring.log.engines.sqlite.check",
+    "import_lines": "mainspring.log.export_import",
+    "inspect_log": "mainspring.log.inspect",
+    "survey": "mainspring.log.inspect",
+}
+__getattr__ = lazy_imports(globals(), _HOMES)
 
 __all__ = [
     "ABSENT",
@@ -55,26 +97,35 @@ __all__ = [
     "BlockingLog",
     "Bounds",
     "Change",
+    "CheckReport",
     "DamagedEvent",
     "DamagedRecord",
     "Delete",
     "DirectEngine",
     "Durability",
     "Engine",
+    "EngineFactory",
+    "EngineSetup",
     "FallibleEngine",
     "FormatError",
     "Guard",
     "InDoubt",
+    "Inspection",
     "KeptRecord",
+    "KeptTail",
     "Log",
     "LogExists",
+    "LogExport",
     "LogLocked",
     "LogMissing",
     "LogUnavailable",
     "Mark",
     "MemoryEngine",
+    "Moved",
     "Operation",
     "Outline",
+    "Prepared",
+    "Progress",
     "Put",
     "Receipt",
     "Record",
@@ -84,9 +135,17 @@ __all__ = [
     "Result",
     "SharedEngine",
     "SharedMemory",
+    "SharedMemoryEngine",
     "SqliteEngine",
     "StoredEvent",
-    "Tail",
+    "Survey",
+    "add_prepared",
+    "backup",
+    "check",
+    "engine_factory",
+    "import_lines",
+    "inspect_log",
     "log_file",
     "open_engine",
+    "survey",
 ]

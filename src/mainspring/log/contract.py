@@ -1,4 +1,4 @@
-"""What every engine promises: the contract that memory, SQLite, MongoDB and JetStream all keep.
+"""What every engine promises, and what every engine needs to keep that promise in the same way.
 
 The log holds two things. **Events** are rows in (topic, partition) with an offset; they are appended, read in order and
 removed by retention or compaction, never changed. **Records** are everything else that must survive (topic settings,
@@ -34,12 +34,14 @@ their order for ever, and a new one is added at the end, with a default.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Final, Protocol, runtime_checkable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 
 from mainspring.errors import MainspringError
+from mainspring.loop import Clock
 
 ANY_VERSION: Final = -1
 ABSENT: Final = 0  # the version of a record that does not exist
@@ -142,6 +144,36 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     versions: tuple[int, ...] = ()
 
 
+class Prepared(msgspec.Struct, frozen=True):
+    """Events that are published by storing `operations` in a batch of someone else's (`add_prepared`).
+
+    Once that batch is durable, `stored` is called with a receipt of their own appends, in the log's callback.
+    """
+
+    operations: Sequence[Operation]
+    stored: Callable[[Receipt], object]
+
+
+def add_prepared(batch: Batch, prepared: Iterable[Prepared]) -> Callable[[Receipt], None]:
+    """Put prepared events into a batch; call the function this gives with the batch's receipt once it is durable."""
+    parts: list[tuple[Prepared, int, int]] = []
+    end = _count_appends(batch.operations)
+    for each in prepared:
+        batch.operations.extend(each.operations)
+        start, end = end, end + _count_appends(each.operations)
+        parts.append((each, start, end))
+
+    def stored(receipt: Receipt) -> None:
+        for each, start, end in parts:
+            each.stored(Receipt(offsets=receipt.offsets[start:end]))
+
+    return stored
+
+
+def _count_appends(operations: Iterable[Operation]) -> int:
+    return sum(isinstance(operation, Append) for operation in operations)
+
+
 class StoredEvent(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="e"):
     """An event as the log has it. `ts` is epoch ms; payload and headers are the bytes of JSON texts."""
 
@@ -187,7 +219,7 @@ class Outline(msgspec.Struct, frozen=True, gc=False):
     tombstone: bool
 
 
-class Tail(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="t"):
+class KeptTail(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="t"):
     """The last offset given in a partition, also when the events up to it are gone."""
 
     topic: str
@@ -214,7 +246,7 @@ class Mark(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="m"):
     until: int
 
 
-Restorable = StoredEvent | Tail | KeptRecord | Mark
+Restorable = StoredEvent | KeptTail | KeptRecord | Mark
 
 
 class Refused(MainspringError):
@@ -302,6 +334,13 @@ class DamagedRecord(MainspringError):
 Result = Receipt | MainspringError
 
 
+class Durability(msgspec.Struct, frozen=True):
+    """What an acknowledgement of the engine means. `durable`: it survives the loss of power of every machine."""
+
+    durable: bool
+    statement: str
+
+
 class Engine(Protocol):
     """One place where the log rests. Methods may be called from one asyncio loop only; `commit` calls may overlap."""
 
@@ -312,6 +351,10 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Finish what was accepted, then let go. Idempotent."""
+
+    async def durability(self) -> Durability:
+        """What an acknowledgement means, as the engine and its server are configured now."""
+        ...
 
     async def commit(self, batches: Sequence[Batch]) -> list[Result]:
         """Make the batches durable, in order. One result per batch: its receipt, or why it was refused."""
@@ -355,7 +398,7 @@ class Engine(Protocol):
     async def restore(self, items: Sequence[Restorable]) -> None:
         """Store what another engine gave out, with its offsets and versions. For moving into a fresh engine only.
 
-        Offsets of a partition must ascend; a `Tail` comes after its partition's events. Durable when it returns.
+        Offsets of a partition must ascend; a `KeptTail` comes after its partition's events. Durable when it returns.
         """
 
 
@@ -392,25 +435,15 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     removed: tuple[Remove, ...] = ()
 
 
-class Durability(msgspec.Struct, frozen=True):
-    """What an acknowledgement of the engine means. `durable`: it survives the loss of power of every machine."""
-
-    durable: bool
-    statement: str
-
-
 @runtime_checkable
 class SharedEngine(Protocol):
-    """An engine that several nodes have open at the same time, and that tells each what all of them commit."""
+    """An engine that several nodes have open at the same time, and that reports to each what all of them commit."""
 
     def watch(self, seen: Callable[[Change], None]) -> None:
         """Call `seen` in the loop's thread for every batch committed from now on, by any node, in the log's order.
 
         What it reports is readable here. The change of an own batch is reported before its `commit` returns.
         """
-
-    async def durability(self) -> Durability:
-        """What the server promises as it is configured now."""
 
 
 @runtime_checkable
@@ -419,3 +452,256 @@ class FallibleEngine(Protocol):
 
     def on_failure(self, callback: Callable[[MainspringError], object]) -> None:
         """Call with the reason when it has come to that; at once if it has already."""
+
+
+# -- finding, opening and preparing an engine
+
+
+class EngineSetup(msgspec.Struct, frozen=True):
+    """What an engine gets beside its address. Fields may be added."""
+
+    data_dir: Path  # for what an engine keeps on this machine
+    clock: Clock | None = None  # for engines that wait for servers; the embedded ones never ask what time it is
+    database: str = "mainspring"  # for engines that keep the log in one, unless the address names it
+
+
+class Inspection(msgspec.Struct, frozen=True, kw_only=True):
+    """What is at an engine's address.
+
+    `log`: whether there is one. `missing`: what `mainspring engine init` would make. `format`: the version of what is
+    stored, `knows` the newest this program reads. `replicas`: how many servers keep a copy, if the engine can tell;
+    `wanted_replicas`: how many the address asks for, if it does. `durability`: what an acknowledgement means, if that
+    is certain before there is a log. `loss_window_s`: how many seconds of acknowledged commits a loss of power
+    everywhere may take; None when that is not known, or when all of them may be lost.
+    """
+
+    place: str
+    log: bool
+    knows: int
+    format: int | None = None
+    missing: tuple[str, ...] = ()
+    replicas: int | None = None
+    wanted_replicas: int | None = None
+    durability: Durability | None = None
+    loss_window_s: float | None = None
+
+
+class EngineFactory(Protocol):
+    """One kind of engine, before any engine of it exists. Packages offer theirs as an entry point (see `registry`).
+
+    Importing it must work without the driver that the engine needs: `open`, `inspect` and `init` import that, and raise
+    `MissingExtra` when it is not installed.
+    """
+
+    package: str  # the distribution that holds the driver, as `pip` knows it; empty if none is needed
+    install: str  # the command that installs it
+
+    def open(self, address: str, setup: EngineSetup) -> Engine:
+        """The engine at this address, ready for its `open`. Raises `SettingError` for an address that cannot be one."""
+        ...
+
+    async def inspect(self, address: str, setup: EngineSetup) -> Inspection:
+        """Look, without making or changing anything there. Raises what the engine's `open` would raise."""
+        ...
+
+    async def init(self, address: str, setup: EngineSetup) -> list[str]:
+        """Make what the log needs; what was made, in words. Harmless when it is all there, and beside running nodes."""
+        ...
+
+
+# -- helpers for writing an engine: every engine must answer alike
+
+
+MAX_PARTITION = (1 << 31) - 1
+MAX_INT = (1 << 63) - 1
+MIN_INT = -MAX_INT
+
+
+class _Measurable(Protocol):
+    @property
+    def id(self) -> str: ...
+    @property
+    def key(self) -> str | None: ...
+    @property
+    def headers(self) -> bytes | None: ...
+    @property
+    def payload(self) -> bytes: ...
+
+
+def event_bytes(event: _Measurable) -> int:
+    """The bytes of payload, headers, key and id: what retention by size counts."""
+    id, key, headers = event.id, event.key, event.headers
+    size = len(event.payload) + (len(id) if id.isascii() else len(id.encode()))
+    if key is not None:
+        size += len(key) if key.isascii() else len(key.encode())
+    if headers is not None:
+        size += len(headers)
+    return size
+
+
+def is_tombstone(payload: bytes) -> bool:
+    """A tombstone's payload is JSON `null`; JSON allows white space around it."""
+    return len(payload) < 64 and payload.strip(b" \t\r\n") == b"null"
+
+
+def outline_of(event: StoredEvent) -> Outline:
+    return Outline(event.offset, event.key, event.ts, event_bytes(event), is_tombstone(event.payload))
+
+
+def within_bytes(events: Iterable[StoredEvent], max_bytes: int) -> list[StoredEvent]:
+    """The first of the events, as many as fit; at least one if there is one."""
+    found: list[StoredEvent] = []
+    for event in events:
+        max_bytes -= event_bytes(event)
+        if max_bytes < 0 and found:
+            break
+        found.append(event)
+    return found
+
+
+def end_of_prefix(prefix: str) -> str | None:
+    """The lowest text, by code point, above every text that starts with `prefix`; None when there is none."""
+    stem = prefix.rstrip("\U0010ffff")
+    if not stem:
+        return None
+    following = ord(stem[-1]) + 1
+    return stem[:-1] + chr(0xE000 if 0xD800 <= following <= 0xDFFF else following)
+
+
+def tail_conflict(event: Append, actual: int) -> Refused:
+    return Refused(
+        f"{event.topic!r} partition {event.partition} ends at offset {actual}, not {event.expect}",
+        remedy="read what was published meanwhile and decide again",
+        actual=actual,
+    )
+
+
+def version_conflict(space: str, key: str, expect: int, actual: int) -> Refused:
+    if actual == ABSENT:
+        found = "does not exist"
+    elif expect == ABSENT:
+        found = f"already exists (version {actual})"
+    else:
+        found = f"is at version {actual}, not {expect}"
+    return Refused(
+        f"the record {key!r} in {space!r} {found}", remedy="read the record again and decide again", actual=actual
+    )
+
+
+def bad_text() -> Refused:
+    return Refused("a text holds a lone surrogate", remedy="send well-formed Unicode", code="bad_text")
+
+
+def not_storable(item: Append | Put) -> Refused | None:
+    """Why an operation can never be stored, whatever the state of the log; None when it can."""
+    try:
+        if isinstance(item, Put):
+            item.space.encode()
+            item.key.encode()
+            if not item.space or not item.key:
+                return Refused("a record needs a space and a key", remedy="give both at least one character")
+            return None
+        for text in (item.topic, item.id, item.key, item.dedupe):
+            if text is not None:
+                text.encode()
+    except UnicodeEncodeError:
+        return bad_text()
+    if not 0 <= item.partition <= MAX_PARTITION:
+        return Refused(f"partition {item.partition} is out of range", remedy="use 0 or more", code="bad_partition")
+    for time in (item.ts, item.dedupe_until):
+        if not MIN_INT <= time <= MAX_INT:
+            return Refused(f"the time {time} is out of range", remedy="use epoch milliseconds", code="bad_time")
+    return None
+
+
+def are_well_formed(*texts: str) -> bool:
+    """Whether these are Unicode that can be stored, and so be looked up."""
+    try:
+        for text in texts:
+            text.encode()
+    except (UnicodeEncodeError, AttributeError):
+        return False
+    return True
+
+
+def refusal_for(error: Exception) -> Refused:
+    """The refusal of a batch whose operations made the engine raise this."""
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, UnicodeEncodeError):
+        return bad_text()
+    return Refused(f"an operation holds a value of the wrong type: {error}", code="bad_operation")
+
+
+def change_of(batch: Batch, receipt: Receipt, *, own: bool) -> Change:
+    """What the batch changed. Events that follow each other in a partition are one `Appended`."""
+    appended: list[Appended] = []
+    records: list[KeptRecord] = []
+    removed: list[Remove] = []
+    offsets, versions = iter(receipt.offsets), iter(receipt.versions)
+    for operation in batch.operations:
+        if isinstance(operation, Append):
+            partition, offset, duplicate = next(offsets)
+            if not duplicate:
+                extend_appended(appended, operation.topic, partition, offset)
+        elif isinstance(operation, Put):
+            records.append(KeptRecord(operation.space, operation.key, operation.value, next(versions)))
+        elif isinstance(operation, Delete):
+            records.append(KeptRecord(operation.space, operation.key, b"", ABSENT))
+        elif isinstance(operation, Remove):
+            removed.append(operation)
+    return Change(own, tuple(appended), tuple(records), tuple(removed))
+
+
+def extend_appended(appended: list[Appended], topic: str, partition: int, offset: int) -> None:
+    last = appended[-1] if appended else None
+    if last is not None and (last.topic, last.partition, last.last + 1) == (topic, partition, offset):
+        appended[-1] = Appended(topic, partition, last.first, offset)
+    else:
+        appended.append(Appended(topic, partition, offset, offset))
+
+
+class ReadThrough:
+    """The reading methods of an engine, answered by another one."""
+
+    def __init__(self, source: Engine) -> None:
+        self._source = source
+
+    def read(
+        self, topic: str, partition: int, start: int, limit: int, max_bytes: int = 4 << 20
+    ) -> Coroutine[Any, Any, list[StoredEvent]]:
+        return self._source.read(topic, partition, start, limit, max_bytes)
+
+    def outline(self, topic: str, partition: int, start: int, limit: int) -> Coroutine[Any, Any, list[Outline]]:
+        return self._source.outline(topic, partition, start, limit)
+
+    def topics(self) -> Coroutine[Any, Any, list[str]]:
+        return self._source.topics()
+
+    def bounds(self, topic: str) -> Coroutine[Any, Any, list[Bounds]]:
+        return self._source.bounds(topic)
+
+    def offset_at(self, topic: str, partition: int, ts: int) -> Coroutine[Any, Any, int]:
+        return self._source.offset_at(topic, partition, ts)
+
+    def get(self, space: str, key: str) -> Coroutine[Any, Any, Record | None]:
+        return self._source.get(space, key)
+
+    def scan(self, space: str, prefix: str = "", after: str = "") -> AsyncIterator[Record]:
+        return self._source.scan(space, prefix, after)
+
+    def spaces(self) -> Coroutine[Any, Any, list[str]]:
+        return self._source.spaces()
+
+    def marks(self) -> AsyncIterator[Mark]:
+        return self._source.marks()
+
+
+class Progress(Protocol):
+    """Called now and then with what is being done, how much of it is done, and of how many (0 when not known)."""
+
+    def __call__(self, what: str, done: int, total: int) -> None: ...
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """Reports no progress."""

@@ -28,13 +28,14 @@ from mainspring.log.contract import (
     Engine,
     FormatError,
     KeptRecord,
+    KeptTail,
     Mark,
+    Progress,
     Refused,
     Restorable,
     StoredEvent,
-    Tail,
+    silent,
 )
-from mainspring.log.progress import Progress, silent
 
 EXPORT_FORMAT: Final = 1
 PAGE: Final = 1_000
@@ -88,8 +89,8 @@ class Moved(msgspec.Struct):
     damaged: list[str] = msgspec.field(default_factory=list)
 
 
-class Export:
-    """`async for line in Export(engine).lines()`: each ends with a newline. `moved` counts as it goes.
+class LogExport:
+    """`async for line in LogExport(engine).lines()`: each ends with a newline. `moved` counts as it goes.
 
     Damage ends the export with its error, unless `skip_damaged` is set; then it is listed in `moved.damaged`.
     """
@@ -101,6 +102,7 @@ class Export:
         self.moved: Moved = Moved()
 
     async def lines(self) -> AsyncIterator[bytes]:
+        """The whole log, line by line."""
         yield _line({"kind": "log", "format": EXPORT_FORMAT, "engine": self._engine.name})
         for space in await self._engine.spaces():
             async for line in self._records(space):
@@ -257,7 +259,7 @@ def _restorable(line: _Line, number: int, moved: Moved) -> Restorable:
         headers = _bytes_of(line, "headers", number)
         return StoredEvent(line.topic, line.partition, line.offset, line.id, line.ts, payload, line.key, headers)
     if line.kind == "tail":
-        return Tail(line.topic, line.partition, line.tail)
+        return KeptTail(line.topic, line.partition, line.tail)
     if line.kind == "record":
         value = _bytes_of(line, "value", number)
         if value is None or line.key is None:

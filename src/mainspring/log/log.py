@@ -2,7 +2,7 @@
 
 Making a batch durable costs one fsync whether it holds one event or a thousand. So batches that are submitted while the
 event loop goes through one slice are handed to the engine together, and while that commit is under way, the next ones
-gather. There is no timer: a lone writer's batch leaves in the same slice in which it came, and waits for nobody. Under
+gather. There is no timer: a lone writer's batch leaves in the same slice in which it came, and does not wait. Under
 load the commits grow by themselves, because more gathers while one is under way.
 
 At most one commit is under way. A second one could be prepared meanwhile, but two would share the disk's time and the
@@ -11,33 +11,30 @@ later one could not be acknowledged earlier; it would only make groups smaller.
 All results of one commit come back in one wake-up of the loop, and are handed out in the order of submission. The next
 commit is started first, so that the disk works while the loop hands out results.
 
-A commit is nobody's in particular, so it runs in the context (of `contextvars`) in which the log was opened.
+A commit belongs to no single writer, so it runs in the context (of `contextvars`) in which the log was opened.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextvars import Context, copy_context
+from typing import Any
 
 from mainspring.errors import MainspringError
 from mainspring.log.contract import (
     Batch,
-    Bounds,
     Change,
     DirectEngine,
     Engine,
     LogUnavailable,
-    Mark,
-    Outline,
+    ReadThrough,
     Receipt,
-    Record,
     Remove,
     Result,
     SharedEngine,
-    StoredEvent,
 )
-from mainspring.loop import VirtualClock, clock_to_pin
+from mainspring.loop import VirtualClock, clock_to_pin, reject, resolve
 from mainspring.telemetry.histogram import Histogram, nanoseconds, numbers
 
 TRIM_STEP = 5_000  # events per commit: some 10 ms of a writer's time, so that publishers hardly notice a trim
@@ -46,13 +43,14 @@ MOST_OPERATIONS = 4_096  # per commit: beyond this a group gains nothing, and it
 Callback = Callable[[Result], object]
 
 
-class Log:
+class Log(ReadThrough):
     """The engine's face for the parts of a node: group commit for writes, reads passed through.
 
     Use it from one asyncio loop. `open` and `close` also open and close the engine.
     """
 
     def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
         self.engine = engine
         self.shared: bool = isinstance(engine, SharedEngine)  # whether other nodes may write to this log
         self._direct = engine if isinstance(engine, DirectEngine) else None
@@ -97,15 +95,13 @@ class Log:
         """
         answer: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
 
-        def settle(result: Result) -> None:
-            if answer.done():
-                return
+        def decided(result: Result) -> None:
             if isinstance(result, Receipt):
-                answer.set_result(result)
+                resolve(answer, result)
             else:
-                answer.set_exception(result)
+                reject(answer, result)
 
-        self.submit(batch, settle)
+        self.submit(batch, decided)
         return await answer
 
     def submit(self, batch: Batch, callback: Callback) -> None:
@@ -128,7 +124,7 @@ class Log:
             self._loop.call_soon(self._flush, context=self._context)
 
     def _refuse(self, callback: Callback) -> None:
-        """The log is closed. The callback hears of it in a later turn, like every other result."""
+        """The log is closed. The callback gets the error in a later turn, like every other result."""
         error = LogUnavailable("the log is closed", remedy="open it, or stop writing before it closes")
         loop = self._loop or asyncio.get_running_loop()
         if not loop.is_closed():
@@ -201,7 +197,7 @@ class Log:
             self._idle.set()
 
     def _report(self, error: Exception, callback: Callback) -> None:
-        """A defect of one writer must not keep the others from hearing of their batches."""
+        """A defect of one writer must not keep the others from learning what became of their batches."""
         assert self._loop is not None
         context = {"message": f"a callback of the log failed: {callback!r}", "exception": error}
         self._loop.call_exception_handler(context)
@@ -221,42 +217,12 @@ class Log:
     # -- other nodes
 
     def watch(self, seen: Callable[[Change], None]) -> None:
-        """Hear of every committed batch, of any node (see `SharedEngine.watch`). Embedded engines have no news."""
+        """Be told of every committed batch, of any node (see `SharedEngine.watch`). An embedded engine reports none."""
         if isinstance(self.engine, SharedEngine):
             self.engine.watch(seen)
 
-    # -- reading: the engine's own methods
-
-    def read(
-        self, topic: str, partition: int, start: int, limit: int, max_bytes: int = 4 << 20
-    ) -> Awaitable[list[StoredEvent]]:
-        return self.engine.read(topic, partition, start, limit, max_bytes)
-
-    def outline(self, topic: str, partition: int, start: int, limit: int) -> Awaitable[list[Outline]]:
-        return self.engine.outline(topic, partition, start, limit)
-
-    def topics(self) -> Awaitable[list[str]]:
-        return self.engine.topics()
-
-    def bounds(self, topic: str) -> Awaitable[list[Bounds]]:
-        return self.engine.bounds(topic)
-
-    def offset_at(self, topic: str, partition: int, ts: int) -> Awaitable[int]:
-        return self.engine.offset_at(topic, partition, ts)
-
-    def get(self, space: str, key: str) -> Awaitable[Record | None]:
-        return self.engine.get(space, key)
-
-    def scan(self, space: str, prefix: str = "", after: str = "") -> AsyncIterator[Record]:
-        return self.engine.scan(space, prefix, after)
-
-    def spaces(self) -> Awaitable[list[str]]:
-        return self.engine.spaces()
-
-    def marks(self) -> AsyncIterator[Mark]:
-        return self.engine.marks()
-
-    def forget_dedupe(self, now: int) -> Awaitable[int]:
+    def forget_dedupe(self, now: int) -> Coroutine[Any, Any, int]:
+        """Drop the dedupe marks whose time is up; how many."""
         return self.engine.forget_dedupe(now)
 
 
@@ -266,7 +232,7 @@ def _wake(
     results: list[Result],
     context: Context | None,
 ) -> None:
-    """From the engine's thread into the loop's; a loop that is gone has nobody left to tell."""
+    """From the engine's thread into the loop's; a loop that is closed waits for nothing."""
     if not loop.is_closed():
         loop.call_soon_threadsafe(finish, results, context=context)
 

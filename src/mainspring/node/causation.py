@@ -12,30 +12,20 @@ from collections.abc import Mapping
 import msgspec
 
 from mainspring.app.schemas import Spoken
-from mainspring.beats import TopicInlet
-from mainspring.beats.inlets import Events, Taken
-from mainspring.beats.program import DeclaredTopic
-from mainspring.builtin.runs import BusPort
+from mainspring.beats import DeclaredInlet, EventSource, Taken, TopicInlet
+from mainspring.builtin import BusPort
 from mainspring.bus import Bus
-from mainspring.kernel import Kernel, Node
-from mainspring.kernel.lineage import CAUSATION, lineage_headers
-from mainspring.message import Metadata
-from mainspring.runs import Prepared, Runtime, UnknownRun
+from mainspring.kernel import CAUSATION, CausationNode, Kernel, causation_headers
+from mainspring.log import Prepared
+from mainspring.runs import Runtime, UnknownRun
 from mainspring.runs.durable import entry_key
 from mainspring.telemetry.log_lines import CORRELATION, handling
-
-
-def note(
-    kernel: Kernel, kind: str, type: str, id: str, ts: int, causation: str | None, correlation: str | None = None
-) -> None:
-    """Add a node to the tree."""
-    kernel.exchange.lineage.append((kind, type, Metadata(id, ts, correlation, causation)))
 
 
 def note_event(kernel: Kernel, topic: str, id: str, ts: int, headers: Mapping[str, str] | None) -> None:
     """Add a stored event, below what its headers name as its cause."""
     known = headers or {}
-    note(kernel, "event", topic, id, ts, known.get(CAUSATION), known.get(CORRELATION))
+    kernel.note("event", topic, id, causation=known.get(CAUSATION), correlation=known.get(CORRELATION), at_ms=ts)
 
 
 def with_lineage(headers: Mapping[str, str] | None) -> dict[str, str] | None:
@@ -43,7 +33,7 @@ def with_lineage(headers: Mapping[str, str] | None) -> dict[str, str] | None:
     message = handling.get()
     if message is None or (headers is not None and CAUSATION in headers):
         return None if headers is None else dict(headers)
-    return {**lineage_headers(*message), **(headers or {})}
+    return {**causation_headers(*message), **(headers or {})}
 
 
 class RunTraces:
@@ -52,29 +42,29 @@ class RunTraces:
     def __init__(self, runtime: Runtime) -> None:
         self._store = runtime.durable.store
 
-    async def __call__(self, id: str, tree: list[Node]) -> list[Node]:
+    async def __call__(self, id: str, tree: list[CausationNode]) -> list[CausationNode]:
         if not tree:
             tree = await self._alone(id)
         known = {node.id for node in tree}
-        whole: list[Node] = []
+        whole: list[CausationNode] = []
         for node in tree:
             whole.append(node)
             if node.kind == "run":
                 whole += [effect for effect in await self._effects(node) if effect.id not in known]
         return whole
 
-    async def _alone(self, run_id: str) -> list[Node]:
+    async def _alone(self, run_id: str) -> list[CausationNode]:
         try:
             record = await self._store.record(run_id)
         except UnknownRun:
             return []
         cause = record.parent or record.causation
-        return [Node(run_id, "run", record.program, record.created, 0, cause, record.correlation)]
+        return [CausationNode(run_id, "run", record.program, record.created, 0, cause, record.correlation)]
 
-    async def _effects(self, run: Node) -> list[Node]:
+    async def _effects(self, run: CausationNode) -> list[CausationNode]:
         journal = await self._store.journal(run.id)
         return [
-            Node(entry_key(run.id, index), "effect", entry.effect, entry.at, run.depth + 1, run.id)
+            CausationNode(entry_key(run.id, index), "effect", entry.effect, entry.at, run.depth + 1, run.id)
             for index, entry in enumerate(journal)
         ]
 
@@ -91,7 +81,7 @@ class TracedPort(BusPort):
         self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None, id: str
     ) -> Prepared:
         _, correlation = handling.get() or (None, None)
-        headers = {**lineage_headers(id.rpartition("#")[0], correlation), **(headers or {})}
+        headers = {**causation_headers(id.rpartition("#")[0], correlation), **(headers or {})}
         spoken = self._spoken.headers(topic, headers)
         prepared = super().prepare(topic, payload, key=key, headers=spoken, id=id)
         note_event(self._kernel, topic, id, self._kernel.clock.wall_ms(), headers)
@@ -108,7 +98,7 @@ class TracedPort(BusPort):
 class TracedInlet(TopicInlet):
     """A topic that feeds beats, and notes which event became which signal."""
 
-    def __init__(self, log: Events, declared: DeclaredTopic, kernel: Kernel) -> None:
+    def __init__(self, log: EventSource, declared: DeclaredInlet, kernel: Kernel) -> None:
         super().__init__(log, declared.topic, target=declared.target)
         self._kernel = kernel
 
@@ -117,4 +107,4 @@ class TracedInlet(TopicInlet):
         for path, text in taken.events.items():
             event = msgspec.json.decode(text)
             note_event(self._kernel, self.topic, event["id"], event["ts"], event.get("headers"))
-            note(self._kernel, "beat", "signal", path, event["ts"], event["id"])
+            self._kernel.note("beat", "signal", path, causation=event["id"], at_ms=event["ts"])

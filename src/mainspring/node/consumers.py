@@ -20,16 +20,14 @@ from mainspring.app.declared import DeclaredConsumer
 from mainspring.app.event import Event
 from mainspring.app.schemas import Spoken
 from mainspring.bus import Bus
-from mainspring.bus.groups.member import Gate, Member
-from mainspring.bus.groups.position import Position
+from mainspring.bus.groups import Gate, Member, Position
 from mainspring.bus.topics.tail import ReadyEvent
 from mainspring.errors import MainspringError
-from mainspring.kernel import Kernel
-from mainspring.kernel.lineage import lineage_headers
+from mainspring.kernel import Kernel, causation_headers
 from mainspring.log import Log
-from mainspring.loop import Loop
-from mainspring.message import encode_data, validation_text
-from mainspring.node.causation import note, note_event
+from mainspring.loop import Loop, identifies_work
+from mainspring.message import validation_text
+from mainspring.node.causation import note_event
 from mainspring.node.settlement import Settlement, Together
 from mainspring.runs import Runtime
 from mainspring.runs.durable import check_id
@@ -93,11 +91,11 @@ class Consuming:
         """Join the group; where it starts is durable when this returns."""
         declared, bus = self.declared, self.bus
         await bus.ensure_topic(declared.topic)
-        topic = bus.topic_table.open(declared.topic)
+        topic = bus.topics.open(declared.topic)
         start = None if declared.group in topic.groups else declared.start
-        self._group, unstored = await bus.group_table.begin(topic, declared.group, start)
+        self._group, unstored = await bus.groups.begin(topic, declared.group, start)
         if unstored:
-            await bus.group_table.store(self._group)
+            await bus.groups.store(self._group)
         self._member = _LocalMember(declared.topic, declared.group, self._given)
         self._member.window = declared.max_inflight
         self._settlement = Settlement(bus, self._log, self.runtime, self._group, self._member)
@@ -123,7 +121,7 @@ class Consuming:
         if self._member.gone:
             return
         self._group.leave(self._member, self.bus.clock.now_ms())
-        topic = self.bus.topic_table.open(self.declared.topic)
+        topic = self.bus.topics.open(self.declared.topic)
         if not self._group.members:
             topic.active.pop(self._group, None)
 
@@ -142,6 +140,7 @@ class Consuming:
         finally:
             keeping()
 
+    @identifies_work(lambda known: _kind_and_name(known["self"].declared))
     async def _work(self, position: Position, ready: ReadyEvent, attempt: int) -> None:
         work = _Work(self)
         doing = None if tracing.recorder is None else self._begin(tracing.recorder, position, ready, attempt)
@@ -234,6 +233,12 @@ class Consuming:
         return lambda: self._loop.cancel(timer)
 
 
+def _kind_and_name(declared: DeclaredConsumer) -> tuple[str, str]:
+    if declared.schedule:
+        return "schedule", declared.schedule
+    return "consumer", f"{getattr(declared.function, '__name__', declared.group)} of topic {declared.topic}"
+
+
 class _Work:
     """What one event leads to, collected until its function returns."""
 
@@ -245,14 +250,16 @@ class _Work:
         run_id = _run_id(event, len(self.together.runs)) if id is None else check_id(id)
         record = self._consuming.runtime.durable.prepare_run(program, args, run_id)
         self.together.runs.append(record)
-        note(self._consuming.kernel, "run", record.program, run_id, record.created, event.id, event.correlation)
+        self._consuming.kernel.note(
+            "run", record.program, run_id, causation=event.id, correlation=event.correlation, at_ms=record.created
+        )
         return run_id
 
     def prepare_publish(
         self, event: Event[Any], topic: str, payload: bytes, key: str | None, headers: dict[str, str], id: str | None
     ) -> str:
         given = id or f"{event.group}/{event.id}/{len(self.together.events)}"
-        headers = {**lineage_headers(event.id, event.correlation), **headers}
+        headers = {**causation_headers(event.id, event.correlation), **headers}
         spoken = self._consuming.spoken.headers(topic, headers)
         prepared = self._consuming.bus.prepare(topic, payload, key=key, headers=spoken, id=given)
         self.together.events.append(prepared)
@@ -265,9 +272,7 @@ class _Work:
         )
 
     def emit(self, event: Event[Any], type: str, data: Any) -> None:
-        exchange = self._consuming.kernel.exchange
-        message = exchange.make("event", type, encode_data(data), causation=event.id, correlation=event.correlation)
-        exchange.loop.post(exchange.turn_event, (message, None))
+        self._consuming.kernel.emit(type, data, causation=event.id, correlation=event.correlation)
 
 
 def _run_id(event: Event[Any], number: int) -> str:

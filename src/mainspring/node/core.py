@@ -20,21 +20,16 @@ import uuid_utils
 
 from mainspring.app import App
 from mainspring.app.schemas import Spoken
-from mainspring.beats import Driver, Heartbeat, SharedHeartbeat
-from mainspring.builtin import kernel_capabilities
-from mainspring.builtin.beats import beat
-from mainspring.builtin.bus import bus
-from mainspring.builtin.runs import KernelPort, run
+from mainspring.beats import BEATS_ROLE, Driver, Heartbeat
+from mainspring.builtin import KernelPort, beat, bus_capability, kernel_capabilities, run
 from mainspring.bus import Bus, Checker, Published
 from mainspring.cluster import About, Alone, Cluster, Home, Membership, check_durability, node_name, with_patience
 from mainspring.errors import BootError, MainspringError
 from mainspring.kernel import Kernel, RestartPolicy
-from mainspring.kernel.durable.lane import Prepared
-from mainspring.log import Append, Engine, FallibleEngine, Log, open_engine
-from mainspring.loop import Clock, Loop, MonotonicClock, SlowTurn, VirtualClock
+from mainspring.log import Append, Engine, FallibleEngine, Log, Prepared, open_engine
+from mainspring.loop import Clock, Loop, MonotonicClock, VirtualClock, Watchdog
 from mainspring.message import Ids, Message, encode_data
 from mainspring.node.agreement import Agreement
-from mainspring.node.beats_leader import BEATS, Leading
 from mainspring.node.causation import RunTraces, TracedInlet, TracedPort, note_event, with_lineage
 from mainspring.node.consumers import Consuming
 from mainspring.node.schedules import schedule_consumers
@@ -85,12 +80,10 @@ class Core:
         """`source` gives random numbers; `program` is the name under which a beat's journal remembers it."""
         self.settings = settings
         self.clock: Clock = clock or MonotonicClock()
-        self.loop: Loop = Loop(
-            self.clock,
-            max_turns_per_slice=settings.max_turns_per_slice,
-            slow_turn_ms=settings.slow_turn_ms,
-            on_slow_turn=self._on_slow_turn,
-        )
+        self.loop: Loop = Loop(self.clock, max_turns_per_slice=settings.max_turns_per_slice)
+        self.watchdog: Watchdog | None = None
+        if not isinstance(self.clock, VirtualClock):  # its thread measures real time
+            self.watchdog = Watchdog(settings.slow_turn_ms, self.clock, loop=self.loop)
         self.app = app
         self.consuming: list[Consuming] = []
         self.agreement: Agreement | None = None
@@ -172,15 +165,15 @@ class Core:
     async def _stop_intake(self) -> None:
         """Take nothing new from outside."""
 
-    def _on_slow_turn(self, slow: SlowTurn) -> None:
-        logger.warning("slow turn: %s", slow)
-
     # The phases
 
     async def _load(self) -> None:
         settings, app = self.settings, self.app
         self.loop.attach()
         self._undo.callback(self.loop.detach)
+        if self.watchdog is not None:
+            self.watchdog.start()
+            self._undo.callback(self.watchdog.stop)
         await self._open_log()
         self.bus: Bus = Bus(
             self.log,
@@ -214,8 +207,6 @@ class Core:
             cluster=self.cluster,
             recovery_ms=settings.runs_recovery_ms,
             retention_ms=settings.runs_retention_ms or None,
-            # Its thread measures real time, which a virtual clock knows nothing of.
-            slow_step_ms=None if isinstance(self.clock, VirtualClock) else settings.slow_turn_ms,
         )
         self.kernel.trace_more = RunTraces(self.runtime)
         port = TracedPort(self.bus, self.kernel, self.spoken)
@@ -223,7 +214,7 @@ class Core:
         self.heartbeat: Heartbeat = self._heartbeat()
         self.kernel.register(
             *kernel_capabilities(self.kernel),
-            bus(self.bus),
+            bus_capability(self.bus),
             run(self.kernel, self.runtime),
             beat(self.heartbeat, self.kernel),
         )
@@ -232,14 +223,14 @@ class Core:
             self._install(app)
 
     def _heartbeat(self) -> Heartbeat:
-        options: dict[str, Any] = {
-            "program": self._program_name,
-            "retain_beats": self.settings.retained_beats or None,
-            "slow_enzyme_ms": self.settings.slow_enzyme_ms,
-        }
-        if self.log.shared:
-            return SharedHeartbeat(self.log, cluster=self.cluster, clock=self.clock, **options)
-        return Heartbeat(self.log, **options)
+        return Heartbeat(
+            self.log,
+            cluster=self.cluster,
+            clock=self.clock,
+            program=self._program_name,
+            retain_beats=self.settings.retained_beats or None,
+            slow_enzyme_ms=self.settings.slow_enzyme_ms,
+        )
 
     async def _open_log(self) -> None:
         """The log, and this node's place among the others on it."""
@@ -290,8 +281,8 @@ class Core:
         slots = [slot for slot in self.kernel.slots if slot.id not in self._built_in]
         own = (handled for slot in slots for handled in slot.plan.handles)
         address = self.settings.advertise or next((each for each in adapters if each.startswith("http")), "")
-        program = "" if self.agreement is None else self.agreement.roster.digest
-        able = (BEATS,) if self._has_beats else ()
+        program = "" if self.agreement is None else self.agreement.programs.digest
+        able = (BEATS_ROLE,) if self._has_beats else ()
         self._about = About(address, serves=tuple(sorted(own)), program=program, able=able)
         self.cluster.announce()
 
@@ -312,18 +303,15 @@ class Core:
         for declared in (*app.consumers, *schedule_consumers(app)):
             self.consuming.append(Consuming(declared, **parts))
             if declared.max_attempts is not None:
-                self.bus.topic_table.attempts[(declared.topic, declared.group)] = declared.max_attempts
+                self.bus.topics.attempts[(declared.topic, declared.group)] = declared.max_attempts
 
     def _serve_tasks(self, app: App) -> None:
         app.publisher = self._publish
         self._undo.callback(setattr, app, "publisher", None)
 
     async def _start_beats(self) -> None:
-        if isinstance(self.heartbeat, SharedHeartbeat) and isinstance(self.cluster, Membership):
-            roster = None if self.agreement is None else self.agreement.roster
-            leading = Leading(self.heartbeat, self.log, self.cluster, roster, able=self._has_beats)
-            self._undo.push_async_callback(leading.stop)
-        await self.heartbeat.open()
+        programs = None if self.agreement is None else self.agreement.programs
+        await self.heartbeat.open(programs, able=self._has_beats)
         self._undo.push_async_callback(self.heartbeat.aclose)
         driver = Driver(self.heartbeat, self.loop, interval_ms=self.settings.beat_interval_ms or None)
         for declared in self.app.beats.topics if self.app else ():
@@ -368,7 +356,7 @@ class Core:
             return None
         key, headers, id = options.get("key"), self.spoken.headers(topic, options["headers"]), options["id"]
         prepared = self.bus.prepare(topic, bytes(encode_data(payload)), key=key, headers=headers, id=id)
-        (append,) = (operation for operation in prepared[0] if isinstance(operation, Append))
+        (append,) = (operation for operation in prepared.operations if isinstance(operation, Append))
         note_event(self.kernel, topic, id, append.ts, headers)
         return prepared, Published(topic, append.partition, 0, id, append.ts)
 

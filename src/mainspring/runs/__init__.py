@@ -18,6 +18,7 @@
 - `cluster/`: which node executes a durable run
 """
 
+from mainspring.log import Prepared
 from mainspring.runs.durable.durable_runs import DurableRuns
 from mainspring.runs.durable.records import JournalEntry, RunRecord
 from mainspring.runs.durable.replay_check import Verdict, check
@@ -69,7 +70,7 @@ from mainspring.runs.errors import (
 )
 from mainspring.runs.groups import Perform, RunGroup
 from mainspring.runs.handlers import EffectContext, Later
-from mainspring.runs.ports import AskPort, EventPort, Prepared, PublishPort
+from mainspring.runs.ports import AskPort, EventPort, PublishPort
 from mainspring.runs.programs import Programs
 from mainspring.runs.run import Cancelled, Failed, Outcome, Run, Value
 from mainspring.runs.runtime import RunCounts, Runtime

@@ -59,6 +59,8 @@ class JsonLines(logging.Formatter):
         entry |= getattr(record, "fields", {})
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            entry["stack"] = record.stack_info
         return json.dumps(entry, default=str)
 
 

@@ -18,7 +18,7 @@ import msgspec
 from mainspring.app import Duration, duration_ms
 from mainspring.bus import DeadLetter, GroupInfo, Published, Schedule, TopicConfig
 from mainspring.errors import MainspringError
-from mainspring.kernel import drawn
+from mainspring.kernel import draw_tree
 from mainspring.message import Message, encode_bytes
 from mainspring.runs import Outcome, RunRecord
 
@@ -226,7 +226,7 @@ class World:
 
     def groups(self, topic: str | None = None) -> list[GroupInfo]:
         """Groups of one topic, or of all, with their lag in each partition."""
-        return self.node.bus.groups(topic)
+        return self.node.bus.groups.infos(topic)
 
     def lag(self, topic: str, group: str) -> int:
         """How many events of a topic a group has not settled yet, as far as it is stored."""
@@ -239,7 +239,7 @@ class World:
 
     def schedules(self) -> list[Schedule]:
         """What will fire, by name."""
-        return self.node.bus.schedules()
+        return self.node.bus.schedules.all()
 
     def read(self, path: str) -> Any:
         """A value of the beats' state."""
@@ -251,7 +251,7 @@ class World:
 
     def trace(self, id: str) -> str:
         """What caused a message, an event or a run and what followed from it, as a tree for people."""
-        return drawn(self._run(self.node.kernel.whole_trace(id)), id)
+        return draw_tree(self._run(self.node.kernel.whole_trace(id)), id)
 
     # -- inside
 

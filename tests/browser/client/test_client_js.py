@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.chromium import ARGUMENTS, chromium
 from tests.support.client_node import Node
+from tests.support.javascript import folder_with_ws
 from tests.support.paths import ROOT
 
 HERE = Path(__file__).parent
@@ -48,6 +50,12 @@ const [url, topic, story] = process.argv.slice(5);
 say({ result: await run({ connect, WebSocket, url, topic, story, tell }) });
 process.exit(0);
 """
+
+
+@pytest.fixture(scope="session")
+def node_js() -> Path:
+    """A folder from which Node finds the package `ws`."""
+    return folder_with_ws()
 
 
 def under_node(
@@ -92,14 +100,12 @@ def test_under_node_a_killed_node_is_only_a_pause(node_js: Path, tmp_path: Path,
 
 
 @pytest.fixture(scope="module")
-def page(chromium: Path, node: Node) -> Iterator[Any]:
+def page(node: Node) -> Iterator[Any]:
     """A page of the node itself, so that its script may use it."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=str(chromium), args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        )
+        browser = playwright.chromium.launch(executable_path=chromium(), args=list(ARGUMENTS))
         opened = browser.new_page()
         opened.goto(f"http://127.0.0.1:{node.port}/healthz")
         yield opened

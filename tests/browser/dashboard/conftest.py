@@ -1,7 +1,4 @@
-"""A node with a day behind it, and a real Chromium that looks at it.
-
-Without Chromium the tests are skipped, except where CI is true: there it is installed.
-"""
+"""A node with a day behind it, and a real Chromium that looks at it."""
 
 from __future__ import annotations
 
@@ -15,7 +12,8 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Playwright, sync_playwright
 
 from mainspring.bus.access.tokens import new_token
-from tests.support.dashboard_site import ARGUMENTS, Cluster, Dashboard, Opener, Tokens, chromium, serving, url_of
+from tests.support.chromium import ARGUMENTS, chromium
+from tests.support.dashboard_site import Cluster, Dashboard, Opener, Tokens, serving, url_of
 from tests.support.nats_server import NatsServer
 from tests.support.shop_day import Packer, aside, spend
 

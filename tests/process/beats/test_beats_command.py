@@ -15,9 +15,7 @@ from typer.testing import CliRunner
 from mainspring.beats import Heartbeat
 from mainspring.cli.program.beats import app
 from mainspring.errors import MainspringError
-from mainspring.log import Batch, BlockingLog
-from mainspring.log.engines.registry import log_file
-from mainspring.log.engines.sqlite import SqliteEngine
+from mainspring.log import Batch, BlockingLog, SqliteEngine, log_file
 from tests.support.paths import ROOT
 
 PROGRAM = """

@@ -13,8 +13,7 @@ import pytest
 
 from mainspring.beats import Heartbeat
 from mainspring.beats.errors import BeatRunning, DamagedJournal, LineBusy, NotOpen, UnknownBeat
-from mainspring.log import Batch, BlockingLog, Log, LogUnavailable, MemoryEngine, Result
-from mainspring.log.engines.sqlite import SqliteEngine
+from mainspring.log import Batch, BlockingLog, Log, LogUnavailable, MemoryEngine, Result, SqliteEngine
 from tests.support import beats_story as story
 from tests.support.paths import ROOT
 

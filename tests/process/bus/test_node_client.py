@@ -1,43 +1,28 @@
 """A client in another language, written from the protocol's text with the usual WebSocket library, does its recipe.
 
-It needs Node.js and npm, which fetches the package `ws` once into `.cache/`.
+It needs Node.js and the package `ws`, which `make test` fetches before the tests begin.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.paths import ROOT
+from tests.support.javascript import folder_with_ws
 from tests.support.serving import Serving
 
 CLIENT = Path(__file__).parent / "node" / "recipe.js"
-CACHE = ROOT / ".cache" / "node"
-VERSION = "8.18.0"
 
 
 @pytest.fixture(scope="module")
 def modules() -> Path:
     """Where `require("ws")` finds the package."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        if os.environ.get("CI"):
-            pytest.fail("Node.js and npm are needed: install nodejs and npm")
-        pytest.skip("Node.js and npm are not installed")
-    if not (CACHE / "node_modules" / "ws").is_dir():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        command = ["npm", "install", "--no-audit", "--no-fund", "--no-save", "--prefix", str(CACHE), f"ws@{VERSION}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        if done.returncode != 0:
-            if os.environ.get("CI"):
-                pytest.fail(f"npm could not install ws: {done.stderr}")
-            pytest.skip("npm cannot reach its registry")
-    return CACHE / "node_modules"
+    return folder_with_ws() / "node_modules"
 
 
 def run(phase: str, node: Serving, modules: Path) -> Any:

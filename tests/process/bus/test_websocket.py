@@ -122,11 +122,11 @@ async def test_a_consumer_that_stops_reading_is_bounded_and_holds_up_nobody() ->
             assert (await receive(writer))["type"] == "PUBLISHED"
         got = [await receive(lively) for _ in range(count)]
         assert [frame["offset"] for frame in got] == list(range(1, count + 1))
-        (info,) = [info for info in here.bus.groups("t") if info.group == "stuck"]
+        (info,) = [info for info in here.bus.groups.infos("t") if info.group == "stuck"]
         assert info.partitions[0].inflight < count  # most of it was never sent: it waits in the log
         raw.close()
         for _ in range(PATIENCE_S * 100):
-            if sum(info.members for info in here.bus.groups("t")) == 1:
+            if sum(info.members for info in here.bus.groups.infos("t")) == 1:
                 break
             await asyncio.sleep(0.01)
         assert here.bus.stats().inflight == count  # what the stuck one held is free again
@@ -181,7 +181,7 @@ async def test_a_consumer_that_hangs_up_without_reading_gives_its_events_back_at
                 break
             await asyncio.sleep(0.01)
         assert here.bus.stats().inflight == 0
-        assert [info.members for info in here.bus.groups("t")] == [0]
+        assert [info.members for info in here.bus.groups.infos("t")] == [0]
         raw.close()
 
 

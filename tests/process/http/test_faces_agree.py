@@ -185,8 +185,8 @@ async def test_every_face_refuses_it_with_the_same_code_and_stores_nothing(faces
         assert refusal[0] in (400, 422, "refused", code), (face.__name__, refusal)  # the kernel's own codes are numbers
         assert word in refusal[1] or refusal[1].startswith("Invalid JSON"), (face.__name__, refusal)
     bus = faces.node.node.bus
-    assert "t" not in [config.topic for config in bus.topics()]  # there is a topic as soon as there is an event
-    assert bus.schedules() == []
+    assert "t" not in [config.topic for config in bus.topics.configs()]  # there is a topic as soon as there is an event
+    assert bus.schedules.all() == []
 
 
 TAKEN = {
@@ -217,7 +217,7 @@ async def test_every_face_takes_it_and_keeps_every_byte(faces: Faces, case: str)
     for face in (*BUS, *KERNEL):
         if face not in EVENTS:
             assert await face(faces, b"later", payload) is None, face.__name__
-    assert {bytes(schedule.payload) for schedule in faces.node.node.bus.schedules()} == {payload}
+    assert {bytes(schedule.payload) for schedule in faces.node.node.bus.schedules.all()} == {payload}
 
 
 async def test_of_a_batch_the_event_is_named(faces: Faces) -> None:

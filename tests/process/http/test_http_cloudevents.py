@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainspring.errors import MainspringError
-from mainspring.log.contract import StoredEvent
+from mainspring.log import StoredEvent
 from mainspring.server.http.documents import cloudevents
 from mainspring.server.http.documents.cloudevents import CloudEvent
 

@@ -11,9 +11,8 @@ import pytest
 from aiohttp import web
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from mainspring.errors import MainspringError
+from mainspring.errors import STATUS_OF_CODE, MainspringError
 from mainspring.server import http
-from mainspring.server.http.problem import STATUS_OF_CODE
 from tests.support.http_site import Site, serve
 from tests.support.paths import ROOT
 
@@ -227,7 +226,7 @@ async def test_answers_fit_their_description(site: Site) -> None:
         schema = document["paths"][template]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
         OAS31Validator({**schema, "components": document["components"]}).validate(answer.json)
     refused = await site.get("/topics/nobody")
-    problem = {"$ref": "#/components/schemas/Problem", "components": document["components"]}
+    problem = {"$ref": "#/components/schemas/ProblemDocument", "components": document["components"]}
     OAS31Validator(problem).validate(refused.json)
 
 

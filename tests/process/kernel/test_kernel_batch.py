@@ -156,7 +156,7 @@ def double(data: int, ctx) -> int:
 
 def mainspring(folder: Path, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
     (folder / "small.py").write_text(PROGRAM)
-    code = "from mainspring.cli import kernel; import typer; typer.run(kernel.run)"
+    code = "from mainspring.cli.program import kernel; import typer; typer.run(kernel.run)"
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
         input=text,

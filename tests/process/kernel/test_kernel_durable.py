@@ -15,7 +15,7 @@ import pytest
 
 from mainspring import App, Fail
 from mainspring.kernel import Kernel
-from mainspring.kernel.durable.lane import SPACE, StoredCommand
+from mainspring.kernel.durable.record import SPACE, StoredCommand
 from mainspring.log import Batch, Log, LogUnavailable, MemoryEngine
 from mainspring.loop import VirtualClock
 from tests.support.kernel import booted, command, encoded, query, served, virtual

@@ -199,7 +199,7 @@ async def test_a_function_no_other_process_can_find_fails_the_boot() -> None:
 
 async def test_a_process_ends_with_its_node(tmp_path: Path) -> None:
     """A node that is killed leaves no process behind, not even a spinning one."""
-    script = tmp_path / "node/node.py"
+    script = tmp_path / "node.py"
     script.write_text(
         "import asyncio\n"
         "from tests.support import kernel_programs as programs\n"

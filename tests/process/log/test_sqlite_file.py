@@ -30,11 +30,10 @@ from mainspring.log import (
     SqliteEngine,
     open_engine,
 )
-from mainspring.log.engines.sqlite import known_state as ledger
-from mainspring.log.engines.sqlite import reader, schema
-from mainspring.log.engines.sqlite import statements as sql
+from mainspring.log.engines.sqlite import plan, reader, schema
+from mainspring.log.engines.sqlite import writer as sql
 from mainspring.log.engines.sqlite.check import check
-from mainspring.log.engines.sqlite.connection import connect_writer
+from mainspring.log.engines.sqlite.schema import connect_writer
 
 
 def run(command: list[str | Path]) -> subprocess.CompletedProcess[str]:
@@ -237,18 +236,18 @@ class TestStatements:
         (sql.MEASURE_RANGE, (1, 2)),
         (sql.DELETE_RANGE, (1, 2)),
         (sql.UPDATE_PARTITION, (1, 1, 1, 1, 1, 1)),
-        (next(sql.pieces(sql.DELETE_RECORDS, 1, ["k"] * 4))[0], ("s", *"abcd")),
+        (next(sql.statements_for(sql.DELETE_RECORDS, 1, ["k"] * 4))[0], ("s", *"abcd")),
         (reader._EVENTS, {"start": 1, "end": 2, "limit": 3, "bytes": 4}),
         (reader._PROBE, {"start": 1, "end": 2}),
         (reader._FIRST_SINCE, (1, 2, 3)),
         (reader._RECORDS.format("AND key < ?"), ("s", "a", "b", "c", 5)),
-        (ledger._STATE, ()),
+        (plan._STATE, ()),
         ("DELETE FROM marks WHERE until < ?", (1,)),
     ]
 
     @pytest.mark.parametrize(
         ("statement", "values"),
-        [*((next(sql.pieces(t, w, [1] * 4 * w))[0], (1,) * 4 * w) for t, w in ROWS), *PLAIN],
+        [*((next(sql.statements_for(t, w, [1] * 4 * w))[0], (1,) * 4 * w) for t, w in ROWS), *PLAIN],
     )
     def test_no_statement_scans(self, statement: str, values: Any) -> None:
         with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:

@@ -58,11 +58,11 @@ async def test_a_declared_topic_keeps_what_was_set_by_hand(tmp_path: Path) -> No
     app.topic("orders", partitions=2, retention="7d", max_attempts=3)
     by_hand = TopicConfig(topic="orders", partitions=4, retention_ms=1, subscribe_acl=AccessList(("billing",)))
     async with serving(app, engine="sqlite", data=str(tmp_path)) as node:
-        known = node.node.bus.topic("orders")
+        known = node.node.bus.topics.get("orders").config
         assert (known.partitions, known.retention_ms, known.max_attempts) == (2, 604_800_000, 3)
         await node.node.bus.put_topic(by_hand)
     async with serving(app, engine="sqlite", data=str(tmp_path)) as node:
-        known = node.node.bus.topic("orders")
+        known = node.node.bus.topics.get("orders").config
         assert (known.partitions, known.retention_ms, known.max_attempts) == (4, 604_800_000, 3)
         assert known.subscribe_acl == by_hand.subscribe_acl
 

@@ -14,9 +14,8 @@ import trustme
 
 from mainspring.errors import SettingError
 from mainspring.log import Append, Batch, Change, InDoubt, LogUnavailable, Receipt, Result
-from mainspring.log.engines.mongo import MongoEngine, init
-from mainspring.log.engines.mongo.durability import describe
-from mainspring.log.engines.mongo.faults import LogAccess
+from mainspring.log.engines.mongo.connection import LogAccess, describe
+from mainspring.log.engines.mongo.engine import MongoEngine, init
 from mainspring.loop import VirtualClock
 from tests.support.mongo_server import MongoServer, free_port, own_server
 from tests.support.proxy import Proxy

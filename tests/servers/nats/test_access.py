@@ -14,7 +14,7 @@ import trustme
 
 from mainspring.errors import MainspringError, SettingError
 from mainspring.log import Batch, LogUnavailable, Put, open_engine
-from mainspring.log.engines.nats.snapshots import Housekeeping
+from mainspring.log.engines.nats.snapshots import TrimmingRules
 from tests.support.fixtures.nats import OpenNode, everything, found
 from tests.support.nats_server import NatsServer
 
@@ -135,7 +135,7 @@ async def test_a_user_with_no_more_rights_than_needed(guarded: NatsServer, tmp_p
     guarded.more = f'authorization {{ users: [ {{ user: "m", password: "p", permissions: {rights} }} ] }}'
     guarded.start()
     guarded.login = "m:p@"
-    small = Housekeeping(grown_bytes=20_000, keep_ms=0, claim_ms=5_000)
+    small = TrimmingRules(grown_bytes=20_000, keep_ms=0, claim_ms=5_000)
     one = await node(guarded.url(), "a", small)
     async with asyncio.timeout(30):
         while (await found(one)).first <= 1:

@@ -10,7 +10,7 @@ import pytest
 
 from mainspring.errors import SettingError
 from mainspring.log import Batch, Put, open_engine
-from mainspring.log.engines.nats.snapshots import Housekeeping
+from mainspring.log.engines.nats.snapshots import TrimmingRules
 from tests.support.fixtures.nats import Node, OpenNode, everything, found, until, until_equal
 from tests.support.nats_history import History, leader_of
 from tests.support.nats_server import NatsCluster, NatsServer
@@ -90,7 +90,7 @@ async def test_without_a_majority_nothing_is_acknowledged_and_then_all_goes_on(
 async def test_a_node_starts_from_a_snapshot_while_a_server_is_gone(
     cluster: NatsCluster, name: str, node: OpenNode
 ) -> None:
-    small = Housekeeping(grown_bytes=50_000, keep_ms=0, claim_ms=5_000)
+    small = TrimmingRules(grown_bytes=50_000, keep_ms=0, claim_ms=5_000)
     one = await node(cluster.url(name, patience=20), "a", small)
     await one.publish("early")
     async with asyncio.timeout(60):

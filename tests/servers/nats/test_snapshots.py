@@ -8,12 +8,12 @@ import pytest
 
 from mainspring.log import Batch, FormatError, Put
 from mainspring.log.engines.nats import snapshots
-from mainspring.log.engines.nats.snapshots import Housekeeping
+from mainspring.log.engines.nats.snapshots import TrimmingRules
 from tests.support.fixtures.nats import Node, OpenNode, everything, found, until, until_equal
 from tests.support.nats_server import NatsServer
 from tests.support.proxy import Proxy
 
-SMALL = Housekeeping(grown_bytes=50_000, keep_ms=0, claim_ms=5_000)
+SMALL = TrimmingRules(grown_bytes=50_000, keep_ms=0, claim_ms=5_000)
 
 
 async def move_positions(node: Node, times: int) -> None:
@@ -97,7 +97,7 @@ async def test_a_running_node_that_fell_behind_says_so_and_is_whole_after_a_rest
 
 
 async def test_messages_are_kept_for_a_while_after_the_snapshot(server: NatsServer, name: str, node: OpenNode) -> None:
-    one = await node(server.url(name), "a", Housekeeping(grown_bytes=50_000, keep_ms=600_000, claim_ms=5_000))
+    one = await node(server.url(name), "a", TrimmingRules(grown_bytes=50_000, keep_ms=600_000, claim_ms=5_000))
     await move_positions(one, 200)
     async with asyncio.timeout(20):
         while await snapshots.stored(one.engine.link, one.engine.address) is None:

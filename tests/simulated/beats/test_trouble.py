@@ -145,6 +145,7 @@ async def trouble(chance: random.Random, living: list[Node], begin: Any) -> None
         await weather(victim.member, chance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_whatever_happens_each_signal_is_worked_on_once(seed: int) -> None:
     clock = VirtualClock(1_000, wall_ms=1_700_000_000_000)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mainspring.bus import Conflict, Start
-from mainspring.bus.groups.shared.group import SharedGroup
-from mainspring.bus.groups.shared.position import Intent
+from mainspring.bus.groups import PositionWrite
+from mainspring.bus.groups.shared.position import ClaimWrite
 from tests.support.bus import BEGINNING, LATEST, Peer
 from tests.support.shared_bus import LEASE_MS, Node, Town, in_town, settle
 
@@ -52,7 +52,7 @@ async def test_acknowledgements_on_both_nodes_make_one_commit_that_both_know(tow
         lower.ack("t", "g", frame["offset"])
     await settle(0.1)
     assert [await node.committed("t", "g") for node in town.nodes] == [6, 6]
-    assert [node.bus.groups("t")[0].members for node in town.nodes] == [2, 2]
+    assert [node.bus.groups.infos("t")[0].members for node in town.nodes] == [2, 2]
 
 
 @in_town
@@ -112,7 +112,7 @@ async def test_a_dead_nodes_events_come_to_the_others_and_their_attempts_count_o
     await settle(LEASE_MS / 1000 * 3)
     assert [(frame["offset"], frame["attempt"]) for frame in await two.messages()] == [(3, 2), (4, 2), (5, 2)]
     assert await second.committed("t", "g") == 2
-    assert second.bus.groups("t")[0].members == 1
+    assert second.bus.groups.infos("t")[0].members == 1
 
 
 @in_town
@@ -209,7 +209,7 @@ async def test_a_group_with_members_elsewhere_is_not_deleted(town: Town) -> None
     await settle(0.1)
     await second.bus.delete_group("t", "g")
     await settle(0.1)
-    assert [node.bus.groups() for node in town.nodes] == [[], []]
+    assert [node.bus.groups.infos() for node in town.nodes] == [[], []]
     two = second.connect()
     await two.subscribe("t", "g", LATEST)
     await publish(first, 1)
@@ -364,13 +364,12 @@ async def test_what_turns_out_to_be_settled_is_not_given_back(town: Town) -> Non
     await one.subscribe("t", "g", BEGINNING)
     await publish(first, 1)
     await settle(0.1)
-    group = first.bus.topic_table.get("t").groups["g"]
-    assert isinstance(group, SharedGroup)
-    (position,) = group.shared_positions()
-    event = position.open[1]
-    position.intents[1_000] = Intent({}, settled=frozenset({1}))
+    group = first.bus.topics.get("t").groups["g"]
+    (position,) = group.positions.values()
+    shared, event = position.shared, position.open[1]
+    shared.writes[1_000] = ClaimWrite(PositionWrite(position), settled=frozenset({1}))
     one.close()
-    position.leave(event)
-    group.landed(position, 1_000, town.clock.now_ms())
-    assert not position.leaving
+    shared.return_to_group(event)
+    shared.on_stored(1_000, town.clock.now_ms(), to_wall=0)
+    assert not shared.returning
     assert not position.open

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -423,7 +424,7 @@ class TownMachine(RuleBasedStateMachine):
         return found
 
 
-TestTown = TownMachine.TestCase
+TestTown = pytest.mark.slow(TownMachine.TestCase)
 TestTown.settings = settings(
     max_examples=int(os.environ.get("TOWN_EXAMPLES", "60")),
     stateful_step_count=40,

@@ -15,12 +15,12 @@ from tests.support.shared_bus import Town, in_town, settle
 async def test_a_topic_made_on_one_node_is_there_on_the_other(town: Town) -> None:
     first, second = town.nodes
     await town.create("orders", partitions=3)
-    assert second.bus.topic("orders").partitions == 3
+    assert second.bus.topics.get("orders").config.partitions == 3
     await second.bus.put_topic(TopicConfig(topic="orders", partitions=4))
-    assert first.bus.topic("orders").partitions == 4
+    assert first.bus.topics.get("orders").config.partitions == 4
     await first.bus.publish("implied", b"1")
     await settle()
-    assert second.bus.topic("implied").partitions == 1
+    assert second.bus.topics.get("implied").config.partitions == 1
 
 
 @in_town
@@ -32,7 +32,7 @@ async def test_settings_chosen_on_one_node_are_not_undone_by_a_publisher_on_anot
     second.engine.cut_off = False
     await publishing
     await settle()
-    assert [node.bus.topic("t").partitions for node in town.nodes] == [5, 5]
+    assert [node.bus.topics.get("t").config.partitions for node in town.nodes] == [5, 5]
 
 
 @in_town
@@ -73,7 +73,7 @@ async def test_a_schedule_fires_once_for_each_due_time_whoever_has_the_role(town
     payload = json.dumps({"tick": True}).encode()
     await second.bus.put_schedule(Schedule(name="s", topic="ticks", payload=payload, every=1_000))
     await settle(5.5)
-    assert [schedule.name for schedule in third.bus.schedules()] == ["s"]
+    assert [schedule.name for schedule in third.bus.schedules.all()] == ["s"]
     assert len(await third.bus.read("ticks", 0, 1, 100)) == 5
     holder = next(node for node in town.nodes if node.cluster.role("schedules").held)
     holder.kill()
@@ -128,7 +128,7 @@ async def test_access_lists_changed_on_one_node_end_subscriptions_on_the_other(t
     await first.bus.publish("t", b"1")
     await settle(0.1)
     assert len(peer.got) == 1
-    assert first.bus.groups("t")[0].members == 0
+    assert first.bus.groups.infos("t")[0].members == 0
 
 
 @in_town(nodes=3)

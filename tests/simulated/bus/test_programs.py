@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from mainspring import App, Effect, Event, resume
-from mainspring.log.engines.shared_memory import SharedMemory
+from mainspring.log import SharedMemory
 from mainspring.loop import VirtualClock, VirtualEventLoop
 from mainspring.node.core import Core
 from mainspring.settings import Settings

@@ -7,7 +7,6 @@ import random
 from typing import Any
 
 from mainspring.bus import Bus
-from mainspring.bus.groups.leases import leases
 from mainspring.log import Log, MemoryEngine
 from mainspring.loop import Loop
 from tests.support.bus import BEGINNING, Peer
@@ -31,14 +30,14 @@ async def test_every_node_sees_who_has_what(town: Town) -> None:
     await settle(0.1)
     two.nack("t", "g", 3, delay_ms=60_000, reason="later")
     await settle(0.1)
-    views = [leases(node.bus.topic_table.get("t").groups["g"], town.clock, 100) for node in town.nodes]
+    views = [node.bus.topics.get("t").groups["g"].leases(town.clock, 100) for node in town.nodes]
     for view in views:
         assert [(each.offset, each.deliveries) for each in view] == [(1, 1), (2, 1), (3, 1)]
         assert [each.state for each in view] == ["leased", "leased", "delayed"]
         assert view[2].reason == "later"
     assert [each.epoch for each in views[0]] == [0, 0, second.cluster.epoch]
     assert [each.epoch for each in views[1]] == [first.cluster.epoch, first.cluster.epoch, 0]
-    infos = [node.bus.groups("t")[0] for node in town.nodes]
+    infos = [node.bus.groups.infos("t")[0] for node in town.nodes]
     assert [(info.members, info.partitions[0].last_committed, info.partitions[0].lag) for info in infos] == [
         (2, 0, 3),
         (2, 0, 3),
@@ -106,7 +105,7 @@ async def test_nothing_is_left_of_nodes_that_are_gone(town: Town) -> None:
     own = f"{second.cluster.epoch:020d}"
     for space in ("claims", "members"):
         assert all([record.key.endswith(own) async for record in second.log.scan(space)]), space
-    assert {info.group: info.members for info in second.bus.groups("t")} == {"g": 0, "h": 1}
+    assert {info.group: info.members for info in second.bus.groups.infos("t")} == {"g": 0, "h": 1}
     third = await town.add()
     again = third.connect()
     await again.subscribe("t", "g")

@@ -273,6 +273,7 @@ async def story(world: World, plan: list[tuple[str, int, int]]) -> None:
             assert id in outcomes.seen, "somebody was told of an outcome that the log does not have"
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(steps)
 def test_every_accepted_command_has_exactly_one_outcome_whatever_happens_to_the_nodes(

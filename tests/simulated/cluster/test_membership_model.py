@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mainspring.log import Batch, Change
-from mainspring.log.engines.shared_memory import SharedMemoryEngine
+from mainspring.log import Batch, Change, SharedMemoryEngine
 from mainspring.loop import VirtualClock, run_virtual
 from tests.support.cluster import LEASE_MS, Member, World, wait
 
@@ -112,6 +112,7 @@ async def story(world: World, plan: list[tuple[str, str, int]]) -> None:
     assert not any([await members[name].write("x", roles[name]) for name in NAMES if name != holder])
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps)
 def test_leases_and_roles_hold_through_cuts_pauses_and_deaths(plan: list[tuple[str, str, int]]) -> None:

@@ -21,7 +21,7 @@ import pytest
 from mainspring import App, Event
 from mainspring.errors import MainspringError
 from mainspring.kernel import Fail
-from mainspring.log.engines.shared_memory import SharedMemory
+from mainspring.log import SharedMemory
 from mainspring.loop import VirtualClock, run_virtual
 from mainspring.message import Message, Metadata, counted_ids, encode_data
 from mainspring.node.core import Core

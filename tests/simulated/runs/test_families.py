@@ -77,6 +77,7 @@ async def story(world: World, program: Any, at: int) -> int:
     return trouble.commits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ENDINGS, ids=lambda program: program.__name__)
 def test_a_family_ends_the_same_way_wherever_its_node_was_killed(program: Any) -> None:
     def attempt(at: int) -> int:

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainspring.beats import Driver, SharedHeartbeat
+from mainspring.beats import Driver, Heartbeat
 from mainspring.builtin.beats import beat
-from mainspring.builtin.events import Wanted
+from mainspring.builtin.events import TypePatterns
 from mainspring.builtin.runs import run
 from mainspring.kernel import Fail, Kernel, handler_from
 from mainspring.message import Message, counted_ids
@@ -33,7 +33,7 @@ async def served(world: World, name: str, *programs: Any) -> KernelNode:
     runtime = Runtime(clock=world.clock, loop=member.loop, log=member.log, cluster=member.cluster)
     for program in programs:
         runtime.register(program, program.__name__)
-    heartbeat = SharedHeartbeat(member.log, cluster=member.cluster, clock=world.clock)
+    heartbeat = Heartbeat(member.log, cluster=member.cluster, clock=world.clock)
     heartbeat.register("work", "/work", work, match="prefix")
     node.kernel = Kernel(loop=member.loop, ids=counted_ids(), log=member.log, cluster=member.cluster)
     node.kernel.register(run(node.kernel, runtime), beat(heartbeat, node.kernel))
@@ -139,7 +139,7 @@ class Listener:
 
     def __init__(self, node: KernelNode, *types: str) -> None:
         self.heard: list[tuple[str, Any]] = []
-        node.kernel.exchange.streams[self] = Wanted(list(types))
+        node.kernel.exchange.streams[self] = TypePatterns(list(types))
 
     def stream(self, message: Message) -> None:
         self.heard.append((message.type, msgspec.json.decode(message.raw)))

@@ -94,13 +94,13 @@ async def test_a_program_that_comes_back_after_a_rollback_is_still_the_newer_one
 @story
 async def test_what_is_declared_as_before_keeps_its_time_through_an_upgrade(site: Site) -> None:
     a, b = await site.start("a", old()), await site.start("b", old())
-    (before,) = (each.next_ms for each in a.core.bus.schedules())
+    (before,) = (each.next_ms for each in a.core.bus.schedules.all())
     for _ in range(2):
         await a.stop()
         a = await site.start("a", new())
     await b.stop()
     b = await site.start("b", new())
-    assert [each.next_ms for each in b.core.bus.schedules() if each.name == "app/shop/tick"] == [before]
+    assert [each.next_ms for each in b.core.bus.schedules.all() if each.name == "app/shop/tick"] == [before]
 
 
 @story
@@ -135,7 +135,7 @@ async def test_another_program_on_the_same_log_removes_nothing(site: Site) -> No
     b = await site.start("b", other)
     await site.start("c", None)
     await a.stop()
-    names = {each.name for each in b.core.bus.schedules()}
+    names = {each.name for each in b.core.bus.schedules.all()}
     assert names == {"app/shop/tick", "app/shop/report", "app/bakery/tick"}
 
 

@@ -75,7 +75,7 @@ class Story:
             expected |= {name: int(every[:-1]) * 1_000 for name, every in SCHEDULES[version].items()}
         for node, _ in self.living.values():
             assert node.schedules == expected
-            assert node.core.bus.topic("orders").retention_count == 1_000 + versions[-1]
+            assert node.core.bus.topics.get("orders").config.retention_count == 1_000 + versions[-1]
             leaders = [each.name for each in node.core.cluster.nodes() if "beats" in each.roles]
             assert len(leaders) == 1
             assert self.living[leaders[0]][1] == versions[-1]

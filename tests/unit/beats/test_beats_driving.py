@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from mainspring.beats import FATAL, RETRY, Driver, Heartbeat, TopicInlet
+from mainspring.beats import FATAL, RETRY, Driver, Heartbeat, Taken, TopicInlet
 from mainspring.beats.errors import InvalidImpulse
-from mainspring.beats.inlets import Taken
 from mainspring.errors import SettingError
 from mainspring.log import Append, Batch, BlockingLog, Log, LogUnavailable, MemoryEngine
 from mainspring.loop import Loop, VirtualClock

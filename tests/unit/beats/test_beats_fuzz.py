@@ -28,9 +28,6 @@ class World:
             "max_emissions_per_enzyme": rng.choice([0, 1, 3, 100]),
             "max_chain_depth": rng.choice([0, 2, 5]),
             "strict": rng.random() < 0.3,
-            "retry_scope": rng.choice(["pair", "enzyme"]),
-            "block_dependants": rng.random() < 0.3,
-            "dispatch": rng.choice(["target_then_signal", "target_then_signal", "union"]),
             "inline_chars": rng.choice([4, 4096]),
         }
         self.outside: list[list[tuple[Any, ...]]] = []
@@ -77,6 +74,7 @@ def journals(hb: Heartbeat) -> list[bytes]:
     return [hb.journal(beat) for beat in range(1, hb.next_beat)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(6))
 def test_however_it_is_run_the_bytes_are_the_same(block: int) -> None:
     for seed in range(20):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.beats import RETRY, Heartbeat, Report
+from mainspring.beats import RETRY, BeatReport, Heartbeat
 from mainspring.beats.errors import RunningLoop
 
 
@@ -17,11 +17,11 @@ def ok(signal: str | None, target: str | None, stage: Any) -> None:
     """Does nothing."""
 
 
-def ran(report: Report) -> list[str]:
+def ran(report: BeatReport) -> list[str]:
     return [entry.enzyme for entry in report.agenda if entry.result != "duplicate"]
 
 
-def notes(report: Report, code: str) -> list[Any]:
+def notes(report: BeatReport, code: str) -> list[Any]:
     return [note for note in report.diagnostics if note.code == code]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.beats import FATAL, Heartbeat, Report
+from mainspring.beats import FATAL, BeatReport, Heartbeat
 from mainspring.beats.errors import (
     InvalidImpulse,
     InvalidPath,
@@ -21,11 +21,11 @@ def ok(signal: str | None, target: str | None, stage: Any) -> None:
     """Does nothing."""
 
 
-def ran(report: Report) -> list[str]:
+def ran(report: BeatReport) -> list[str]:
     return [entry.enzyme for entry in report.agenda if entry.result != "duplicate"]
 
 
-def notes(report: Report, code: str) -> list[Any]:
+def notes(report: BeatReport, code: str) -> list[Any]:
     return [note for note in report.diagnostics if note.code == code]
 
 
@@ -159,8 +159,6 @@ def test_a_beat_no_line_ever_gets_to_is_refused() -> None:
         {"max_runs_per_beat": 0},
         {"max_signals_per_beat": True},
         {"on_fatal": "panic"},
-        {"dispatch": "all"},
-        {"retry_scope": "beat"},
         {"retain_beats": 0},
         {"parallel": "fibres"},
         {"parallel": "threads", "workers": 0},

@@ -1,4 +1,4 @@
-"""Rules beyond the cases: readings of dispatch, scopes of retry, budgets, failures, pausing."""
+"""Rules beyond the cases: candidates, retries, budgets, failures, pausing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.beats import FATAL, RETRY, Heartbeat, Report
+from mainspring.beats import FATAL, RETRY, BeatReport, Heartbeat
 from mainspring.beats.errors import StageClosed
 
 
@@ -14,57 +14,41 @@ def ok(signal: str | None, target: str | None, stage: Any) -> None:
     """Does nothing."""
 
 
-def ran(report: Report) -> list[str]:
+def ran(report: BeatReport) -> list[str]:
     return [entry.enzyme for entry in report.agenda if entry.result != "duplicate"]
 
 
-def notes(report: Report, code: str) -> list[Any]:
+def notes(report: BeatReport, code: str) -> list[Any]:
     return [note for note in report.diagnostics if note.code == code]
 
 
-# --- dispatch ---------------------------------------------------------------------------------------------------------
+# --- candidates -------------------------------------------------------------------------------------------------------
 
 
-def dispatched(**rules: Any) -> Heartbeat:
-    hb = Heartbeat(**rules)
+def test_with_a_target_only_names_bound_to_it_run_whose_query_matches() -> None:
+    hb = Heartbeat()
     hb.register("bound", "/elsewhere/far/away", ok)
     hb.register("both", "/sig", ok, match="prefix")
     hb.register("free", "/sig/img/thumb", ok)
     hb.bind("/t", "bound")
     hb.bind("/t", "both")
-    return hb
-
-
-@pytest.mark.parametrize(
-    ("dispatch", "expected"),
-    [
-        ("target_then_signal", ["both"]),
-        ("union", ["both", "bound", "free"]),
-        ("signal_only", ["free", "both"]),
-        ("target_only", ["bound", "both"]),
-    ],
-)
-def test_dispatch_has_four_readings(dispatch: str, expected: list[str]) -> None:
-    assert dispatched(dispatch=dispatch).resolve("/sig/img/thumb", "/t/u") == expected
-
-
-def test_a_target_nothing_is_bound_to_can_be_made_to_broadcast() -> None:
-    assert dispatched().resolve("/sig/img/thumb", "/free") == []
-    loose = dispatched(fallback_broadcast=True)
-    assert loose.resolve("/sig/img/thumb", "/free") == ["free", "both"]
-    assert loose.resolve("/other", "/t") == [], "what the signal filters out is no empty binding"
+    assert hb.resolve("/sig/img/thumb", "/t/u") == ["both"]
+    assert hb.resolve("/sig/img/thumb") == ["free", "both"]
+    assert hb.resolve(None, "/t/u") == ["bound", "both"]
+    assert hb.resolve("/sig/img/thumb", "/free") == [], "a target that nothing is bound to"
+    assert hb.resolve("/other", "/t") == []
 
 
 # --- retries and failures ---------------------------------------------------------------------------------------------
 
 
-def test_only_the_enzyme_that_asked_can_be_tried_again() -> None:
-    hb = Heartbeat(retry_scope="enzyme", max_attempts=3)
+def test_the_whole_pair_is_tried_again() -> None:
+    hb = Heartbeat(max_attempts=3)
     hb.register("a", "/sig", lambda *_: RETRY)
     hb.register("b", "/sig", ok)
     hb.signal("/sig")
     reports = [hb.beat() for _ in range(5)]
-    assert [ran(report) for report in reports] == [["a", "b"], ["a"], ["a"], [], []]
+    assert [ran(report) for report in reports] == [["a", "b"], ["a", "b"], ["a", "b"], [], []]
     assert hb.read("/rt/dead/3") == [{"signal": "/sig", "target": None, "attempts": 3, "reason": "attempts"}]
     assert hb.replay().identical
 
@@ -79,8 +63,8 @@ def test_the_stage_says_which_attempt_it_is() -> None:
     assert seen == [(1, 1), (2, 2), (3, 3)]
 
 
-def test_dependants_of_a_failure_can_be_blocked() -> None:
-    def told(**rules: Any) -> list[tuple[str, str]]:
+def test_dependants_of_a_failure_run() -> None:
+    def results(**rules: Any) -> list[tuple[str, str]]:
         hb = Heartbeat(**rules)
         hb.register("a", "/sig", lambda *_: -9)
         hb.register("b", "/sig", ok, after=("a",))
@@ -89,9 +73,8 @@ def test_dependants_of_a_failure_can_be_blocked() -> None:
         hb.signal("/sig")
         return [(entry.enzyme, entry.result) for entry in hb.beat().agenda]
 
-    assert told() == [("a", "failed"), ("b", "ok"), ("c", "ok"), ("d", "ok")]
-    blocked = [("a", "failed"), ("b", "blocked"), ("c", "blocked"), ("d", "ok")]
-    assert told(block_dependants=True) == told(block_dependants=True, parallel="threads") == blocked
+    expected = [("a", "failed"), ("b", "ok"), ("c", "ok"), ("d", "ok")]
+    assert results() == results(parallel="threads") == expected
 
 
 def test_an_aborted_beat_leaves_registry_bindings_and_signals_as_they_were() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.beats import Heartbeat, Report
+from mainspring.beats import BeatReport, Heartbeat
 from mainspring.beats.errors import DamagedJournal
 from mainspring.errors import SettingError
 from mainspring.log import Batch, BlockingLog, SqliteEngine
@@ -28,7 +28,7 @@ def count(hb: Heartbeat, beats: int) -> None:
         hb.beat()
 
 
-def results(report: Report) -> dict[str, str]:
+def results(report: BeatReport) -> dict[str, str]:
     return {entry.enzyme: entry.result for entry in report.agenda}
 
 

@@ -140,12 +140,14 @@ def code_of(data: bytes) -> str:
         return rejected.error.code
 
 
+@pytest.mark.slow
 @given(st.binary() | st.dictionaries(FIELDS, JSON).map(lambda d: json.dumps(d).encode()) | st.text().map(str.encode))
 @settings(max_examples=300, deadline=None)
 def test_decoding_never_fails_in_another_way(data: bytes) -> None:
     assert code_of(data) in {"bad_json", "bad_frame", "unknown_type", *TYPES}
 
 
+@pytest.mark.slow
 @given(st.sampled_from(sorted(TYPES)), st.dictionaries(FIELDS, JSON))
 @settings(max_examples=300, deadline=None)
 def test_a_known_type_with_any_fields_is_a_frame_or_rejected(kind: str, fields: dict[str, Any]) -> None:

@@ -344,11 +344,11 @@ async def test_groups_are_told_with_their_members_and_lag(world: World) -> None:
     await peer.publish_many("t", 4)
     await peer.subscribe("t", "g", BEGINNING, max_inflight=3)
     await settle(0.1)
-    (info,) = world.bus.groups("t")
+    (info,) = world.bus.groups.infos("t")
     assert (info.group, info.members) == ("g", 1)
     offsets = info.partitions[0]
     assert (offsets.last_committed, offsets.lag, offsets.inflight) == (0, 4, 3)
-    assert [i.group for i in world.bus.groups()] == ["g"]
+    assert [i.group for i in world.bus.groups.infos()] == ["g"]
 
 
 @in_virtual_time
@@ -359,7 +359,7 @@ async def test_ten_thousand_idle_subscriptions_do_no_work_for_other_topics(world
     await settle(1)
     assert len(idle.got) == 2_000
     woken: list[str] = []
-    for topic in world.bus.topic_table.all():
+    for topic in world.bus.topics.all():
         for group in topic.groups.values():
             group.deliver = lambda now, name=topic.name: woken.append(name)  # type: ignore[method-assign]
     await world.connect().publish_many("busy", 5)
@@ -472,4 +472,4 @@ async def test_groups_come_back_on_a_node_that_may_keep_fewer_topics_than_it_has
         await peer.subscribe(topic, "g", LATEST)
     world.settings = Settings(metrics_interval_ms=0, max_topics=1)
     await world.kill()
-    assert sorted(info.topic for info in world.bus.groups()) == ["a", "b", "c"]
+    assert sorted(info.topic for info in world.bus.groups.infos()) == ["a", "b", "c"]

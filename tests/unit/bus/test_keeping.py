@@ -72,7 +72,9 @@ async def test_the_nodes_own_topics_are_bounded(world: World) -> None:
     await world.connect().publish_many("t", 3)
     await settle(1)
     await world.connect().publish("system.metrics", 1)
-    assert {c.topic: (c.retention_ms > 0, c.retention_count > 0) for c in world.bus.topics() if c.topic != "t"} == {
+    assert {
+        c.topic: (c.retention_ms > 0, c.retention_count > 0) for c in world.bus.topics.configs() if c.topic != "t"
+    } == {
         "system.bus.audit": (True, True),
         "system.metrics": (True, True),
     }
@@ -106,7 +108,7 @@ def test_compaction_is_right_wherever_a_crash_interrupts_it(rounds: list[Any], c
     @in_virtual_time
     async def story(world: World) -> None:
         await world.create("t", compact=True)
-        topic = world.bus.topic_table.open("t")
+        topic = world.bus.topics.open("t")
         written: list[tuple[int, str | None, Any]] = []
         stops = iter(crashes)
         for events in rounds:

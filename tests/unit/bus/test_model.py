@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -273,7 +274,7 @@ class GroupMachine(RuleBasedStateMachine):
             assert sorted(died) == sorted(place for place, event in self.model.events.items() if event.dead)
 
 
-TestGroup = GroupMachine.TestCase
+TestGroup = pytest.mark.slow(GroupMachine.TestCase)
 TestGroup.settings = settings(
     max_examples=120, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -40,9 +40,9 @@ async def test_a_group_deleted_while_someone_joins_is_there_again(world: World) 
     assert await joining.offsets() == [1]
     joining.ack("t", "g", 1)
     await settle()
-    assert [info.group for info in world.bus.groups("t")] == ["g"]
+    assert [info.group for info in world.bus.groups.infos("t")] == ["g"]
     await world.kill()
-    assert [info.group for info in world.bus.groups("t")] == ["g"]
+    assert [info.group for info in world.bus.groups.infos("t")] == ["g"]
 
 
 @in_virtual_time()
@@ -83,7 +83,7 @@ async def test_a_schedule_that_could_not_be_read_again_is_refused(world: World, 
     with pytest.raises(BadFrame, match="every"):
         await world.bus.put_schedule(schedule)
     await world.kill()
-    assert world.bus.schedules() == []
+    assert world.bus.schedules.all() == []
 
 
 @in_virtual_time()
@@ -94,7 +94,7 @@ async def test_a_schedule_row_of_foreign_make_does_not_stop_the_boot(world: Worl
     batch.put("schedules", "named/odd", b'{"name":"odd","topic":"t","payload":1,"every":1}')
     await world.log.commit(batch)
     await world.kill()
-    assert world.bus.schedules() == []
+    assert world.bus.schedules.all() == []
     assert (await world.connect().publish("t", 1))["offset"] == 1
 
 

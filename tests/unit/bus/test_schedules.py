@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.bus import BadFrame, Schedule, UnknownSchedule
-from mainspring.bus.schedules.cron import Cron
+from mainspring.bus.schedules.cron import CronLine
 from tests.support.bus import World, in_virtual_time, settle
 
 
@@ -36,7 +36,7 @@ def at(text: str) -> int:
     ],
 )
 def test_cron_lines(line: str, after: str, following: str) -> None:
-    assert Cron(line).next_after(at(after)) == at(following)
+    assert CronLine(line).next_after(at(after)) == at(following)
 
 
 @pytest.mark.parametrize(
@@ -45,12 +45,12 @@ def test_cron_lines(line: str, after: str, following: str) -> None:
 )  # fmt: skip
 def test_lines_that_are_none(line: str) -> None:
     with pytest.raises(BadFrame):
-        Cron(line)
+        CronLine(line)
 
 
 @given(st.integers(0, 4_000_000_000_000), st.sampled_from(["*/7 * * * *", "0 0 * * 1-5", "30 2 1,15 * *"]))
 def test_the_next_time_is_later_and_nothing_lies_between(ms: int, line: str) -> None:
-    cron = Cron(line)
+    cron = CronLine(line)
     following = cron.next_after(ms)
     assert following > ms
     assert following % 60_000 == 0
@@ -95,7 +95,7 @@ async def test_a_clock_that_is_set_back_silences_no_interval(world: World) -> No
     await world.bus.put_schedule(every(1_000))
     await settle(3.5)
     world.clock.shift_wall(-4 * 3_600_000)
-    world.bus.schedule_table.clock_moved()
+    world.bus.schedules.clock_moved()
     await settle(3.5)
     assert len(await world.log.read("t", 0, 1, 100)) == 6
 
@@ -105,7 +105,7 @@ async def test_a_clock_that_is_set_back_repeats_no_time_of_day(world: World) -> 
     await world.bus.put_schedule(Schedule(name="c", topic="t", payload=msgspec.Raw(b"1"), cron="0 * * * *"))
     await settle(3_600)
     world.clock.shift_wall(-600_000)
-    world.bus.schedule_table.clock_moved()
+    world.bus.schedules.clock_moved()
     await settle(700)
     assert len(await world.log.read("t", 0, 1, 100)) == 1
 
@@ -114,7 +114,7 @@ async def test_a_clock_that_is_set_back_repeats_no_time_of_day(world: World) -> 
 async def test_after_a_long_sleep_of_the_machine_what_is_due_is_called_at_once(world: World) -> None:
     await world.bus.put_schedule(Schedule(name="c", topic="t", payload=msgspec.Raw(b"1"), cron="0 * * * *"))
     world.clock.shift_wall(3_600_000)
-    world.bus.schedule_table.clock_moved()
+    world.bus.schedules.clock_moved()
     await settle(1)
     assert len(await world.log.read("t", 0, 1, 100)) == 1
 
@@ -124,7 +124,7 @@ async def test_clocks_of_nodes_that_differ_a_little_keep_the_grid(world: World) 
     start = world.clock.wall_ms()
     await world.bus.put_schedule(every(10_000))
     world.clock.shift_wall(-30_000)
-    world.bus.schedule_table.clock_moved()
+    world.bus.schedules.clock_moved()
     await settle(41)
     assert [event.ts - start for event in await world.log.read("t", 0, 1, 100)] == [10_000]
 
@@ -133,8 +133,8 @@ async def test_clocks_of_nodes_that_differ_a_little_keep_the_grid(world: World) 
 async def test_what_was_missed_is_made_up_once(world: World) -> None:
     await world.bus.put_schedule(every(1_000))
     world.loop.detach()
-    world.bus.delivery._closed = True
-    world.bus.schedule_table.stop()
+    world.bus.delivery.closed = True
+    world.bus.schedules.stop()
     await settle(100)
     await world.start()
     await settle(0.5)
@@ -150,13 +150,13 @@ async def test_clients_schedule_and_unschedule(world: World) -> None:
     answer = await peer.ask(frame)
     assert (answer["type"], answer["name"], answer["corr"]) == ("OK", "s", "c")
     assert answer["next"] > world.clock.wall_ms()
-    assert [schedule.name for schedule in world.bus.schedules()] == ["s"]
+    assert [schedule.name for schedule in world.bus.schedules.all()] == ["s"]
     await settle(1.1)
     assert (await peer.ask({"type": "UNSCHEDULE", "name": "s"}))["type"] == "OK"
     await settle(10)
     assert await world.stored("t") == [[1], [1]]
     with pytest.raises(UnknownSchedule):
-        await world.bus.delete_schedule("s")
+        await world.bus.schedules.delete("s")
     with pytest.raises(BadFrame):
         await world.bus.put_schedule(msgspec.structs.replace(every(1_000), cron="* * * * *"))
 

@@ -173,6 +173,6 @@ async def test_a_last_delivery_under_way_in_a_crash_is_dead_after_it(world: Worl
 
 @in_virtual_time
 async def test_topics_without_the_nodes_own_are_empty_at_first(world: World) -> None:
-    assert world.bus.topics() == []
+    assert world.bus.topics.configs() == []
     await world.connect().subscribe("t.DLQ", "w")
-    assert [config.topic for config in world.bus.topics()] == ["t.DLQ"]
+    assert [config.topic for config in world.bus.topics.configs()] == ["t.DLQ"]

@@ -12,7 +12,7 @@ import pytest
 
 from mainspring import App
 from mainspring.kernel import Capability, CapabilityError, Kernel
-from mainspring.kernel.discovery import discover
+from mainspring.kernel.contracts import inbound_schemas
 from mainspring.loop import VirtualClock
 from tests.support.kernel import Worker, shape, virtual
 
@@ -90,7 +90,7 @@ class AsStruct(msgspec.Struct):
 
 
 def pairs(schema: Any) -> list[tuple[str | None, tuple[str, ...] | None]]:
-    return [(branch.kind, branch.types) for branch in discover(schema, where="here")]
+    return [(branch.kind, branch.types) for branch in inbound_schemas(schema, where="here")]
 
 
 def test_one_literal_kind_and_type() -> None:
@@ -127,35 +127,35 @@ def test_a_union_of_messages_also_a_nested_one() -> None:
 def test_a_type_that_cannot_be_listed_is_refused(schema: Any) -> None:
     """Checklist 97, 100."""
     with pytest.raises(CapabilityError) as caught:
-        discover(schema, where="capability 'X'")
+        inbound_schemas(schema, where="capability 'X'")
     assert "'X'" in caught.value.message
 
 
 def test_a_type_by_pattern_is_refused() -> None:
     """Checklist 98."""
     with pytest.raises(CapabilityError, match="literal"):
-        discover(Patterned, where="here")
+        inbound_schemas(Patterned, where="here")
 
 
 @pytest.mark.parametrize("schema", [FreeKind, TwoKinds], ids=lambda schema: schema.__name__)
 def test_a_kind_that_is_not_one_literal_is_refused(schema: Any) -> None:
     """Checklist 99."""
     with pytest.raises(CapabilityError, match="kind must be one literal") as caught:
-        discover(schema, where="here")
+        inbound_schemas(schema, where="here")
     assert "Literal" in caught.value.remedy
 
 
 def test_a_union_with_one_free_member_is_refused() -> None:
     """Checklist 100."""
     with pytest.raises(CapabilityError):
-        discover(Union[shape("command", "A.B"), FreeType], where="here")  # noqa: UP007
+        inbound_schemas(Union[shape("command", "A.B"), FreeType], where="here")  # noqa: UP007
 
 
 @pytest.mark.parametrize("schema", [Answer, dict, int, "text", None, Any])
 def test_what_is_no_inbound_message_is_refused(schema: Any) -> None:
     """Checklist 79."""
     with pytest.raises(CapabilityError):
-        discover(schema, where="here")
+        inbound_schemas(schema, where="here")
 
 
 def low_level(id: str, **changes: Any) -> Capability:

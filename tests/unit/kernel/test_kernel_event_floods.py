@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mainspring import App, RestartPolicy
-from mainspring.kernel import inspect as looking
+from mainspring.kernel import Inspector
 from mainspring.loop import VirtualClock
 from tests.support.kernel import command, message, ping, served, virtual
 
@@ -17,7 +17,7 @@ KEPT = 15_000  # what may wait at once: ten thousand, and what one client has un
 
 
 def waiting(kernel: Any, name: str) -> int:
-    return next(actor.waiting for actor in looking.actors(kernel) if actor.id == name)
+    return next(actor.waiting for actor in Inspector(kernel).actors() if actor.id == name)
 
 
 async def poured(client: Any, count: int = FLOOD) -> None:
@@ -29,6 +29,7 @@ async def poured(client: Any, count: int = FLOOD) -> None:
     await client.writer.drain()
 
 
+@pytest.mark.slow
 @virtual
 async def test_events_a_slow_handler_cannot_manage_stay_with_their_sender(clock: VirtualClock) -> None:
     app, handled, most = App("slow"), [], 0

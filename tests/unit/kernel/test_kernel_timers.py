@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring import App, Fail
-from mainspring.kernel.deadlines import Deadlines
-from mainspring.kernel.mail import Mail, Nobody
+from mainspring.kernel.exchange import Deadlines
+from mainspring.kernel.mail import Mail, NoReplyOrigin
 from mainspring.loop import Loop, TimerEntry, TimerWheel, VirtualClock, run_virtual
 from tests.support.kernel import WALL_MS, booted, command, encoded, message, ping, served, virtual
 
@@ -356,7 +356,7 @@ def test_deadlines_forget_the_answered_and_remember_the_rest() -> None:
     clock = VirtualClock()
     loop, expired = Loop(clock), []
     deadlines = Deadlines(loop, 1000, lambda mail: expired.append(mail.seen_id))
-    nobody: Any = Nobody()
+    nobody: Any = NoReplyOrigin()
     kept = []
     for number in range(5000):
         mail = Mail(None, None, None, None, nobody, seen_id=str(number))  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from mainspring.log import (
     Delete,
     Guard,
     KeptRecord,
+    KeptTail,
     Log,
     Mark,
     Operation,
@@ -24,7 +25,6 @@ from mainspring.log import (
     Refused,
     Remove,
     StoredEvent,
-    Tail,
 )
 from tests.support.fixtures.log import MakeEngine
 
@@ -483,8 +483,8 @@ class TestRestore:
             [
                 first,
                 second,
-                Tail("t", 2, 12),
-                Tail("t", 4, 3),
+                KeptTail("t", 2, 12),
+                KeptTail("t", 4, 3),
                 KeptRecord("s", "k", b"v", 777),
                 Mark("t", "x", 2, 9, 500),
             ]

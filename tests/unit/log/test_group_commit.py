@@ -235,3 +235,18 @@ def test_virtual_time_stands_still_while_the_disk_works(tmp_path: Path) -> None:
         return log.commits
 
     assert run_virtual(story()) == 20
+
+
+async def test_a_closed_log_answers_through_the_callback_and_never_raises() -> None:
+    log = Log(MemoryEngine())
+    await log.open()
+    await log.close()
+    results: list[Result] = []
+    log.submit(one(1), results.append)
+    assert results == []  # later, like every other result
+    await turns()
+    (result,) = results
+    assert isinstance(result, LogUnavailable)
+    assert result.remedy
+    with pytest.raises(LogUnavailable, match="the log is closed"):
+        await log.commit(one(2))

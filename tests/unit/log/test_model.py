@@ -21,6 +21,7 @@ from tests.support.log_model import (
 EXAMPLES = {"mongo": 25}  # each begins with a new database, which takes a server longer than a file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EACH_ENGINE)
 def test_every_engine_behaves_like_the_model(name: str) -> None:
     async def run(plan: list[list[Batch] | str], place: Path) -> None:

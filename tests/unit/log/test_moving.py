@@ -1,4 +1,4 @@
-"""Export and import: from every engine into every engine, nothing different afterwards."""
+"""LogExport and import: from every engine into every engine, nothing different afterwards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mainspring.log import (
     Remove,
     SqliteEngine,
 )
-from mainspring.log.export_import import Export, import_lines
+from mainspring.log.export_import import LogExport, import_lines
 from tests.support.fixtures.log import EACH_ENGINE, ENGINES
 
 
@@ -70,7 +70,7 @@ async def contents(engine: Engine) -> list[object]:
 
 
 async def exported(engine: Engine) -> list[bytes]:
-    return [line async for line in Export(engine).lines()]
+    return [line async for line in LogExport(engine).lines()]
 
 
 @pytest.mark.parametrize("target_name", EACH_ENGINE)
@@ -154,7 +154,7 @@ async def test_damage_ends_an_export_unless_it_may_be_left_out(tmp_path: Path) -
         connection.commit()
     engine = SqliteEngine(tmp_path / "log", read_only=True)
     await engine.open()
-    export = Export(engine, skip_damaged=True)
+    export = LogExport(engine, skip_damaged=True)
     lines = [line async for line in export.lines()]
     assert len(export.moved.damaged) == 2
     assert await import_lines(lines, MemoryEngine()) == msgspec.structs.replace(export.moved, damaged=[])

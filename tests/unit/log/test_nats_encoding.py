@@ -11,16 +11,16 @@ from mainspring.log import (
     FormatError,
     Guard,
     KeptRecord,
+    KeptTail,
     Mark,
     Put,
     Refused,
     Remove,
     Restorable,
     StoredEvent,
-    Tail,
 )
 from mainspring.log.engines.nats import encoding
-from mainspring.log.engines.nats.encoding import Envelope, Made
+from mainspring.log.engines.nats.encoding import Snapshot, StreamEnvelope
 
 OPERATIONS = Batch(
     [
@@ -47,7 +47,7 @@ def test_format_1_of_operations() -> None:
 def test_format_1_of_what_moves_between_engines() -> None:
     items: list[Restorable] = [
         StoredEvent("t", 1, 2, "id", 3, b"{}", "k", b"h"),
-        Tail("t", 1, 4),
+        KeptTail("t", 1, 4),
         KeptRecord("s", "k", b"v", 5),
         Mark("t", "d", 1, 2, 6),
     ]
@@ -59,22 +59,24 @@ def test_format_1_of_what_moves_between_engines() -> None:
 
 
 def test_format_1_of_an_envelope() -> None:
-    envelope = Envelope("w", 1, "commit", b"\x90", 2, 3)
-    assert encoding.seal(envelope) == b"MSJ\x01\x96\xa1w\x01\xa6commit\xc4\x01\x90\x02\x03"
-    assert encoding.unseal(encoding.seal(envelope)) == envelope
-    assert encoding.unseal(b"MSJ\x01\x94\xa1w\x01\xa6commit\xc4\x01\x90") == Envelope("w", 1, "commit", b"\x90")
+    envelope = StreamEnvelope("w", 1, "commit", b"\x90", 2, 3)
+    assert encoding.encode_envelope(envelope) == b"MSJ\x01\x96\xa1w\x01\xa6commit\xc4\x01\x90\x02\x03"
+    assert encoding.decode_envelope(encoding.encode_envelope(envelope)) == envelope
+    assert encoding.decode_envelope(b"MSJ\x01\x94\xa1w\x01\xa6commit\xc4\x01\x90") == StreamEnvelope(
+        "w", 1, "commit", b"\x90"
+    )
 
 
 def test_format_1_of_a_snapshot_note() -> None:
-    assert encoding.encode_made(Made(1, 2, 3)) == b"\x93\x01\x02\x03"
-    assert encoding.decode_made(b"\x93\x01\x02\x03") == Made(1, 2, 3)
+    assert encoding.encode_snapshot(Snapshot(1, 2, 3)) == b"\x93\x01\x02\x03"
+    assert encoding.decode_snapshot(b"\x93\x01\x02\x03") == Snapshot(1, 2, 3)
 
 
 def test_a_message_of_a_newer_format_is_an_error_and_noise_is_none() -> None:
     with pytest.raises(FormatError, match="format 2"):
-        encoding.unseal(b"MSJ\x02anything")
+        encoding.decode_envelope(b"MSJ\x02anything")
     for noise in (b"", b"x", b"MSJ", b"MSJ\x01", b"MSJ\x01\xc1", b"MSJ\x01\x91\x01", b"msj\x01\x90"):
-        assert encoding.unseal(noise) is None
+        assert encoding.decode_envelope(noise) is None
 
 
 def test_one_bad_batch_does_not_spoil_its_neighbours() -> None:
@@ -100,5 +102,5 @@ def test_batches_share_messages_up_to_the_limit() -> None:
     assert [list(group) for group in encoding.groups([b"x" * 4] * 5, 9)] == [[0, 1], [2, 3], [4]]
     assert [list(group) for group in encoding.groups([b"x" * 99, b"x", b"x" * 99], 9)] == [[0], [1], [2]]
     assert list(encoding.groups([], 9)) == []
-    assert list(encoding.pieces(b"abcdefg", 3)) == [b"abc", b"def", b"g"]
-    assert list(encoding.pieces(b"", 3)) == [b""]
+    assert list(encoding.parts_of(b"abcdefg", 3)) == [b"abc", b"def", b"g"]
+    assert list(encoding.parts_of(b"", 3)) == [b""]

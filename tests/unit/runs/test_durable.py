@@ -845,6 +845,7 @@ async def test_durable_joins_and_intervals_survive_a_restart(nodes: Nodes) -> No
     assert [(tick - 1_000_000) // 60_000 for tick in ticks] == [10, 20, 30]
 
 
+@pytest.mark.slow
 async def test_cancelling_a_durable_parent_cancels_its_children_for_good(nodes: Nodes) -> None:
     async def parent(perform: Any) -> None:
         async with perform.group() as group:

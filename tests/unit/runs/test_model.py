@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -167,6 +168,7 @@ action = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(st.lists(program, min_size=1, max_size=6), st.integers(1, 4), st.lists(action, max_size=25))
 def test_the_scheduler_does_what_its_model_does(

@@ -154,6 +154,7 @@ def undeclared(schema: Any, value: Any) -> bool:
     return False
 
 
+@pytest.mark.slow
 @settings(max_examples=500, suppress_health_check=list(HealthCheck))
 @given(schemas, schemas, st.lists(values, min_size=1, max_size=12))
 def test_no_difference_means_that_everything_written_can_be_read(writer: Any, reader: Any, samples: list[Any]) -> None:

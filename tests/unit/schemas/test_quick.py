@@ -23,6 +23,7 @@ def takes(kind: Any, value: Any) -> bool:
     return True
 
 
+@pytest.mark.slow
 @settings(max_examples=600, suppress_health_check=list(HealthCheck))
 @given(schemas, st.lists(values, min_size=1, max_size=8))
 def test_a_quick_yes_is_always_right(schema: Any, samples: list[Any]) -> None:

@@ -170,7 +170,7 @@ def test_a_new_version_keeps_what_the_topic_promises(mode: Any, old: Any, new: A
     @in_virtual_time
     async def story(world: World) -> None:
         await world.bus.register_schema("orders", old, compatibility=mode)
-        assert world.bus.check_schema("orders", new).compatible is taken
+        assert world.bus.schemas.check("orders", new).compatible is taken
         if taken:
             assert (await world.bus.register_schema("orders", new))[0].version == 2
             return
@@ -325,8 +325,8 @@ def seen(envelopes: list[dict[str, Any]]) -> list[tuple[Any, str | None]]:
 async def test_old_events_are_raised_when_read_and_stay_as_they_were_in_the_log(world: World) -> None:
     await three_versions(world)
     stored = await world.log.read("people", 0, 1, 10)
-    world.bus.upcaster("people", 1, split)
-    world.bus.upcaster("people", 2, mark)
+    world.bus.topics.add_upcaster("people", 1, split)
+    world.bus.topics.add_upcaster("people", 2, mark)
     reader = world.connect()
     await reader.subscribe("people", "g", BEGINNING)
     envelopes = [frame["envelope"] for frame in await reader.messages()]
@@ -339,7 +339,7 @@ async def test_old_events_are_raised_when_read_and_stay_as_they_were_in_the_log(
 
 @in_virtual_time
 async def test_a_live_group_gets_raised_events_from_memory_too(world: World) -> None:
-    world.bus.upcaster("people", 1, split)
+    world.bus.topics.add_upcaster("people", 1, split)
     await world.bus.register_schema("people", {"type": "object"}, compatibility="none")
     reader = world.connect()
     await reader.subscribe("people", "g")
@@ -350,7 +350,7 @@ async def test_a_live_group_gets_raised_events_from_memory_too(world: World) -> 
 @in_virtual_time
 async def test_a_missing_step_ends_the_chain_and_the_header_says_where(world: World) -> None:
     await three_versions(world)
-    world.bus.upcaster("people", 1, split)
+    world.bus.topics.add_upcaster("people", 1, split)
     reader = world.connect()
     await reader.subscribe("people", "g", BEGINNING)
     envelopes = [frame["envelope"] for frame in await reader.messages()]
@@ -362,8 +362,8 @@ async def test_a_step_that_fails_changes_nothing_and_loses_nothing(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     await three_versions(world)
-    world.bus.upcaster("people", 1, split)
-    world.bus.upcaster("people", 2, lambda payload: payload["nobody knows"])
+    world.bus.topics.add_upcaster("people", 1, split)
+    world.bus.topics.add_upcaster("people", 2, lambda payload: payload["nobody knows"])
     reader = world.connect()
     await reader.subscribe("people", "g", BEGINNING)
     with caplog.at_level(logging.ERROR):
@@ -374,7 +374,7 @@ async def test_a_step_that_fails_changes_nothing_and_loses_nothing(
 
 @in_virtual_time
 async def test_one_step_per_version(world: World) -> None:
-    world.bus.upcaster("people", 1, split)
+    world.bus.topics.add_upcaster("people", 1, split)
     for version in (1, 0, -1):
         with pytest.raises(BadSchema):
-            world.bus.upcaster("people", version, mark)
+            world.bus.topics.add_upcaster("people", version, mark)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mainspring.client.errors import BadArgument
 from mainspring.tasks import Retry
-from mainspring.tasks.order import KeyOrder
+from mainspring.tasks.worker import KeyOrder
 
 
 def test_waits_grow_up_to_the_longest() -> None:
@@ -107,6 +107,7 @@ def test_after_a_lost_connection_only_what_runs_holds_its_key() -> None:
     assert list(order.ready) == [a1]
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_whatever_fails_each_key_ends_in_its_order(data: st.DataObject) -> None:
     """A node that redelivers what was refused, a worker that runs some at a time."""

@@ -13,8 +13,8 @@ from typing import Final
 import msgspec
 
 from mainspring.beats.errors import LineExists, UnknownBeat
-from mainspring.beats.storage.journal import Begin
-from mainspring.beats.storage.line import SPACE, AsyncLog, Head, Waiting, checked_line, decode_held, number
+from mainspring.beats.storage.journal import BeginFact
+from mainspring.beats.storage.line import SPACE, AsyncLog, Head, QueuedImpulses, checked_line, decode_value, number
 from mainspring.log import ABSENT, Batch, Refused
 
 _STEP: Final = 500  # records per batch: other writers get their turns in between
@@ -65,7 +65,7 @@ async def _was_paused(log: AsyncLog, line: str, at: int) -> bool:
     journal = await log.get(f"journal/beats/{line}", f"{number(at)}.000000")
     if journal is None:
         return False
-    return msgspec.json.decode(journal.value.partition(b"\n")[0], type=Begin).paused
+    return msgspec.json.decode(journal.value.partition(b"\n")[0], type=BeginFact).paused
 
 
 async def _kept(log: AsyncLog, line: str, new: str, at: int) -> AsyncIterator[tuple[str, str, bytes]]:
@@ -75,8 +75,8 @@ async def _kept(log: AsyncLog, line: str, new: str, at: int) -> AsyncIterator[tu
     texts = {key.rpartition("/")[2]: value.decode() for key, value in contents.items()}
     async for record in log.scan(SPACE, f"{line}/cell/"):
         if int(record.key.rpartition("//")[2]) <= at + 1:
-            held = decode_held(record.value, texts)
-            wanted.update(held.hashes() if held is not None else ())
+            stored = decode_value(record.value, texts)
+            wanted.update(stored.hashes() if stored is not None else ())
             yield SPACE, new + record.key[len(line) :], record.value
     until = {"refs": at, "dead": at, "left": at, "digest": at, "registry": at, "rules": at, "bindings": at + 1}
     for kind, last in until.items():
@@ -86,7 +86,7 @@ async def _kept(log: AsyncLog, line: str, new: str, at: int) -> AsyncIterator[tu
                     wanted.update(msgspec.json.decode(record.value, type=list[str]))
                 yield SPACE, new + record.key[len(line) :], record.value
     async for record in log.scan(SPACE, f"{line}/queue/"):
-        if msgspec.json.decode(record.value, type=Waiting).since <= at:
+        if msgspec.json.decode(record.value, type=QueuedImpulses).since <= at:
             yield SPACE, new + record.key[len(line) :], record.value
     async for record in log.scan(f"journal/beats/{line}"):
         if int(record.key[:16]) <= at:
@@ -94,18 +94,3 @@ async def _kept(log: AsyncLog, line: str, new: str, at: int) -> AsyncIterator[tu
     for sha256 in sorted(wanted):
         if sha256 in texts:
             yield SPACE, f"{new}/cas/{sha256}", texts[sha256].encode()
-
-
-async def lines(log: AsyncLog) -> dict[str, Head]:
-    """Every line of a log and where it stands."""
-    found: dict[str, Head] = {}
-    after = ""
-    while True:
-        record = await anext(log.scan(SPACE, "", after), None)
-        if record is None:
-            return found
-        name = record.key.partition("/")[0]
-        head = await log.get(SPACE, f"{name}/head")
-        if head is not None:
-            found[name] = msgspec.json.decode(head.value, type=Head)
-        after = f"{name}/~"  # beyond everything of this line

@@ -1,27 +1,39 @@
-"""Reading a line: committed values, now or as of a beat, the runtime tree, and digests.
+"""Reading a line: committed values, now or as of a beat, the runtime tree, digests, and what differs between beats.
 
 Values are in memory. Journals of the last beats are, too; older ones are fetched from the log and checked against their
-digest before anything of them is shown.
+digest before anything of them is shown. `lines_of` and `follow` read a log beside the process that drives its lines.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
+
+from mainspring.beats.calls import run_now
 from mainspring.beats.errors import DamagedJournal, UnknownBeat
 from mainspring.beats.history import runtime_tree as tree
 from mainspring.beats.matching.path import canonical
-from mainspring.beats.state import State
-from mainspring.beats.storage.journal import GENESIS, Begin, Commit, Delete, Fact, Write, read_journal
-from mainspring.beats.storage.line import Line
-from mainspring.beats.storage.values import from_text
-from mainspring.log import DamagedRecord
+from mainspring.beats.state import LineState
+from mainspring.beats.storage.cells import from_text
+from mainspring.beats.storage.journal import GENESIS, BeginFact, CommitFact, DeleteFact, Fact, WriteFact, read_journal
+from mainspring.beats.storage.line import SPACE, BlockingLogAdapter, Head, StoredLine
+from mainspring.log import BlockingLog, DamagedRecord
 
 
-class Reader:
+class StateDifference(msgspec.Struct, frozen=True):
+    """A path that two beats read differently; None where it held nothing."""
+
+    path: str
+    earlier: Any
+    later: Any
+
+
+class LineReader:
     """Reads a state and, where it is durable, the line behind it."""
 
-    def __init__(self, state: State, line: Line | None) -> None:
+    def __init__(self, state: LineState, line: StoredLine | None) -> None:
         self._state = state
         self._line = line
 
@@ -31,8 +43,7 @@ class Reader:
         seen = self.readable(at)
         if where.startswith("/rt/"):
             return await self._read_tree(where, seen, from_log=from_log, coming=at is None)
-        text = self._state.text(where, seen)
-        return None if text is None else from_text(text)
+        return _value(self._state.text(where, seen))
 
     def readable(self, at: int | None) -> int:
         """The beat to read as of."""
@@ -42,6 +53,16 @@ class Reader:
         if not isinstance(at, int) or isinstance(at, bool) or not state.oldest <= at <= state.beat:
             raise UnknownBeat(f"beat {at!r} cannot be read", remedy=f"beats {state.oldest} to {state.beat} can")
         return at
+
+    def difference(self, earlier: int, later: int) -> list[StateDifference]:
+        """Every path whose value is not the same as of both beats, by code point."""
+        cells, one, other = self._state.cells, self.readable(earlier), self.readable(later)
+        found: list[StateDifference] = []
+        for path in cells.changed_between(one, other):
+            before, after = cells.text(path, one), cells.text(path, other)
+            if before != after:
+                found.append(StateDifference(path, _value(before), _value(after)))
+        return found
 
     async def _read_tree(self, path: str, at: int, *, from_log: bool, coming: bool) -> Any:
         state = self._state
@@ -125,16 +146,16 @@ class Reader:
         except DamagedJournal:
             return None
         begin, commit = facts[0], facts[-1]
-        fits = isinstance(commit, Commit) and commit.digest == digest == await self._stored_digest(beat)
-        return begin.previous if fits and isinstance(begin, Begin) and self._holds(beat, facts) else None
+        fits = isinstance(commit, CommitFact) and commit.digest == digest == await self._stored_digest(beat)
+        return begin.previous if fits and isinstance(begin, BeginFact) and self._holds(beat, facts) else None
 
     def _holds(self, beat: int, facts: list[Fact]) -> bool:
         """Whether the beat after this one reads what this one wrote."""
         state = self._state
-        latest = {fact.path: fact for fact in facts if isinstance(fact, Write | Delete)}
+        latest = {fact.path: fact for fact in facts if isinstance(fact, WriteFact | DeleteFact)}
         for path, fact in latest.items():
             written: str | None = None
-            if isinstance(fact, Write):
+            if isinstance(fact, WriteFact):
                 written = state.content.get(fact.content) if fact.content is not None else bytes(fact.value).decode()
             if state.cells.text(path, beat + 1) != written:
                 return False
@@ -156,3 +177,41 @@ class Reader:
         if digest is None and self._line is not None:
             digest = await self._line.digest(beat)
         return digest
+
+
+def _value(text: str | None) -> Any:
+    return None if text is None else from_text(text)
+
+
+# --- beside the process that drives the lines -------------------------------------------------------------------------
+
+
+def lines_of(log: BlockingLog) -> dict[str, Head]:
+    """Every line of beats in a log and where it stands."""
+    found: dict[str, Head] = {}
+    after = ""
+    while True:
+        record = next(iter(log.scan(SPACE, "", after)), None)
+        if record is None:
+            return found
+        name = record.key.partition("/")[0]
+        head = log.get(SPACE, f"{name}/head")
+        if head is not None:
+            found[name] = msgspec.json.decode(head.value, type=Head)
+        after = f"{name}/~"  # beyond everything of this line
+
+
+def follow(
+    log: BlockingLog, line: str, first: int | None, wait: Callable[[], object]
+) -> Iterator[tuple[int, list[Fact]]]:
+    """The beats of a line as they happen, from `first` on or from the next; `wait` is called when there is none new."""
+    watched = StoredLine(BlockingLogAdapter(log), line)
+    beat = first if first is not None else run_now(watched.head()).beat + 1
+    while True:
+        if beat > run_now(watched.head()).beat:
+            wait()
+            continue
+        journal = run_now(watched.journal(beat))
+        if journal is not None:
+            yield beat, read_journal(beat, journal)
+        beat += 1

@@ -13,14 +13,13 @@ from __future__ import annotations
 import msgspec
 
 from mainspring.beats.beat import Draft
-from mainspring.beats.calls import Host
+from mainspring.beats.calls import EnzymeHost
 from mainspring.beats.errors import MissingEnzyme, UnknownBeat
 from mainspring.beats.heartbeat import Heartbeat
-from mainspring.beats.history.timeline import Timeline
 from mainspring.beats.matching.registry import Registry
-from mainspring.beats.state import RECENT, State
-from mainspring.beats.storage.journal import Begin, Enqueue, Fact, Impulse, lines
-from mainspring.beats.storage.line import Registered
+from mainspring.beats.state import LineState
+from mainspring.beats.storage.journal import BeginFact, EnqueueFact, Fact, Impulse, journal_lines
+from mainspring.beats.storage.line import RECENT_BEATS, Registered
 
 
 class Divergence(msgspec.Struct, frozen=True):
@@ -54,7 +53,7 @@ class Replay(msgspec.Struct, frozen=True):
         return self.divergence is None
 
 
-async def replay(original: Timeline, host: Host, first: int | None, last: int | None) -> Replay:
+async def replay(original: Heartbeat, host: EnzymeHost, first: int | None, last: int | None) -> Replay:
     """Replay a heartbeat's beats, both ends included; by default everything that is kept."""
     state = original.state
     start = state.oldest if first is None else first
@@ -76,7 +75,7 @@ async def replay(original: Timeline, host: Host, first: int | None, last: int | 
     return Replay(start, end, end - start + 1, second.state.digest)
 
 
-async def _second(original: Timeline, start: int) -> Heartbeat:
+async def _second(original: Heartbeat, start: int) -> Heartbeat:
     """A heartbeat in memory that stands before the beat the replay starts with."""
     old = original.state
     second = Heartbeat(**msgspec.structs.asdict(old.rules_in(start)))
@@ -86,9 +85,9 @@ async def _second(original: Timeline, start: int) -> Heartbeat:
     new.digest = await original.reader.digest(start - 1) or ""
     for sha256, text in old.content.texts():
         new.content.put(sha256, text)
-    for path, since, held in old.cells.versions(start):
-        new.cells.put(path, since, held)
-    for beat in range(max(old.oldest, start - RECENT), start):
+    for path, since, stored in old.cells.versions(start):
+        new.cells.put(path, since, stored)
+    for beat in range(max(old.oldest, start - RECENT_BEATS), start):
         journal = await original.reader.journal(beat)
         if journal is not None:
             new.journals[beat] = journal
@@ -102,7 +101,7 @@ async def _second(original: Timeline, start: int) -> Heartbeat:
     return second
 
 
-async def _play(original: Timeline, second: Heartbeat, host: Host, facts: list[Fact], start: int) -> bytes:
+async def _play(original: Heartbeat, second: Heartbeat, host: EnzymeHost, facts: list[Fact], start: int) -> bytes:
     """One beat of the replay; its journal."""
     new, beat = second.state, second.state.beat
     for binding in original.state.bound.get(beat, ()):
@@ -120,26 +119,26 @@ async def _play(original: Timeline, second: Heartbeat, host: Host, facts: list[F
         new.rules,
         new.resolver,
         inbox,
-        paused=isinstance(begin, Begin) and begin.paused,
+        paused=isinstance(begin, BeginFact) and begin.paused,
         events=events,
     )
     new.inbox = draft.inbox
     new.note_live_events(inbox)
     await second.call_all(draft, host)
-    decided = new.decide(draft, draft.events)
+    decided = new.decide(draft)
     if draft.aborted:
         return b""  # it was not then, so it is not the same beat
-    new.take_over(decided)
+    new.adopt(decided)
     return decided.journal
 
 
-def _inbox(old: State, facts: list[Fact], made: list[Impulse], start: int) -> tuple[list[Impulse], dict[str, str]]:
+def _inbox(old: LineState, facts: list[Fact], made: list[Impulse], start: int) -> tuple[list[Impulse], dict[str, str]]:
     """The recorded inbox, with what the replay has made itself in the places of what was made then."""
     inbox: list[Impulse] = []
     events: dict[str, str] = {}
     own = iter(made)
     for fact in facts:
-        if not isinstance(fact, Enqueue):
+        if not isinstance(fact, EnqueueFact):
             continue
         impulse = fact.impulse
         text = bytes(fact.event).decode() if fact.content is None else old.content.get(fact.content)
@@ -159,7 +158,7 @@ def _given(impulse: Impulse, start: int) -> bool:
     return impulse.cause.kind in ("outside", "topic") or impulse.cause.beat < start
 
 
-def _enrol(state: State, who: list[Registered]) -> None:
+def _enrol(state: LineState, who: list[Registered]) -> None:
     """Make the registry what it was: the recorded rules, and the functions this program has."""
     registry = Registry()
     for each in who:
@@ -175,7 +174,7 @@ def _enrol(state: State, who: list[Registered]) -> None:
 
 def first_difference(beat: int, recorded: bytes, replayed: bytes) -> Divergence:
     """Where two journals of a beat part."""
-    then, now = lines(recorded), lines(replayed)
+    then, now = journal_lines(recorded), journal_lines(replayed)
     place = next((i for i, (a, b) in enumerate(zip(then, now, strict=False)) if a != b), min(len(then), len(now)))
     texts = [side[place].decode(errors="replace") if place < len(side) else None for side in (then, now)]
     return Divergence(beat, place + 1, *texts)

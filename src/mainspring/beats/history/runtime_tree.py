@@ -15,19 +15,19 @@ from typing import Any, Final
 
 import msgspec
 
+from mainspring.beats.storage.cells import from_text
 from mainspring.beats.storage.journal import (
-    Commit,
-    Dead,
-    Delete,
-    Emit,
-    Enqueue,
+    CommitFact,
+    DeadSignal,
+    DeleteFact,
+    DiagnosticFact,
+    EmitFact,
+    EnqueueFact,
     Fact,
     Impulse,
-    Note,
-    Ran,
-    Write,
+    RunFact,
+    WriteFact,
 )
-from mainspring.beats.storage.values import from_text
 
 _BEAT: Final = re.compile(r"/rt/beat/([1-9][0-9]{0,17})(?:/([a-z]+))?")
 _DEAD: Final = re.compile(r"/rt/dead/([1-9][0-9]{0,17})")
@@ -47,7 +47,7 @@ def dead_in(path: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def dead_letter(dead: Dead) -> dict[str, Any]:
+def dead_letter(dead: DeadSignal) -> dict[str, Any]:
     return {"signal": dead.signal, "target": dead.target, "attempts": dead.attempts, "reason": dead.reason}
 
 
@@ -76,7 +76,7 @@ def part_of(facts: Sequence[Fact], part: str | None, content: Callable[[str], st
 
 
 def inbox(facts: Sequence[Fact]) -> list[Impulse]:
-    return [fact.impulse for fact in facts if isinstance(fact, Enqueue)]
+    return [fact.impulse for fact in facts if isinstance(fact, EnqueueFact)]
 
 
 def _inbox(facts: Sequence[Fact], _: Callable[[str], str | None]) -> list[dict[str, Any]]:
@@ -94,17 +94,17 @@ def _agenda(facts: Sequence[Fact], _: Callable[[str], str | None]) -> list[dict[
             **({"error": fact.error} if fact.error else {}),
         }
         for fact in facts
-        if isinstance(fact, Ran)
+        if isinstance(fact, RunFact)
     ]
 
 
 def _stage(facts: Sequence[Fact], content: Callable[[str], str | None]) -> list[dict[str, Any]]:
-    enzymes = {fact.run: fact.enzyme for fact in facts if isinstance(fact, Ran)}
+    enzymes = {fact.run: fact.enzyme for fact in facts if isinstance(fact, RunFact)}
     staged: list[dict[str, Any]] = []
     for fact in facts:
-        if isinstance(fact, Delete):
+        if isinstance(fact, DeleteFact):
             staged.append({"op": "delete", "path": fact.path, "value": None, "enzyme": enzymes[fact.run]})
-        elif isinstance(fact, Write):
+        elif isinstance(fact, WriteFact):
             text = content(fact.content) if fact.content is not None else bytes(fact.value).decode()
             value = None if text is None else from_text(text)
             entry = {"op": "write", "path": fact.path, "value": value, "enzyme": enzymes[fact.run]}
@@ -114,7 +114,9 @@ def _stage(facts: Sequence[Fact], content: Callable[[str], str | None]) -> list[
 
 def _emitted(facts: Sequence[Fact], _: Callable[[str], str | None]) -> list[dict[str, Any]]:
     return [
-        {"signal": fact.signal, "target": fact.target, "beat": fact.beat} for fact in facts if isinstance(fact, Emit)
+        {"signal": fact.signal, "target": fact.target, "beat": fact.beat}
+        for fact in facts
+        if isinstance(fact, EmitFact)
     ]
 
 
@@ -122,13 +124,13 @@ def _diagnostics(facts: Sequence[Fact], _: Callable[[str], str | None]) -> list[
     return [
         {"code": fact.code, "signal": fact.signal, "target": fact.target, "names": list(fact.names), "path": fact.path}
         for fact in facts
-        if isinstance(fact, Note)
+        if isinstance(fact, DiagnosticFact)
     ]
 
 
 def _digest(facts: Sequence[Fact], _: Callable[[str], str | None]) -> str:
     commit = facts[-1]
-    return commit.digest if isinstance(commit, Commit) else ""
+    return commit.digest if isinstance(commit, CommitFact) else ""
 
 
 _SHAPES: Final[dict[str, Callable[[Sequence[Fact], Callable[[str], str | None]], Any]]] = {

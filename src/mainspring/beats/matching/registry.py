@@ -3,6 +3,10 @@
 A registration says which signals an enzyme fits and what it must run before or after. One name may be registered under
 several queries; for one signal only its best registration counts, so that a name runs once. Registering the same again
 changes nothing: programs that register at every start do not grow the registry.
+
+A beat sees registry and bindings as they were when it began. What is asked for meanwhile is a change: it is checked at
+once, so that mistakes show where they are made, and put in force afterwards. What an enzyme asked for counts if the
+rest of its work does; what came from outside counts in any case.
 """
 
 from __future__ import annotations
@@ -174,3 +178,35 @@ def refuse_contradiction(known: Registration, new: Registration) -> None:
             f"enzyme {new.name!r} is registered under {new.query} with other rules",
             remedy="unregister it first, or register it under another name",
         )
+
+
+class Register(msgspec.Struct, frozen=True, eq=False):
+    registration: Registration
+
+
+class Unregister(msgspec.Struct, frozen=True):
+    name: str
+
+
+class Bind(msgspec.Struct, frozen=True):
+    path: str
+    name: str
+    kind: str
+
+
+Change = Register | Unregister | Bind
+
+
+def refuse_conflict(registry: Registry, pending: Iterable[object], new: Registration) -> None:
+    """Refuse a registration that contradicts what is in force or asked for before it."""
+    known = registry.get(new.name, new.query)
+    for change in pending:
+        if isinstance(change, Unregister) and change.name == new.name:
+            known = None
+        elif isinstance(change, Register) and (change.registration.name, change.registration.query) == (
+            new.name,
+            new.query,
+        ):
+            known = known or change.registration
+    if known is not None:
+        refuse_contradiction(known, new)

@@ -1,1 +1,6 @@
-"""One line of beats on a log that several nodes share: one leads, the others follow."""
+"""A line of beats that several nodes share.
+
+line            one node's access to the line: leading, following, handing over
+follower        applies the leader's batches to the state in memory
+signal_topic    the topic through which signals, bindings and pauses reach the leader
+"""

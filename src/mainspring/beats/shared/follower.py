@@ -1,8 +1,8 @@
-"""Following a line that another node drives: each of its batches is applied to the state in memory as it is heard.
+"""Following a line that another node drives: each of its batches is applied to the state in memory.
 
-So reading answers on every node, from memory, as of the last beat that was heard of. Nothing is decided from it:
-whoever gets to run beats reads the line from the log first. Applying the same batch twice changes nothing, because a
-line that is read while another node writes it may hold some of what is heard again afterwards.
+So reading answers on every node, from memory, as of the last beat that was seen in the log. Nothing is decided from it:
+a node that gets to run beats reads the line from the log first. Applying the same batch twice changes nothing, because
+a line that is read while another node writes it may hold some of what the next batches say again.
 """
 
 from __future__ import annotations
@@ -11,39 +11,45 @@ from collections.abc import Iterable
 
 import msgspec
 
-from mainspring.beats.matching.changes import Bind
+from mainspring.beats.matching.registry import Bind
 from mainspring.beats.rules import Rules
-from mainspring.beats.state import State
-from mainspring.beats.storage.journal import Dead
-from mainspring.beats.storage.line import SPACE, Head, Kept, Registered, Waiting, decode_held, journals_of, queues_of
+from mainspring.beats.state import LineState
+from mainspring.beats.storage.journal import DeadSignal
+from mainspring.beats.storage.line import (
+    SPACE,
+    Head,
+    LoadedLine,
+    QueuedImpulses,
+    Registered,
+    decode_value,
+    journals_of,
+    queues_of,
+)
 from mainspring.log import ABSENT, KeptRecord
 
 
-class Follower:
+class LineFollower:
     """Applies what happens to one line to a state."""
 
-    def __init__(self, name: str, state: State, kept: Kept | None) -> None:
+    def __init__(self, name: str, state: LineState, loaded: LoadedLine | None) -> None:
         self._prefix = f"{name}/"
         self._journals = journals_of(name)
         self._state = state
-        self._waiting = {} if kept is None else dict(kept.waiting)
+        self._queued = {} if loaded is None else dict(loaded.queued)
         self._registered = {since for since, _ in state.registries}
         self._ruled = {since for since, _ in state.rulings}
         self.lost_track: bool = False  # something happened that cannot be followed: read the line again
 
-    def hear(self, records: Iterable[KeptRecord]) -> bool:
-        """Apply one batch; whether it was about this line."""
+    def apply(self, records: Iterable[KeptRecord]) -> None:
+        """Apply the records of one batch that are about this line."""
         pieces: dict[int, list[bytes]] = {}
-        about = False
         for record in records:
             if record.space == SPACE and record.key.startswith(self._prefix):
-                about = True
                 self._apply(record.key.removeprefix(self._prefix), record)
             elif record.space == self._journals and record.version != ABSENT:
                 pieces.setdefault(int(record.key[:16]), []).append(record.value)
         for beat, parts in pieces.items():
-            self._state.follow(beat, b"".join(parts))
-        return about
+            self._state.note_journal(beat, b"".join(parts))
 
     def _apply(self, key: str, record: KeptRecord) -> None:
         kind, _, rest = key.partition("/")
@@ -59,7 +65,7 @@ class Follower:
             case "refs":
                 state.refer(int(rest), msgspec.json.decode(value, type=list[str]))
             case "queue":
-                self._waiting[rest] = msgspec.json.decode(value, type=Waiting).impulses
+                self._queued[rest] = msgspec.json.decode(value, type=QueuedImpulses).impulses
             case "bindings":
                 self._bindings(int(rest[:16]), msgspec.json.decode(value, type=list[tuple[str, str, str]]))
             case "registry" if int(rest) not in self._registered:
@@ -69,7 +75,7 @@ class Follower:
                 self._ruled.add(int(rest))
                 state.rulings.append((int(rest), msgspec.json.decode(value, type=Rules)))
             case "dead":
-                state.dead[int(rest)] = msgspec.json.decode(value, type=list[Dead])
+                state.dead[int(rest)] = msgspec.json.decode(value, type=list[DeadSignal])
             case "digest":
                 state.note_digest(int(rest), value.decode())
             case "head":
@@ -78,7 +84,7 @@ class Follower:
     def _deleted(self, kind: str, rest: str) -> None:
         """What retention takes is let go by the head; bindings that were put together are read again."""
         if kind == "queue":
-            self._waiting.pop(rest, None)
+            self._queued.pop(rest, None)
         elif kind in ("bindings", "head"):
             self.lost_track = True
 
@@ -90,7 +96,7 @@ class Follower:
             if value[:1] == b"#":
                 sha256 = value[1:].decode()
                 texts[sha256] = self._state.content.get(sha256) or ""
-            cells.put(path, int(since), decode_held(value, texts))
+            cells.put(path, int(since), decode_value(value, texts))
 
     def _bindings(self, since: int, bindings: list[tuple[str, str, str]]) -> None:
         known = self._state.bound.setdefault(since, [])
@@ -103,7 +109,7 @@ class Follower:
         state = self._state
         state.beat, state.digest, state.paused = head.beat + 1, head.digest, head.paused
         first, done = head.left or (state.beat, 0)
-        for key in [key for key in self._waiting if int(key[:16]) < first]:
-            del self._waiting[key]
-        state.queues = queues_of(self._waiting, state.beat, done)
+        for key in [key for key in self._queued if int(key[:16]) < first]:
+            del self._queued[key]
+        state.queues = queues_of(self._queued, state.beat, done)
         state.forget_before(head.oldest)

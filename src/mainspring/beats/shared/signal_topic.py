@@ -10,52 +10,50 @@ although any node may die anywhere.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
 import msgspec
 
-from mainspring.beats.acting import Origin
 from mainspring.beats.inlets import POSITIONS
+from mainspring.beats.lineage import SignalOrigin
+from mainspring.beats.storage.line import LineWriter
 from mainspring.log import ABSENT, Append, Batch, InDoubt, Log, Operation, Put, Refused, Remove
 from mainspring.loop import Clock, MonotonicClock
 
-if TYPE_CHECKING:
-    from mainspring.beats.storage.keeper import Keeper
-
-MOST: Final = 2_000  # taken for one beat; the rest waits for the next
+MOST_PER_BEAT: Final = 2_000  # taken for one beat; the rest waits for the next
 SENT: Final = "beats.sent"  # what each node sent last, by line and node
-_TOGETHER: Final = 500  # sent in one batch: servers have a longest message
+_MOST_PER_BATCH: Final = 500  # servers have a longest message
 _TRIES: Final = 3
 
 
-class Sent(msgspec.Struct, omit_defaults=True, kw_only=True):
+class LineInput(msgspec.Struct, omit_defaults=True, kw_only=True):
     """One thing from outside: a signal, with its beat if one was named; a binding; or whether to pause."""
 
     signal: str | None = None
     target: str | None = None
     beat: int | None = None
-    origin: Origin | None = None
+    origin: SignalOrigin | None = None
     bind: tuple[str, str, str] | None = None
     pause: bool | None = None
 
 
-class Intake:
+class SignalTopic:
     """One node's side of a line's topic: it sends, and it reads when it leads."""
 
     def __init__(self, log: Log, line: str, node: str, epoch: Callable[[], int], clock: Clock) -> None:
-        self.topic: str = f"system.beats.{line}"
+        self.name: str = f"system.beats.{line}"
         self._log = log
         self._node = node
         self._epoch = epoch
-        self._place = f"{line}/{node}"
+        self._record_key = f"{line}/{node}"
         self._version = ABSENT  # of this node's record
         self._trying: tuple[bytes, int] | None = None  # what the record says then, and how many that sends
         self._clock = clock
-        self._key = f"beats.{line}/~intake"
+        self._position_key = f"beats.{line}/~intake"
         self._unsent: list[Append] = []
         self._sent = 0
         self._next = 1
-        self.tail: int = 0  # the last one that was heard of
+        self.tail: int = 0  # the last offset that this node knows of
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
@@ -63,18 +61,18 @@ class Intake:
     def unsent(self) -> int:
         return len(self._unsent)
 
-    def add(self, item: Sent) -> None:
+    def add(self, item: LineInput) -> None:
         """Have something sent with the next `send`."""
         self._sent += 1
         name = f"{self._node}.{self._epoch()}.{self._sent}"
-        self._unsent.append(Append(self.topic, 0, name, self._clock.wall_ms(), msgspec.json.encode(item)))
+        self._unsent.append(Append(self.name, 0, name, self._clock.wall_ms(), msgspec.json.encode(item)))
 
     async def send(self) -> None:
         """Make durable what was added. What the log may have stored is sent again, and is there once all the same."""
         doubts = 0
         while self._unsent:
             if self._trying is None:
-                count = min(len(self._unsent), _TOGETHER)
+                count = min(len(self._unsent), _MOST_PER_BATCH)
                 self._trying = self._unsent[count - 1].id.encode(), count
             try:
                 await self._try(*self._trying)
@@ -84,15 +82,15 @@ class Intake:
                     raise
 
     async def _try(self, last: bytes, count: int) -> None:
-        record = Put(SENT, self._place, last, self._version)
+        record = Put(SENT, self._record_key, last, self._version)
         try:
             receipt = await self._log.commit(Batch([*self._unsent[:count], record]))
             self._version = receipt.versions[0]
         except Refused:
-            found = await self._log.get(SENT, self._place)
+            found = await self._log.get(SENT, self._record_key)
             self._version = ABSENT if found is None else found.version
             if found is None or found.value != last:
-                return  # this node's former life had sent something: now the version is known
+                return  # an earlier process of this node had sent something: now the version is known
         del self._unsent[:count]
         self._trying = None
 
@@ -100,9 +98,9 @@ class Intake:
 
     async def open(self) -> None:
         """Find out how far the line got, and how much there is."""
-        record = await self._log.get(POSITIONS, self._key)
+        record = await self._log.get(POSITIONS, self._position_key)
         self._next = 1 if record is None else msgspec.json.decode(record.value, type=dict[str, int])["next"]
-        for bounds in await self._log.bounds(self.topic):
+        for bounds in await self._log.bounds(self.name):
             self.tail = max(self.tail, bounds.tail)
 
     @property
@@ -110,36 +108,25 @@ class Intake:
         """Whether something is there that was not taken."""
         return self._next <= self.tail
 
-    async def take(self) -> list[Sent]:
+    async def take(self) -> list[LineInput]:
         """What came next; `operations` say how far that is."""
         if not self.waits:
             return []
-        events = await self._log.read(self.topic, 0, self._next, MOST)
+        events = await self._log.read(self.name, 0, self._next, MOST_PER_BEAT)
         self._next = events[-1].offset + 1 if events else self.tail + 1
-        return [msgspec.json.decode(event.payload, type=Sent) for event in events]
+        return [msgspec.json.decode(event.payload, type=LineInput) for event in events]
 
     def operations(self) -> list[Operation]:
         """What is stored together with what was taken."""
         value = msgspec.json.encode({"next": self._next, "partition": 0})
-        return [Put(POSITIONS, self._key, value), Remove(self.topic, 0, below=self._next)]
+        return [Put(POSITIONS, self._position_key, value), Remove(self.name, 0, below=self._next)]
 
 
-class Line(Protocol):
-    """What takes from an intake."""
-
-    line: str
-
-    @property
-    def keeper(self) -> Keeper: ...
-
-    def take_in(self, sent: Sent) -> None: ...
-
-
-async def take_what_is_left(line: Line, log: Log) -> None:
+async def take_leftover_input(log: Log, line: str, accept: Callable[[LineInput], None], writer: LineWriter) -> None:
     """A log that several nodes shared may hold what none of them had taken when it became one node's own."""
-    intake = Intake(log, line.line, "", lambda: 0, MonotonicClock())
-    await intake.open()
-    while intake.waits:
-        for item in await intake.take():
-            line.take_in(item)
-        line.keeper.save_with(intake.operations())
+    topic = SignalTopic(log, line, "", lambda: 0, MonotonicClock())
+    await topic.open()
+    while topic.waits:
+        for item in await topic.take():
+            accept(item)
+        writer.save_with(topic.operations())

@@ -50,13 +50,13 @@ class Impulse(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         return self.signal, self.target
 
 
-class Begin(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="begin", omit_defaults=True):
+class BeginFact(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="begin", omit_defaults=True):
     beat: int
     previous: str
     paused: bool = False
 
 
-class Enqueue(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="enqueue", omit_defaults=True):
+class EnqueueFact(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="enqueue", omit_defaults=True):
     """An impulse of this beat's inbox; `item` is its place. A topic's event is kept like a staged value."""
 
     item: int
@@ -65,14 +65,14 @@ class Enqueue(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="enqu
     content: str | None = None
 
 
-class Resolve(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="resolve"):
+class ResolveFact(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="resolve"):
     """The agenda of a pair, written where the pair first stands in the inbox."""
 
     item: int
     enzymes: tuple[str, ...]
 
 
-class Ran(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="run", omit_defaults=True):
+class RunFact(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="run", omit_defaults=True):
     """One entry of the agenda and how it ended. `error` is the class of the exception, where there was one."""
 
     run: int
@@ -82,7 +82,7 @@ class Ran(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="run", om
     error: str = ""
 
 
-class Write(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="write", omit_defaults=True):
+class WriteFact(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="write", omit_defaults=True):
     """A staged value: itself, or the hash of its text in the content store."""
 
     run: int
@@ -91,19 +91,19 @@ class Write(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="write"
     content: str | None = None
 
 
-class Store(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="store"):
+class StoreFact(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="store"):
     """A text put into the content store by its enzyme."""
 
     run: int
     content: str
 
 
-class Delete(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="delete"):
+class DeleteFact(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="delete"):
     run: int
     path: str
 
 
-class Emit(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="emit"):
+class EmitFact(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="emit"):
     run: int
     signal: str | None
     target: str | None
@@ -111,23 +111,22 @@ class Emit(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="emit"):
     depth: int
 
 
-class Retry(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="retry", omit_defaults=True):
+class RetryFact(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="retry"):
     """A pair queued again."""
 
     item: int
     beat: int
     attempt: int
-    only: tuple[str, ...] | None = None
 
 
-class Carry(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="carry", omit_defaults=True):
+class CarryFact(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="carry", omit_defaults=True):
     """An impulse of this inbox for which the runs did not suffice: it, or what is `left` of it, goes to the next."""
 
     item: int
     left: tuple[str, ...] | None = None
 
 
-class Dead(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="dead"):
+class DeadSignal(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="dead"):
     """A signal nobody will try again. `reason` is attempts, emission_budget or chain_depth."""
 
     signal: str | None
@@ -136,7 +135,7 @@ class Dead(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="dead"):
     reason: str
 
 
-class Note(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="diagnostic"):
+class DiagnosticFact(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="diagnostic"):
     code: str
     signal: str | None
     target: str | None
@@ -144,12 +143,26 @@ class Note(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="diagnos
     path: str | None
 
 
-class Commit(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="commit"):
+class CommitFact(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="commit"):
     beat: int
     digest: str
 
 
-Fact = Begin | Enqueue | Resolve | Ran | Write | Store | Delete | Emit | Retry | Carry | Dead | Note | Commit
+Fact = (
+    BeginFact
+    | EnqueueFact
+    | ResolveFact
+    | RunFact
+    | WriteFact
+    | StoreFact
+    | DeleteFact
+    | EmitFact
+    | RetryFact
+    | CarryFact
+    | DeadSignal
+    | DiagnosticFact
+    | CommitFact
+)
 
 _encoder: Final = msgspec.json.Encoder(order="sorted")
 _decoder: Final[msgspec.json.Decoder[Fact]] = msgspec.json.Decoder(Fact)
@@ -164,10 +177,10 @@ def seal(beat: int, facts: list[Fact]) -> tuple[bytes, str]:
     """The journal of a beat as bytes, and its digest."""
     body = _encoder.encode_lines(facts)
     digest = hashlib.sha256(body).hexdigest()
-    return body + _encoder.encode_lines([Commit(beat, digest)]), digest
+    return body + _encoder.encode_lines([CommitFact(beat, digest)]), digest
 
 
-def lines(journal: bytes) -> list[bytes]:
+def journal_lines(journal: bytes) -> list[bytes]:
     """The records of a journal, one by one."""
     return journal.splitlines()
 
@@ -177,7 +190,7 @@ def read_journal(beat: int, journal: bytes, *, previous: str | None = None) -> l
     cut = journal.rfind(b"\n", 0, len(journal) - 1) + 1
     try:
         commit = _decoder.decode(journal[cut:])
-        if not isinstance(commit, Commit) or commit.beat != beat:
+        if not isinstance(commit, CommitFact) or commit.beat != beat:
             raise DamagedJournal(beat, "its journal does not end with its commit")
         if hashlib.sha256(journal[:cut]).hexdigest() != commit.digest:
             raise DamagedJournal(beat, f"its journal does not fit its digest{_first_unreadable(journal)}")
@@ -185,13 +198,13 @@ def read_journal(beat: int, journal: bytes, *, previous: str | None = None) -> l
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise DamagedJournal(beat, f"its journal cannot be read{_first_unreadable(journal)}") from None
     begin = facts[0]
-    if not isinstance(begin, Begin) or (previous is not None and begin.previous != previous):
+    if not isinstance(begin, BeginFact) or (previous is not None and begin.previous != previous):
         raise DamagedJournal(beat, "its journal does not follow the digest of the beat before")
     return facts
 
 
 def _first_unreadable(journal: bytes) -> str:
-    for place, line in enumerate(lines(journal), start=1):
+    for place, line in enumerate(journal_lines(journal), start=1):
         try:
             _decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError):

@@ -26,7 +26,7 @@ _FIELDS: Final = (
 _MOST_DAYS: Final = 366 * 8 + 2  # 29 February may be eight years away
 
 
-class Cron:
+class CronLine:
     """A parsed line; raises BadFrame for one that is none."""
 
     def __init__(self, line: str) -> None:

@@ -51,7 +51,7 @@ _LOWER: Final = (("minLength", "string"), ("minItems", "array"), ("minProperties
 _UPPER: Final = (("maxLength", "string"), ("maxItems", "array"), ("maxProperties", "object"))
 
 
-class Difference(msgspec.Struct, frozen=True):
+class SchemaDifference(msgspec.Struct, frozen=True):
     """What the writer may write and the reader refuses. `path` is a JSON Pointer; `*` in it is any item."""
 
     path: str
@@ -61,12 +61,12 @@ class Difference(msgspec.Struct, frozen=True):
         return f"{self.path or '(the whole payload)'}: {self.reason}"
 
 
-def differences(writer: Schema, reader: Schema) -> list[Difference]:
+def differences(writer: Schema, reader: Schema) -> list[SchemaDifference]:
     """Why data of `writer` may not be readable with `reader`; empty when it always is."""
     if writer == reader:
         return []
     found = _Comparison(writer, reader).compare(writer, reader)
-    return [Difference(path, reason) for path, reason in dict.fromkeys(found)]
+    return [SchemaDifference(path, reason) for path, reason in dict.fromkeys(found)]
 
 
 class _Side:

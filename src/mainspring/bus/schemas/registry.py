@@ -152,7 +152,7 @@ class TopicSchemas:
         return self.versions[number - 1]
 
 
-class Schemas:
+class SchemaRegistry:
     """The registry."""
 
     def __init__(self, log: Log, clock: Clock) -> None:

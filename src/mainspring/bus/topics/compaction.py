@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from mainspring.bus.names import SEPARATOR
-from mainspring.bus.topic_state import TopicState
+from mainspring.bus.topics.topic import Topic
 from mainspring.cluster import Role
 from mainspring.log import Batch, Bounds, Log
 from mainspring.loop import Clock
@@ -49,7 +49,7 @@ class Compaction:
         self._log = log
         self._clock = clock
 
-    async def round(self, topic: TopicState) -> None:
+    async def round(self, topic: Topic) -> None:
         if not topic.config.compact:
             return
         for bounds in await self._log.bounds(topic.name):
@@ -63,7 +63,7 @@ class Compaction:
                 batch.put(SPACE, key, _encode(progress))
                 await self._log.commit(batch)
 
-    async def _pass(self, topic: TopicState, bounds: Bounds, progress: _Progress) -> _Progress:
+    async def _pass(self, topic: Topic, bounds: Bounds, progress: _Progress) -> _Progress:
         """Clean up to the tail, or as far as the number of keys allows."""
         expired = self._clock.wall_ms() - topic.config.tombstone_ms
         old_tombstones = 0 < progress.tombstone_ts <= expired
@@ -93,7 +93,7 @@ class Compaction:
                 await self._log.commit(batch)
         return _Progress(end, tombstone_ts)
 
-    async def _newest(self, topic: TopicState, bounds: Bounds, start: int) -> tuple[dict[str, int], int]:
+    async def _newest(self, topic: Topic, bounds: Bounds, start: int) -> tuple[dict[str, int], int]:
         """The newest offset of each key from `start` on, and the offset behind the last one looked at."""
         newest: dict[str, int] = {}
         while start <= bounds.tail and len(newest) < MAX_KEYS:

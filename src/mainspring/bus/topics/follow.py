@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 
-from mainspring.bus.topic_state import TopicState
+from mainspring.bus.topics.topic import Topic
 from mainspring.log import DamagedEvent, Log, StoredEvent
 
 PAGE = 256
@@ -22,7 +22,7 @@ async def read_on(log: Log, topic: str, partition: int, start: int, limit: int) 
 
 
 async def follow(
-    log: Log, topic: TopicState, after: Mapping[int, int] | None, stopped: Callable[[], bool]
+    log: Log, topic: Topic, after: Mapping[int, int] | None, stopped: Callable[[], bool]
 ) -> AsyncIterator[list[StoredEvent]]:
     """Lists of events, partition by partition; the topic's tails must be known.
 

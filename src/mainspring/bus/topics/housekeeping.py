@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 
 from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.topics.compaction import Compaction
-from mainspring.bus.topics.registry import TopicTable
+from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.bus.topics.retention import Retention
 from mainspring.cluster import Role
 from mainspring.errors import MainspringError
@@ -29,7 +29,7 @@ class Housekeeping:
         clock: Clock,
         loop: Loop,
         delivery: Delivery,
-        topics: TopicTable,
+        topics: TopicRegistry,
         retention: Retention,
         compaction: Compaction,
         *,

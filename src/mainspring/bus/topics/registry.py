@@ -10,9 +10,9 @@ from mainspring.bus.errors import Conflict, Unavailable, UnknownTopic
 from mainspring.bus.groups.group import Group
 from mainspring.bus.names import check_name
 from mainspring.bus.schemas.upcasting import Step, Upcaster
-from mainspring.bus.topic_state import TopicState
 from mainspring.bus.topics.config import TopicChange, TopicConfig, encode_topic, merge_topic, parse_topic
-from mainspring.bus.topics.tail import SharedTail, Tail, TailBudget
+from mainspring.bus.topics.tail import PartitionTail, SharedPartitionTail, TailBudget
+from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
 from mainspring.log import ABSENT, ANY_VERSION, Batch, KeptRecord, Log, Refused
 from mainspring.loop import Clock
@@ -26,7 +26,7 @@ KEPT_EVENTS = 100_000
 OWN_TOPICS = ("system.metrics", "system.bus.audit", "system.bus.dlq")
 
 
-class TopicTable:
+class TopicRegistry:
     """Finds topics, makes implied ones, keeps their settings in the log."""
 
     def __init__(self, log: Log, clock: Clock, settings: Settings, *, shared: bool = False) -> None:
@@ -35,7 +35,7 @@ class TopicTable:
         self._clock = clock
         self._settings = settings
         self._shared = shared
-        self._topics: dict[str, TopicState] = {}
+        self._topics: dict[str, Topic] = {}
         self._budget = TailBudget()
         self.upcasters: dict[str, Upcaster] = {}
         self.said_elsewhere: Callable[[str, str], int] = lambda _topic, _group: 0  # the same, by other nodes' consumers
@@ -48,29 +48,33 @@ class TopicTable:
             if name not in self._topics:
                 self._add(TopicConfig(topic=name, retention_ms=KEPT_MS, retention_count=KEPT_EVENTS), stored=False)
 
-    def _add(self, config: TopicConfig, *, stored: bool) -> TopicState:
-        make_tail = SharedTail if self._shared else Tail
-        topic = TopicState(config, self._budget, self._clock.now_ms(), stored=stored, make_tail=make_tail)
+    def _add(self, config: TopicConfig, *, stored: bool) -> Topic:
+        make_tail = SharedPartitionTail if self._shared else PartitionTail
+        topic = Topic(config, self._budget, self._clock.now_ms(), stored=stored, make_tail=make_tail)
         self._topics[topic.name] = topic
         if topic.name in self.upcasters:
             topic.read_with(self.upcasters[topic.name])
         return topic
 
-    def all(self) -> list[TopicState]:
+    def all(self) -> list[Topic]:
         return list(self._topics.values())
 
-    def find(self, name: str) -> TopicState | None:
+    def configs(self) -> list[TopicConfig]:
+        """The settings of every topic that exists, by name: created, published to or subscribed to."""
+        return [topic.config for _, topic in sorted(self._topics.items()) if topic.exists]
+
+    def find(self, name: str) -> Topic | None:
         return self._topics.get(name)
 
-    def get(self, name: str) -> TopicState:
+    def get(self, name: str) -> Topic:
         """The topic; raises UnknownTopic for one that nobody created or used."""
         topic = self._topics.get(name)
-        if topic is None or not (topic.stored or topic.published or topic.groups):
+        if topic is None or not topic.exists:
             check_name("topic", name)
             raise UnknownTopic(f"there is no topic {name!r}", remedy="create it, or publish to it")
         return topic
 
-    def open(self, name: str) -> TopicState:
+    def open(self, name: str) -> Topic:
         """The topic; made with default settings when it is new. Raises BadFrame for a name that cannot be one."""
         topic = self._topics.get(name)
         if topic is not None:
@@ -82,6 +86,12 @@ class TopicTable:
             )
         return self._add(TopicConfig(topic=name), stored=False)
 
+    def settings_after(self, change: bytes) -> TopicConfig:
+        """A topic's settings as this JSON text changes them; what it does not mention stays. Raises BadFrame."""
+        config = parse_topic(change)
+        topic = self._topics.get(config.topic)
+        return config if topic is None else parse_topic(change, topic.config)
+
     def add_upcaster(self, name: str, version: int, step: Step) -> None:
         """Turn payloads of this version into payloads of the next when they are read."""
         check_name("topic", name)
@@ -90,7 +100,7 @@ class TopicTable:
         if name in self._topics:
             self._topics[name].read_with(upcaster)
 
-    async def load(self, topic: TopicState) -> None:
+    async def load(self, topic: Topic) -> None:
         """Make sure that the topic's tails are known."""
         if not topic.loaded:
             topic.take_bounds(await self._log.bounds(topic.name))
@@ -119,7 +129,7 @@ class TopicTable:
             self.apply(topic, group)
         return TopicChange(config, created)
 
-    def announce(self, batch: Batch, topic: TopicState) -> None:
+    def store_new(self, batch: Batch, topic: Topic) -> None:
         """Store a topic that exists because someone publishes to it, with the batch of its first event.
 
         Where another node may create it at the same time with other settings, theirs must stand: then the default ones
@@ -130,7 +140,7 @@ class TopicTable:
         elif topic.version == ABSENT:
             self._log.submit(_put(topic.config, ABSENT), lambda _: None)
 
-    def heard(self, record: KeptRecord) -> TopicState | None:
+    def heard(self, record: KeptRecord) -> Topic | None:
         """A topic was created or changed, here or on another node; the topic, if that is news."""
         known = self._topics.get(record.key)
         if record.version <= (ABSENT if known is None else known.version):
@@ -144,11 +154,11 @@ class TopicTable:
             self.apply(topic, group)
         return topic
 
-    def found(self, name: str) -> TopicState:
+    def found(self, name: str) -> Topic:
         """The topic of events that are there already, whatever the number of topics."""
         return self._topics.get(name) or self._add(TopicConfig(topic=name), stored=False)
 
-    def apply(self, topic: TopicState, group: Group) -> None:
+    def apply(self, topic: Topic, group: Group) -> None:
         """The topic's settings as they concern a group."""
         group.ack_timeout_ms = topic.config.ack_timeout_ms or self._settings.ack_timeout_ms
         said = self.attempts.get((topic.name, group.name)) or self.said_elsewhere(topic.name, group.name)

@@ -6,7 +6,7 @@ their turns in between. Offsets are never used again, and a group whose next eve
 
 from __future__ import annotations
 
-from mainspring.bus.topic_state import TopicState
+from mainspring.bus.topics.topic import Topic
 from mainspring.log import Bounds, Log
 from mainspring.loop import Clock
 
@@ -20,7 +20,7 @@ class Retention:
         self._log = log
         self._clock = clock
 
-    async def round(self, topic: TopicState) -> None:
+    async def round(self, topic: Topic) -> None:
         config = topic.config
         if not (config.retention_ms or config.retention_count or config.retention_bytes):
             return
@@ -30,7 +30,7 @@ class Retention:
                 if below > bounds.head:
                     await self._log.trim(topic.name, bounds.partition, below)
 
-    async def _first_kept(self, topic: TopicState, bounds: Bounds) -> int:
+    async def _first_kept(self, topic: Topic, bounds: Bounds) -> int:
         config = topic.config
         below = bounds.head
         if config.retention_ms:
@@ -42,7 +42,7 @@ class Retention:
             below = max(below, await self._after(topic, bounds, too_many, too_large))
         return below
 
-    async def _after(self, topic: TopicState, bounds: Bounds, events: int, size: int) -> int:
+    async def _after(self, topic: Topic, bounds: Bounds, events: int, size: int) -> int:
         """The first offset behind this many events and bytes, counted from the head; holes do not count."""
         start = bounds.head
         while events > 0 or size > 0:

@@ -36,7 +36,7 @@ class ReadyEvent(msgspec.Struct, frozen=True, gc=False, eq=False):
         return None if self.headers is None else _headers(self.headers).get(name)
 
 
-class Tail:
+class PartitionTail:
     """One partition's end. `offset` is the last durable offset, UNKNOWN until the log was asked."""
 
     __slots__ = ("budget", "bytes", "events", "first", "head", "offset", "partition", "topic", "upcast")
@@ -104,7 +104,7 @@ class Tail:
         self.budget.shrank(self, size)
 
 
-class SharedTail(Tail):
+class SharedPartitionTail(PartitionTail):
     """The end of a partition that other nodes append to as well.
 
     The newest offset comes with the log's news, sometimes before this node hears that its own events below it are
@@ -138,9 +138,9 @@ class TailBudget:
     def __init__(self, most_bytes: int = 64 << 20) -> None:
         self._most = most_bytes
         self._used = 0
-        self._tails: dict[Tail, None] = {}
+        self._tails: dict[PartitionTail, None] = {}
 
-    def grew(self, tail: Tail, size: int) -> None:
+    def grew(self, tail: PartitionTail, size: int) -> None:
         self._used += size
         if tail not in self._tails:
             self._tails[tail] = None
@@ -152,7 +152,7 @@ class TailBudget:
             else:
                 oldest.forget()
 
-    def shrank(self, tail: Tail, size: int) -> None:
+    def shrank(self, tail: PartitionTail, size: int) -> None:
         self._used -= size
         if size and size == tail.bytes:
             self._tails.pop(tail, None)

@@ -27,8 +27,8 @@ import typer
 from mainspring.cli.node.settings import ConfigOption
 from mainspring.cli.support.settings import load_all
 from mainspring.errors import MainspringError
-from mainspring.log import log_file
-from mainspring.log.engines.sqlite.check import check as check_log
+from mainspring.log import check as check_log
+from mainspring.log import engine_factory, log_file
 from mainspring.settings import Settings, without_secrets
 
 _NEEDED: Final = ("aiohttp", "msgspec", "prometheus-client", "rich", "typer", "uuid-utils")
@@ -129,11 +129,11 @@ def _data(settings: Settings) -> Iterator[Finding]:
 
 def _driver(engine: str) -> Finding:
     """The package that speaks to the engine's server; it is needed with that engine only."""
-    name, extra = ("pymongo", "mongo") if engine.startswith("mongodb") else ("nats-py", "nats")
+    factory = engine_factory(engine)
     try:
-        return Finding(name, "ok", version(name))
+        return Finding(factory.package, "ok", version(factory.package))
     except PackageNotFoundError:
-        return Finding(name, "wrong", "not installed", f"pip install 'mainspring[{extra}]'")
+        return Finding(factory.package, "wrong", "not installed", factory.install)
 
 
 def _folder(folder: Path) -> Finding:

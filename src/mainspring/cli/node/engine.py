@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -18,9 +19,7 @@ from mainspring.cli.node.settings import ConfigOption
 from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import JsonOption
 from mainspring.cli.support.settings import load_all
-from mainspring.errors import SettingError
-from mainspring.log import SqliteEngine, log_file
-from mainspring.log.inspect import Inspection, inspect
+from mainspring.log import EngineSetup, Inspection, engine_factory, inspect_log
 from mainspring.settings import Settings, without_secrets
 
 NOT_DURABLE = 3
@@ -40,32 +39,11 @@ AddressArgument = Annotated[
 def init(url: AddressArgument = None, config: ConfigOption = None) -> None:
     """Make what the log needs. The stream, the collections and indexes, or the file. Harmless when it is all there."""
     settings = load_all(config, engine=url).settings
-    if settings.engine == "memory":
-        raise SettingError(
-            "a log in memory is made by its node and ends with it", remedy="name another engine: URL, or the setting"
-        )
     before = _inspected(settings)
-    for line in asyncio.run(_make(settings, before)):
+    setup = EngineSetup(Path(settings.data), database=settings.mongo_db)
+    for line in asyncio.run(engine_factory(settings.engine).init(settings.engine, setup)):
         typer.echo(line)
     typer.echo(f"the log is {'there already' if before.log and not before.missing else 'ready'}: {before.place}")
-
-
-async def _make(settings: Settings, before: Inspection) -> list[str]:
-    """Make what is missing; what was made, in words."""
-    if settings.engine.startswith("mongodb"):
-        from mainspring.log.engines.mongo import init as make_collections
-
-        return await make_collections(settings.engine, database=settings.mongo_db) if before.missing else []
-    if settings.engine == "sqlite":
-        if before.missing:
-            engine = SqliteEngine(log_file(settings.data))
-            await engine.open()
-            await engine.close()
-    else:
-        from mainspring.log.engines.nats.inspect import make_stream
-
-        await make_stream(settings.engine)
-    return [f"created {each}" for each in before.missing]
 
 
 @app.command()
@@ -90,7 +68,7 @@ def check(url: AddressArgument = None, as_json: JsonOption = False, config: Conf
 
 
 def _inspected(settings: Settings) -> Inspection:
-    return asyncio.run(inspect(settings.engine, settings.data, database=settings.mongo_db))
+    return asyncio.run(inspect_log(settings.engine, settings.data, database=settings.mongo_db))
 
 
 def _as_object(found: Inspection, settings: Settings) -> dict[str, Any]:

@@ -22,13 +22,21 @@ from mainspring.cli.support.log_options import FileOptions, LogOptions, existing
 from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import JsonOption
 from mainspring.errors import MainspringError, SettingError
-from mainspring.log import Engine, LogExists, SqliteEngine, log_file
-from mainspring.log.engines.sqlite.backup import backup as copy_log
-from mainspring.log.engines.sqlite.check import Report
-from mainspring.log.engines.sqlite.check import check as check_log
-from mainspring.log.export_import import Export, Moved, import_lines
-from mainspring.log.progress import Progress
-from mainspring.log.survey import Survey, survey
+from mainspring.log import (
+    CheckReport,
+    Engine,
+    LogExists,
+    LogExport,
+    Moved,
+    Progress,
+    SqliteEngine,
+    Survey,
+    import_lines,
+    log_file,
+    survey,
+)
+from mainspring.log import backup as copy_log
+from mainspring.log import check as check_log
 from mainspring.settings import Settings, without_secrets
 
 FOUND_DAMAGE = 3
@@ -97,7 +105,7 @@ def export_command(
         raise typer.BadParameter("--json and the export cannot share standard output; name a file", param_hint="FILE")
 
     async def work(engine: Engine, out: IO[bytes], progress: Progress) -> Moved:
-        export = Export(engine, skip_damaged=skip_damaged, progress=progress)
+        export = LogExport(engine, skip_damaged=skip_damaged, progress=progress)
         async for line in export.lines():
             out.write(line)
         out.flush()
@@ -261,7 +269,7 @@ def _print_json(value: object) -> None:
     typer.echo(msgspec.json.encode(value).decode())
 
 
-def _print_report(path: Path, report: Report) -> None:
+def _print_report(path: Path, report: CheckReport) -> None:
     typer.echo(
         f"{path}: format {report.format}, {report.events:,} events in {report.partitions:,} partitions of "
         f"{report.topics:,} topics, {report.records:,} records, {report.marks:,} dedupe marks"

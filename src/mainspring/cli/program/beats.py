@@ -17,17 +17,24 @@ from typing import Annotated, Any, Final
 import typer
 
 from mainspring.beats import BeatsProgram, Heartbeat
-from mainspring.beats.history.follow import follow, lines_of
-from mainspring.beats.storage.journal import Commit, Delete, Emit, Enqueue, Fact, Note, Ran, Write
-from mainspring.beats.storage.journal import lines as journal_lines
+from mainspring.beats.history import follow, lines_of
+from mainspring.beats.storage import (
+    CommitFact,
+    DeleteFact,
+    DiagnosticFact,
+    EmitFact,
+    EnqueueFact,
+    Fact,
+    RunFact,
+    WriteFact,
+    journal_lines,
+)
 from mainspring.cli.support.log_options import LogOptions, existing_file, visiting
 from mainspring.cli.support.messages import WireOptions
 from mainspring.cli.support.options import Commands
 from mainspring.errors import BootError, MainspringError
 from mainspring.import_path import find_object
-from mainspring.log import BlockingLog, LogLocked
-from mainspring.log.engines.registry import log_file
-from mainspring.log.engines.sqlite import SqliteEngine
+from mainspring.log import BlockingLog, LogLocked, SqliteEngine, log_file
 from mainspring.settings import Settings
 
 app: typer.Typer = Commands("Show, replay, watch, compare, fork and signal a line of beats.")
@@ -77,12 +84,12 @@ def _print(value: Any) -> None:
 
 def _summary(beat: int, facts: list[Fact]) -> str:
     count = Counter(type(fact) for fact in facts)
-    runs = sum(isinstance(fact, Ran) and fact.result != "duplicate" for fact in facts)
-    digest = next((fact.digest for fact in facts if isinstance(fact, Commit)), "")
-    notes = "".join(f"  {fact.code}({', '.join(fact.names)})" for fact in facts if isinstance(fact, Note))
+    runs = sum(isinstance(fact, RunFact) and fact.result != "duplicate" for fact in facts)
+    digest = next((fact.digest for fact in facts if isinstance(fact, CommitFact)), "")
+    notes = "".join(f"  {fact.code}({', '.join(fact.names)})" for fact in facts if isinstance(fact, DiagnosticFact))
     return (
-        f"beat {beat}  {digest[:12]}  {count[Enqueue]} signals  {runs} runs  {count[Write] + count[Delete]} staged  "
-        f"{count[Emit]} emitted{notes}"
+        f"beat {beat}  {digest[:12]}  {count[EnqueueFact]} signals  {runs} runs  "
+        f"{count[WriteFact] + count[DeleteFact]} staged  {count[EmitFact]} emitted{notes}"
     )
 
 

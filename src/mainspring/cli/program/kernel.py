@@ -21,7 +21,7 @@ import typer
 
 from mainspring.cli.support.messages import TIMEOUT_MS, AnyWire, WireOptions
 from mainspring.errors import MainspringError
-from mainspring.kernel.lineage import Node, drawn
+from mainspring.kernel import CausationNode, draw_tree
 from mainspring.loop import MonotonicClock
 from mainspring.message import compact
 
@@ -130,7 +130,7 @@ def trace(
     if as_json or answer["kind"] == "error":
         _show(answer, as_json)
         return
-    typer.echo(drawn(msgspec.convert(answer["data"]["messages"], list[Node]), id))
+    typer.echo(draw_tree(msgspec.convert(answer["data"]["messages"], list[CausationNode]), id))
     if answer["data"]["truncated"]:
         typer.echo("... (more followed; the tree does not fit one answer)")
 
@@ -154,7 +154,7 @@ def run(
 async def _run(program: str, data: Path | None) -> int:
     from mainspring.log import Log, open_engine
     from mainspring.node import load_program
-    from mainspring.server.batch import run_batch
+    from mainspring.server import run_batch
 
     app = load_program(program)
     assert app is not None

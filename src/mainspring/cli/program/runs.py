@@ -21,8 +21,7 @@ from mainspring.cli.support.messages import WireOptions
 from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import JsonOption
 from mainspring.errors import MainspringError
-from mainspring.log import Engine, Log
-from mainspring.log.engines.sqlite import SqliteEngine
+from mainspring.log import Engine, Log, SqliteEngine
 from mainspring.runs import History, JournalEntry, RunRecord, Runtime
 from mainspring.runs import check as check_histories
 from mainspring.runs.durable import RunStore

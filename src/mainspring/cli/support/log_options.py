@@ -19,8 +19,7 @@ import typer
 from mainspring.cli.node.settings import ConfigOption
 from mainspring.cli.support.settings import load_all
 from mainspring.errors import SettingError
-from mainspring.log import Engine, LogMissing, log_file, open_engine
-from mainspring.log.inspect import inspect
+from mainspring.log import Engine, LogMissing, inspect_log, log_file, open_engine
 from mainspring.loop import MonotonicClock
 from mainspring.settings import Loaded, Settings
 
@@ -81,7 +80,7 @@ def visiting(settings: Settings, *, may_make: bool = False) -> Iterator[Engine]:
     refused here, unless the visitor came to make one.
     """
     if not may_make:
-        found = asyncio.run(inspect(settings.engine, settings.data, database=settings.mongo_db))
+        found = asyncio.run(inspect_log(settings.engine, settings.data, database=settings.mongo_db))
         if not found.log:
             raise LogMissing(
                 f"there is no log at {found.place}", remedy="check the address; `mainspring engine init` makes a log"

@@ -13,6 +13,7 @@ import msgspec
 from mainspring.message import Message
 
 SPACE: Final = "commands"
+NO_EPOCH: Final = 0  # of a node that is alone on its log
 
 
 class StoredCommand(msgspec.Struct):
@@ -23,7 +24,7 @@ class StoredCommand(msgspec.Struct):
     message: Message
     outcome: Message | None = None
     until_ms: int = 0  # epoch; when the outcome may be forgotten
-    epoch: int = 0  # of the node that has it; 0 where there is only one
+    epoch: int = NO_EPOCH  # of the node that has it
 
 
 encode_command: Callable[[StoredCommand], bytes] = msgspec.json.Encoder().encode

@@ -1,4 +1,4 @@
-"""Durable commands that nobody has any more: found, taken over, run again; and outcomes whose time is up, removed.
+"""Recovery: commands without an outcome and without a living node are taken over and run again; old outcomes removed.
 
 On a log of its own a node looks once, at its start: everything without an outcome is from its last life. On a shared
 log it takes over what belongs to an epoch that is gone, at its start and whenever a node goes, if its program handles
@@ -7,17 +7,17 @@ the type. The record is written with the new epoch before anything runs, so each
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.cluster import Cluster
 from mainspring.errors import MainspringError
-from mainspring.kernel.durable.record import SPACE, StoredCommand, decode_command, encode_command
+from mainspring.kernel.durable.record import NO_EPOCH, SPACE, StoredCommand, decode_command, encode_command
 from mainspring.log import Batch, InDoubt, Log, Record, Refused
+from mainspring.loop import BackgroundTasks
 
 if TYPE_CHECKING:
-    from mainspring.kernel.durable.lane import DurableLane
+    from mainspring.kernel.durable.commands import DurableCommands
     from mainspring.kernel.exchange import Exchange
 
 logger: logging.Logger = logging.getLogger("mainspring.kernel")
@@ -27,14 +27,15 @@ _RETRY_MS: Final = 1_000
 
 
 class Recovery:
-    def __init__(self, lane: DurableLane, log: Log, exchange: Exchange, cluster: Cluster) -> None:
-        self._lane = lane
+    """Looks for commands that nobody has, at the start and when a node is gone."""
+
+    def __init__(self, commands: DurableCommands, log: Log, exchange: Exchange, cluster: Cluster) -> None:
+        self._commands = commands
         self._log = log
         self._exchange = exchange
         self._cluster = cluster
         self._look_again = False
-        self._looking: asyncio.Task[None] | None = None
-        self._sweeping: asyncio.Task[None] | None = None
+        self._tasks = BackgroundTasks(logger, "recovery of durable commands")
 
     async def start(self) -> None:
         self._cluster.on_death(self._node_gone)
@@ -42,15 +43,11 @@ class Recovery:
         await self._sweep()
 
     async def stop(self) -> None:
-        tasks = [task for task in (self._looking, self._sweeping) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.cancel()
 
     def _node_gone(self, _: Any) -> None:
         self._look_again = True
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.get_running_loop().create_task(self._look())
+        self._tasks.start_unless_running(self._look, "take over")
 
     async def _look(self) -> None:
         while self._look_again:
@@ -65,21 +62,25 @@ class Recovery:
         waiting: list[tuple[StoredCommand, Record]] = []
         async for record in self._log.scan(SPACE):
             stored = decode_command(record.value)
-            self._lane.sequence = max(self._lane.sequence, stored.sequence)
-            if stored.outcome is None and not (self._log.shared and self._cluster.alive(stored.epoch)):
+            self._commands.sequence = max(self._commands.sequence, stored.sequence)
+            if stored.outcome is None and self._is_orphan(stored):
                 waiting.append((stored, record))
         waiting.sort(key=lambda each: each[0].sequence)
         for stored, record in waiting:
             route = self._exchange.router.commands.get(stored.message.type)
             if route is None or not route[1].durable:
                 logger.warning("a stored command of type %s has no durable handler here", stored.message.type)
-            elif not self._log.shared:
-                self._lane.dispatch_again(stored, record.version)
+            elif stored.epoch == self._cluster.epoch:  # there is only one: nobody else could take it
+                self._commands.dispatch_again(stored, record.version)
             else:
                 await self._claim(stored, record)
 
+    def _is_orphan(self, stored: StoredCommand) -> bool:
+        """Whether no node has it. The epoch of a node that was alone does not tell one life of it from the next."""
+        return stored.epoch == NO_EPOCH or not self._cluster.alive(stored.epoch)
+
     async def _claim(self, stored: StoredCommand, record: Record) -> None:
-        """Make a command this node's own; whoever is first has it."""
+        """Make a command this node's own; the first node that writes its record has it."""
         stored.epoch = self._cluster.epoch
         batch = Batch()
         self._cluster.guard(batch)
@@ -94,20 +95,20 @@ class Recovery:
                 raise
             version = found.version
         # It may be running here: this node had lost its lease meanwhile, and got the command back.
-        if not self._lane.keep(record.key, stored.epoch, version):
-            self._lane.dispatch_again(stored, version)
+        if not self._commands.keep(record.key, stored.epoch, version):
+            self._commands.dispatch_again(stored, version)
 
     def _turn_sweep(self, _: Any) -> None:
-        self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
+        self._tasks.start(self._sweep(), "remove old outcomes")
 
     async def _sweep(self) -> None:
         now = self._exchange.clock.wall_ms()
         batch = Batch()
-        async for record in self._log.scan(SPACE):
-            stored = decode_command(record.value)
-            if stored.outcome is not None and stored.until_ms <= now:
-                batch.delete(SPACE, record.key, expect=record.version)
         try:
+            async for record in self._log.scan(SPACE):
+                stored = decode_command(record.value)
+                if stored.outcome is not None and stored.until_ms <= now:
+                    batch.delete(SPACE, record.key, expect=record.version)
             if batch.operations:
                 await self._log.commit(batch)
         except MainspringError as error:

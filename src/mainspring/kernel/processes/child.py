@@ -22,13 +22,15 @@ from typing import Any
 
 import msgspec
 
+from mainspring.kernel.actors import error_event_text
 from mainspring.kernel.blobs import Blob, BlobStore
-from mainspring.kernel.capability import Capability, Contract, Plan
+from mainspring.kernel.capability import Capability
 from mainspring.kernel.context import Context
-from mainspring.kernel.errors import BadOutput, Fail, said
-from mainspring.kernel.processes.frames import Frame, Job, next_frame, packed
-from mainspring.kernel.processes.locate import Place, find_handler, find_spawn, names_of
-from mainspring.loop import Loop, MonotonicClock, pause
+from mainspring.kernel.contracts import CapabilityPlan, Contract
+from mainspring.kernel.errors import BadOutput, Fail, text_of
+from mainspring.kernel.processes.frames import Job, ProcessFrame, next_frame, packed
+from mainspring.kernel.processes.locate import find_handler, find_spawn, names_of
+from mainspring.loop import Loop, MonotonicClock, pause, resolve
 from mainspring.message import Message, Metadata, NotEncodable, counted_ids, encode_data, parse
 from mainspring.telemetry import spans as tracing
 from mainspring.telemetry.log_lines import handling, write_lines
@@ -46,44 +48,44 @@ class PipePort:
         self._loop = loop
         self._asks = itertools.count(1)
         self._ids = counted_ids()
-        self._waiting: dict[int, asyncio.Future[Frame]] = {}
+        self._waiting: dict[int, asyncio.Future[ProcessFrame]] = {}
 
-    def send(self, frame: Frame) -> None:
+    def send(self, frame: ProcessFrame) -> None:
         self._writer.write(packed(frame))
 
-    def answered(self, frame: Frame) -> None:
+    def answered(self, frame: ProcessFrame) -> None:
         waiter = self._waiting.pop(frame.ask, None)
-        if waiter is not None and not waiter.done():
-            waiter.set_result(frame)
+        if waiter is not None:
+            resolve(waiter, frame)
 
     def emit(self, cause: Message, type: str, raw: msgspec.Raw) -> None:
-        self.send(Frame("emit", type=type, raw=bytes(raw)))
+        self.send(ProcessFrame("emit", type=type, raw=bytes(raw)))
 
     async def request(
         self, cause: Message, kind: str, type: str, raw: msgspec.Raw, timeout_ms: float | None
     ) -> Message:
-        answer = await self._ask(Frame("ask", kind=kind, type=type, raw=bytes(raw), amount=timeout_ms))
+        answer = await self._ask(ProcessFrame("ask", kind=kind, type=type, raw=bytes(raw), amount=timeout_ms))
         metadata = Metadata(self._ids(), self._loop.clock.wall_ms(), cause.metadata.correlation, cause.id)
         return Message(answer.kind, answer.type or type, msgspec.Raw(answer.raw), metadata)  # type: ignore[arg-type]
 
     def after(self, cause: Message, delay_ms: float, kind: str, type: str, raw: msgspec.Raw) -> str:
         id = self._ids()
-        self.send(Frame("after", kind=kind, type=type, raw=bytes(raw), text=id, amount=delay_ms))
+        self.send(ProcessFrame("after", kind=kind, type=type, raw=bytes(raw), text=id, amount=delay_ms))
         return id
 
     def sleep(self, ms: float) -> Awaitable[None]:
         return pause(self._loop, ms)
 
     async def publish(self, cause: Message, topic: str, payload: Any, options: dict[str, Any]) -> Any:
-        answer = await self._ask(Frame("publish", type=topic, raw=bytes(encode_data([payload, options]))))
+        answer = await self._ask(ProcessFrame("publish", type=topic, raw=bytes(encode_data([payload, options]))))
         given = msgspec.json.decode(answer.raw)
         if answer.kind == "error":
             raise Fail(given["code"], given["message"])
         return given
 
-    def _ask(self, frame: Frame) -> asyncio.Future[Frame]:
+    def _ask(self, frame: ProcessFrame) -> asyncio.Future[ProcessFrame]:
         frame.ask = next(self._asks)
-        waiter: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[ProcessFrame] = asyncio.get_running_loop().create_future()
         self._waiting[frame.ask] = waiter
         self.send(frame)
         return waiter
@@ -93,11 +95,8 @@ class HandlerHost:
     """Runs the functions of a declared capability."""
 
     def __init__(self, job: Job, port: PipePort, clock: MonotonicClock) -> None:
-        handlers = []
-        for kind, type, given in job.handlers:
-            place = msgspec.convert(given, Place)
-            handlers.append(find_handler(names_of(place), place, kind, type))
-        plan = Plan(Capability(id=job.capability, handlers=handlers))
+        handlers = [find_handler(names_of(location), location, kind, type) for kind, type, location in job.handlers]
+        plan = CapabilityPlan(Capability(id=job.capability, handlers=handlers))
         self._contracts: dict[tuple[str, str], list[Contract]] = {}
         for contract in [*plan.contracts, *(each for some in plan.listeners.values() for each in some)]:
             self._contracts.setdefault((contract.kind, contract.type), []).append(contract)
@@ -105,10 +104,10 @@ class HandlerHost:
         self._port = port
         self._clock = clock
 
-    async def take(self, frame: Frame) -> None:
+    async def take(self, frame: ProcessFrame) -> None:
         message = parse(frame.raw)
         handling.set((message.metadata.id, message.metadata.correlation))
-        answer = Frame("reply", frame.number, raw=b"null")
+        answer = ProcessFrame("reply", frame.number, raw=b"null")
         contract = self._contracts[message.kind, message.type][frame.ask]
         try:
             if tracing.recorder is None:
@@ -122,10 +121,10 @@ class HandlerHost:
             answer.op, answer.text = "fault", error.message
         except BaseException as error:
             logger.error("%s %s %s failed", message.kind, message.type, message.id, exc_info=error)
-            answer.op, answer.text = "crash", said(error)
+            answer.op, answer.text = "crash", text_of(error)
         self._port.send(answer)
 
-    async def _run(self, contract: Contract, message: Message, answer: Frame) -> None:
+    async def _run(self, contract: Contract, message: Message, answer: ProcessFrame) -> None:
         assert contract.function is not None
         result = contract.function(contract.input.decode(message.raw), Context(self._port, message))
         if inspect.isawaitable(result):
@@ -144,30 +143,27 @@ class WorkerHost:
     """Holds the Worker of a low-level capability."""
 
     def __init__(self, job: Job, port: PipePort) -> None:
-        place = msgspec.convert(job.spawn, Place)
+        assert job.spawn is not None
         self._port = port
-        self._actor = find_spawn(names_of(place), place, job.capability)()
+        self._actor = find_spawn(names_of(job.spawn), job.spawn, job.capability)()
         if callable(getattr(self._actor, "add_event_listener", None)):
-            self._actor.add_event_listener("message", self._said)
-            self._actor.add_event_listener("error", self._failed)
+            self._actor.add_event_listener("message", self._on_message)
+            self._actor.add_event_listener("error", self._on_error)
         else:
-            self._actor.onmessage, self._actor.onerror = self._said, self._failed
+            self._actor.onmessage, self._actor.onerror = self._on_message, self._on_error
 
-    async def take(self, frame: Frame) -> None:
+    async def take(self, frame: ProcessFrame) -> None:
         self._actor.post_message(parse(frame.raw))
 
-    def _said(self, event: Any) -> None:
-        given = event.data
+    def _on_message(self, event: Any) -> None:
         try:
-            raw = bytes(encode_data(given))
+            raw = bytes(encode_data(event.data))
         except NotEncodable:
             raw = b"null"  # no message at all, which is what the node will call it
-        self._port.send(Frame("said", raw=raw))
+        self._port.send(ProcessFrame("said", raw=raw))
 
-    def _failed(self, event: Any) -> None:
-        error = getattr(event, "error", None)
-        text = said(error) if isinstance(error, BaseException) else str(getattr(event, "message", "error"))
-        self._port.send(Frame("error", text=text))
+    def _on_error(self, event: Any) -> None:
+        self._port.send(ProcessFrame("error", text=error_event_text(event)))
 
 
 async def _main(descriptor: int) -> None:
@@ -188,11 +184,11 @@ async def _main(descriptor: int) -> None:
         host = HandlerHost(job, port, clock) if job.handlers else WorkerHost(job, port)
         tracing.switch_on()
     except BaseException as error:
-        port.send(Frame("broken", text=said(error)))
+        port.send(ProcessFrame("broken", text=text_of(error)))
         await writer.drain()
         return
-    port.send(Frame("ready"))
-    mail: asyncio.Queue[Frame] = asyncio.Queue()
+    port.send(ProcessFrame("ready"))
+    mail: asyncio.Queue[ProcessFrame] = asyncio.Queue()
     serving = asyncio.get_running_loop().create_task(_serve(host, mail))
     while (frame := await next_frame(reader)) is not None:
         if frame.op == "answer":
@@ -203,7 +199,7 @@ async def _main(descriptor: int) -> None:
     os._exit(0)  # the node is gone: nobody is left to finish for
 
 
-async def _serve(host: HandlerHost | WorkerHost, mail: asyncio.Queue[Frame]) -> None:
+async def _serve(host: HandlerHost | WorkerHost, mail: asyncio.Queue[ProcessFrame]) -> None:
     while True:
         await host.take(await mail.get())
 

@@ -1,4 +1,4 @@
-"""Frames: what a node and an actor in another process say to each other, over a socket pair.
+"""Frames: what a node and an actor in another process send to each other, over a socket pair.
 
 Each frame is four bytes of length and a msgpack array. Data stays JSON text inside, so that nothing is decoded only to
 be passed on. One mail is under way at a time; `number` says which one a frame is about.
@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from typing import Any, Final
+from typing import Final
 
 import msgspec
+
+from mainspring.kernel.processes.locate import FunctionLocation
 
 MAX_FRAME_BYTES: Final = 256 << 20  # far beyond any message; more is a broken stream
 _LENGTH: Final = struct.Struct("!I")
 
 
-class Frame(msgspec.Struct, array_like=True, omit_defaults=True):
+class ProcessFrame(msgspec.Struct, array_like=True, omit_defaults=True):
     """One step of the conversation.
 
     From the node: `start` (text: the job as JSON), `mail` (raw: a message line; ask: which of several listeners),
@@ -35,15 +37,15 @@ class Frame(msgspec.Struct, array_like=True, omit_defaults=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Frame).decode
+_decode = msgspec.msgpack.Decoder(ProcessFrame).decode
 
 
-def packed(frame: Frame) -> bytes:
+def packed(frame: ProcessFrame) -> bytes:
     body = _encode(frame)
     return _LENGTH.pack(len(body)) + body
 
 
-async def next_frame(reader: asyncio.StreamReader) -> Frame | None:
+async def next_frame(reader: asyncio.StreamReader) -> ProcessFrame | None:
     """The next frame; None when the other side is gone."""
     try:
         (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
@@ -59,8 +61,8 @@ class Job(msgspec.Struct):
 
     capability: str
     path: list[str]
-    handlers: list[tuple[str, str, Any]] = []  # kind, type, place
-    spawn: Any = None
+    handlers: list[tuple[str, str, FunctionLocation]] = []  # kind, type and where its function is
+    spawn: FunctionLocation | None = None
     blob_folder: str = ""
     memory_mb: int | None = None
     logs: tuple[str, str] = ("info", "text")  # level and format of its lines

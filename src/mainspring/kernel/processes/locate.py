@@ -23,7 +23,7 @@ from mainspring.kernel.errors import CapabilityError
 _MAIN: Final = "__main__"
 
 
-class Place(msgspec.Struct, frozen=True):
+class FunctionLocation(msgspec.Struct, frozen=True):
     """Where a function was written. For a function of the main script, `script` is its path."""
 
     module: str
@@ -31,54 +31,55 @@ class Place(msgspec.Struct, frozen=True):
     script: str = ""
 
 
-def place_of(function: Callable[..., Any]) -> Place:
+def location_of(function: Callable[..., Any]) -> FunctionLocation:
     module = getattr(function, "__module__", "") or ""
     qualname = getattr(function, "__qualname__", "") or ""
     if module != _MAIN:
-        return Place(module, qualname)
+        return FunctionLocation(module, qualname)
     main = sys.modules[_MAIN]
     spec = getattr(main, "__spec__", None)
     if spec is not None:
-        return Place(spec.name, qualname)
-    return Place(_MAIN, qualname, getattr(main, "__file__", "") or "")
+        return FunctionLocation(spec.name, qualname)
+    return FunctionLocation(_MAIN, qualname, getattr(main, "__file__", "") or "")
 
 
-def names_of(place: Place) -> dict[str, Any]:
-    """The names of the module a place is in; imports it, or runs the script without its main part."""
-    if place.script:
-        return runpy.run_path(place.script, run_name="__mainspring_actor__")
-    return vars(importlib.import_module(place.module))
+def names_of(location: FunctionLocation) -> dict[str, Any]:
+    """The names of the module a function is in; imports it, or runs the script without its main part."""
+    if location.script:
+        return runpy.run_path(location.script, run_name="__mainspring_actor__")
+    return vars(importlib.import_module(location.module))
 
 
-def find_handler(names: dict[str, Any], place: Place, kind: str, type: str) -> Handler:
+def find_handler(names: dict[str, Any], location: FunctionLocation, kind: str, type: str) -> Handler:
     """The handler of (kind, type) among a module's names."""
     for app in _apps(names):
         for declared in app.handlers:
             handler: Handler = declared.handler
-            if (handler.kind, handler.type) == (kind, type) and place_of(handler.function).qualname == place.qualname:
+            qualname = location_of(handler.function).qualname
+            if (handler.kind, handler.type, qualname) == (kind, type, location.qualname):
                 return handler
-    return handler_from(kind, type, _by_name(names, place))  # type: ignore[arg-type]
+    return handler_from(kind, type, _by_name(names, location))  # type: ignore[arg-type]
 
 
-def find_spawn(names: dict[str, Any], place: Place, id: str) -> Callable[[], Any]:
+def find_spawn(names: dict[str, Any], location: FunctionLocation, id: str) -> Callable[[], Any]:
     """The spawn of the low-level capability `id` among a module's names."""
     for app in _apps(names):
         for capability in app.low_level:
             if capability.id == id and capability.spawn is not None:
                 found: Callable[[], Any] = capability.spawn
                 return found
-    return _by_name(names, place)
+    return _by_name(names, location)
 
 
 def check_findable(capability: Capability) -> None:
     """Raise `CapabilityError` when another process would not find this capability's functions."""
     functions: list[Any] = [handler.function for handler in capability.handlers] or [capability.spawn]
     for function in functions:
-        place = place_of(function)
-        names = vars(_loaded(place.module))
-        if "<" in place.qualname and not any(True for _ in _apps(names)):
+        location = location_of(function)
+        names = vars(_loaded(location.module))
+        if "<" in location.qualname and not any(True for _ in _apps(names)):
             raise CapabilityError(
-                f"capability {capability.id!r} runs in another process, which cannot find {place.qualname!r}",
+                f"capability {capability.id!r} runs in another process, which cannot find {location.qualname!r}",
                 remedy="write the function, or the App it is declared in, at the top level of a module",
             )
 
@@ -95,12 +96,12 @@ def _apps(names: dict[str, Any]) -> Iterator[Any]:
             yield value
 
 
-def _by_name(names: dict[str, Any], place: Place) -> Callable[..., Any]:
-    first, *rest = place.qualname.split(".")
+def _by_name(names: dict[str, Any], location: FunctionLocation) -> Callable[..., Any]:
+    first, *rest = location.qualname.split(".")
     found = names.get(first)
     for part in rest:
         found = getattr(found, part, None)
     if not callable(found):
-        raise CapabilityError(f"{place.qualname!r} was not found in {place.script or place.module!r}")
+        raise CapabilityError(f"{location.qualname!r} was not found in {location.script or location.module!r}")
     result: Callable[..., Any] = found
     return result

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import socket
 import subprocess
 import sys
@@ -19,17 +20,20 @@ import msgspec
 
 from mainspring.kernel.actors import ErrorEvent, HandlerActor, Listener, MessageEvent
 from mainspring.kernel.capability import Capability
-from mainspring.kernel.errors import BadOutput, Fail, fail_from, passing, said
+from mainspring.kernel.errors import BadOutput, Fail, fail_from, temporary_refusal, text_of
 from mainspring.kernel.mail import Mail
-from mainspring.kernel.processes.frames import Frame, Job, next_frame, packed
-from mainspring.kernel.processes.locate import check_findable, place_of
+from mainspring.kernel.processes.frames import Job, ProcessFrame, next_frame, packed
+from mainspring.kernel.processes.locate import check_findable, location_of
 from mainspring.kernel.supervisor import HandlerSlot
 from mainspring.kernel.workers import WorkerSlot
+from mainspring.loop import BackgroundTasks, reject, resolve
 from mainspring.message import Message, encode_data, encode_line
 from mainspring.telemetry.log_lines import handling, lines_written
 
 if TYPE_CHECKING:
     from mainspring.kernel.kernel import Kernel
+
+logger: logging.Logger = logging.getLogger("mainspring.kernel")
 
 
 class ProcessEnded(Exception):
@@ -47,8 +51,8 @@ def job_for(capability: Capability, kernel: Kernel) -> Job:
     return Job(
         capability.id,
         [entry or "." for entry in sys.path],
-        [(each.kind, each.type, place_of(each.function)) for each in capability.handlers],
-        None if capability.spawn is None else place_of(capability.spawn),
+        [(each.kind, each.type, location_of(each.function)) for each in capability.handlers],
+        None if capability.spawn is None else location_of(capability.spawn),
         "" if folder is None else str(folder),
         capability.memory_mb,
         lines_written(),
@@ -58,7 +62,7 @@ def job_for(capability: Capability, kernel: Kernel) -> Job:
 class Child:
     """One process and the conversation with it. `ready` resolves when it can take mail."""
 
-    def __init__(self, job: Job, on_frame: Callable[[Frame], None], on_gone: Callable[[str], None]) -> None:
+    def __init__(self, job: Job, on_frame: Callable[[ProcessFrame], None], on_gone: Callable[[str], None]) -> None:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         command = [sys.executable, "-m", "mainspring.kernel.processes.child", str(theirs.fileno())]
@@ -68,14 +72,13 @@ class Child:
         self._on_frame = on_frame
         self._on_gone = on_gone
         self._alive = True
-        self.ended: bool = False  # nothing more can be said to it
+        self.ended: bool = False  # nothing more can be sent to it
         self._writer: asyncio.StreamWriter | None = None
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[None] = loop.create_future()
-        self.ready.add_done_callback(_looked_at)
         self.gone: asyncio.Task[None] = loop.create_task(self._talk(ours, job))
 
-    def send(self, frame: Frame) -> None:
+    def send(self, frame: ProcessFrame) -> None:
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(packed(frame))
 
@@ -88,7 +91,7 @@ class Child:
         why = ""
         try:
             reader, self._writer = await asyncio.open_unix_connection(sock=ours, limit=1 << 20)
-            self.send(Frame("start", text=msgspec.json.encode(job).decode()))
+            self.send(ProcessFrame("start", text=msgspec.json.encode(job).decode()))
             while (frame := await next_frame(reader)) is not None:
                 if frame.op == "ready":
                     self.ready.set_result(None)
@@ -103,8 +106,8 @@ class Child:
             if self._writer is not None:
                 self._writer.close()
         text = why or f"its process ended {f'by signal {-code}' if code < 0 else f'with status {code}'}"
-        if not self.ready.done():
-            self.ready.set_exception(ProcessEnded(text))
+        # Whoever waits gets the exception; if nobody does, the slot reports the process's end anyway.
+        reject(self.ready, ProcessEnded(text), may_go_unseen=True)
         if self._alive:
             self._alive = False
             self._on_gone(text)
@@ -120,7 +123,7 @@ class ProcessActor(HandlerActor):
         self._number = 0
         self._beginning = False  # a mail waits for the process to begin, and will report if it never does
         self._handling: Message | None = None
-        self._outcome: asyncio.Future[Frame] | None = None
+        self._outcome: asyncio.Future[ProcessFrame] | None = None
         self.child: Child = Child(job, self._on_frame, self._on_gone)
 
     def end(self) -> None:
@@ -141,7 +144,7 @@ class ProcessActor(HandlerActor):
         message = self._handling = self._begun(mail)
         handling.set((message.metadata.id, message.metadata.correlation))
         self._outcome = asyncio.get_running_loop().create_future()
-        self.child.send(Frame("mail", self._number, raw=encode_line(message), ask=self._which(mail)))
+        self.child.send(ProcessFrame("mail", self._number, raw=encode_line(message), ask=self._which(mail)))
         frame = await self._outcome
         self._outcome = None
         if frame.op == "refused":
@@ -163,39 +166,39 @@ class ProcessActor(HandlerActor):
         return msgspec.structs.replace(message, metadata=metadata)
 
     def _which(self, mail: Mail) -> int:
-        """Of several functions that hear one event, which one this mail is for."""
-        heard = self._process_slot.plan.listeners.get(mail.message.type, []) if mail.origin is None else []
-        return heard.index(mail.contract) if heard else 0
+        """Of several functions that listen to one event, the one that this mail is for."""
+        listeners = self._process_slot.plan.listeners.get(mail.message.type, []) if mail.origin is None else []
+        return listeners.index(mail.contract) if listeners else 0
 
-    def _on_frame(self, frame: Frame) -> None:
+    def _on_frame(self, frame: ProcessFrame) -> None:
         cause = self._handling
         if cause is None or not self.alive:
             return
         if frame.op in ("reply", "refused", "fault", "crash"):
-            if self._outcome is not None and frame.number == self._number and not self._outcome.done():
-                self._outcome.set_result(frame)
+            if self._outcome is not None and frame.number == self._number:
+                resolve(self._outcome, frame)
         elif frame.op == "emit":
             self._port.emit(cause, frame.type, msgspec.Raw(frame.raw))
         elif frame.op == "after":
             delay = frame.amount or 0.0
             self._port.after(cause, delay, frame.kind, frame.type, msgspec.Raw(frame.raw), id=frame.text)
         else:
-            self._process_slot.spawn_task(self._answer(frame, cause))
+            self._process_slot.tasks.start(self._answer(frame, cause), frame.op)
 
-    async def _answer(self, frame: Frame, cause: Message) -> None:
-        """Ask or publish for the actor, and tell it what came of it."""
-        answer = Frame("answer", ask=frame.ask, kind="reply")
+    async def _answer(self, frame: ProcessFrame, cause: Message) -> None:
+        """Ask or publish for the actor, and send it the result."""
+        answer = ProcessFrame("answer", ask=frame.ask, kind="reply")
         try:
             if frame.op == "publish":
                 payload, options = msgspec.json.decode(frame.raw)
-                given = await self._port.publish(cause, frame.type, payload, options)
-                answer.raw = bytes(encode_data(given))
+                published = await self._port.publish(cause, frame.type, payload, options)
+                answer.raw = bytes(encode_data(published))
             else:
                 raw = msgspec.Raw(frame.raw)
-                told = await self._port.request(cause, frame.kind, frame.type, raw, frame.amount)
-                answer.kind, answer.type, answer.raw = told.kind, told.type, bytes(told.raw)
+                outcome = await self._port.request(cause, frame.kind, frame.type, raw, frame.amount)
+                answer.kind, answer.type, answer.raw = outcome.kind, outcome.type, bytes(outcome.raw)
         except Exception as error:
-            failed = error if isinstance(error, Fail) else passing(error) or Fail(500, said(error))
+            failed = error if isinstance(error, Fail) else temporary_refusal(error) or Fail(500, text_of(error))
             answer.kind, answer.raw = "error", bytes(encode_data(failed.data()))
         self.child.send(answer)
 
@@ -215,20 +218,14 @@ class _OwnsProcesses:
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._children: list[Child] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.tasks: BackgroundTasks = BackgroundTasks(logger, "actors in processes")
 
     async def ready(self) -> None:
         await asyncio.shield(self.actor.child.ready)
 
     async def ended(self) -> None:
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*(child.gone for child in self._children), *self._tasks, return_exceptions=True)
-
-    def spawn_task(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        await self.tasks.cancel()
+        await asyncio.gather(*(child.gone for child in self._children), return_exceptions=True)
 
     def _own(self, child: Child) -> None:
         self._children = [each for each in self._children if not each.gone.done()]
@@ -252,12 +249,12 @@ class ProcessWorker:
 
     def __init__(self, job: Job) -> None:
         self._listeners: dict[str, list[Listener]] = {}
-        self._waiting: list[Frame] = []
+        self._waiting: list[ProcessFrame] = []
         self.child: Child = Child(job, self._on_frame, self._on_gone)
         self.child.ready.add_done_callback(self._begin)
 
     def post_message(self, message: Message) -> None:
-        frame = Frame("post", raw=encode_line(message))
+        frame = ProcessFrame("post", raw=encode_line(message))
         if self.child.ready.done():
             self.child.send(frame)
         else:
@@ -278,7 +275,7 @@ class ProcessWorker:
             self.child.send(frame)
         self._waiting.clear()
 
-    def _on_frame(self, frame: Frame) -> None:
+    def _on_frame(self, frame: ProcessFrame) -> None:
         if frame.op == "said":
             self._fire("message", MessageEvent(msgspec.json.decode(frame.raw)))
         elif frame.op == "error":
@@ -299,9 +296,3 @@ class ProcessWorkerSlot(_OwnsProcesses, WorkerSlot):
         actor = ProcessWorker(job_for(self.plan.capability, self.kernel))
         self._own(actor.child)
         return actor
-
-
-def _looked_at(ready: asyncio.Future[None]) -> None:
-    """Whoever waits gets the exception; if nobody does, the slot reports the process's end anyway."""
-    if not ready.cancelled():
-        ready.exception()

@@ -6,27 +6,41 @@ expectation fails, what was done is undone in reverse. That is simpler than chec
 "operations act in their order" true by construction.
 
 Nothing survives the process. An acknowledgement of this engine means "in memory".
+
+`SharedMemory` is one such log for several nodes of this process: what tests of many nodes run on when no server is the
+point. Each of its engines behaves like one on its own machine. It can be cut off (commits fail, changes wait) and
+joined again, and it can be made to lose the answer of a commit that was stored, which is what networks do.
 """
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from mainspring.errors import MainspringError
+from mainspring.errors import MainspringError, SettingError
 from mainspring.log.contract import (
     ABSENT,
     ANY_VERSION,
     Append,
     Batch,
     Bounds,
+    Change,
     Delete,
+    Durability,
+    EngineSetup,
     Guard,
+    InDoubt,
+    Inspection,
     KeptRecord,
+    KeptTail,
+    LogUnavailable,
     Mark,
     Outline,
     Put,
+    ReadThrough,
     Receipt,
     Record,
     Refused,
@@ -34,10 +48,14 @@ from mainspring.log.contract import (
     Restorable,
     Result,
     StoredEvent,
-    Tail,
+    change_of,
+    event_bytes,
+    not_storable,
+    outline_of,
+    tail_conflict,
+    version_conflict,
+    within_bytes,
 )
-from mainspring.log.engines.measure import event_bytes, is_tombstone
-from mainspring.log.engines.refusals import moved_tail, moved_version, not_storable
 
 Undo = Callable[[], object]
 K = TypeVar("K")
@@ -76,6 +94,9 @@ class _Partition:
         return Bounds(partition, head, self.tail, len(self.offsets), self.bytes)
 
 
+_DURABILITY: Final = Durability(False, "memory: nothing survives the process")
+
+
 class MemoryEngine:
     """An engine without a disk. Use it where losing everything with the process is fine."""
 
@@ -92,6 +113,9 @@ class MemoryEngine:
 
     async def close(self) -> None:
         """Nothing to let go of: the data lives as long as this object."""
+
+    async def durability(self) -> Durability:
+        return _DURABILITY
 
     # -- writing
 
@@ -131,7 +155,7 @@ class MemoryEngine:
             return mark.partition, mark.offset, True
         partition = self._partition(event.topic, event.partition, undo)
         if event.expect is not None and event.expect != partition.tail:
-            raise moved_tail(event, partition.tail)
+            raise tail_conflict(event, partition.tail)
         offset = partition.tail + 1
         partition.add(
             StoredEvent(
@@ -162,7 +186,7 @@ class MemoryEngine:
         record = self._records.get(space, {}).get(key)
         actual = record.version if record else ABSENT
         if actual != expect:
-            raise moved_version(space, key, expect, actual)
+            raise version_conflict(space, key, expect, actual)
 
     def _put(self, put: Put, undo: list[Undo]) -> int:
         if fault := not_storable(put):
@@ -202,7 +226,7 @@ class MemoryEngine:
                 self._version = max(self._version, item.version)
             elif isinstance(item, Mark):
                 self._marks[item.topic, item.dedupe] = item
-            elif isinstance(item, Tail):
+            elif isinstance(item, KeptTail):
                 partition = self._partition(item.topic, item.partition, [])
                 partition.tail = max(partition.tail, item.tail)
             else:
@@ -216,20 +240,10 @@ class MemoryEngine:
     async def read(
         self, topic: str, partition: int, start: int, limit: int, max_bytes: int = 4 << 20
     ) -> list[StoredEvent]:
-        found: list[StoredEvent] = []
-        room = max_bytes
-        for event in self._from(topic, partition, start, limit):
-            room -= event_bytes(event)
-            if room < 0 and found:
-                break
-            found.append(event)
-        return found
+        return within_bytes(self._from(topic, partition, start, limit), max_bytes)
 
     async def outline(self, topic: str, partition: int, start: int, limit: int) -> list[Outline]:
-        return [
-            Outline(event.offset, event.key, event.ts, event_bytes(event), is_tombstone(event.payload))
-            for event in self._from(topic, partition, start, limit)
-        ]
+        return [outline_of(event) for event in self._from(topic, partition, start, limit)]
 
     def _from(self, topic: str, partition: int, start: int, limit: int) -> list[StoredEvent]:
         held = self._topics.get(topic, {}).get(partition)
@@ -277,3 +291,108 @@ def _restorer(of: dict[K, V], key: K, value: V | None) -> Undo:
             of[key] = value
 
     return restore
+
+
+class MemoryFactory:
+    """The engine `memory`. See `EngineFactory`."""
+
+    package = ""
+    install = ""
+
+    def open(self, address: str, setup: EngineSetup) -> MemoryEngine:
+        return MemoryEngine()
+
+    async def inspect(self, address: str, setup: EngineSetup) -> Inspection:
+        return Inspection(place="the memory of a node", log=False, knows=1, durability=_DURABILITY)
+
+    async def init(self, address: str, setup: EngineSetup) -> list[str]:
+        raise SettingError(
+            "a log in memory is made by its node and ends with it", remedy="name another engine: URL, or the setting"
+        )
+
+
+# -- several nodes on one log
+
+
+class SharedMemory:
+    """The one log; `engine()` gives each node its own door to it."""
+
+    def __init__(self) -> None:
+        self.state: MemoryEngine = MemoryEngine()
+        self.engines: list[SharedMemoryEngine] = []
+
+    def engine(self) -> SharedMemoryEngine:
+        """Another engine on the same state, as another node would have it."""
+        engine = SharedMemoryEngine(self)
+        self.engines.append(engine)
+        return engine
+
+
+class SharedMemoryEngine(ReadThrough):
+    """One node's engine."""
+
+    name = "shared memory"
+
+    def __init__(self, shared: SharedMemory) -> None:
+        super().__init__(shared.state)
+        self._shared = shared
+        self._state = shared.state
+        self._watchers: list[Callable[[Change], None]] = []
+        self._unreported: deque[Change] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.cut_off: bool = False
+        self.lose_answers = False  # store what comes, and answer that it is in doubt
+
+    async def open(self) -> None:
+        if self.cut_off:
+            raise LogUnavailable("the log cannot be reached")
+        self._loop = asyncio.get_running_loop()
+
+    async def close(self) -> None:
+        self._loop = None
+        self._watchers.clear()
+        self._unreported.clear()
+
+    def watch(self, seen: Callable[[Change], None]) -> None:
+        self._watchers.append(seen)
+
+    async def durability(self) -> Durability:
+        return Durability(durable=False, statement="memory of this process: nothing survives it")
+
+    def join_again(self) -> None:
+        """End a cut; what was committed meanwhile is reported now."""
+        self.cut_off = False
+        self._report()
+
+    # -- writing
+
+    async def commit(self, batches: Sequence[Batch]) -> list[Result]:
+        if self.cut_off:
+            raise LogUnavailable("the log cannot be reached", remedy="try again")
+        results = await self._state.commit(batches)
+        for batch, result in zip(batches, results, strict=True):
+            if isinstance(result, Receipt):
+                for engine in self._shared.engines:
+                    engine.committed(change_of(batch, result, own=engine is self))
+        self._report()
+        if self.lose_answers:
+            return [InDoubt("the answer was lost") for _ in batches]
+        return results
+
+    def committed(self, change: Change) -> None:
+        """A batch was committed by some node. Reported in a later turn of this node's loop, in the log's order."""
+        if self._loop is not None:
+            self._unreported.append(change)
+            self._loop.call_soon(self._report)
+
+    def _report(self) -> None:
+        while self._unreported and not self.cut_off:
+            change = self._unreported.popleft()
+            for seen in self._watchers:
+                seen(change)
+
+    async def forget_dedupe(self, now: int) -> int:
+        return await self._state.forget_dedupe(now)
+
+    async def restore(self, items: Sequence[Restorable]) -> None:
+        await self._state.restore(items)

@@ -1,68 +1,51 @@
-"""From what a user wrote (`--engine sqlite`) to an engine."""
+"""From what a user wrote (`--engine sqlite`, `--engine nats://host`) to an engine.
+
+The embedded engines are part of the log and named directly. Every other engine is a plug-in: a package offers an
+`EngineFactory` as an entry point of the group `mainspring.engines`, under the scheme of its addresses (`nats` for
+`nats://host`). Entry points are read only for an address that is not embedded, because that takes longer than opening a
+file.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
 
-from mainspring.errors import MissingExtra, SettingError
-from mainspring.log.contract import Engine
-from mainspring.log.engines.memory import MemoryEngine
-from mainspring.log.engines.sqlite import SqliteEngine
+from mainspring.errors import SettingError
+from mainspring.log.contract import Engine, EngineFactory, EngineSetup
+from mainspring.log.engines.memory import MemoryFactory
+from mainspring.log.engines.sqlite import SqliteFactory
 from mainspring.loop import Clock
 from mainspring.settings import without_secrets
 
-LOG_FILE: Final = "log.sqlite3"
-DATABASE: Final = "mainspring"  # of MongoDB
+ENTRY_POINTS: Final = "mainspring.engines"
+_EMBEDDED: Final[dict[str, EngineFactory]] = {"sqlite": SqliteFactory(), "memory": MemoryFactory()}
 
 
-def log_file(data_dir: str | Path) -> Path:
-    """Where the SQLite engine keeps the log of a data directory."""
-    return Path(data_dir) / LOG_FILE
+def open_engine(
+    address: str, data_dir: str | Path, clock: Clock | None = None, *, database: str = "mainspring"
+) -> Engine:
+    """The engine at this address, ready for its `open`. Raises `SettingError` for an address that no engine knows.
 
-
-def open_engine(name: str, data_dir: str | Path, clock: Clock | None = None, *, database: str = DATABASE) -> Engine:
-    """The engine of that name, ready for its `open`. Raises `SettingError` for a name nobody knows.
-
-    `clock` is for engines that wait for servers; the embedded ones never ask what time it is. `database` is MongoDB's,
-    unless the address names one.
+    For the other parameters see `EngineSetup`.
     """
-    if name == "memory":
-        return MemoryEngine()
-    if name == "sqlite":
-        return SqliteEngine(log_file(data_dir))
-    if name.startswith(("nats://", "tls://")):
-        return _jetstream(name, data_dir)
-    if name.startswith(("mongodb://", "mongodb+srv://")):
-        from mainspring.log.engines.mongo import MongoEngine  # says by itself when its package is missing
-
-        return MongoEngine(name, database=database, clock=clock)
-    raise no_engine(name)
+    return engine_factory(address).open(address, EngineSetup(Path(data_dir), clock, database))
 
 
-def no_engine(name: str) -> SettingError:
-    return SettingError(
-        f"there is no engine {without_secrets(name)!r}",
-        remedy="use sqlite (durable, in the data directory), memory, nats://HOST or mongodb://HOST",
-    )
+def engine_factory(address: str) -> EngineFactory:
+    """The kind of engine that this address names. Raises `SettingError` when there is none."""
+    if address in _EMBEDDED:
+        return _EMBEDDED[address]
+    from importlib import metadata
 
-
-def _jetstream(address: str, data_dir: str | Path) -> Engine:
-    need_jetstream()
-    from mainspring.log.engines.nats import JetStreamEngine
-    from mainspring.log.engines.nats.address import parse
-
-    where = parse(address)
-    return JetStreamEngine(where, Path(data_dir) / f"nats-{where.name}.sqlite3")
-
-
-def need_jetstream() -> None:
-    """The package for NATS is an extra: what needs it is imported only when asked for, after this."""
-    try:
-        import mainspring.log.engines.nats  # noqa: F401
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "nats":
-            raise
-        raise MissingExtra(
-            "the NATS engine needs the package nats-py", remedy="pip install 'mainspring[nats]'"
-        ) from error
+    scheme, separator, _ = address.partition("://")
+    offered = metadata.entry_points(group=ENTRY_POINTS)
+    if separator:
+        for entry in offered.select(name=scheme):
+            factory: EngineFactory = entry.load()
+            return factory
+    schemes: dict[str, str] = {}  # one for each factory
+    for entry in sorted(offered, key=lambda entry: entry.name):
+        schemes.setdefault(entry.value, f"{entry.name}://HOST")
+    *others, last = ("sqlite (durable, in the data directory)", "memory", *schemes.values())
+    raise SettingError(f"there is no engine {without_secrets(address)!r}", remedy=f"use {', '.join(others)} or {last}")

@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from mainspring.cluster import Cluster, Order
+from mainspring.cluster import Cluster, ProgramOrder
 from mainspring.log import ABSENT, Batch, InDoubt, KeptRecord, Log, Refused
 from mainspring.runs.durable.records import RunRecord
 from mainspring.runs.durable.store import CHILD_MARK
@@ -47,7 +47,7 @@ class Placement:
         self._cluster = cluster
         self._programs = programs
         self._by_epoch: dict[int, dict[str, str]] = {}  # the codes of the programs of each node
-        self._orders: dict[str, tuple[Order, int]] = {}  # and the version of the record
+        self._orders: dict[str, tuple[ProgramOrder, int]] = {}  # and the version of the record
         self._taken_back: set[tuple[str, str]] = set()  # newer codes that were gone when this node started
         self._announced: tuple[int, dict[str, str]] | None = None
 
@@ -66,7 +66,7 @@ class Placement:
         """The record of one node's programs, or of the codes of one program, was written or removed."""
         if record.space == CODES:
             if record.version != ABSENT:
-                self._orders[record.key] = (msgspec.json.decode(record.value, type=Order), record.version)
+                self._orders[record.key] = (msgspec.json.decode(record.value, type=ProgramOrder), record.version)
         elif record.version == ABSENT:
             self._by_epoch.pop(int(record.key), None)
         else:
@@ -92,7 +92,7 @@ class Placement:
     async def _introduce(self, codes: dict[str, str], guard: Callable[[Batch], None]) -> None:
         """Put codes that are new to the log behind those that are known, before any node can meet a run of theirs."""
         for name, code in codes.items():
-            while code and code not in (order := self._orders.get(name, (Order(), ABSENT)))[0].digests:
+            while code and code not in (order := self._orders.get(name, (ProgramOrder(), ABSENT)))[0].digests:
                 batch, longer = Batch(), order[0].with_(code)
                 guard(batch)
                 batch.put(CODES, name, msgspec.json.encode(longer), expect=order[1])

@@ -25,49 +25,13 @@ import msgspec
 from aiohttp import web
 
 from mainspring.bus import BusError, ExpectationFailed
-from mainspring.errors import MainspringError
+from mainspring.errors import STATUS_OF_CODE, MainspringError
 
 logger: logging.Logger = logging.getLogger("mainspring.wire.http")
 
 PROBLEM_TYPE: Final = "application/problem+json"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-STATUS_OF_CODE: Final[dict[str, int]] = {
-    "bad_json": 400,
-    "bad_frame": 400,
-    "bad_query": 400,
-    "bad_name": 400,
-    "bad_offset": 400,
-    "not_subscribed": 400,
-    "bad_cursor": 400,
-    "bad_cloudevent": 400,
-    "unknown_type": 400,
-    "unauthorized": 401,
-    "forbidden": 403,
-    "not_found": 404,
-    "unknown_topic": 404,
-    "unknown_group": 404,
-    "unknown_event": 404,
-    "unknown_schedule": 404,
-    "unknown_schema": 404,
-    "method_not_allowed": 405,
-    "not_acceptable": 406,
-    "conflict": 409,
-    "schema_incompatible": 409,
-    "already_subscribed": 409,
-    "too_large": 413,
-    "unsupported_media_type": 415,
-    "bad_payload": 422,
-    "bad_schema": 422,
-    "schema_mismatch": 422,
-    "rate_limited": 429,
-    "limit_reached": 503,
-    "internal": 500,
-    "damaged": 500,
-    "unavailable": 503,
-    "log_unavailable": 503,
-}
 
 CODE_OF_STATUS: Final[dict[int, str]] = {
     400: "bad_request",
@@ -104,7 +68,7 @@ class HttpProblem(MainspringError):
         self.headers: dict[str, str] = headers or {}
 
 
-class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+class ProblemDocument(msgspec.Struct, frozen=True, omit_defaults=True):
     """The body of every error answer."""
 
     type: str
@@ -146,7 +110,7 @@ def problem_response(
     remedy: str = "",
     headers: dict[str, str] | None = None,
     details: Mapping[str, Any] | None = None,
-    kind: type[Problem] = Problem,
+    kind: type[ProblemDocument] = ProblemDocument,
 ) -> web.Response:
     """One problem document. `code` also names its type, so that two kinds of 400 can be told apart.
 

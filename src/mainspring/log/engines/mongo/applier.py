@@ -1,4 +1,4 @@
-"""Putting journal entries in place: from decided effects to the documents that readers look at.
+"""Putting journal entries in place: from decided effects to the documents that readers look at, and whose turn it is.
 
 All of it can be done twice, and by two nodes at once. Events are inserted under the `_id` of their offset. Everything
 that changes is replaced only by what is newer (records by version; counters and marks by the number of the entry), so a
@@ -11,13 +11,17 @@ Events come first and counters afterwards: who finds a counter finds the events 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from bson.errors import BSONError
 from pymongo import ReplaceOne
-from pymongo.errors import BulkWriteError
+from pymongo.errors import BulkWriteError, PyMongoError
 
+from mainspring.log.contract import LogUnavailable
+from mainspring.log.engines.mongo.connection import is_duplicate
 from mainspring.log.engines.mongo.documents import (
     Document,
     counter_document,
@@ -27,8 +31,8 @@ from mainspring.log.engines.mongo.documents import (
     removed_document,
     stone_document,
 )
-from mainspring.log.engines.mongo.effects import Entry, Event, Removed
-from mainspring.log.engines.mongo.faults import is_duplicate
+from mainspring.log.engines.mongo.journal import Journal, JournalEntry, JournalEvent, JournalRemoval
+from mainspring.log.engines.mongo.plan import MongoLogState
 from mainspring.log.engines.mongo.schema import (
     COUNTERS,
     EVENTS,
@@ -39,6 +43,7 @@ from mainspring.log.engines.mongo.schema import (
     TOPIC_CONFIGS,
     event_id,
 )
+from mainspring.loop import Clock
 
 _BAD_VALUE: Final = frozenset((2, 9, 16, 40, 51, 52, 55, 56, 57))  # bad value, not parsed, bad names
 _MOST_TOGETHER: Final = 1_024  # events and records; more would hold up the next commits on some servers
@@ -55,7 +60,7 @@ class Applier:
         self._step = step
         self._familiar: dict[tuple[str, str], None] = {}  # documents that exist: replacing them is tried first
 
-    async def apply(self, entries: Sequence[Entry]) -> None:
+    async def apply(self, entries: Sequence[JournalEntry]) -> None:
         """Put these in place, in their order; they follow each other in the journal."""
         await self._insert_events(entries)
         for entry in entries:
@@ -84,7 +89,7 @@ class Applier:
 
     # -- events
 
-    async def _insert_events(self, entries: Sequence[Entry]) -> None:
+    async def _insert_events(self, entries: Sequence[JournalEntry]) -> None:
         events = [event for entry in entries for effects in entry.body.batches for event in effects.events]
         if not events:
             return
@@ -93,7 +98,7 @@ class Applier:
         if refused:
             await _insert_missing(self._events, [event_document(event, values=False) for event in refused])
 
-    async def _insert_with_values(self, events: list[Event]) -> list[Event]:
+    async def _insert_with_values(self, events: list[JournalEvent]) -> list[JournalEvent]:
         """Insert those whose place is free; the events that the server refuses for what is in them."""
         try:
             await _insert_missing(self._events, [event_document(event) for event in events])
@@ -107,7 +112,7 @@ class Applier:
             return events
         return []
 
-    async def _remove(self, removed: Removed, entry: Entry) -> None:
+    async def _remove(self, removed: JournalRemoval, entry: JournalEntry) -> None:
         self._step("removals")
         place = {"topic": removed.topic, "partition": removed.partition}
         if removed.below:
@@ -182,9 +187,9 @@ class Applier:
             await self._database[STONES].delete_many({"_id": {"$in": [note["_id"] for note in notes]}})
 
 
-def first_run(entries: Iterable[Entry]) -> list[Entry]:
+def first_run(entries: Iterable[JournalEntry]) -> list[JournalEntry]:
     """The first entries that may be put in place together; one with removals stands alone: events come first."""
-    found: list[Entry] = []
+    found: list[JournalEntry] = []
     size = 0
     for entry in entries:
         alone = any(effects.removed for effects in entry.body.batches)
@@ -217,3 +222,215 @@ async def _replace_older(collection: Any, documents: list[Document], order: str)
     requests = [ReplaceOne({"_id": each["_id"], order: {"$lt": each[order]}}, each) for each in documents]
     result = await collection.bulk_write(requests, ordered=False)
     return bool(result.matched_count == len(documents))
+
+
+# -- whose turn it is
+#
+# It is the turn of the node that stored the first entry not yet in place. It takes that one and all behind it that it
+# knows, its own or not, and then says how far the journal is `applied`; all others wait for that. When it does not move
+# for a while, the node whose turn it is is dead or stopped, and the first that notices does its work; the work can be
+# done twice. So one node at a time puts entries in place as long as nothing goes wrong, in large steps when many write,
+# and a commit need not wait for it: it is decided when it is in the journal.
+
+
+_MOST_WAITING: Final = 64  # entries; a commit waits for the oldest of them when there are more
+_SHORTEST_MS: Final = 4
+_LONGEST_MS: Final = 50
+_NOBODY_WAITS_MS: Final = 250
+_LOST_MS: Final = 500
+_STUCK: Final = 3  # times the usual patience is enough, also with one that shows signs of life
+
+
+class Placing:
+    """The entries between the journal and the collections."""
+
+    def __init__(
+        self, node: str, log_state: MongoLogState, journal: Journal, applier: Applier, clock: Clock, takeover_ms: int
+    ) -> None:
+        self._node = node
+        self._log_state = log_state
+        self._journal = journal
+        self._applier = applier
+        self._clock = clock
+        self._takeover_ms = takeover_ms * (8 + int(node[-1], 16) % 8) // 8  # not all nodes in the same moment
+        self._waiting: deque[JournalEntry] = deque()
+        self._more = asyncio.Event()
+        self._urged = asyncio.Event()
+        self._moved: set[asyncio.Event] = set()
+        self._since_ms: int = clock.now_ms()  # since when the one whose turn it is gives no sign of life
+        self._stuck_since_ms: int = self._since_ms  # and since when nothing moves, whatever the reason
+        self.taken_over: int = 0  # entries of other nodes that this one put in place
+
+    def add(self, entry: JournalEntry) -> None:
+        if not self._waiting:
+            self._begin_waiting()
+        elif self._waiting[0].node == entry.node:
+            self._since_ms = self._clock.now_ms()
+        self._waiting.append(entry)
+        self._more.set()
+
+    async def run(self) -> None:
+        pause = _SHORTEST_MS
+        while True:
+            if not self._waiting:
+                self._more.clear()
+                await self._more.wait()
+                pause = _SHORTEST_MS
+            asked_ms = self._clock.now_ms()
+            try:
+                if await self._advance():
+                    pause = _SHORTEST_MS
+                    continue
+                longest = _LONGEST_MS if self._is_awaited() else _NOBODY_WAITS_MS
+            except PyMongoError:
+                longest = _LOST_MS
+                self._begin_waiting()  # the one whose turn it is may have the same trouble
+            await self._rest(max(pause, self._clock.now_ms() - asked_ms))  # a slow server is not asked more often
+            pause = min(2 * pause, longest)
+
+    async def _rest(self, pause_ms: int) -> None:
+        """A pause that ends early when somebody begins to wait."""
+        self._urged.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_ms / 1000):
+                await self._urged.wait()
+
+    def _is_awaited(self) -> bool:
+        return bool(self._moved) or any(entry.node == self._node for entry in self._waiting)
+
+    async def _advance(self) -> bool:
+        """Bring the first ones in place, or see that they are; whether there was progress."""
+        own = self._waiting[0].node == self._node
+        if own and self._silent_ms() < self._takeover_ms // 2:
+            await self._apply(first_run(self._waiting))
+            return True
+        asked_ms = self._clock.now_ms()
+        applied, _ = await self._journal.applied()
+        if applied >= self._waiting[0].number:
+            self._settle(applied)
+            return True
+        if self._clock.now_ms() - asked_ms > self._takeover_ms // 4:
+            self._since_ms = self._clock.now_ms()  # the server is slow, for everybody
+        stuck = self._clock.now_ms() - self._stuck_since_ms >= _STUCK * self._takeover_ms
+        if not own and not stuck and self._silent_ms() < self._takeover_ms:
+            return False
+        self.taken_over += not own
+        await self._apply(first_run(self._waiting))
+        return True
+
+    def _begin_waiting(self) -> None:
+        self._since_ms = self._stuck_since_ms = self._clock.now_ms()
+
+    def _silent_ms(self) -> int:
+        return self._clock.now_ms() - self._since_ms
+
+    async def _apply(self, run: list[JournalEntry]) -> None:
+        await self._applier.apply(run)
+        applied, _ = await self._journal.applied()
+        if applied < run[-1].number:
+            await self._journal.set_applied(run[-1].number, run[-1].body.version)
+        else:
+            await self._apply_again(run[0].number)
+        self._settle(max(applied, run[-1].number))
+
+    async def _apply_again(self, first: int) -> None:
+        """Another node did the same work, and has perhaps gone further.
+
+        Where the server compares and writes in one step nothing can have gone wrong. Where it does not, something newer
+        may have been overwritten in between; putting everything since then in place once more mends that.
+        """
+        position = first - 1
+        while position < self._log_state.position and (entries := await self._journal.after(position)):
+            run = first_run(entries)
+            await self._applier.apply(run)
+            position = run[-1].number
+
+    def _settle(self, applied: int) -> None:
+        while self._waiting and self._waiting[0].number <= applied:
+            self._log_state.settle(self._waiting.popleft())
+        self._begin_waiting()
+        for moved in self._moved:
+            moved.set()
+
+    # -- waiting for it
+
+    async def room(self, patience_ms: int) -> None:
+        """Wait until not too much is waiting."""
+        if len(self._waiting) > _MOST_WAITING:
+            await self.reached(self._waiting[-_MOST_WAITING].number, patience_ms)
+
+    async def reached(self, number: int, patience_ms: int) -> None:
+        """Wait until the entry of this number is in place. Raises `LogUnavailable`."""
+        await self._until(lambda: self._log_state.applied >= number, patience_ms)
+
+    async def _until(self, done: Callable[[], bool], patience_ms: int) -> None:
+        if done():
+            return
+        moved = asyncio.Event()
+        self._moved.add(moved)
+        self._urged.set()
+        try:
+            async with asyncio.timeout((patience_ms + self._takeover_ms) / 1000):
+                while not done():
+                    moved.clear()
+                    await moved.wait()
+        except TimeoutError:
+            raise LogUnavailable(
+                "what was committed last cannot be read yet: the server is away or slow", remedy="try again"
+            ) from None
+        finally:
+            self._moved.discard(moved)
+
+
+# -- deleting what is not needed any more: old entries, and what deleted records and events left behind
+#
+# What is old is decided by each node with its own monotonic clock, from when it had come how far in the journal; clocks
+# of different nodes are not compared. Nodes that never live long enough for that would leave everything behind, so what
+# deletes left behind also goes after a day by the wall clock.
+
+
+_PAUSE_MS: Final = 30_000
+_SHORTEST_PAUSE_MS: Final = 250
+_STONES_MS: Final = 3_600_000  # longer than a broken connection can hold back a write
+_DAY_MS: Final = 86_400_000
+
+
+class JournalTrimmer:
+    """`keep_ms` is how long entries stay for nodes that fell behind."""
+
+    def __init__(
+        self, log_state: MongoLogState, journal: Journal, applier: Applier, clock: Clock, keep_ms: int
+    ) -> None:
+        self._log_state = log_state
+        self._journal = journal
+        self._applier = applier
+        self._clock = clock
+        self._keep_ms = keep_ms
+        self._ages: deque[tuple[int, int, int]] = deque()  # monotonic ms, and the position and version of that time
+
+    async def run(self) -> None:
+        """Raises `MissedTooMuch` when other nodes deleted what this one has not seen."""
+        while True:
+            await self.round()
+            await asyncio.sleep(min(_PAUSE_MS, max(_SHORTEST_PAUSE_MS, self._keep_ms // 4)) / 1000)
+
+    async def round(self) -> None:
+        now = self._clock.now_ms()
+        self._ages.append((now, self._log_state.applied, self._log_state.version))
+        try:
+            await self._journal.check_position(self._log_state.position)
+            if (known := self._reached_by(now - self._keep_ms)) is not None:
+                await self._journal.purge(*known)
+            stones = self._reached_by(now - _STONES_MS)
+            await self._applier.tidy(stones[0] if stones else 0, self._clock.wall_ms() - _DAY_MS)
+        except PyMongoError:
+            return  # the next round does it
+        while len(self._ages) > 1 and self._ages[1][0] <= now - max(_STONES_MS, self._keep_ms):
+            self._ages.popleft()
+
+    def _reached_by(self, then_ms: int) -> tuple[int, int] | None:
+        found = None
+        for seen_ms, position, version in self._ages:
+            if seen_ms <= then_ms and position:
+                found = (position, version)
+        return found

@@ -11,15 +11,22 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
-from mainspring.log.contract import Batch, LogUnavailable, Receipt, Remove, Restorable, Result
-from mainspring.log.engines.measure import event_bytes
-from mainspring.log.engines.mongo.effects import Body, Entry
-from mainspring.log.engines.mongo.journal import Journal
-from mainspring.log.engines.mongo.known_state import Ledger, Slot
-from mainspring.log.engines.mongo.plan import MOST_BYTES, Partition, Plan, Present, Questions, restoring, size_of
-from mainspring.log.engines.mongo.reader import Reader
-from mainspring.log.engines.mongo.retry import Patience
-from mainspring.log.engines.mongo.turns import Placing
+from mainspring.log.contract import Batch, LogUnavailable, Receipt, Remove, Restorable, Result, event_bytes
+from mainspring.log.engines.mongo.applier import Placing
+from mainspring.log.engines.mongo.connection import Patience
+from mainspring.log.engines.mongo.journal import Body, Journal, JournalEntry
+from mainspring.log.engines.mongo.plan import (
+    MOST_BYTES,
+    EntryPlan,
+    Lookups,
+    MongoLogState,
+    MongoPartition,
+    Partition,
+    Present,
+    restoring,
+    size_of,
+)
+from mainspring.log.engines.mongo.reader import MongoReader
 from mainspring.loop import Clock
 
 T = TypeVar("T")
@@ -28,13 +35,13 @@ _RIVALRY: Final = 8  # entries after which another node's last one is forgotten
 _MOST_POLITE_MS: Final = 20
 
 
-class Knowing(Protocol):
+class JournalFeed(Protocol):
     """What the engine does for a commit."""
 
     async def look(self) -> bool:
         """Take in what is new in the journal; whether there was something."""
 
-    def absorb(self, entry: Entry) -> None:
+    def absorb(self, entry: JournalEntry) -> None:
         """Take in one entry."""
 
 
@@ -43,15 +50,15 @@ class Committer:
 
     def __init__(
         self,
-        ledger: Ledger,
+        log_state: MongoLogState,
         journal: Journal,
         placing: Placing,
-        reader: Reader,
-        engine: Knowing,
+        reader: MongoReader,
+        engine: JournalFeed,
         patience: Patience,
         clock: Clock,
     ) -> None:
-        self._ledger = ledger
+        self._log_state = log_state
         self._journal = journal
         self._placing = placing
         self._reader = reader
@@ -67,7 +74,7 @@ class Committer:
         """Of batches that fit into one entry."""
 
         def planned(present: Present) -> tuple[Body | None, list[Result]]:
-            plan = Plan(self._ledger, present)
+            plan = EntryPlan(self._log_state, present)
             results = [plan.add(batch) for batch in group]
             return plan.body(), results
 
@@ -76,7 +83,7 @@ class Committer:
         return await self._decide(group, planned)
 
     async def restore(self, items: Sequence[Restorable]) -> None:
-        await self._decide((), lambda _: (restoring(self._ledger, items), None))
+        await self._decide((), lambda _: (restoring(self._log_state, items), None))
 
     async def _decide(self, group: Sequence[Batch], plan: Callable[[Present], tuple[Body | None, T]]) -> T:
         deadline = self._patience.deadline_ms()
@@ -84,7 +91,7 @@ class Committer:
         while True:
             await self._placing.room(self._patience.ms)
             present = await self._ask(group)
-            position = self._ledger.position
+            position = self._log_state.position
             body, results = plan(present)
             if body is None:
                 # Nothing to store, so nothing proves that this node knows the newest: ask.
@@ -98,7 +105,7 @@ class Committer:
             self.losses += 1
             await self._catch_up(position, deadline)
 
-    async def _append(self, number: int, body: Body, deadline: int) -> Entry | None:
+    async def _append(self, number: int, body: Body, deadline: int) -> JournalEntry | None:
         start = self._clock.now_ms()
         try:
             return await self._journal.append(number, body, deadline)
@@ -111,7 +118,7 @@ class Committer:
 
         They must read that entry before they can plan theirs; without a pause the last winner would win again.
         """
-        if self._ledger.position - self.rival_at < _RIVALRY:
+        if self._log_state.position - self.rival_at < _RIVALRY:
             since = self._clock.now_ms() - self._appended_at_ms
             pause = min(self._append_ms, _MOST_POLITE_MS) - since
             if pause > 0:
@@ -119,8 +126,8 @@ class Committer:
 
     async def _catch_up(self, position: int, deadline: int) -> None:
         """Wait until this node knows what took the place behind `position`."""
-        while self._ledger.position == position:
-            if not await self._patience(self._engine.look) and self._ledger.position == position:
+        while self._log_state.position == position:
+            if not await self._patience(self._engine.look) and self._log_state.position == position:
                 if self._clock.now_ms() >= deadline:
                     raise LogUnavailable("the server does not show what another node committed", remedy="try again")
                 await asyncio.sleep(0.002)
@@ -129,47 +136,47 @@ class Committer:
 
     async def _ask(self, group: Sequence[Batch]) -> Present:
         """Know what the batches depend on; of partitions to remove from, the events that may be hit."""
-        while questions := Questions(self._ledger, group):
-            if not questions.records and not questions.marks:
-                present = await self._present(questions.removals)
-                if present is not None and not Questions(self._ledger, group, removals=False):
+        while lookups := Lookups(self._log_state, group):
+            if not lookups.records and not lookups.marks:
+                present = await self._present(lookups.removals)
+                if present is not None and not Lookups(self._log_state, group, removals=False):
                     return present
                 continue
-            forgotten = self._ledger.forgotten
-            versions = await self._patience(lambda: self._reader.versions(questions.records))
-            marks = await self._patience(lambda: self._reader.marks(questions.marks))
-            if self._ledger.forgotten == forgotten:
-                for place in questions.records:
-                    self._ledger.versions.setdefault(place, versions.get(place, 0))
-                for place in questions.marks:
-                    self._ledger.marks.setdefault(place, marks.get(place))
+            forgotten = self._log_state.forgotten
+            versions = await self._patience(lambda: self._reader.versions(lookups.records))
+            marks = await self._patience(lambda: self._reader.marks(lookups.marks))
+            if self._log_state.forgotten == forgotten:
+                for place in lookups.records:
+                    self._log_state.versions.setdefault(place, versions.get(place, 0))
+                for place in lookups.marks:
+                    self._log_state.marks.setdefault(place, marks.get(place))
         return {}
 
     async def _present(self, removals: dict[Partition, list[Remove]]) -> Present | None:
         """None when a partition was changed meanwhile in a way that must be asked for again."""
-        asked: list[tuple[Partition, Slot, int, int]] = []
+        asked: list[tuple[Partition, MongoPartition, int, int]] = []
         present: Present = {}
         for place, removes in removals.items():
-            slot = self._ledger.slots.get(place)
-            if slot is None:
+            state = self._log_state.partitions.get(place)
+            if state is None:
                 continue
-            asked.append((place, slot, slot.tail, slot.removals))
-            present[place] = await self._hit_by(place, slot, removes)
+            asked.append((place, state, state.tail, state.removals))
+            present[place] = await self._hit_by(place, state, removes)
         for place in removals:
-            if place in self._ledger.slots and place not in present:
+            if place in self._log_state.partitions and place not in present:
                 return None
             present.setdefault(place, {})
-        for place, slot, tail, count in asked:
-            newer = slot.held(tail + 1)
-            if slot.removals != count or newer is None:
+        for place, state, tail, count in asked:
+            newer = state.held(tail + 1)
+            if state.removals != count or newer is None:
                 return None
             present[place] |= {event.offset: event_bytes(event) for event in newer}
         return present
 
-    async def _hit_by(self, place: Partition, slot: Slot, removes: Sequence[Remove]) -> dict[int, int]:
-        if (held := slot.held(1)) is not None:
+    async def _hit_by(self, place: Partition, state: MongoPartition, removes: Sequence[Remove]) -> dict[int, int]:
+        if (held := state.held(1)) is not None:
             return {event.offset: event_bytes(event) for event in held}
-        at = slot.moment()
+        at = state.moment()
         await self._placing.reached(at.commit, self._patience.ms)
         return await self._patience(lambda: self._reader.hit_by(*place, removes, at))
 

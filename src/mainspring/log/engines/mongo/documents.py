@@ -21,9 +21,17 @@ from typing import Any, Final
 
 import msgspec
 
-from mainspring.log.contract import DamagedEvent, DamagedRecord, Mark, Outline, Record, StoredEvent
-from mainspring.log.engines.measure import event_bytes, is_tombstone
-from mainspring.log.engines.mongo.effects import Event, Marked, Standing, Written
+from mainspring.log.contract import (
+    DamagedEvent,
+    DamagedRecord,
+    Mark,
+    Outline,
+    Record,
+    StoredEvent,
+    event_bytes,
+    is_tombstone,
+)
+from mainspring.log.engines.mongo.journal import JournalEvent, JournalMark, JournalRecord, PartitionStanding
 from mainspring.log.engines.mongo.schema import (
     GROUP_OFFSETS,
     TOPIC_CONFIGS,
@@ -49,7 +57,7 @@ _decode_json: Final = msgspec.json.Decoder().decode
 # -- events
 
 
-def event_document(event: Event, *, values: bool = True) -> Document:
+def event_document(event: JournalEvent, *, values: bool = True) -> Document:
     """Without `values` payload and headers are bytes only, which no server can refuse."""
     document: Document = {
         "_id": event_id(event.topic, event.partition, event.offset),
@@ -149,14 +157,10 @@ def stored_event(document: Mapping[str, Any]) -> StoredEvent:
 OUTLINE_FIELDS: Final = {"offset": 1, "key": 1, "ts": 1, "size": 1, "tombstone": 1}
 
 
-def outline_of(document: Mapping[str, Any]) -> Outline:
+def outline_from(document: Mapping[str, Any]) -> Outline:
     return Outline(
         document["offset"], document["key"], document["ts"], document["size"], document.get("tombstone", False)
     )
-
-
-def outline_of_event(event: StoredEvent) -> Outline:
-    return Outline(event.offset, event.key, event.ts, event_bytes(event), is_tombstone(event.payload))
 
 
 def removed_document(topic: str, partition: int, offset: int, commit: int, at: int) -> Document:
@@ -180,7 +184,7 @@ def stone_document(collection: str, id: str, commit: int, at: int) -> Document:
 # -- partitions
 
 
-def counter_document(standing: Standing, commit: int) -> Document:
+def counter_document(standing: PartitionStanding, commit: int) -> Document:
     return {
         "_id": counter_id(standing.topic, standing.partition),
         "nextOffset": standing.tail,
@@ -193,8 +197,8 @@ def counter_document(standing: Standing, commit: int) -> Document:
     }
 
 
-def standing_of(document: Mapping[str, Any]) -> Standing:
-    return Standing(
+def standing_of(document: Mapping[str, Any]) -> PartitionStanding:
+    return PartitionStanding(
         document["topic"],
         document["partition"],
         document["nextOffset"],
@@ -207,7 +211,7 @@ def standing_of(document: Mapping[str, Any]) -> Standing:
 # -- records
 
 
-def record_document(record: Written, commit: int, at: int) -> tuple[str, Document]:
+def record_document(record: JournalRecord, commit: int, at: int) -> tuple[str, Document]:
     """The collection, and what stands there. A deleted record leaves a document behind for a while, without a value."""
     collection, id = record_place(record.space, record.key)
     document: Document = {"_id": id}
@@ -231,7 +235,7 @@ class _PositionFields(msgspec.Struct):
 _decode_position: Final = msgspec.json.Decoder(_PositionFields).decode
 
 
-def _position_fields(record: Written) -> Document:
+def _position_fields(record: JournalRecord) -> Document:
     position = position_of(record.key)
     assert position is not None
     topic, partition, group = position
@@ -285,7 +289,7 @@ def _crc(space: str, key: str, version: int, value: bytes) -> int:
 # -- marks
 
 
-def mark_document(mark: Marked, commit: int) -> Document:
+def mark_document(mark: JournalMark, commit: int) -> Document:
     return {
         "_id": mark_id(mark.topic, mark.dedupe),
         "topic": mark.topic,

@@ -8,8 +8,9 @@ what is not in place yet are answered from memory or wait; they never show half 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from itertools import islice
 from typing import Any
 
@@ -23,6 +24,7 @@ from mainspring.log.contract import (
     Change,
     Durability,
     FormatError,
+    Inspection,
     LogUnavailable,
     Mark,
     Outline,
@@ -30,24 +32,28 @@ from mainspring.log.contract import (
     Restorable,
     Result,
     StoredEvent,
+    outline_of,
 )
 from mainspring.log.engines.mongo import schema
-from mainspring.log.engines.mongo.address import DEFAULT_DATABASE, Address, parse_address
-from mainspring.log.engines.mongo.applier import Applier
+from mainspring.log.engines.mongo.applier import Applier, JournalTrimmer, Placing
 from mainspring.log.engines.mongo.committer import Committer, groups_of
-from mainspring.log.engines.mongo.connection import connect, database_of
-from mainspring.log.engines.mongo.documents import outline_of_event, record_of
-from mainspring.log.engines.mongo.durability import describe
-from mainspring.log.engines.mongo.effects import Entry
-from mainspring.log.engines.mongo.faults import translated
-from mainspring.log.engines.mongo.follower import Follower
-from mainspring.log.engines.mongo.journal import Journal, Missed
-from mainspring.log.engines.mongo.known_state import RECENT_BYTES, Ledger, Moment, Slot
-from mainspring.log.engines.mongo.reader import PAGE, Reader
-from mainspring.log.engines.mongo.retry import Patience
-from mainspring.log.engines.mongo.trimming import Tidying
-from mainspring.log.engines.mongo.turns import Placing
-from mainspring.loop import Clock, MonotonicClock
+from mainspring.log.engines.mongo.connection import (
+    DEFAULT_DATABASE,
+    MongoAddress,
+    Patience,
+    connect,
+    database_of,
+    describe,
+    parse_address,
+    translated,
+)
+from mainspring.log.engines.mongo.documents import record_of
+from mainspring.log.engines.mongo.journal import Journal, JournalEntry, JournalFollower, MissedTooMuch
+from mainspring.log.engines.mongo.plan import RECENT_BYTES, Moment, MongoLogState, MongoPartition
+from mainspring.log.engines.mongo.reader import PAGE, MongoReader
+from mainspring.loop import BackgroundTasks, Clock, MonotonicClock
+
+_logger = logging.getLogger(__name__)
 
 
 def _ignore(_: str) -> None:
@@ -72,7 +78,7 @@ class MongoEngine:
         step: Callable[[str], object] = _ignore,
         recent_bytes: int = RECENT_BYTES,
     ) -> None:
-        self.address: Address = parse_address(url, database)
+        self.address: MongoAddress = parse_address(url, database)
         self._clock = clock or MonotonicClock()
         self._patience = Patience(self.address, self._clock)
         self._step = step
@@ -80,7 +86,7 @@ class MongoEngine:
         self._watchers: list[Callable[[Change], None]] = []
         self._client: Any = None
         self._database: Any = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = BackgroundTasks(_logger, "the MongoDB engine")
         self._fault: MainspringError | None = None  # why this engine is of no use any more
         self._committing = asyncio.Lock()
         self._looking = asyncio.Lock()
@@ -116,21 +122,26 @@ class MongoEngine:
             await schema.create(database)
         self._fault = None
         self._database = database
-        self._reader = Reader(database)
+        self._reader = MongoReader(database)
         self._journal = Journal(database, self._node, self.address.shown, self._clock, self._step)
         position, version = max(await self._journal.applied(), await self._journal.floor())
-        self._ledger = Ledger(position, version, await self._reader.standings(), self._recent_bytes)
+        self._log_state = MongoLogState(position, version, await self._reader.standings(), self._recent_bytes)
         applier = Applier(database, self._step)
-        self._placing = Placing(self._node, self._ledger, self._journal, applier, self._clock, self.address.takeover_ms)
-        self._committer = Committer(
-            self._ledger, self._journal, self._placing, self._reader, self, self._patience, self._clock
+        self._placing = Placing(
+            self._node, self._log_state, self._journal, applier, self._clock, self.address.takeover_ms
         )
-        self._follower = Follower(database, self._clock, self.address.poll_ms, self.look)
+        self._committer = Committer(
+            self._log_state, self._journal, self._placing, self._reader, self, self._patience, self._clock
+        )
+        self._follower = JournalFollower(database, self._clock, self.address.poll_ms, self.look)
         while await self.look():
             pass
-        self.tidying: Tidying = Tidying(self._ledger, self._journal, applier, self._clock, self.address.keep_ms)
+        self.tidying: JournalTrimmer = JournalTrimmer(
+            self._log_state, self._journal, applier, self._clock, self.address.keep_ms
+        )
         works = (self._follower.poll, self._follower.listen, self._placing.run, self.tidying.run)
-        self._tasks = [asyncio.create_task(self._keep(work)) for work in works]
+        for work in works:
+            self._tasks.start(self._keep(work), work.__name__)
         self._client = client
 
     async def close(self) -> None:
@@ -146,11 +157,7 @@ class MongoEngine:
 
     async def _stop(self, client: Any) -> None:
         self._client = None
-        tasks, self._tasks = self._tasks, []
-        while left := [task for task in tasks if not task.done()]:
-            for task in left:
-                task.cancel()
-            await asyncio.wait(left, timeout=0.1)  # again: a cancel that comes with an answer can be lost in the driver
+        await self._tasks.cancel(repeat_s=0.1)  # a cancellation that comes with an answer can be lost in the driver
         await client.close()
 
     async def _keep(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -166,7 +173,7 @@ class MongoEngine:
 
     def _note(self, error: MainspringError) -> None:
         """After some errors nothing that this engine knows can be trusted."""
-        if isinstance(error, Missed | FormatError):
+        if isinstance(error, MissedTooMuch | FormatError):
             self._fault = error
 
     def _check(self) -> None:
@@ -187,22 +194,22 @@ class MongoEngine:
 
     async def look(self) -> bool:
         """Take in what is new in the journal; whether there was something."""
-        position = self._ledger.position
+        position = self._log_state.position
         async with self._looking:
-            if self._ledger.position == position:
+            if self._log_state.position == position:
                 for entry in await self._journal.after(position):
                     self.absorb(entry)
-        return self._ledger.position != position
+        return self._log_state.position != position
 
-    def absorb(self, entry: Entry) -> None:
+    def absorb(self, entry: JournalEntry) -> None:
         """Take in one entry of the journal, and tell who watches."""
-        if entry.number != self._ledger.position + 1:
+        if entry.number != self._log_state.position + 1:
             return  # it came another way meanwhile
-        self._ledger.absorb(entry)
+        self._log_state.absorb(entry)
         self._placing.add(entry)
         own = entry.node == self._node
         if own:
-            self._follower.heard()
+            self._follower.note_activity()
         else:
             self._committer.rival_at = entry.number
         for effects in entry.body.batches:
@@ -238,7 +245,7 @@ class MongoEngine:
     async def forget_dedupe(self, now: int) -> int:
         self._check()
         await self._all_in_place()
-        self._ledger.forget_marks(now)
+        self._log_state.forget_marks(now)
         marks = self._database[schema.MARKS]
         result = await self._patience(lambda: marks.delete_many({"until": {"$lt": now}}))
         return int(result.deleted_count)
@@ -249,51 +256,51 @@ class MongoEngine:
         self, topic: str, partition: int, start: int, limit: int, max_bytes: int = 4 << 20
     ) -> list[StoredEvent]:
         self._check()
-        found = self._ledger.recent(topic, partition, start, limit, max_bytes)
+        found = self._log_state.recent(topic, partition, start, limit, max_bytes)
         if found is not None:
             return found
-        at = await self._in_place(self._ledger.slots[topic, partition])
+        at = await self._in_place(self._log_state.partitions[topic, partition])
         return await self._patience(lambda: self._reader.events(topic, partition, start, limit, max_bytes, at))
 
     async def outline(self, topic: str, partition: int, start: int, limit: int) -> list[Outline]:
         self._check()
-        slot = self._ledger.slots.get((topic, partition))
-        if slot is None or limit <= 0:
+        state = self._log_state.partitions.get((topic, partition))
+        if state is None or limit <= 0:
             return []
-        if (held := slot.held(start)) is not None:
-            return [outline_of_event(event) for event in islice(held, limit)]
-        at = await self._in_place(slot)
+        if (held := state.held(start)) is not None:
+            return [outline_of(event) for event in islice(held, limit)]
+        at = await self._in_place(state)
         return await self._patience(lambda: self._reader.outline(topic, partition, start, limit, at))
 
     async def topics(self) -> list[str]:
         self._check()
-        return sorted({topic for topic, _ in self._ledger.slots})
+        return sorted({topic for topic, _ in self._log_state.partitions})
 
     async def bounds(self, topic: str) -> list[Bounds]:
         self._check()
-        partitions = sorted(partition for name, partition in self._ledger.slots if name == topic)
+        partitions = sorted(partition for name, partition in self._log_state.partitions if name == topic)
         return [await self._bounds(topic, partition) for partition in partitions]
 
     async def _bounds(self, topic: str, partition: int) -> Bounds:
-        slot = self._ledger.slots[topic, partition]
-        if (head := slot.head()) is not None:
-            return Bounds(partition, head, slot.tail, slot.events, slot.bytes)
-        at = await self._in_place(slot)
+        state = self._log_state.partitions[topic, partition]
+        if (head := state.head()) is not None:
+            return Bounds(partition, head, state.tail, state.events, state.bytes)
+        at = await self._in_place(state)
         return await self._patience(lambda: self._reader.bounds(topic, partition, at))
 
     async def offset_at(self, topic: str, partition: int, ts: int) -> int:
         self._check()
-        slot = self._ledger.slots.get((topic, partition))
-        if slot is None:
+        state = self._log_state.partitions.get((topic, partition))
+        if state is None:
             return 1
-        if (held := slot.held(1)) is not None:
-            return next((event.offset for event in held if event.ts >= ts), slot.tail + 1)
-        at = await self._in_place(slot)
+        if (held := state.held(1)) is not None:
+            return next((event.offset for event in held if event.ts >= ts), state.tail + 1)
+        at = await self._in_place(state)
         return await self._patience(lambda: self._reader.offset_at(topic, partition, ts, at))
 
     async def get(self, space: str, key: str) -> Record | None:
         self._check()
-        if (held := self._ledger.pending.get((space, key))) is not None:
+        if (held := self._log_state.pending.get((space, key))) is not None:
             written = held[1]
             return None if written.value is None else Record(key, written.value, written.version)
         return await self._patience(lambda: self._reader.record(space, key))
@@ -326,25 +333,57 @@ class MongoEngine:
                 return
             last = page[-1]
 
-    async def _in_place(self, slot: Slot) -> Moment:
+    async def _in_place(self, state: MongoPartition) -> Moment:
         """How the partition stands, once the collections know that too."""
-        at = slot.moment()
+        at = state.moment()
         await self._placing.reached(at.commit, self._patience.ms)
         return at
 
     async def _all_in_place(self) -> None:
-        await self._placing.reached(self._ledger.position, self._patience.ms)
+        await self._placing.reached(self._log_state.position, self._patience.ms)
 
 
 async def init(url: str, *, database: str = DEFAULT_DATABASE) -> list[str]:
     """Make the collections and indexes that are missing; what was done, in words. Harmless beside running nodes."""
     address = parse_address(url, database)
+    async with _client(address) as (_, opened):
+        await schema.check_format(opened)
+        return await schema.create(opened)
+
+
+async def inspect_database(url: str, *, database: str = DEFAULT_DATABASE) -> Inspection:
+    """What is there; nothing is made."""
+    address = parse_address(url, database)
+    async with _client(address) as (client, opened):
+        there = await schema.check_format(opened)
+        missing = tuple(await schema.missing(opened))
+        hello: Mapping[str, Any] = await client.admin.command("hello")
+    durability = describe(hello, client.write_concern.document)
+    return Inspection(
+        place=address.shown,
+        log=there,
+        knows=schema.FORMAT,
+        format=schema.FORMAT if there else None,
+        missing=missing,
+        replicas=_members(hello),
+        durability=durability,
+        loss_window_s=0 if durability.durable else None,
+    )
+
+
+def _members(hello: Mapping[str, Any]) -> int | None:
+    """How many servers hold the data; a router of shards does not tell."""
+    if hello.get("msg") == "isdbgrid":
+        return None
+    return len(hello.get("hosts", ())) + len(hello.get("passives", ())) or 1
+
+
+@asynccontextmanager
+async def _client(address: MongoAddress) -> AsyncIterator[tuple[Any, Any]]:
+    """A client and the log's database, for a visit."""
     client = connect(address)
     try:
-        opened = database_of(client, address)
-        await schema.check_format(opened)
-        done = await schema.create(opened)
-        return done or [f"everything is there already in {address.shown}"]
+        yield client, database_of(client, address)
     except PyMongoError as error:
         raise translated(error, address.shown) from error
     finally:

@@ -1,7 +1,7 @@
 """The journal: every commit is one document, and its number is its place in the one order of the log.
 
-Storing an entry is one insert of a number that nobody has used. The server lets one node have each number; whoever
-comes second hears "duplicate", reads what the first one stored, and plans again. One insert needs no transaction, and
+Storing an entry is one insert of a number that nobody has used. The server lets one node have each number; the
+second gets "duplicate", reads what the first one stored, and plans again. One insert needs no transaction, and
 every server that speaks this protocol does it atomically.
 
 A broken connection leaves open whether an insert arrived. The same document is then inserted again: its token tells
@@ -15,24 +15,37 @@ entry that came to lie at or below the floor does not count, and its node is tol
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import zlib
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from pymongo.errors import DuplicateKeyError, PyMongoError
+import msgspec
+from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 
+from mainspring.backoff import Backoff
 from mainspring.errors import MainspringError
-from mainspring.log.contract import InDoubt, LogUnavailable
-from mainspring.log.engines.mongo.effects import Body, Entry, decode_body, encode_body
-from mainspring.log.engines.mongo.faults import may_pass, never_sent, translated
+from mainspring.log.contract import (
+    ABSENT,
+    Appended,
+    Change,
+    FormatError,
+    InDoubt,
+    KeptRecord,
+    LogUnavailable,
+    Mark,
+    Remove,
+    StoredEvent,
+    extend_appended,
+)
+from mainspring.log.engines.mongo.connection import may_pass, never_sent, translated
 from mainspring.log.engines.mongo.schema import COMMITS, FORMAT, META, commit_id
 from mainspring.loop import Clock
 
 _MOST_AHEAD: Final = 16  # entries asked for at once
-_FIRST_PAUSE_MS: Final = 20
-_LONGEST_PAUSE_MS: Final = 500
+_AGAIN: Final = Backoff(first_ms=20, longest_ms=500)
 
 
-class Missed(LogUnavailable):
+class MissedTooMuch(LogUnavailable):
     """This node was away for longer than the journal is kept. What it knows is outdated; it must start again."""
 
     code = "missed_too_much"
@@ -53,13 +66,13 @@ class Journal:
 
     # -- writing
 
-    async def append(self, number: int, body: Body, deadline_ms: int) -> Entry | None:
+    async def append(self, number: int, body: Body, deadline_ms: int) -> JournalEntry | None:
         """The entry, durably stored under this number; None when another node has it.
 
-        Raises `LogUnavailable` when it is certainly not stored, `InDoubt` when that is not known, `Missed`.
+        Raises `LogUnavailable` when it is certainly not stored, `InDoubt` when that is not known, `MissedTooMuch`.
         """
         self._tries += 1
-        entry = Entry(number, self._node, f"{self._node}:{self._tries}", self._clock.wall_ms(), body)
+        entry = JournalEntry(number, self._node, f"{self._node}:{self._tries}", self._clock.wall_ms(), body)
         document = {
             "_id": commit_id(number),
             "node": entry.node,
@@ -69,7 +82,7 @@ class Journal:
             "body": encode_body(body),
         }
         sent = False
-        pause = _FIRST_PAUSE_MS
+        pauses = _AGAIN.series()
         while True:
             try:
                 stored = await self._insert(document, sent)
@@ -83,8 +96,7 @@ class Journal:
                 sent = sent or (may_pass(error) and not never_sent(error))
                 if not may_pass(error) or self._clock.now_ms() >= deadline_ms:
                     raise self._given_up(error, sent) from error
-            await asyncio.sleep(pause / 1000)
-            pause = min(2 * pause, _LONGEST_PAUSE_MS)
+            await asyncio.sleep(pauses.failed() / 1000)
 
     async def _insert(self, document: dict[str, Any], again: bool) -> bool | None:
         """Whether it is stored; None when that cannot be seen yet."""
@@ -115,10 +127,10 @@ class Journal:
 
     # -- reading
 
-    async def after(self, position: int) -> list[Entry]:
+    async def after(self, position: int) -> list[JournalEntry]:
         """The next entries, without a gap; a few at most. Who is far behind asks for several at once."""
         count = self._ahead
-        entries: list[Entry] = []
+        entries: list[JournalEntry] = []
         for entry in await asyncio.gather(*(self._read(position + 1 + n) for n in range(count))):
             if entry is None:
                 break
@@ -126,12 +138,12 @@ class Journal:
         self._ahead = min(2 * count, _MOST_AHEAD) if len(entries) == count else 1
         return entries
 
-    async def _read(self, number: int) -> Entry | None:
+    async def _read(self, number: int) -> JournalEntry | None:
         found = await self._commits.find_one({"_id": commit_id(number)})
         if found is None:
             return None
         body = decode_body(found["body"], found["format"])
-        return Entry(number, found["node"], found["token"], found["at"], body)
+        return JournalEntry(number, found["node"], found["token"], found["at"], body)
 
     # -- how far it is applied, and how far it is gone
 
@@ -163,16 +175,223 @@ class Journal:
 
     async def _check_floor(self, number: int) -> None:
         if (await self.floor())[0] >= number:
-            raise missed()
+            raise missed_too_much()
 
     async def check_position(self, position: int) -> None:
-        """Raise `Missed` when entries that this node has not seen are gone."""
+        """Raise `MissedTooMuch` when entries that this node has not seen are gone."""
         if (await self.floor())[0] > position:
-            raise missed()
+            raise missed_too_much()
 
 
-def missed() -> Missed:
-    return Missed(
+def missed_too_much() -> MissedTooMuch:
+    return MissedTooMuch(
         "this node was away for longer than the journal of the log is kept",
         remedy="start it again; to bridge longer absences raise keep_ms in the address",
     )
+
+
+# -- what an entry says
+#
+# An entry holds results, not wishes: offsets and versions are given, refusals are left out, and of each partition it
+# says how it stands afterwards. So whoever puts it in place needs to know nothing, may do it twice, and two nodes that
+# do it at the same time write the same.
+
+
+class JournalEvent(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    topic: str
+    partition: int
+    offset: int
+    id: str
+    ts: int
+    payload: bytes
+    key: str | None
+    headers: bytes | None
+
+    def stored(self) -> StoredEvent:
+        return StoredEvent(
+            self.topic, self.partition, self.offset, self.id, self.ts, self.payload, self.key, self.headers
+        )
+
+
+class JournalRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A record as it is now. `value` is None for a deleted one; its version still orders the delete."""
+
+    space: str
+    key: str
+    version: int
+    value: bytes | None
+
+
+class JournalMark(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    topic: str
+    dedupe: str
+    partition: int
+    offset: int
+    until: int
+
+    def mark(self) -> Mark:
+        return Mark(self.topic, self.dedupe, self.partition, self.offset, self.until)
+
+
+class JournalRemoval(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Never reaches beyond the tail of its moment."""
+
+    topic: str
+    partition: int
+    below: int
+    offsets: tuple[int, ...]
+
+
+class PartitionStanding(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A partition after the entry. Everything below `below` is gone."""
+
+    topic: str
+    partition: int
+    tail: int
+    events: int
+    bytes: int
+    below: int
+
+
+class Effects(msgspec.Struct, array_like=True, gc=False):
+    """What one batch does."""
+
+    events: list[JournalEvent] = []
+    records: list[JournalRecord] = []
+    marks: list[JournalMark] = []
+    removed: list[JournalRemoval] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.events or self.records or self.marks or self.removed)
+
+    def change(self, own: bool) -> Change:
+        appended: list[Appended] = []
+        for event in self.events:
+            extend_appended(appended, event.topic, event.partition, event.offset)
+        records = tuple(
+            KeptRecord(r.space, r.key, b"", ABSENT)
+            if r.value is None
+            else KeptRecord(r.space, r.key, r.value, r.version)
+            for r in self.records
+        )
+        removed = tuple(Remove(r.topic, r.partition, r.below, r.offsets) for r in self.removed)
+        return Change(own, tuple(appended), records, removed)
+
+
+class Body(msgspec.Struct, array_like=True):
+    """One entry: its batches, how the partitions stand afterwards, and the last version given."""
+
+    batches: list[Effects]
+    standings: list[PartitionStanding]
+    version: int
+
+
+class JournalEntry(msgspec.Struct):
+    """An entry with its place in the journal. `token` is of one try of one node; `at` is that node's time of day."""
+
+    number: int
+    node: str
+    token: str
+    at: int
+    body: Body
+
+
+_SMALL: Final = 4096  # bytes
+_PACKED: Final = b"z"  # no body begins so: it is an array
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(Body).decode
+
+
+def encode_body(body: Body) -> bytes:
+    """Compressed when that pays: a large entry holds many events that look alike, and goes over the network twice."""
+    data = _encode(body)
+    return data if len(data) < _SMALL else _PACKED + zlib.compress(data, 1)
+
+
+def decode_body(data: bytes, format: object) -> Body:
+    """Raises `FormatError` for an entry that a newer version wrote, or that is none."""
+    if format == FORMAT:
+        try:
+            return _decode(zlib.decompress(data[len(_PACKED) :]) if data.startswith(_PACKED) else data)
+        except (msgspec.DecodeError, msgspec.ValidationError, zlib.error):
+            pass
+    raise FormatError(
+        f"an entry of the journal has format {format!r} and cannot be read; this version knows {FORMAT}",
+        remedy="all nodes of one log must know its format: upgrade this one",
+    )
+
+
+# -- learning what other nodes commit
+#
+# Where the server has change streams, one on the journal says when to look; it is a wake-up and nothing more, so that
+# losing it costs time and never an entry. Where it has none, and beside it, the next number of the journal is looked
+# for again and again, with pauses that grow while nothing happens, and that are never shorter than the answer took:
+# asking a slow server more often makes it slower. An own commit counts as a look: it would have found its number taken.
+
+_SHORTEST_MS: Final = 10
+_WITH_STREAM_MS: Final = 1_000  # between looks while a change stream would say
+_LOST_MS: Final = 500  # between tries while the server is away
+
+
+class JournalFollower:
+    """Calls `look`, which says whether there was a new entry. Errors of the server are waited out; others end it."""
+
+    def __init__(self, database: Any, clock: Clock, poll_ms: int, look: Callable[[], Awaitable[bool]]) -> None:
+        self._commits = database[COMMITS]
+        self._clock = clock
+        self._poll_ms = poll_ms
+        self._look = look
+        self._wake = asyncio.Event()
+        self._active = False
+        self._streaming = False
+        self.reconnects: int = 0
+
+    def note_activity(self) -> None:
+        """An entry came another way: no need to look for a while, and more may come soon."""
+        self._active = True
+        self._wake.set()
+
+    async def poll(self) -> None:
+        pause, lost = _SHORTEST_MS, False
+        while True:
+            asked_ms = self._clock.now_ms()
+            try:
+                if await self._look():
+                    pause = _SHORTEST_MS // 2  # more may come soon
+                self.reconnects += lost
+                lost = False
+            except PyMongoError:
+                pause, lost = _LOST_MS, True
+            await self._rest(max(pause, self._clock.now_ms() - asked_ms))
+            pause = min(max(pause, 1) * 2, _WITH_STREAM_MS if self._streaming else self._poll_ms)
+
+    async def _rest(self, pause_ms: int) -> None:
+        """Wait for a wake-up or the end of the pause; activity begins the pause anew."""
+        while True:
+            self._wake.clear()
+            self._active = False
+            try:
+                async with asyncio.timeout(pause_ms / 1000):
+                    await self._wake.wait()
+            except TimeoutError:
+                return
+            if not self._active:
+                return
+
+    async def listen(self) -> None:
+        """Let a change stream say when to look; returns where there is none."""
+        while True:
+            try:
+                async with await self._commits.watch([{"$match": {"operationType": "insert"}}]) as stream:
+                    self._streaming = True
+                    async for _ in stream:
+                        self._wake.set()
+            except OperationFailure as error:
+                if not error.has_error_label("ResumableChangeStreamError"):
+                    return  # this server has none
+            except PyMongoError:
+                pass
+            finally:
+                self._streaming = False
+            await asyncio.sleep(_LOST_MS / 1000)

@@ -9,18 +9,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from mainspring.log.contract import Bounds, DamagedEvent, Mark, Outline, Record, Remove, StoredEvent
-from mainspring.log.engines.measure import event_bytes
+from mainspring.log.contract import (
+    Bounds,
+    DamagedEvent,
+    Mark,
+    Outline,
+    Record,
+    Remove,
+    StoredEvent,
+    end_of_prefix,
+    event_bytes,
+)
 from mainspring.log.engines.mongo.documents import (
     OUTLINE_FIELDS,
     mark_of,
-    outline_of,
+    outline_from,
     record_of,
     standing_of,
     stored_event,
 )
-from mainspring.log.engines.mongo.effects import Marked, Standing
-from mainspring.log.engines.mongo.known_state import Moment, Place
+from mainspring.log.engines.mongo.journal import JournalMark, PartitionStanding
+from mainspring.log.engines.mongo.plan import Moment, Place
 from mainspring.log.engines.mongo.schema import (
     COUNTERS,
     EVENTS,
@@ -38,10 +47,9 @@ from mainspring.log.engines.mongo.schema import (
 PAGE: Final = 1_000
 _THERE: Final = {"removed": {"$ne": True}}
 _LIVE: Final = {"deleted": {"$ne": True}}
-_LAST: Final = 0x10FFFF
 
 
-class Reader:
+class MongoReader:
     def __init__(self, database: Any) -> None:
         self._database = database
         self._events = database[EVENTS]
@@ -74,7 +82,7 @@ class Reader:
 
     async def outline(self, topic: str, partition: int, start: int, limit: int, at: Moment) -> list[Outline]:
         cursor = self._events.find(self._range(topic, partition, start, at), OUTLINE_FIELDS)
-        return [outline_of(document) async for document in cursor.sort("offset", 1).limit(limit)]
+        return [outline_from(document) async for document in cursor.sort("offset", 1).limit(limit)]
 
     async def bounds(self, topic: str, partition: int, at: Moment) -> Bounds:
         head = await self._first(self._range(topic, partition, 1, at)) or at.tail + 1
@@ -102,7 +110,7 @@ class Reader:
                 sizes[document["offset"]] = document["size"]
         return sizes
 
-    async def standings(self) -> list[tuple[Standing, int]]:
+    async def standings(self) -> list[tuple[PartitionStanding, int]]:
         """Every partition, and the number of the entry that changed it last."""
         return [(standing_of(document), document["commit"]) async for document in self._database[COUNTERS].find({})]
 
@@ -118,7 +126,7 @@ class Reader:
         keys: dict[str, Any] = {"$gt": after}
         if prefix:
             keys |= {"$gte": prefix}
-            if (end := _end_of(prefix)) is not None:
+            if (end := end_of_prefix(prefix)) is not None:
                 keys |= {"$lt": end}
         found: list[dict[str, Any]] = []
         for name in record_collections(space):
@@ -150,11 +158,11 @@ class Reader:
 
     # -- marks
 
-    async def marks(self, places: Iterable[Place]) -> dict[Place, Marked]:
-        found: dict[Place, Marked] = {}
+    async def marks(self, places: Iterable[Place]) -> dict[Place, JournalMark]:
+        found: dict[Place, JournalMark] = {}
         for query in _by_ids([mark_id(topic, dedupe) for topic, dedupe in places]):
             async for document in self._database[MARKS].find(query):
-                found[document["topic"], document["dedupe"]] = Marked(
+                found[document["topic"], document["dedupe"]] = JournalMark(
                     document["topic"], document["dedupe"], document["partition"], document["offset"], document["until"]
                 )
         return found
@@ -173,12 +181,3 @@ def _by_ids(ids: list[str]) -> list[dict[str, Any]]:
     if len(ids) == 1:
         return [{"_id": ids[0]}]
     return [{"_id": {"$in": ids[at : at + 1000]}} for at in range(0, len(ids), 1000)]
-
-
-def _end_of(prefix: str) -> str | None:
-    """The first text, by code point, behind all that start with `prefix`; None when there is none."""
-    kept = prefix.rstrip(chr(_LAST))
-    if not kept:
-        return None
-    following = ord(kept[-1]) + 1
-    return kept[:-1] + chr(0xE000 if following == 0xD800 else following)

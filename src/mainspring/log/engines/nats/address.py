@@ -8,12 +8,14 @@ anything is connected.
 from __future__ import annotations
 
 import re
-from typing import Final
+import ssl
+from importlib.util import find_spec
+from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
-from mainspring.errors import SettingError
+from mainspring.errors import MissingExtra, SettingError
 
 DEFAULT_NAME: Final = "mainspring"
 DEFAULT_PORT: Final = 4222
@@ -25,7 +27,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _OPTIONS = "replicas, patience, tls_ca, tls_cert, tls_key, creds, nkey, token, monitor"
 
 
-class Address(msgspec.Struct, frozen=True):
+class NatsAddress(msgspec.Struct, frozen=True):
     """Where the log is, and how to get in. `replicas` is 0 when the user did not say."""
 
     servers: tuple[str, ...]  # host:port
@@ -57,7 +59,7 @@ class Address(msgspec.Struct, frozen=True):
         return f"MAINSPRING_{self.name}"
 
 
-def parse(text: str) -> Address:
+def parse(text: str) -> NatsAddress:
     """Raises `SettingError`; its message never contains a password."""
     parts = urlsplit(text)
     if parts.scheme not in ("nats", "tls"):
@@ -72,7 +74,7 @@ def parse(text: str) -> Address:
     except ValueError as error:
         raise _bad("what follows the ? is not of the form name=value&name=value") from error
     files = {option: options.pop(option, None) for option in ("tls_ca", "tls_cert", "tls_key", "creds", "nkey")}
-    address = Address(
+    address = NatsAddress(
         servers=tuple(_server(host) for host in hosts.split(",")),
         name=name,
         tls=parts.scheme == "tls" or any(files[option] for option in ("tls_ca", "tls_cert", "tls_key")),
@@ -125,3 +127,57 @@ def _bad(why: str) -> SettingError:
         f"the engine's address does not fit: {why}",
         remedy="write it like nats://user:password@host:4222/NAME?replicas=3",
     )
+
+
+# -- what the client needs to sign in: passwords, keys, certificates. Files are looked at before anything connects.
+
+CONNECT_SECONDS: Final = 2.0
+PING_SECONDS: Final = 2  # a server that does not answer two pings (a stopped one, a cut cable) is left for another
+
+
+def client_options(address: NatsAddress) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "allow_reconnect": False,
+        "max_reconnect_attempts": 1,
+        "reconnect_time_wait": 0,
+        "connect_timeout": CONNECT_SECONDS,
+        "ping_interval": PING_SECONDS,
+        "max_outstanding_pings": 2,
+        "user": address.user,
+        "password": address.password,
+        "token": address.token,
+    }
+    if address.creds or address.nkey:
+        if find_spec("nkeys") is None:  # nats-py signs with it
+            raise MissingExtra(
+                "signing in with creds or nkey needs the package nkeys", remedy="pip install 'mainspring[nats]'"
+            )
+        for file in filter(None, (address.creds, address.nkey)):
+            _readable(file)
+        options["user_credentials"] = address.creds
+        options["nkeys_seed"] = address.nkey
+    if address.tls:
+        options["tls"] = _tls(address)
+    return options
+
+
+def _readable(file: str) -> None:
+    try:
+        with open(file, "rb"):
+            pass
+    except OSError as error:
+        raise SettingError(
+            f"a file of the engine's address cannot be read: {error}", remedy="check creds and nkey"
+        ) from error
+
+
+def _tls(address: NatsAddress) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=address.tls_ca)
+        if address.tls_cert:
+            context.load_cert_chain(address.tls_cert, address.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise SettingError(
+            f"a TLS file of the engine's address cannot be read: {error}", remedy="check tls_ca, tls_cert and tls_key"
+        ) from error
+    return context

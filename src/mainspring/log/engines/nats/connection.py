@@ -1,8 +1,14 @@
 """Staying connected: one link at a time, and a new one whenever it breaks.
 
-`nats-py` can reconnect by itself, but then it also keeps what was not sent yet and sends it later, when whoever asked
-may have given up; and it waits for a dead server's socket to close. Here the next link starts clean. Servers are tried
-in turn, for ever: those of the address and those the cluster told of.
+A **link** is one connection to one server. A link that breaks stays broken. Every caller that waits on it learns so at
+once, and nothing is ever sent again behind a caller's back: the caller knows what it asked for, and decides.
+
+`nats-py` can reconnect by itself, but then it also keeps what was not sent yet and sends it later, when the caller may
+have given up; and it waits for a dead server's socket to close. Here the next link starts clean. Servers are tried in
+turn, for ever: those of the address and those the cluster reported.
+
+(`asyncio.timeout` and never `asyncio.wait_for`: in Python 3.11 the latter can swallow a cancellation that comes in the
+same moment as the result.)
 """
 
 from __future__ import annotations
@@ -11,35 +17,140 @@ import asyncio
 import logging
 import ssl
 from contextlib import suppress
+from itertools import count
 from typing import Any, Final
 
+import msgspec
 import nats.errors
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 
+from mainspring.backoff import Backoff
 from mainspring.errors import SettingError
 from mainspring.log.contract import FormatError, LogUnavailable
-from mainspring.log.engines.nats.address import Address
-from mainspring.log.engines.nats.link import Link, ended
-from mainspring.log.engines.nats.login import CONNECT_SECONDS, client_options
+from mainspring.log.engines.nats.address import CONNECT_SECONDS, NatsAddress, client_options
+from mainspring.loop import BackgroundTasks, reject, resolve
 
-FIRST_PAUSE: Final = 0.1
-LONGEST_PAUSE: Final = 2.0
 OLDEST_SERVER: Final = (2, 10)
+_AGAIN: Final = Backoff(first_ms=100, longest_ms=2_000)
+API_SECONDS: Final = 5.0
+LOOK_SECONDS: Final = 1.0
+CANCEL_SECONDS: Final = 0.25  # what a task awaits in `nats-py` may swallow a cancellation: cancel again after this long
+
+NO_STREAM: Final = 10059
+NO_RESPONDERS: Final = 503
+FORBIDDEN: Final = 403
 
 _logger = logging.getLogger(__name__)
 
 
-class Connection:
+class LinkLost(Exception):
+    """The link broke before the answer came: whether the server did what was asked is unknown."""
+
+
+class ApiError(Exception):
+    """JetStream said no. `code` is its own, more exact number (10059: no such stream)."""
+
+    def __init__(self, status: int, code: int, description: str) -> None:
+        super().__init__(f"{description} ({code or status})")
+        self.status = status
+        self.code = code
+
+
+class ServerLink:
+    """One connection to one server, from the moment it is made until it breaks."""
+
+    def __init__(self, client: Client, lost: asyncio.Event) -> None:
+        self.client = client
+        self.lost = lost
+        self._inbox = client.new_inbox()
+        self._waiting: dict[str, tuple[str, asyncio.Future[Msg]]] = {}  # who asked what, by the answer's subject
+        self._asked = 0
+
+    async def start(self) -> None:
+        await self.client.subscribe(f"{self._inbox}.*", cb=self._answered)
+
+    async def _answered(self, message: Msg) -> None:
+        _, answer = self._waiting.pop(message.subject.rpartition(".")[2], ("", None))
+        if answer is not None:
+            resolve(answer, message)
+
+    def server_error(self, error: Exception) -> None:
+        """The server sent an error that answers no request. A request for what it forbids need not wait any longer."""
+        text = str(error)
+        if "permissions violation" not in text.lower():
+            return
+        _logger.warning("the NATS server forbids something: %s", text)
+        for subject, answer in list(self._waiting.values()):
+            if subject.lower() in text.lower():
+                reject(answer, ApiError(FORBIDDEN, 0, text))
+
+    async def ask(
+        self, subject: str, payload: bytes, *, headers: dict[str, str] | None = None, seconds: float = API_SECONDS
+    ) -> Any:
+        """The answer, from JSON. Raises `ApiError`, `LinkLost`, or `TimeoutError`."""
+        if self.lost.is_set():
+            raise LinkLost
+        self._asked += 1
+        token = str(self._asked)
+        answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+        self._waiting[token] = (subject, answer)
+        try:
+            await self.client.publish(subject, payload, reply=f"{self._inbox}.{token}", headers=headers)
+            async with asyncio.timeout(seconds):
+                message = await answer
+        except (nats.errors.ConnectionClosedError, nats.errors.OutboundBufferLimitError, OSError) as error:
+            if isinstance(error, TimeoutError):
+                raise
+            self.end()
+            raise LinkLost from error
+        finally:
+            self._waiting.pop(token, None)
+        if message.headers and message.headers.get("Status") == str(NO_RESPONDERS):
+            raise ApiError(NO_RESPONDERS, NO_RESPONDERS, "nobody answers: JetStream is off, or has no leader now")
+        reply = msgspec.json.decode(message.data)
+        if isinstance(reply, dict) and "error" in reply:
+            refusal = reply["error"]
+            raise ApiError(refusal.get("code", 0), refusal.get("err_code", 0), refusal.get("description", "refused"))
+        return reply
+
+    async def api(self, verb: str, body: object = None, *, seconds: float = API_SECONDS) -> Any:
+        """One request of the JetStream API."""
+        payload = b"" if body is None else msgspec.json.encode(body)
+        return await self.ask(f"$JS.API.{verb}", payload, seconds=seconds)
+
+    async def broken(self) -> None:
+        """Returns when the link is lost.
+
+        The client reports it only once a broken socket is closed, which takes long with TLS; so its state is looked at,
+        too.
+        """
+        while not self.lost.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self.lost.wait()
+            if not self.client.is_connected:
+                self.end()
+
+    def end(self) -> None:
+        """All callers that wait on it get `LinkLost`."""
+        self.lost.set()
+        for _, answer in self._waiting.values():
+            reject(answer, LinkLost(), may_go_unseen=True)
+        self._waiting.clear()
+
+
+class NatsConnection:
     """Keeps a link to any of the servers until it is closed."""
 
-    def __init__(self, address: Address, client_name: str) -> None:
+    def __init__(self, address: NatsAddress, client_name: str) -> None:
         self._address = address
         self._client_name = client_name
         self._servers = list(address.servers)
-        self._link: Link | None = None
+        self._link: ServerLink | None = None
         self._there = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
-        self._goodbyes: set[asyncio.Task[None]] = set()
+        self._keeping = BackgroundTasks(_logger, "the connection to NATS")
+        self._closing = BackgroundTasks(_logger, "the connection to NATS")
         self._turn = 0
         self.reconnects: int = 0
         self.trouble: str = "not tried yet"  # why there is no link, in a few words
@@ -49,8 +160,7 @@ class Connection:
         options = client_options(self._address)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        pause = FIRST_PAUSE
-        while True:
+        for attempt in count(1):
             try:
                 self._adopt(await self._connect(options))
                 break
@@ -66,6 +176,7 @@ class Connection:
                         f"the NATS server at {self._where()} is not who it should be: {error}",
                         remedy="name the authority that signed its certificate with tls_ca=FILE",
                     ) from error
+            pause = _AGAIN.delay_ms(attempt) / 1000
             if loop.time() + pause > deadline:
                 raise LogUnavailable(
                     f"no NATS server answers, of {', '.join(self._address.servers)}; the last said {self.trouble}"
@@ -73,24 +184,20 @@ class Connection:
                     else f"no NATS server answers at {self.trouble}",
                     remedy="start the server, or check the address; the node can wait with --wait-for-engine SECONDS",
                 )
-            if self._turn == len(self._servers):  # each was asked once: whoever watches should know what we wait for
+            if self._turn == len(self._servers):  # each was asked once: an operator should know what we wait for
                 _logger.warning("no NATS server answers yet, trying on: %s", self.trouble)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
-        self._keeper = loop.create_task(self._keep(options))
+        self._keeping.start(self._keep(options), "reconnect")
 
     async def close(self) -> None:
-        if self._keeper is not None:
-            await ended(self._keeper)
-            self._keeper = None
+        await self._keeping.cancel(repeat_s=CANCEL_SECONDS)
         if self._link is not None:
             self._leave(self._link)
             self._link = None
-        if self._goodbyes:
-            await asyncio.wait(self._goodbyes)
+        await self._closing.wait()
 
     @property
-    def link(self) -> Link | None:
+    def link(self) -> ServerLink | None:
         """The link, if there is one now."""
         return self._link if self._link is not None and not self._link.lost.is_set() else None
 
@@ -99,7 +206,7 @@ class Connection:
         """All that are known, host:port."""
         return list(self._servers)
 
-    async def linked(self) -> Link:
+    async def linked(self) -> ServerLink:
         """The link, as soon as there is one."""
         while (link := self.link) is None:
             self._there.clear()
@@ -109,7 +216,7 @@ class Connection:
     # -- making links
 
     async def _keep(self, options: dict[str, Any]) -> None:
-        pause = FIRST_PAUSE
+        failed_rounds = 0
         while True:
             if self._link is not None:
                 await self._link.broken()
@@ -119,13 +226,13 @@ class Connection:
             try:
                 self._adopt(await self._connect(options))
                 self.reconnects += 1
-                pause = FIRST_PAUSE
+                failed_rounds = 0
                 _logger.warning("connected to a NATS server again")
             except Exception:  # whatever it is (half an answer, a version too old), the next server may do better
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE) if self._turn % len(self._servers) == 0 else pause
+                await asyncio.sleep(_AGAIN.delay_ms(failed_rounds + 1) / 1000)
+                failed_rounds += self._turn % len(self._servers) == 0
 
-    def _adopt(self, link: Link) -> None:
+    def _adopt(self, link: ServerLink) -> None:
         self._link = link
         for url in link.client.discovered_servers:
             server = url.netloc.rpartition("@")[2]
@@ -133,7 +240,7 @@ class Connection:
                 self._servers.append(server)
         self._there.set()
 
-    async def _connect(self, options: dict[str, Any]) -> Link:
+    async def _connect(self, options: dict[str, Any]) -> ServerLink:
         server = self._servers[self._turn % len(self._servers)]
         self._turn += 1
         client = Client()
@@ -143,12 +250,12 @@ class Connection:
         async def on_error(error: Exception) -> None:
             reasons.append(error)
             if client.is_connected:
-                link.complained(error)
+                link.server_error(error)
 
         async def on_closed() -> None:
             link.end()
 
-        link = Link(client, lost)
+        link = ServerLink(client, lost)
         scheme = "tls" if self._address.tls else "nats"
         try:
             async with asyncio.timeout(2 * CONNECT_SECONDS + 1):
@@ -175,18 +282,16 @@ class Connection:
             raise
         return link
 
-    def _leave(self, link: Link) -> None:
+    def _leave(self, link: ServerLink) -> None:
         """Close in the background: a dead server must not hold up the way to the next one."""
         link.end()
 
-        async def goodbye() -> None:
+        async def close() -> None:
             with suppress(Exception):
                 async with asyncio.timeout(CONNECT_SECONDS):
                     await link.client.close()
 
-        task = asyncio.get_running_loop().create_task(goodbye())
-        self._goodbyes.add(task)
-        task.add_done_callback(self._goodbyes.discard)
+        self._closing.start(close(), "close")
 
     def _where(self) -> str:
         return self._servers[(self._turn - 1) % len(self._servers)]

@@ -16,8 +16,7 @@ from typing import Final
 
 import msgspec
 
-from mainspring.log.contract import Batch, FormatError, Operation, Refused, Restorable
-from mainspring.log.engines.refusals import bad_text
+from mainspring.log.contract import Batch, FormatError, Operation, Refused, Restorable, bad_text
 
 MAGIC: Final = b"MSJ"
 FORMAT: Final = 1
@@ -31,7 +30,7 @@ CLAIM: Final = "claim"  # the writer wants to make a snapshot
 SNAPSHOT: Final = "snapshot"  # body: what was made
 
 
-class Envelope(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class StreamEnvelope(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """`writer` is one engine from its opening to its closing; `number` counts what it sent, from 1."""
 
     writer: str
@@ -42,7 +41,7 @@ class Envelope(msgspec.Struct, frozen=True, gc=False, array_like=True):
     parts: int = 1
 
 
-class Made(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class Snapshot(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A snapshot that holds everything up to the message `seq`, which has the time `ts`."""
 
     seq: int
@@ -51,19 +50,19 @@ class Made(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_envelope = msgspec.msgpack.Decoder(Envelope)
+_envelope = msgspec.msgpack.Decoder(StreamEnvelope)
 _raw_batches = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _operations = msgspec.msgpack.Decoder(list[Operation])
 _restorables = msgspec.msgpack.Decoder(list[Restorable])
-_made = msgspec.msgpack.Decoder(Made)
+_made = msgspec.msgpack.Decoder(Snapshot)
 _time = msgspec.msgpack.Decoder(int)
 
 
-def seal(envelope: Envelope) -> bytes:
+def encode_envelope(envelope: StreamEnvelope) -> bytes:
     return MAGIC + bytes((FORMAT,)) + _encode(envelope)
 
 
-def unseal(payload: bytes) -> Envelope | None:
+def decode_envelope(payload: bytes) -> StreamEnvelope | None:
     """None for a message that no node wrote. Raises `FormatError` when a newer version wrote it."""
     if payload[:3] != MAGIC or len(payload) < 5:
         return None
@@ -134,15 +133,15 @@ def decode_time(body: bytes) -> int:
     return _time.decode(body)
 
 
-def encode_made(made: Made) -> bytes:
+def encode_snapshot(made: Snapshot) -> bytes:
     return _encode(made)
 
 
-def decode_made(body: bytes) -> Made:
+def decode_snapshot(body: bytes) -> Snapshot:
     return _made.decode(body)
 
 
-def pieces(body: bytes, limit: int) -> Iterator[bytes]:
+def parts_of(body: bytes, limit: int) -> Iterator[bytes]:
     """The body in parts of at most `limit` bytes; an empty body is one empty part."""
     for start in range(0, max(len(body), 1), limit):
         yield body[start : start + limit]

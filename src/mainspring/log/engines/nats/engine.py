@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nats.nuid import NUID
@@ -20,31 +20,26 @@ from nats.nuid import NUID
 from mainspring.errors import MainspringError
 from mainspring.log.contract import (
     Batch,
-    Bounds,
     Change,
     Durability,
     FormatError,
     InDoubt,
     LogUnavailable,
-    Mark,
-    Outline,
-    Record,
+    ReadThrough,
     Refused,
     Restorable,
     Result,
-    StoredEvent,
 )
 from mainspring.log.engines.nats import encoding, stream
-from mainspring.log.engines.nats.address import Address, parse
-from mainspring.log.engines.nats.connection import Connection
-from mainspring.log.engines.nats.durability import durability_of
-from mainspring.log.engines.nats.follower import Follower
-from mainspring.log.engines.nats.link import ApiError, Link, LinkLost, ended
-from mainspring.log.engines.nats.replica import Entry, Outcome, Replica
-from mainspring.log.engines.nats.sender import Sender, Sent
-from mainspring.log.engines.nats.snapshots import USUAL, Housekeeping
+from mainspring.log.engines.nats.address import NatsAddress, parse
+from mainspring.log.engines.nats.connection import CANCEL_SECONDS, ApiError, LinkLost, NatsConnection, ServerLink
+from mainspring.log.engines.nats.follower import StreamFollower
+from mainspring.log.engines.nats.inspect import durability_of
+from mainspring.log.engines.nats.replica import ApplyOutcome, Replica, StreamMessage
+from mainspring.log.engines.nats.sender import Sender, SentMessage
+from mainspring.log.engines.nats.snapshots import USUAL_RULES, StreamTrimmer, TrimmingRules
 from mainspring.log.engines.nats.startup import find_stream, open_replica
-from mainspring.log.engines.nats.trimming import Keeper
+from mainspring.loop import BackgroundTasks, reject, wake
 
 MOST_AT_ONCE = 256  # messages handed to the replica together
 STANDSTILL_SECONDS = 10.0  # without any message while the log is read at opening, it is given up
@@ -53,29 +48,32 @@ STORAGE_PAUSE = 0.5  # seconds, when the replica's disk takes nothing
 _logger = logging.getLogger(__name__)
 
 
-class JetStreamEngine:
+class JetStreamEngine(ReadThrough):
     """A log that several nodes share. `replica` is the file of this node's copy; it can be removed at any time."""
 
     name = "nats"
 
-    def __init__(self, address: str | Address, replica: str | Path, *, housekeeping: Housekeeping = USUAL) -> None:
-        self.address: Address = parse(address) if isinstance(address, str) else address
+    def __init__(
+        self, address: str | NatsAddress, replica: str | Path, *, trimming_rules: TrimmingRules = USUAL_RULES
+    ) -> None:
+        self.address: NatsAddress = parse(address) if isinstance(address, str) else address
         self.replica: Replica = Replica(replica)
-        self._housekeeping = housekeeping
-        self._connection: Connection | None = None
+        super().__init__(self.replica)
+        self._trimming_rules = trimming_rules
+        self._connection: NatsConnection | None = None
         self._sender: Sender | None = None
-        self._follower: Follower | None = None
-        self._keeper: Keeper | None = None
-        self._following: asyncio.Task[None] | None = None
-        self._waiting: deque[Entry] = deque()
+        self._follower: StreamFollower | None = None
+        self._trimmer: StreamTrimmer | None = None
+        self._tasks = BackgroundTasks(_logger, "the NATS engine")
+        self._waiting: deque[StreamMessage] = deque()
         self._waiting_bytes = 0
         self._applying = False
         self._watchers: list[Callable[[Change], None]] = []
         self._fault: MainspringError | None = None
-        self._when_failed: list[Callable[[MainspringError], object]] = []
+        self._on_failure: list[Callable[[MainspringError], object]] = []
         self._caught_up: asyncio.Future[None] | None = None
         self._goal = 0
-        self._told = 0  # the last message whose effects were told to watchers and writers
+        self._reported = 0  # the last message whose effects were reported to watchers and writers
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -91,52 +89,50 @@ class JetStreamEngine:
         self._loop = asyncio.get_running_loop()
         self._fault = None
         writer = NUID().next().decode()
-        self._connection = Connection(self.address, f"mainspring {writer}")
+        self._connection = NatsConnection(self.address, f"mainspring {writer}")
         try:
             await self._connection.open(self.address.patience)
             found = await find_stream(self._connection, self.address, self.replica.path)
             found = await open_replica(self.replica, self._connection, self.address, found)
             self.replica.writer.me = writer
             self._sender = Sender(self._connection, self.address, writer)
-            self._keeper = Keeper(
-                self._connection, self.address, self.replica, found.replicas, self._sender, self._housekeeping
+            self._trimmer = StreamTrimmer(
+                self._connection, self.address, self.replica, found.replicas, self._sender, self._trimming_rules
             )
             await self._catch_up(self._connection, found)
         except BaseException:
             await self.close()
             raise
 
-    async def _catch_up(self, connection: Connection, found: stream.Found) -> None:
-        """What the stream held when we came is applied before anybody reads."""
+    async def _catch_up(self, connection: NatsConnection, found: stream.StreamInfo) -> None:
+        """What the stream held when we came is applied before anything is read."""
         assert self._loop is not None
         self._goal = found.last
         self._caught_up = self._loop.create_future()
-        self._told = self.replica.state.applied
-        start = self._told + 1
-        self._follower = Follower(
-            connection, self.address, found.identity, start, self._heard, lambda: self._waiting_bytes, self._failed
+        self._reported = self.replica.state.applied
+        start = self._reported + 1
+        self._follower = StreamFollower(
+            connection, self.address, found.identity, start, self._received, lambda: self._waiting_bytes, self._failed
         )
-        self._following = self._loop.create_task(self._follower.run())
-        while self._told < self._goal:
-            before = self._told
+        self._tasks.start(self._follower.run(), "follow")
+        while self._reported < self._goal:
+            before = self._reported
             await asyncio.wait({self._caught_up}, timeout=max(self.address.patience, STANDSTILL_SECONDS))
             if self._caught_up.done():
                 self._caught_up.result()
-            elif self._told == before:
+            elif self._reported == before:
                 raise LogUnavailable(
-                    f"the log can be read up to message {self._told} of {self._goal} only",
+                    f"the log can be read up to message {self._reported} of {self._goal} only",
                     remedy="see the servers' logs; then try again",
                 )
         self._caught_up = None
 
     async def close(self) -> None:
         """Idempotent."""
-        if self._keeper is not None:
-            await self._keeper.close()
-            self._keeper = None
-        if self._following is not None:
-            await ended(self._following)
-            self._following = None
+        if self._trimmer is not None:
+            await self._trimmer.close()
+            self._trimmer = None
+        await self._tasks.cancel(repeat_s=CANCEL_SECONDS)
         if self._sender is not None:
             self._sender.give_up(InDoubt("the log was closed before the batch was applied here"))
             self._sender = None
@@ -146,21 +142,21 @@ class JetStreamEngine:
         self._waiting.clear()
         self._waiting_bytes = 0
         self._watchers.clear()
-        self._when_failed.clear()
+        self._on_failure.clear()
         await self.replica.close()
         self._applying = False
 
     @property
     def applied(self) -> int:
         """The number of the stream's last message that can be read here."""
-        return self._told
+        return self._reported
 
     @property
     def connected(self) -> bool:
         return self._connection is not None and self._connection.link is not None
 
     @property
-    def link(self) -> Link:
+    def link(self) -> ServerLink:
         """The connection as it is now, for asking the server other things. Raises `LogUnavailable` without one."""
         link = self._connection.link if self._connection is not None else None
         if link is None:
@@ -175,7 +171,7 @@ class JetStreamEngine:
 
         Nothing is written from then on, and what is read grows old: the node has to be started again.
         """
-        self._when_failed.append(callback)
+        self._on_failure.append(callback)
         if self._fault is not None:
             callback(self._fault)
 
@@ -199,7 +195,7 @@ class JetStreamEngine:
         results: list[Result] = [one if isinstance(one, Refused) else LogUnavailable("not sent") for one in encoded]
         sound = [index for index, one in enumerate(encoded) if not isinstance(one, Refused)]
         bodies = [one for one in encoded if not isinstance(one, Refused)]
-        under_way: list[tuple[range, Sent]] = []
+        under_way: list[tuple[range, SentMessage]] = []
         for group in encoding.groups(bodies, sender.limit):
             try:
                 body = encoding.join_batches([bodies[index] for index in group])
@@ -244,9 +240,9 @@ class JetStreamEngine:
 
     # -- applying what comes
 
-    def _heard(self, entry: Entry) -> None:
-        self._waiting.append(entry)
-        self._waiting_bytes += entry.size
+    def _received(self, message: StreamMessage) -> None:
+        self._waiting.append(message)
+        self._waiting_bytes += message.size
         if not self._applying:
             self._apply()
 
@@ -256,22 +252,22 @@ class JetStreamEngine:
             return
         self._applying = True
         count = min(len(self._waiting), MOST_AT_ONCE)
-        entries = [self._waiting[index] for index in range(count)]
-        tell = bool(self._watchers) and self._caught_up is None  # what was before the opening is no news
-        self.replica.writer.apply(entries, tell=tell, done=self._applied_in_thread)
+        messages = [self._waiting[index] for index in range(count)]
+        report = bool(self._watchers) and self._caught_up is None  # what was before the opening is not reported
+        self.replica.writer.apply(messages, report=report, done=self._applied_in_thread)
 
-    def _applied_in_thread(self, outcomes: list[Outcome], error: MainspringError | None) -> None:
+    def _applied_in_thread(self, outcomes: list[ApplyOutcome], error: MainspringError | None) -> None:
         assert self._loop is not None
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._applied, outcomes, error)
 
-    def _applied(self, outcomes: list[Outcome], error: MainspringError | None) -> None:
+    def _applied(self, outcomes: list[ApplyOutcome], error: MainspringError | None) -> None:
         if self._connection is None or self._sender is None or self._follower is None:
             return
         for _ in outcomes:
             self._waiting_bytes -= self._waiting.popleft().size
         if error is None:
-            self._apply()  # the disk works while the news are told
+            self._apply()  # the disk works while the changes are reported
         elif isinstance(error, FormatError) or self.replica.damaged_by(error):
             self.replica.suspect.touch()
             self._failed(error)
@@ -281,16 +277,16 @@ class JetStreamEngine:
             self._loop.call_later(STORAGE_PAUSE, self._apply)
         for outcome in outcomes:
             for change in outcome.changes:
-                self._tell(change)
-            self._told = outcome.entry.seq
+                self._report(change)
+            self._reported = outcome.message.seq
             self._sender.settle(outcome)
         self._follower.applied()
-        if self._keeper is not None and self._caught_up is None:
-            self._keeper.look()
-        if self._caught_up is not None and not self._caught_up.done() and self._told >= self._goal:
-            self._caught_up.set_result(None)
+        if self._trimmer is not None and self._caught_up is None:
+            self._trimmer.look()
+        if self._caught_up is not None and self._reported >= self._goal:
+            wake(self._caught_up)
 
-    def _tell(self, change: Change) -> None:
+    def _report(self, change: Change) -> None:
         for seen in self._watchers:
             try:
                 seen(change)
@@ -304,38 +300,7 @@ class JetStreamEngine:
         _logger.error("the log cannot be followed any further: %s", error)
         if self._sender is not None:
             self._sender.give_up(InDoubt(error.message, remedy=error.remedy))
-        if self._caught_up is not None and not self._caught_up.done():
-            self._caught_up.set_exception(error)
-        for callback in self._when_failed:
+        if self._caught_up is not None:
+            reject(self._caught_up, error)
+        for callback in self._on_failure:
             callback(error)
-
-    # -- reading: the replica's own methods
-
-    async def read(
-        self, topic: str, partition: int, start: int, limit: int, max_bytes: int = 4 << 20
-    ) -> list[StoredEvent]:
-        return await self.replica.read(topic, partition, start, limit, max_bytes)
-
-    async def outline(self, topic: str, partition: int, start: int, limit: int) -> list[Outline]:
-        return await self.replica.outline(topic, partition, start, limit)
-
-    async def topics(self) -> list[str]:
-        return await self.replica.topics()
-
-    async def bounds(self, topic: str) -> list[Bounds]:
-        return await self.replica.bounds(topic)
-
-    async def offset_at(self, topic: str, partition: int, ts: int) -> int:
-        return await self.replica.offset_at(topic, partition, ts)
-
-    async def get(self, space: str, key: str) -> Record | None:
-        return await self.replica.get(space, key)
-
-    def scan(self, space: str, prefix: str = "", after: str = "") -> AsyncIterator[Record]:
-        return self.replica.scan(space, prefix, after)
-
-    async def spaces(self) -> list[str]:
-        return await self.replica.spaces()
-
-    def marks(self) -> AsyncIterator[Mark]:
-        return self.replica.marks()

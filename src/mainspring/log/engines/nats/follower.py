@@ -19,14 +19,13 @@ from nats.aio.msg import Msg
 from mainspring.errors import MainspringError
 from mainspring.log.contract import FormatError, LogUnavailable
 from mainspring.log.engines.nats import encoding, stream
-from mainspring.log.engines.nats.address import Address
-from mainspring.log.engines.nats.connection import Connection
-from mainspring.log.engines.nats.link import ApiError, Link, LinkLost
-from mainspring.log.engines.nats.replica import Entry
+from mainspring.log.engines.nats.address import NatsAddress
+from mainspring.log.engines.nats.connection import ApiError, LinkLost, NatsConnection, ServerLink
+from mainspring.log.engines.nats.replica import StreamMessage
 
 PULL: Final = 128  # messages asked for at a time
 PULL_BYTES: Final = 16 << 20  # and of no more than that, so that big messages do not fill the memory
-MOST_WAITING: Final = 32 << 20  # bytes heard and not yet applied, beyond which no more messages are asked for
+MOST_WAITING: Final = 32 << 20  # bytes received and not yet applied, beyond which no more messages are asked for
 EXPIRES_SECONDS: Final = 30.0
 HEARTBEAT_SECONDS: Final = 1.0
 ASK_SECONDS: Final = 1.5  # while there is no leader nobody answers; ask again soon, one may have been elected
@@ -43,16 +42,19 @@ class _Gap(Exception):
     """A message was skipped."""
 
 
-class Follower:
-    """Calls `heard` with each message from `start` on. What makes going on impossible is told to `failed`, once."""
+class StreamFollower:
+    """Calls `on_message` with each message from `start` on, and `failed` once when it cannot go on.
+
+    `waiting` gives the bytes that were received and are not applied yet.
+    """
 
     def __init__(
         self,
-        connection: Connection,
-        address: Address,
+        connection: NatsConnection,
+        address: NatsAddress,
         identity: str,
         start: int,
-        heard: Callable[[Entry], None],
+        on_message: Callable[[StreamMessage], None],
         waiting: Callable[[], int],
         failed: Callable[[MainspringError], None],
     ) -> None:
@@ -60,7 +62,7 @@ class Follower:
         self._address = address
         self._identity = identity
         self._next = start
-        self._heard = heard
+        self._on_message = on_message
         self._waiting = waiting
         self._failed = failed
         self._wake = asyncio.Event()
@@ -89,11 +91,11 @@ class Follower:
             self._failed(error)
 
     def applied(self) -> None:
-        """Some of what was heard is applied: there may be room for more."""
+        """Some of what was received is applied: there may be room for more."""
         if self._asked <= PULL // 2:
             self._wake.set()
 
-    async def _follow(self, link: Link) -> None:
+    async def _follow(self, link: ServerLink) -> None:
         await self._check(link)
         reply = await link.api(f"CONSUMER.CREATE.{self._address.stream}", self._consumer(), seconds=ASK_SECONDS)
         name = reply["name"]
@@ -123,7 +125,7 @@ class Follower:
                     await subscription.unsubscribe()
                     await link.client.publish(f"$JS.API.CONSUMER.DELETE.{self._address.stream}.{name}")
 
-    async def _pull(self, link: Link, inbox: str) -> None:
+    async def _pull(self, link: ServerLink, inbox: str) -> None:
         request = {
             "batch": PULL,
             "max_bytes": max(PULL_BYTES, 2 * link.client.max_payload),
@@ -159,7 +161,7 @@ class Follower:
         try:
             if seq > self._next:
                 raise _Gap
-            envelope = encoding.unseal(message.data)
+            envelope = encoding.decode_envelope(message.data)
         except (_Gap, FormatError) as error:
             self._trouble = error
             self._wake.set()
@@ -170,7 +172,7 @@ class Follower:
             )
         self._next += 1
         self._asked -= 1
-        self._heard(Entry(seq, ts, len(message.data), envelope))
+        self._on_message(StreamMessage(seq, ts, len(message.data), envelope))
         if self._asked <= PULL // 2:
             self._wake.set()
 
@@ -188,7 +190,7 @@ class Follower:
 
     # -- is it still the log we know?
 
-    async def _check(self, link: Link) -> None:
+    async def _check(self, link: ServerLink) -> None:
         found = await stream.find(link, self._address, seconds=ASK_SECONDS)
         if found is None:
             raise LogUnavailable("the log's stream is gone from the server", remedy="restore it from a backup")

@@ -1,16 +1,117 @@
-"""Looking at the log's stream without being a node, and making it before the first node comes."""
+"""Looking at the log's stream without being a node: is it there, and what does an acknowledgement mean?
+
+JetStream acknowledges a message when a majority of the replicas has it, not when it is on a disk: by default a server
+syncs its files every two minutes. The stream says how many replicas there are. How often a server syncs can be read at
+its monitoring port only, which may be closed. What is not known is said to be unknown, and counts as not durable.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
-from mainspring.log.engines.nats.address import Address, parse
-from mainspring.log.engines.nats.connection import Connection
-from mainspring.log.engines.nats.durability import judged
+import msgspec
+
+from mainspring.log.contract import Durability, Inspection
+from mainspring.log.engines.nats.address import NatsAddress, parse
+from mainspring.log.engines.nats.connection import NatsConnection
 from mainspring.log.engines.nats.encoding import FORMAT
 from mainspring.log.engines.nats.startup import find_stream, look_for_stream
-from mainspring.log.inspect import Inspection
+from mainspring.log.engines.nats.stream import StreamInfo
+
+MONITOR_PORT: Final = 8222  # where servers that have one usually put it
+MONITOR_SECONDS: Final = 2.0
+DEFAULT_SYNC_SECONDS: Final = 120
+
+
+class _Config(msgspec.Struct):
+    sync_interval: int = DEFAULT_SYNC_SECONDS * 1_000_000_000
+    sync_always: bool = False
+
+
+class _JetStream(msgspec.Struct):
+    config: _Config | None = None
+
+
+class _Server(msgspec.Struct):
+    """What `/varz` tells, as far as we ask."""
+
+    server_name: str
+    jetstream: _JetStream
+
+
+async def durability_of(address: NatsAddress, found: StreamInfo, hosts: list[str]) -> Durability:
+    """`hosts` are the servers that may have a monitoring port at the usual place; asked when the user named none."""
+    return (await durability_and_window(address, found, hosts))[0]
+
+
+async def durability_and_window(
+    address: NatsAddress, found: StreamInfo, hosts: list[str]
+) -> tuple[Durability, float | None]:
+    """The same, with how many seconds of what was acknowledged may be lost; None where that is not known."""
+    if found.storage != "file":
+        text = "the stream is kept in memory: what was acknowledged is lost when the servers stop"
+        return Durability(False, text), None
+    if found.persistence == "async":
+        text = "the stream acknowledges before it writes (persist_mode: async): nothing is certain"
+        return Durability(False, text), None
+    monitors = address.monitor or tuple(f"http://{host.rpartition(':')[0]}:{MONITOR_PORT}" for host in hosts)
+    loop = asyncio.get_running_loop()
+    asked = await asyncio.gather(*(loop.run_in_executor(None, _ask, monitor) for monitor in dict.fromkeys(monitors)))
+    known = {server.server_name: server.jetstream.config for server in asked if server is not None}
+    configs = [known.get(name) for name in found.servers] or [None]
+    copies = f"{found.replicas} replicas" if found.replicas > 1 else "one replica"
+    seconds = _window_s(configs)
+    if seconds == 0:
+        text = (
+            f"{copies}, and every server syncs each message to its disk before it acknowledges: what was acknowledged "
+            "survives the loss of power of every machine"
+        )
+        return Durability(True, text), seconds
+    return Durability(False, f"{copies}; {_survives(found.replicas)}; {_window(configs, seconds)}"), seconds
+
+
+def _window_s(configs: list[_Config | None]) -> float | None:
+    """The longest time between two syncs; 0 when every server syncs each message, None when one does not report."""
+    if any(config is None for config in configs):
+        return None
+    return max(0 if config.sync_always else config.sync_interval / 1e9 for config in configs if config is not None)
+
+
+def _survives(replicas: int) -> str:
+    if replicas > 2:
+        tolerated = (replicas - 1) // 2
+        machines = "one machine" if tolerated == 1 else f"{tolerated} machines"
+        return f"what was acknowledged survives the loss of {machines} at a time"
+    return "what was acknowledged survives a crash of the server, not the loss of its machine"
+
+
+def _window(configs: list[_Config | None], seconds: float | None) -> str:
+    alone = len(configs) == 1
+    when = "when it loses power" if alone else "when all lose power at once"
+    if seconds is None:
+        unknown = sum(config is None for config in configs)
+        who = "the server syncs" if alone else f"{unknown} of the servers sync"
+        return (
+            f"how often {who} to disk is not known (by default every {DEFAULT_SYNC_SECONDS} s): {when}, what was "
+            "acknowledged since then is lost. Name the monitoring port (monitor=http://host:8222) to make it known"
+        )
+    who = "the server syncs" if alone else "the servers sync"
+    return (
+        f"{who} to disk every {seconds:g} s: {when}, up to {seconds:g} s of what was acknowledged is lost. "
+        "Set sync_interval: always to rule that out"
+    )
+
+
+def _ask(monitor: str) -> _Server | None:
+    try:
+        with urllib.request.urlopen(f"{monitor}/varz", timeout=MONITOR_SECONDS) as reply:
+            return msgspec.json.decode(reply.read(), type=_Server)
+    except (OSError, ValueError, msgspec.MsgspecError):
+        return None
 
 
 async def inspect_stream(text: str) -> Inspection:
@@ -22,7 +123,7 @@ async def inspect_stream(text: str) -> Inspection:
         if found is None:
             missing = (f"the stream {address.stream}",)
             return Inspection(place=place, log=False, knows=FORMAT, missing=missing)
-        durability, window = await judged(address, found, connection.servers)
+        durability, window = await durability_and_window(address, found, connection.servers)
     return Inspection(
         place=place,
         log=True,
@@ -35,16 +136,18 @@ async def inspect_stream(text: str) -> Inspection:
     )
 
 
-async def make_stream(text: str) -> None:
-    """Have the stream there, with as many replicas as the address asks for."""
+async def make_stream(text: str) -> list[str]:
+    """Have the stream there, with as many replicas as the address asks for; what was made, in words."""
     address = parse(text)
     async with _connected(address) as connection:
+        there = await look_for_stream(connection, address)
         await find_stream(connection, address)
+    return [] if there is not None else [f"created the stream {address.stream}"]
 
 
 @asynccontextmanager
-async def _connected(address: Address) -> AsyncIterator[Connection]:
-    connection = Connection(address, "mainspring engine")
+async def _connected(address: NatsAddress) -> AsyncIterator[NatsConnection]:
+    connection = NatsConnection(address, "mainspring engine")
     try:
         await connection.open(address.patience)
         yield connection

@@ -34,14 +34,14 @@ from mainspring.log.contract import (
     Receipt,
     Refused,
     Result,
+    change_of,
 )
-from mainspring.log.engines.changes import change_of
 from mainspring.log.engines.nats import encoding
-from mainspring.log.engines.nats.encoding import Envelope, Made
+from mainspring.log.engines.nats.encoding import Snapshot, StreamEnvelope
+from mainspring.log.engines.sqlite.backup import restore
 from mainspring.log.engines.sqlite.engine import SqliteEngine
-from mainspring.log.engines.sqlite.reader import Reader
-from mainspring.log.engines.sqlite.restore import restore
-from mainspring.log.engines.sqlite.writer import Statement, Writer
+from mainspring.log.engines.sqlite.reader import SqliteReader
+from mainspring.log.engines.sqlite.writer import SqliteWriter, Statement
 
 T = TypeVar("T")
 
@@ -68,37 +68,37 @@ _DROP_PARTS = "DELETE FROM parts WHERE writer = ? AND number <= ?"
 _KEEP_VERSION = "INSERT OR REPLACE INTO counters VALUES ('version', ?)"
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class StreamMessage(msgspec.Struct, frozen=True, gc=False):
     """A message of the stream. `ts` is the server's time in ms. `envelope` is None when no node wrote it."""
 
     seq: int
     ts: int
     size: int
-    envelope: Envelope | None
+    envelope: StreamEnvelope | None
 
 
-class Outcome(msgspec.Struct, gc=False):
+class ApplyOutcome(msgspec.Struct, gc=False):
     """What applying a message came to. `passed_over`: it came too late, or was not whole."""
 
-    entry: Entry
+    message: StreamMessage
     passed_over: bool = False
     results: list[Result] = []
     changes: list[Change] = []
     value: object = None  # of a message that is no commit: a count, whether a claim was granted, an error
 
 
-class State(msgspec.Struct):
+class ReplicaState(msgspec.Struct):
     """Where the replica stands. `stream` says which stream it belongs to; `grown`: bytes since the last snapshot."""
 
     stream: str = ""
     applied: int = 0
     ts: int = 0
     grown: int = 0
-    snapshot: Made | None = None
+    snapshot: Snapshot | None = None
     claimed: int = 0  # when somebody last began a snapshot that is not there yet
 
 
-class ReplicaWriter(Writer):
+class ReplicaWriter(SqliteWriter):
     """The one thread that writes the replica's file."""
 
     synchronous = "NORMAL"
@@ -108,20 +108,20 @@ class ReplicaWriter(Writer):
         super().__init__(path)
         self.me = ""  # the name under which this node writes
         self._connection.executescript(_TABLES)
-        self.state: State = State()
+        self.state: ReplicaState = ReplicaState()
         self._writers: dict[str, tuple[int, int]] = {}
         self._believe_file()
 
     def _believe_file(self) -> None:
         kept = dict(self._connection.execute("SELECT name, value FROM replica").fetchall())
         made = kept.pop("snapshot", None)
-        self.state = State(**kept, snapshot=None if made is None else encoding.decode_made(made))
+        self.state = ReplicaState(**kept, snapshot=None if made is None else encoding.decode_snapshot(made))
         rows = self._connection.execute("SELECT writer, number, ts FROM writers").fetchall()
         self._writers = {writer: (number, ts) for writer, number, ts in rows}
 
-    def _make_sound(self) -> None:
+    def _reopen_if_suspect(self) -> None:
         suspect = self._suspect
-        super()._make_sound()
+        super()._reopen_if_suspect()
         if suspect:
             self._believe_file()
 
@@ -132,23 +132,29 @@ class ReplicaWriter(Writer):
     # -- applying
 
     def apply(
-        self, entries: Sequence[Entry], *, tell: bool, done: Callable[[list[Outcome], MainspringError | None], None]
+        self,
+        messages: Sequence[StreamMessage],
+        *,
+        report: bool,
+        done: Callable[[list[ApplyOutcome], MainspringError | None], None],
     ) -> None:
         """Apply in order. `done` gets the outcomes of those that were, and why the rest was not: try that again.
 
-        `tell`: whether the outcomes should say what changed.
+        `report`: whether the outcomes should say what changed.
         """
-        self._jobs.put(lambda: done(*self._apply(entries, tell)))
+        self._jobs.put(lambda: done(*self._apply(messages, report)))
 
-    def _apply(self, entries: Sequence[Entry], tell: bool) -> tuple[list[Outcome], MainspringError | None]:
-        outcomes: list[Outcome] = []
+    def _apply(
+        self, messages: Sequence[StreamMessage], report: bool
+    ) -> tuple[list[ApplyOutcome], MainspringError | None]:
+        outcomes: list[ApplyOutcome] = []
         try:
-            self._make_sound()
-            self._expect(entries[0])
+            self._reopen_if_suspect()
+            self._expect(messages[0])
             start = 0
-            while start < len(entries):
-                run = self._run_of_commits(entries, start)
-                outcomes += self._apply_commits(run, tell) if run else self._apply_other(entries[start], tell)
+            while start < len(messages):
+                run = self._run_of_commits(messages, start)
+                outcomes += self._apply_commits(run, report) if run else self._apply_other(messages[start], report)
                 start = len(outcomes)
         except Exception as error:
             fault = self._failed(error)
@@ -156,53 +162,57 @@ class ReplicaWriter(Writer):
             return outcomes, fault
         return outcomes, None
 
-    def _expect(self, entry: Entry) -> None:
+    def _expect(self, message: StreamMessage) -> None:
         """A commit that failed with an error and is in the file nevertheless: nobody was told what it changed."""
-        if entry.seq <= self.state.applied:
+        if message.seq <= self.state.applied:
             raise FormatError(
-                f"message {entry.seq} was applied although the disk reported an error",
+                f"message {message.seq} was applied although the disk reported an error",
                 remedy="check the disk, then restart the node",
             )
 
-    def _run_of_commits(self, entries: Sequence[Entry], start: int) -> list[tuple[Entry, list[Batch | Refused]]]:
+    def _run_of_commits(
+        self, messages: Sequence[StreamMessage], start: int
+    ) -> list[tuple[StreamMessage, list[Batch | Refused]]]:
         """Whole commits that follow each other and may share a transaction."""
-        run: list[tuple[Entry, list[Batch | Refused]]] = []
+        run: list[tuple[StreamMessage, list[Batch | Refused]]] = []
         numbers: dict[str, int] = {}
         operations = 0
-        for entry in entries[start:]:
-            envelope = entry.envelope
+        for message in messages[start:]:
+            envelope = message.envelope
             if envelope is None or envelope.kind != encoding.COMMIT or envelope.parts != 1:
                 break
-            if envelope.number <= max(numbers.get(envelope.writer, 0), self._last_number(envelope.writer, entry.ts)):
+            if envelope.number <= max(numbers.get(envelope.writer, 0), self._last_number(envelope.writer, message.ts)):
                 break
             numbers[envelope.writer] = envelope.number
             batches = encoding.split_batches(envelope.body)
             operations += sum(len(batch.operations) for batch in batches if isinstance(batch, Batch))
             if run and operations > MOST_OPERATIONS:
                 break
-            run.append((entry, batches))
+            run.append((message, batches))
         return run
 
-    def _apply_commits(self, run: list[tuple[Entry, list[Batch | Refused]]], tell: bool) -> list[Outcome]:
+    def _apply_commits(
+        self, run: list[tuple[StreamMessage, list[Batch | Refused]]], report: bool
+    ) -> list[ApplyOutcome]:
         plan = self._plan([batch for _, batches in run for batch in batches if isinstance(batch, Batch)])
         outcomes = []
         try:
-            for entry, batches in run:
+            for message, batches in run:
                 results: list[Result] = [b if isinstance(b, Refused) else plan.add(b) for b in batches]
-                outcomes.append(Outcome(entry, results=results))
-            entries = [entry for entry, _ in run]
-            also = self._bookkeeping(entries)
+                outcomes.append(ApplyOutcome(message, results=results))
+            messages = [message for message, _ in run]
+            also = self._bookkeeping(messages)
             if plan.records:
-                also.append((_KEEP_VERSION, (self.ledger.version,)))
+                also.append((_KEEP_VERSION, (self.log_state.version,)))
             self._store(plan, also)
         except BaseException:
             plan.abandon()
             raise
-        self._moved(entries)
-        if tell:
+        self._moved(messages)
+        if report:
             for outcome, (_, batches) in zip(outcomes, run, strict=True):
-                assert outcome.entry.envelope is not None
-                own = outcome.entry.envelope.writer == self.me
+                assert outcome.message.envelope is not None
+                own = outcome.message.envelope.writer == self.me
                 outcome.changes = [
                     change_of(batch, result, own=own)
                     for batch, result in zip(batches, outcome.results, strict=True)
@@ -210,28 +220,28 @@ class ReplicaWriter(Writer):
                 ]
         return outcomes
 
-    def _apply_other(self, entry: Entry, tell: bool) -> list[Outcome]:
-        envelope = entry.envelope
-        if envelope is None or envelope.number <= self._last_number(envelope.writer, entry.ts):
-            self._in_transaction([entry], lambda: None, count_writer=False)
-            return [Outcome(entry, passed_over=True)]
+    def _apply_other(self, message: StreamMessage, report: bool) -> list[ApplyOutcome]:
+        envelope = message.envelope
+        if envelope is None or envelope.number <= self._last_number(envelope.writer, message.ts):
+            self._in_transaction([message], lambda: None, count_writer=False)
+            return [ApplyOutcome(message, passed_over=True)]
         if envelope.parts == 1:
-            return [self._apply_whole(entry, envelope, tell)]
+            return [self._apply_whole(message, envelope, report)]
         if envelope.part < envelope.parts - 1:
-            row = (envelope.writer, envelope.number, envelope.part, entry.ts, envelope.body)
-            self._in_transaction([entry], lambda: self._connection.execute(_KEEP_PART, row), count_writer=False)
-            return [Outcome(entry)]
-        asked = (envelope.writer, envelope.number, entry.ts - REMEMBERED_MS)
+            row = (envelope.writer, envelope.number, envelope.part, message.ts, envelope.body)
+            self._in_transaction([message], lambda: self._connection.execute(_KEEP_PART, row), count_writer=False)
+            return [ApplyOutcome(message)]
+        asked = (envelope.writer, envelope.number, message.ts - REMEMBERED_MS)
         parts = [body for (body,) in self._connection.execute(_FIND_PARTS, asked)]
         if len(parts) != envelope.parts - 1:
-            self._in_transaction([entry], lambda: None)
-            return [Outcome(entry, passed_over=True)]
+            self._in_transaction([message], lambda: None)
+            return [ApplyOutcome(message, passed_over=True)]
         whole = msgspec.structs.replace(envelope, body=b"".join((*parts, envelope.body)))
-        return [self._apply_whole(msgspec.structs.replace(entry, envelope=whole), whole, tell)]
+        return [self._apply_whole(msgspec.structs.replace(message, envelope=whole), whole, report)]
 
-    def _apply_whole(self, entry: Entry, envelope: Envelope, tell: bool) -> Outcome:
+    def _apply_whole(self, message: StreamMessage, envelope: StreamEnvelope, report: bool) -> ApplyOutcome:
         if envelope.kind == encoding.COMMIT:
-            (outcome,) = self._apply_commits([(entry, encoding.split_batches(envelope.body))], tell)
+            (outcome,) = self._apply_commits([(message, encoding.split_batches(envelope.body))], report)
             return outcome
         work = {
             encoding.FORGET: self._forget,
@@ -240,50 +250,52 @@ class ReplicaWriter(Writer):
             encoding.SNAPSHOT: self._note_snapshot,
         }.get(envelope.kind)
         if work is None:
-            self._in_transaction([entry], lambda: None)
-            return Outcome(entry, passed_over=True)
+            self._in_transaction([message], lambda: None)
+            return ApplyOutcome(message, passed_over=True)
         try:
-            return Outcome(entry, value=self._in_transaction([entry], lambda: work(entry, envelope.body)))
+            return ApplyOutcome(message, value=self._in_transaction([message], lambda: work(message, envelope.body)))
         except (Refused, msgspec.DecodeError, UnicodeError, OverflowError) as error:
             self._failed(error)
-            self._suspect = True  # the work may have moved the ledger
-            self._make_sound()
-            self._in_transaction([entry], lambda: None)
+            self._suspect = True  # the work may have moved the log_state
+            self._reopen_if_suspect()
+            self._in_transaction([message], lambda: None)
             refused = error if isinstance(error, Refused) else Refused(f"it cannot be stored: {error}")
-            return Outcome(entry, value=refused)
+            return ApplyOutcome(message, value=refused)
 
-    def _in_transaction(self, entries: list[Entry], work: Callable[[], object], *, count_writer: bool = True) -> object:
+    def _in_transaction(
+        self, messages: list[StreamMessage], work: Callable[[], object], *, count_writer: bool = True
+    ) -> object:
         self._connection.execute("BEGIN IMMEDIATE")
         result = work()
-        for statement in self._bookkeeping(entries, count_writer=count_writer):
+        for statement in self._bookkeeping(messages, count_writer=count_writer):
             self._connection.execute(*statement)
         self._connection.execute("COMMIT")
-        self._moved(entries, count_writer=count_writer)
+        self._moved(messages, count_writer=count_writer)
         return result
 
     # -- what is not a commit
 
-    def _forget(self, entry: Entry, body: bytes) -> int:
+    def _forget(self, message: StreamMessage, body: bytes) -> int:
         now = encoding.decode_time(body)
         return self._connection.execute("DELETE FROM marks WHERE until < ?", (now,)).rowcount
 
-    def _restore(self, entry: Entry, body: bytes) -> None:
-        restore(self._connection, self.ledger, encoding.decode_restorables(body))
-        self.ledger.reserved_version = self.ledger.version
-        self._connection.execute(_KEEP_VERSION, (self.ledger.version,))
+    def _restore(self, message: StreamMessage, body: bytes) -> None:
+        restore(self._connection, self.log_state, encoding.decode_restorables(body))
+        self.log_state.reserved_version = self.log_state.version
+        self._connection.execute(_KEEP_VERSION, (self.log_state.version,))
 
-    def _claim(self, entry: Entry, body: bytes) -> bool:
+    def _claim(self, message: StreamMessage, body: bytes) -> bool:
         """Granted unless somebody else is at it. A claim that led to nothing lapses."""
         wait_ms = encoding.decode_time(body)
-        if self.state.claimed and entry.ts - self.state.claimed < wait_ms:
+        if self.state.claimed and message.ts - self.state.claimed < wait_ms:
             return False
-        self._connection.execute(_KEEP_ONE, ("claimed", entry.ts))
-        self.state.claimed = entry.ts
+        self._connection.execute(_KEEP_ONE, ("claimed", message.ts))
+        self.state.claimed = message.ts
         return True
 
-    def _note_snapshot(self, entry: Entry, body: bytes) -> Made | None:
+    def _note_snapshot(self, message: StreamMessage, body: bytes) -> Snapshot | None:
         """The newest snapshot counts; what the stream grew by since then is what came after this message, nearly."""
-        made = encoding.decode_made(body)
+        made = encoding.decode_snapshot(body)
         self._connection.execute(_KEEP_ONE, ("claimed", 0))
         self.state.claimed = 0
         if self.state.snapshot is not None and made.seq <= self.state.snapshot.seq:
@@ -299,26 +311,28 @@ class ReplicaWriter(Writer):
         number, at = self._writers.get(writer, (0, 0))
         return number if ts - at <= REMEMBERED_MS else 0
 
-    def _bookkeeping(self, entries: list[Entry], *, count_writer: bool = True) -> list[Statement]:
-        last = entries[-1]
-        grown = self.state.grown + sum(entry.size for entry in entries)
+    def _bookkeeping(self, messages: list[StreamMessage], *, count_writer: bool = True) -> list[Statement]:
+        last = messages[-1]
+        grown = self.state.grown + sum(message.size for message in messages)
         work: list[Statement] = [(_KEEP, (last.seq, last.ts, grown))]
         if count_writer:
-            newest = {e.envelope.writer: (e.envelope.number, e.ts) for e in entries if e.envelope is not None}
+            newest = {e.envelope.writer: (e.envelope.number, e.ts) for e in messages if e.envelope is not None}
             work += [(_KEEP_WRITER, (writer, *seen)) for writer, seen in newest.items()]
-            work += [(_DROP_PARTS, (e.writer, e.number)) for entry in entries if (e := entry.envelope) and e.parts > 1]
+            work += [
+                (_DROP_PARTS, (e.writer, e.number)) for message in messages if (e := message.envelope) and e.parts > 1
+            ]
         if last.ts // REMEMBERED_MS != self.state.ts // REMEMBERED_MS:
             old = (last.ts - 2 * REMEMBERED_MS,)
             work += [("DELETE FROM writers WHERE ts < ?", old), ("DELETE FROM parts WHERE ts < ?", old)]
         return work
 
-    def _moved(self, entries: list[Entry], *, count_writer: bool = True) -> None:
+    def _moved(self, messages: list[StreamMessage], *, count_writer: bool = True) -> None:
         """The transaction is done: what was planned is now true."""
-        for entry in entries:
-            self.state.grown += entry.size
-            if count_writer and entry.envelope is not None:
-                self._writers[entry.envelope.writer] = (entry.envelope.number, entry.ts)
-        self.state.applied, self.state.ts = entries[-1].seq, entries[-1].ts
+        for message in messages:
+            self.state.grown += message.size
+            if count_writer and message.envelope is not None:
+                self._writers[message.envelope.writer] = (message.envelope.number, message.ts)
+        self.state.applied, self.state.ts = messages[-1].seq, messages[-1].ts
 
 
 class Replica(SqliteEngine):
@@ -340,7 +354,7 @@ class Replica(SqliteEngine):
             error = error.__cause__
         return False
 
-    def _with_reader(self, work: Callable[[Reader], T]) -> T:
+    def _with_reader(self, work: Callable[[SqliteReader], T]) -> T:
         try:
             return super()._with_reader(work)
         except (DamagedEvent, DamagedRecord):
@@ -355,5 +369,5 @@ class Replica(SqliteEngine):
         return self._writer
 
     @property
-    def state(self) -> State:
+    def state(self) -> ReplicaState:
         return self.writer.state

@@ -17,11 +17,11 @@ import nats.errors
 
 from mainspring.log.contract import InDoubt, LogUnavailable
 from mainspring.log.engines.nats import encoding
-from mainspring.log.engines.nats.address import Address
-from mainspring.log.engines.nats.connection import Connection
-from mainspring.log.engines.nats.encoding import Envelope
-from mainspring.log.engines.nats.link import ApiError, LinkLost
-from mainspring.log.engines.nats.replica import Outcome
+from mainspring.log.engines.nats.address import NatsAddress
+from mainspring.log.engines.nats.connection import ApiError, LinkLost, NatsConnection
+from mainspring.log.engines.nats.encoding import StreamEnvelope
+from mainspring.log.engines.nats.replica import ApplyOutcome
+from mainspring.loop import reject, resolve
 
 TRY_SECONDS: Final = 3.0  # without an answer for that long, ask again: the leader may have changed
 PAUSE_SECONDS: Final = 0.1
@@ -29,23 +29,23 @@ USUAL_MAX_PAYLOAD: Final = 1 << 20
 APPLY_SECONDS: Final = 1.0  # what a message that was stored in the last moment is given to come back
 
 
-class Sent(NamedTuple):
+class SentMessage(NamedTuple):
     """A message the server has. `applied` gets its outcome once it is applied here; `deadline` is the loop's time."""
 
-    applied: asyncio.Future[Outcome]
+    applied: asyncio.Future[ApplyOutcome]
     deadline: float
 
 
 class Sender:
     """Writes to the stream under one name, and knows who waits for which message to be applied here."""
 
-    def __init__(self, connection: Connection, address: Address, writer: str) -> None:
+    def __init__(self, connection: NatsConnection, address: NatsAddress, writer: str) -> None:
         self._connection = connection
         self._address = address
         self.writer = writer
         self._number = 0
         self._one_at_a_time = asyncio.Lock()
-        self._applied: dict[int, asyncio.Future[Outcome]] = {}
+        self._applied: dict[int, asyncio.Future[ApplyOutcome]] = {}
         self._max_payload = USUAL_MAX_PAYLOAD  # until a server has told its own
 
     @property
@@ -56,26 +56,26 @@ class Sender:
             self._max_payload = link.client.max_payload
         return max(1, self._max_payload - encoding.ENVELOPE_BYTES)
 
-    async def send(self, kind: str, body: bytes) -> Sent:
+    async def send(self, kind: str, body: bytes) -> SentMessage:
         """Returns when the server has it."""
         async with self._one_at_a_time:
             self._number += 1
             number = self._number
             loop = asyncio.get_running_loop()
-            applied: asyncio.Future[Outcome] = loop.create_future()
+            applied: asyncio.Future[ApplyOutcome] = loop.create_future()
             self._applied[number] = applied
             try:
-                parts = list(encoding.pieces(body, self.limit))
+                parts = list(encoding.parts_of(body, self.limit))
                 for part, piece in enumerate(parts):
                     deadline = loop.time() + self._address.patience
-                    envelope = Envelope(self.writer, number, kind, piece, part, len(parts))
-                    await self._store(f"{self.writer}.{number}.{part}", encoding.seal(envelope), deadline)
+                    envelope = StreamEnvelope(self.writer, number, kind, piece, part, len(parts))
+                    await self._store(f"{self.writer}.{number}.{part}", encoding.encode_envelope(envelope), deadline)
             except BaseException:
                 self.forget(number)
                 raise
-            return Sent(applied, max(deadline, loop.time() + APPLY_SECONDS))
+            return SentMessage(applied, max(deadline, loop.time() + APPLY_SECONDS))
 
-    async def outcome(self, sent: Sent) -> Outcome:
+    async def outcome(self, sent: SentMessage) -> ApplyOutcome:
         """Wait until the message is applied here. Raises `InDoubt` when that takes too long."""
         try:
             async with asyncio.timeout_at(sent.deadline):
@@ -89,14 +89,14 @@ class Sender:
             raise LogUnavailable("the batch came too late and was not stored", remedy="try again")
         return outcome
 
-    def settle(self, outcome: Outcome) -> None:
-        """A message was applied; if it was ours, whoever waits for it is told."""
-        envelope = outcome.entry.envelope
+    def settle(self, outcome: ApplyOutcome) -> None:
+        """A message was applied; if it was ours, the one that waits for it gets the outcome."""
+        envelope = outcome.message.envelope
         if envelope is None or envelope.writer != self.writer or envelope.part < envelope.parts - 1:
             return
         applied = self._applied.pop(envelope.number, None)
-        if applied is not None and not applied.done():
-            applied.set_result(outcome)
+        if applied is not None:
+            resolve(applied, outcome)
 
     def forget(self, number: int) -> None:
         applied = self._applied.pop(number, None)
@@ -104,12 +104,10 @@ class Sender:
             applied.cancel()
 
     def give_up(self, error: LogUnavailable) -> None:
-        """Nothing more will be applied: whoever waits is told."""
+        """Nothing more will be applied: all that wait get this error."""
         waiting, self._applied = self._applied, {}
         for applied in waiting.values():
-            if not applied.done():
-                applied.set_exception(error)
-                applied.exception()  # it may be that nobody asks any more
+            reject(applied, error, may_go_unseen=True)
 
     async def _store(self, message_id: str, payload: bytes, deadline: float) -> None:
         loop = asyncio.get_running_loop()
@@ -134,7 +132,7 @@ class Sender:
                 in_doubt, trouble = True, "the connection broke before the answer came"
             except TimeoutError:
                 in_doubt, trouble = True, "the server did not answer in time"
-            except Exception as error:  # an answer nobody understands is none
+            except Exception as error:  # an answer that cannot be understood is none
                 in_doubt, trouble = True, f"{type(error).__name__}: {error}"
             await asyncio.sleep(min(PAUSE_SECONDS, max(0.0, deadline - loop.time())))
         if in_doubt:

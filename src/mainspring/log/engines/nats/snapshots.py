@@ -7,6 +7,9 @@ from there. The work over time is proportional to what is written: a snapshot of
 Who makes it is decided in the log itself: a node sends a claim, every node sees the first of several claims granted,
 and a claim that leads to nothing lapses. There is one object, replaced by the next; the messages it replaces are
 dropped only while it is there.
+
+Every node looks whether something is due, after what it applied; nothing here needs a clock, because the messages carry
+the server's time. What goes wrong here harms nobody: it is tried again later, by this node or another.
 """
 
 from __future__ import annotations
@@ -25,30 +28,34 @@ import nats.js.errors
 from nats.js.api import ObjectMeta, ObjectStoreConfig
 from nats.js.object_store import ObjectStore
 
-from mainspring.log.engines.nats import stream
-from mainspring.log.engines.nats.address import Address
-from mainspring.log.engines.nats.encoding import Made
-from mainspring.log.engines.nats.link import Link, LinkLost
+from mainspring.log.engines.nats import encoding, stream
+from mainspring.log.engines.nats.address import NatsAddress
+from mainspring.log.engines.nats.connection import CANCEL_SECONDS, LinkLost, NatsConnection, ServerLink
+from mainspring.log.engines.nats.encoding import Snapshot
+from mainspring.log.engines.nats.replica import Replica
+from mainspring.log.engines.nats.sender import Sender
 from mainspring.log.engines.sqlite.check import check
+from mainspring.loop import BackgroundTasks
 
 OBJECT: Final = "replica"
+AGAIN_SECONDS: Final = 30.0  # after a failure
 STALL_SECONDS: Final = 5.0  # the object was replaced meanwhile, or its server is gone: begin again
 
 _logger = logging.getLogger(__name__)
 
 
-class Housekeeping(msgspec.Struct, frozen=True):
+class TrimmingRules(msgspec.Struct, frozen=True):
     """When snapshots are made and messages dropped."""
 
     grown_bytes: int = 64 << 20  # less than that is read again by a new node in a second or two
     keep_ms: int = 600_000  # a node that was away for less finds everything it missed in the stream
-    claim_ms: int = 600_000  # a node that has not made its snapshot by then has died over it
+    claim_ms: int = 600_000  # a node that has not made its snapshot by then has died meanwhile
 
 
-USUAL: Final = Housekeeping()
+USUAL_RULES: Final = TrimmingRules()
 
 
-def copy(replica: Path, target: Path) -> Made:
+def copy(replica: Path, target: Path) -> Snapshot:
     """A compact copy of the replica from one moment in time. Raises `OSError` when it is not sound."""
     target.unlink(missing_ok=True)
     with closing(sqlite3.connect(f"{replica.resolve().as_uri()}?mode=ro", uri=True)) as reading:
@@ -58,10 +65,10 @@ def copy(replica: Path, target: Path) -> Made:
         raise OSError(f"the replica is damaged: {report.problems[0].detail}")
     with closing(sqlite3.connect(target)) as reading:
         kept = dict(reading.execute("SELECT name, value FROM replica WHERE name IN ('applied', 'ts')").fetchall())
-    return Made(kept["applied"], kept["ts"], target.stat().st_size)
+    return Snapshot(kept["applied"], kept["ts"], target.stat().st_size)
 
 
-async def store(link: Link, address: Address, replicas: int, source: Path, made: Made) -> None:
+async def upload(link: ServerLink, address: NatsAddress, replicas: int, source: Path, made: Snapshot) -> None:
     """Put the copy into the object store, in place of the last one."""
     bucket = await _bucket(link, address)
     if bucket is None:
@@ -73,19 +80,19 @@ async def store(link: Link, address: Address, replicas: int, source: Path, made:
         await _unless_lost(link, bucket.put(OBJECT, file, meta), None)
 
 
-async def stored(link: Link, address: Address) -> Made | None:
+async def stored(link: ServerLink, address: NatsAddress) -> Snapshot | None:
     """Which snapshot is in the object store."""
     bucket = await _bucket(link, address)
     if bucket is None:
         return None
     try:
         info = await bucket.get_info(OBJECT)
-        return msgspec.json.decode(info.description or "", type=Made)
+        return msgspec.json.decode(info.description or "", type=Snapshot)
     except (nats.js.errors.NotFoundError, msgspec.DecodeError):
         return None
 
 
-async def fetch(link: Link, address: Address, target: Path) -> bool:
+async def download(link: ServerLink, address: NatsAddress, target: Path) -> bool:
     """Bring the snapshot to `target`; False when there is none. What arrives is compared with its digest."""
     if await stored(link, address) is None:
         return False
@@ -101,7 +108,7 @@ async def fetch(link: Link, address: Address, target: Path) -> bool:
     return True
 
 
-async def drop_before(link: Link, address: Address, made: Made) -> bool:
+async def drop_before(link: ServerLink, address: NatsAddress, made: Snapshot) -> bool:
     """Drop the messages the snapshot replaces, if it is there; whether it is."""
     there = await stored(link, address)
     if there is None or there.seq < made.seq:
@@ -113,14 +120,14 @@ async def drop_before(link: Link, address: Address, made: Made) -> bool:
     return True
 
 
-async def _bucket(link: Link, address: Address) -> ObjectStore | None:
+async def _bucket(link: ServerLink, address: NatsAddress) -> ObjectStore | None:
     try:
         return await link.client.jetstream().object_store(address.bucket)
     except nats.js.errors.NotFoundError:
         return None
 
 
-async def _set_replicas(link: Link, address: Address, replicas: int) -> None:
+async def _set_replicas(link: ServerLink, address: NatsAddress, replicas: int) -> None:
     """Snapshots are kept as safely as the stream itself, also when that has got more replicas since."""
     name = f"OBJ_{address.bucket}"
     config = (await link.api(f"STREAM.INFO.{name}"))["config"]
@@ -141,7 +148,7 @@ class _Counting(io.BufferedIOBase):
         return self._file.write(data)
 
 
-async def _unless_lost(link: Link, work: object, progress: _Counting | None) -> None:
+async def _unless_lost(link: ServerLink, work: object, progress: _Counting | None) -> None:
     """Do the work while the link lasts, and while it gets on."""
     assert asyncio.iscoroutine(work)
     task: asyncio.Task[object] = asyncio.get_running_loop().create_task(work)
@@ -162,3 +169,84 @@ async def _unless_lost(link: Link, work: object, progress: _Counting | None) -> 
             one.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await one
+
+
+class StreamTrimmer:
+    """Makes snapshots and drops messages when they are due. `look` after applying; the work is done in a task."""
+
+    def __init__(
+        self,
+        connection: NatsConnection,
+        address: NatsAddress,
+        replica: Replica,
+        replicas: int,
+        sender: Sender,
+        rules: TrimmingRules,
+    ) -> None:
+        self._connection = connection
+        self._address = address
+        self._replica = replica
+        self._replicas = replicas
+        self._sender = sender
+        self._rules = rules
+        self._tasks = BackgroundTasks(_logger, "keeping the stream short")
+        self._not_before = 0.0
+        self._dropped = 0  # the snapshot before which all messages are gone
+
+    def look(self) -> None:
+        due = not self._tasks and (self._may_drop() or self._should_make())
+        if due and asyncio.get_running_loop().time() >= self._not_before:
+            self._tasks.start(self._work(), "trim")
+
+    async def close(self) -> None:
+        await self._tasks.cancel(repeat_s=CANCEL_SECONDS)
+
+    def _may_drop(self) -> bool:
+        state = self._replica.state
+        made = state.snapshot
+        return made is not None and made.seq > self._dropped and state.ts - made.ts >= self._rules.keep_ms
+
+    def _should_make(self) -> bool:
+        state = self._replica.state
+        made = state.snapshot
+        if state.claimed and state.ts - state.claimed < self._rules.claim_ms:
+            return False
+        if made is None:
+            return state.grown > self._rules.grown_bytes
+        return state.grown > max(self._rules.grown_bytes, made.bytes) and state.ts - made.ts >= self._rules.keep_ms
+
+    async def _work(self) -> None:
+        try:
+            if self._may_drop():
+                await self._drop()
+            if self._should_make():
+                await self._make()
+        except Exception as error:  # servers away, a full disk: the next look tries again
+            _logger.warning("keeping the log short did not work: %s: %s", type(error).__name__, error)
+            self._not_before = asyncio.get_running_loop().time() + AGAIN_SECONDS
+
+    async def _drop(self) -> None:
+        made = self._replica.state.snapshot
+        assert made is not None
+        link = await self._connection.linked()
+        if await drop_before(link, self._address, made):
+            self._dropped = made.seq
+        else:
+            raise LookupError("the snapshot is not in the object store")
+
+    async def _make(self) -> None:
+        claim = await self._sender.send(encoding.CLAIM, encoding.encode_time(self._rules.claim_ms))
+        if (await self._sender.outcome(claim)).value is not True:
+            return
+        target = self._replica.path.with_name(self._replica.path.name + ".snapshot")
+        try:
+            loop = asyncio.get_running_loop()
+            made = await loop.run_in_executor(None, copy, self._replica.path, target)
+            newest = self._replica.state.snapshot
+            if newest is None or made.seq > newest.seq:
+                link = await self._connection.linked()
+                await upload(link, self._address, self._replicas, target, made)
+                noted = await self._sender.send(encoding.SNAPSHOT, encoding.encode_snapshot(made))
+                await self._sender.outcome(noted)
+        finally:
+            target.unlink(missing_ok=True)

@@ -21,10 +21,9 @@ import nats.errors
 
 from mainspring.log.contract import FormatError, LogMissing, LogUnavailable
 from mainspring.log.engines.nats import snapshots, stream
-from mainspring.log.engines.nats.address import Address
-from mainspring.log.engines.nats.connection import Connection
+from mainspring.log.engines.nats.address import NatsAddress
+from mainspring.log.engines.nats.connection import ApiError, LinkLost, NatsConnection, ServerLink
 from mainspring.log.engines.nats.follower import BELIEVE_SECONDS, fell_behind
-from mainspring.log.engines.nats.link import ApiError, Link, LinkLost
 from mainspring.log.engines.nats.replica import Replica
 
 AGAIN_SECONDS: Final = 0.3
@@ -35,17 +34,17 @@ _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Tries:
+class Attempts:
     """Asking again and again while patience lasts."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: NatsAddress) -> None:
         self._deadline = asyncio.get_running_loop().time() + address.patience
 
     @property
     def left(self) -> float:
         return self._deadline - asyncio.get_running_loop().time()
 
-    async def link(self, connection: Connection) -> Link:
+    async def link(self, connection: NatsConnection) -> ServerLink:
         async with asyncio.timeout_at(self._deadline + AGAIN_SECONDS):
             return await connection.linked()
 
@@ -60,24 +59,26 @@ class Tries:
         await asyncio.sleep(AGAIN_SECONDS)
 
 
-async def look_for_stream(connection: Connection, address: Address) -> stream.Found | None:
+async def look_for_stream(connection: NatsConnection, address: NatsAddress) -> stream.StreamInfo | None:
     """The log's stream as it is, or None; nothing is made or changed."""
 
-    async def look(link: Link, _: Tries) -> stream.Found | None:
+    async def look(link: ServerLink, _: Attempts) -> stream.StreamInfo | None:
         return await stream.find(link, address)
 
     return await _answered(connection, address, look)
 
 
-async def find_stream(connection: Connection, address: Address, replica: Path | None = None) -> stream.Found:
+async def find_stream(
+    connection: NatsConnection, address: NatsAddress, replica: Path | None = None
+) -> stream.StreamInfo:
     """The log's stream, made if there is none and this node, which would have this replica, has never seen one."""
 
-    async def find(link: Link, tries: Tries) -> stream.Found:
+    async def find(link: ServerLink, attempts: Attempts) -> stream.StreamInfo:
         found = await stream.find(link, address)
         if found is None:
             if replica is not None:
                 _refuse_if_known(replica, address)
-            found = await stream.make(link, address, patient=tries.left > 1)
+            found = await stream.make(link, address, patient=attempts.left > 1)
         if address.replicas not in (0, found.replicas):
             found = await stream.set_replicas(link, address)
         return found
@@ -85,16 +86,20 @@ async def find_stream(connection: Connection, address: Address, replica: Path | 
     return await _answered(connection, address, find)
 
 
-async def _answered(connection: Connection, address: Address, ask: Callable[[Link, Tries], Awaitable[T]]) -> T:
-    tries = Tries(address)
+async def _answered(
+    connection: NatsConnection, address: NatsAddress, ask: Callable[[ServerLink, Attempts], Awaitable[T]]
+) -> T:
+    attempts = Attempts(address)
     while True:
         try:
-            return await ask(await tries.link(connection), tries)
+            return await ask(await attempts.link(connection), attempts)
         except (ApiError, LinkLost, TimeoutError, LogUnavailable) as error:
-            await tries.again("JetStream does not answer", error)
+            await attempts.again("JetStream does not answer", error)
 
 
-async def open_replica(replica: Replica, connection: Connection, address: Address, found: stream.Found) -> stream.Found:
+async def open_replica(
+    replica: Replica, connection: NatsConnection, address: NatsAddress, found: stream.StreamInfo
+) -> stream.StreamInfo:
     """Returns with the replica open, of this stream, and not so old that the stream has dropped what it needs.
 
     What it returns is the stream as it was seen last.
@@ -124,8 +129,8 @@ async def open_replica(replica: Replica, connection: Connection, address: Addres
 
 
 async def _seen_to_its_end(
-    replica: Replica, connection: Connection, address: Address, found: stream.Found
-) -> stream.Found:
+    replica: Replica, connection: NatsConnection, address: NatsAddress, found: stream.StreamInfo
+) -> stream.StreamInfo:
     """A server that has just become the leader may not know the newest messages yet: it is given some time."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + BELIEVE_SECONDS
@@ -133,11 +138,13 @@ async def _seen_to_its_end(
     while state.stream == found.identity and state.applied > found.last and loop.time() < deadline:
         await asyncio.sleep(AGAIN_SECONDS)
         with suppress(ApiError, LinkLost, TimeoutError, LogUnavailable):
-            found = await stream.find(await Tries(address).link(connection), address) or found
+            found = await stream.find(await Attempts(address).link(connection), address) or found
     return found
 
 
-async def _why_another(replica: Replica, connection: Connection, address: Address, found: stream.Found) -> str | None:
+async def _why_another(
+    replica: Replica, connection: NatsConnection, address: NatsAddress, found: stream.StreamInfo
+) -> str | None:
     state = replica.state
     if not state.applied:
         return None
@@ -150,18 +157,18 @@ async def _why_another(replica: Replica, connection: Connection, address: Addres
     return None
 
 
-async def _time_of(connection: Connection, address: Address, seq: int) -> int | None:
+async def _time_of(connection: NatsConnection, address: NatsAddress, seq: int) -> int | None:
     """The time in ms of a message in the stream."""
-    tries = Tries(address)
+    attempts = Attempts(address)
     while True:
         try:
-            link = await tries.link(connection)
+            link = await attempts.link(connection)
             reply = await link.api(f"STREAM.MSG.GET.{address.stream}", {"seq": seq})
             return _milliseconds(reply["message"]["time"])
         except (ApiError, LinkLost, TimeoutError) as error:
             if isinstance(error, ApiError) and error.code == stream.NO_MESSAGE:
                 return None
-            await tries.again("JetStream does not answer", error)
+            await attempts.again("JetStream does not answer", error)
 
 
 def _milliseconds(time: str) -> int:
@@ -171,18 +178,20 @@ def _milliseconds(time: str) -> int:
     return whole * 1000 + int(fraction.ljust(3, "0")[:3])
 
 
-async def _start_from_snapshot(replica: Replica, connection: Connection, address: Address, found: stream.Found) -> None:
+async def _start_from_snapshot(
+    replica: Replica, connection: NatsConnection, address: NatsAddress, found: stream.StreamInfo
+) -> None:
     needed = replica.state.applied + 1
     await replica.close()
-    tries = Tries(address)
+    attempts = Attempts(address)
     while True:
         try:
-            link = await tries.link(connection)
-            if not await snapshots.fetch(link, address, _fetched(replica.path)):
+            link = await attempts.link(connection)
+            if not await snapshots.download(link, address, _fetched(replica.path)):
                 raise fell_behind(needed, found.first)
             break
         except (ApiError, LinkLost, OSError, nats.errors.Error) as error:
-            await tries.again("the log's snapshot cannot be fetched", error)
+            await attempts.again("the log's snapshot cannot be fetched", error)
     _remove(replica)
     os.replace(_fetched(replica.path), replica.path)
     await replica.open()
@@ -190,7 +199,7 @@ async def _start_from_snapshot(replica: Replica, connection: Connection, address
         raise fell_behind(replica.state.applied + 1, found.first)
 
 
-def _refuse_if_known(path: Path, address: Address) -> None:
+def _refuse_if_known(path: Path, address: NatsAddress) -> None:
     """The server has no such stream. A node that has seen it must not quietly begin an empty log."""
     if not path.exists():
         return

@@ -12,9 +12,9 @@ import msgspec
 
 from mainspring.errors import SettingError
 from mainspring.log.contract import FormatError, LogUnavailable
-from mainspring.log.engines.nats.address import MOST_PATIENCE, Address
+from mainspring.log.engines.nats.address import MOST_PATIENCE, NatsAddress
+from mainspring.log.engines.nats.connection import API_SECONDS, NO_RESPONDERS, NO_STREAM, ApiError, ServerLink
 from mainspring.log.engines.nats.encoding import FORMAT
-from mainspring.log.engines.nats.link import API_SECONDS, NO_RESPONDERS, NO_STREAM, ApiError, Link
 
 FORMAT_KEY: Final = "mainspring_format"
 DUPLICATE_SECONDS: Final = 2 * MOST_PATIENCE  # how long the server knows a message again; tries end long before
@@ -25,7 +25,7 @@ _NO_PEERS: Final = 10005  # too few servers for that many replicas
 _NAME_IN_USE: Final = 10058  # somebody made it in the same moment, with another configuration
 
 
-class Found(msgspec.Struct, frozen=True):
+class StreamInfo(msgspec.Struct, frozen=True):
     """The stream as the server describes it. `identity` differs for every stream that was ever made."""
 
     identity: str
@@ -39,7 +39,7 @@ class Found(msgspec.Struct, frozen=True):
     servers: tuple[str, ...]  # names; empty outside a cluster
 
 
-async def find(link: Link, address: Address, *, seconds: float = API_SECONDS) -> Found | None:
+async def find(link: ServerLink, address: NatsAddress, *, seconds: float = API_SECONDS) -> StreamInfo | None:
     """The log's stream; None when there is none. Raises `FormatError` when it is not ours."""
     try:
         info = await link.api(f"STREAM.INFO.{address.stream}", seconds=seconds)
@@ -50,7 +50,7 @@ async def find(link: Link, address: Address, *, seconds: float = API_SECONDS) ->
     return _checked(info, address)
 
 
-async def make(link: Link, address: Address, *, patient: bool) -> Found:
+async def make(link: ServerLink, address: NatsAddress, *, patient: bool) -> StreamInfo:
     """Make the stream. Without a wish of the user it has three replicas where there are three servers, else one.
 
     A cluster that just started may not have found all its servers yet: `patient` raises `LogUnavailable` then.
@@ -74,7 +74,7 @@ async def make(link: Link, address: Address, *, patient: bool) -> Found:
     raise AssertionError("there is always a wish")
 
 
-async def set_replicas(link: Link, address: Address) -> Found:
+async def set_replicas(link: ServerLink, address: NatsAddress) -> StreamInfo:
     """Bring an existing stream to the number of replicas the user asks for."""
     info = await link.api(f"STREAM.INFO.{address.stream}")
     try:
@@ -88,12 +88,12 @@ async def set_replicas(link: Link, address: Address) -> Found:
         ) from error
 
 
-async def purge(link: Link, address: Address, below: int) -> None:
+async def purge(link: ServerLink, address: NatsAddress, below: int) -> None:
     """Drop the messages before `below`."""
     await link.api(f"STREAM.PURGE.{address.stream}", {"seq": below})
 
 
-def _config(address: Address, replicas: int) -> dict[str, Any]:
+def _config(address: NatsAddress, replicas: int) -> dict[str, Any]:
     return {
         "name": address.stream,
         "description": "A log of Mainspring: every commit of every node, in one order",
@@ -112,7 +112,7 @@ def _config(address: Address, replicas: int) -> dict[str, Any]:
     }
 
 
-def _checked(info: dict[str, Any], address: Address) -> Found:
+def _checked(info: dict[str, Any], address: NatsAddress) -> StreamInfo:
     config, state = info["config"], info["state"]
     found = (config.get("metadata") or {}).get(FORMAT_KEY)
     if found is None or config.get("subjects") != [address.subject]:
@@ -127,7 +127,7 @@ def _checked(info: dict[str, Any], address: Address) -> Found:
         )
     cluster = info.get("cluster") or {}
     servers = [cluster.get("leader"), *(replica.get("name") for replica in cluster.get("replicas") or ())]
-    return Found(
+    return StreamInfo(
         identity=info["created"],
         format=int(found),
         first=state["first_seq"],

@@ -1,5 +1,54 @@
-"""The log in one SQLite file."""
+"""The log in one SQLite file.
 
+| module | what it is |
+|---|---|
+| engine | `SqliteEngine`: the file's lock, the writer's thread and the readers' threads behind the engine contract |
+| writer | the one thread that writes: from a plan to statements; what SQLite's errors mean |
+| plan | deciding a commit in memory: where each partition ends, offsets, versions, refusals |
+| reader | answering reads with a connection of its own |
+| schema | tables, formats, checksums, how connections are set up |
+| check | looking at a file: is there a log, and is every row what was written |
+| backup | a copy of a log that is being written; storing what another log gave out |
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from mainspring.log.contract import EngineSetup, Inspection
 from mainspring.log.engines.sqlite.engine import SqliteEngine
 
-__all__ = ["SqliteEngine"]
+LOG_FILE: Final = "log.sqlite3"
+
+
+def log_file(data_dir: str | Path) -> Path:
+    """Where the log of a data directory is."""
+    return Path(data_dir) / LOG_FILE
+
+
+class SqliteFactory:
+    """The engine `sqlite`, in the data directory. See `EngineFactory`."""
+
+    package = ""
+    install = ""
+
+    def open(self, address: str, setup: EngineSetup) -> SqliteEngine:
+        return SqliteEngine(log_file(setup.data_dir))
+
+    async def inspect(self, address: str, setup: EngineSetup) -> Inspection:
+        from mainspring.log.engines.sqlite.check import inspect_file
+
+        return inspect_file(log_file(setup.data_dir))
+
+    async def init(self, address: str, setup: EngineSetup) -> list[str]:
+        path = log_file(setup.data_dir)
+        if (await self.inspect(address, setup)).log:
+            return []
+        engine = SqliteEngine(path)
+        await engine.open()
+        await engine.close()
+        return ["created the file"]
+
+
+__all__ = ["SqliteEngine", "SqliteFactory", "log_file"]

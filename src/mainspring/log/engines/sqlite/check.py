@@ -1,7 +1,7 @@
-"""Looking at every row of a log: is it what was written, and do the parts agree?
+"""Looking at the file of a log: is there one, is every row what was written, and do the parts agree?
 
-It reads in short pages beside a serving node, so a partition may grow while it is looked at; what is compared is taken
-so that growth cannot look like damage. Damage is listed, never repaired: which copy is right is a person's decision.
+`check` reads in short pages beside a serving node, so a partition may grow meanwhile; what is compared is taken so that
+growth cannot look like damage. Damage is listed, never repaired: which copy is right is a person's decision.
 """
 
 from __future__ import annotations
@@ -12,19 +12,57 @@ from pathlib import Path
 
 import msgspec
 
-from mainspring.log.contract import DamagedRecord
-from mainspring.log.engines.sqlite.checksum import event_checksum
-from mainspring.log.engines.sqlite.connection import check_format
-from mainspring.log.engines.sqlite.known_state import Ledger, Slot
-from mainspring.log.engines.sqlite.reader import Reader
-from mainspring.log.engines.sqlite.schema import FORMAT, MAX_OFFSET, MAX_PARTITION_ID, OFFSET_BITS
-from mainspring.log.progress import Progress, silent
+from mainspring.log.contract import DamagedRecord, FormatError, Inspection, LogUnavailable, Progress, silent
+from mainspring.log.engines.sqlite.engine import DURABILITY
+from mainspring.log.engines.sqlite.plan import LogState, PartitionState
+from mainspring.log.engines.sqlite.reader import SqliteReader
+from mainspring.log.engines.sqlite.schema import (
+    FORMAT,
+    MAX_OFFSET,
+    MAX_PARTITION_ID,
+    OFFSET_BITS,
+    check_format,
+    event_checksum,
+    format_of,
+)
 
 PAGE_EVENTS = 2_000
 MOST_PROBLEMS = 1_000  # a file that is noise from end to end should not fill the memory with complaints
 
 
-class Problem(msgspec.Struct, frozen=True):
+def inspect_file(path: Path) -> Inspection:
+    """Whether there is a log, and of which format; a node may have it open."""
+    found = _format_of(path) if path.exists() else 0
+    return Inspection(
+        place=str(path),
+        log=found > 0,
+        knows=FORMAT,
+        format=found or None,
+        missing=() if found else ("the file",),
+        replicas=1,
+        durability=DURABILITY,
+        loss_window_s=0,
+    )
+
+
+def _format_of(path: Path) -> int:
+    # A reader of a file that nobody has open would leave SQLite's helper files beside it; `immutable` leaves nothing.
+    at_rest = not path.with_name(path.name + "-wal").exists()
+    mode = "immutable=1" if at_rest else "mode=ro"
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?{mode}", uri=True)) as connection:
+            found = format_of(connection)
+    except sqlite3.Error as error:
+        raise LogUnavailable(f"the log {path} cannot be read: {error}", remedy="check its owner and rights") from error
+    if found > FORMAT:
+        raise FormatError(
+            f"the log has format {found}; this version of Mainspring knows formats up to {FORMAT}",
+            remedy="use the newer version that wrote it",
+        )
+    return found
+
+
+class LogProblem(msgspec.Struct, frozen=True):
     """`kind` is stable: structure, event, order, total, tail, record, version, mark, orphan."""
 
     kind: str
@@ -32,30 +70,33 @@ class Problem(msgspec.Struct, frozen=True):
     detail: str
 
 
-class Report(msgspec.Struct):
+class CheckReport(msgspec.Struct):
+    """What `check` counted, and every problem it found (`more_problems`: how many are not listed)."""
+
     format: int
     topics: int = 0
     partitions: int = 0
     events: int = 0
     records: int = 0
     marks: int = 0
-    problems: list[Problem] = msgspec.field(default_factory=list)
+    problems: list[LogProblem] = msgspec.field(default_factory=list)
     more_problems: int = 0
 
     def add(self, kind: str, where: str, detail: str) -> None:
+        """Report a problem."""
         if len(self.problems) < MOST_PROBLEMS:
-            self.problems.append(Problem(kind, where, detail))
+            self.problems.append(LogProblem(kind, where, detail))
         else:
             self.more_problems += 1
 
 
-def check(path: Path, progress: Progress = silent) -> Report:
+def check(path: Path, progress: Progress = silent) -> CheckReport:
     """Verify the file's structure, every checksum, the order of offsets, tails, totals, versions and marks.
 
     Raises `FormatError` when the file is no log of this format, and sqlite3's errors when it cannot be read at all.
     """
     check_format(path)
-    with closing(Reader(path)) as reader:
+    with closing(SqliteReader(path)) as reader:
         return _Check(reader, progress).run()
 
 
@@ -103,25 +144,25 @@ class _Row(msgspec.Struct):
 
 
 class _Check:
-    def __init__(self, reader: Reader, progress: Progress) -> None:
+    def __init__(self, reader: SqliteReader, progress: Progress) -> None:
         self.reader = reader
         self.connection = reader.connection
         self.progress = progress
-        self.report = Report(FORMAT)
+        self.report = CheckReport(FORMAT)
 
-    def run(self) -> Report:
+    def run(self) -> CheckReport:
         self._structure()
         try:
-            ledger = Ledger(self.connection)
-            self._orphans(ledger)
-            slots = list(ledger.slots.values())
-            self.report.topics = len({slot.topic for slot in slots})
-            self.report.partitions = len(slots)
-            expected = sum(slot.tail - slot.removed for slot in slots)
-            for slot in slots:
-                self._partition(slot, expected)
+            log_state = LogState(self.connection)
+            self._orphans(log_state)
+            partitions = list(log_state.partitions.values())
+            self.report.topics = len({state.topic for state in partitions})
+            self.report.partitions = len(partitions)
+            expected = sum(state.tail - state.removed for state in partitions)
+            for state in partitions:
+                self._partition(state, expected)
             self._records()
-            self._marks(ledger)
+            self._marks(log_state)
         except sqlite3.DatabaseError as error:
             self.report.add("structure", "file", str(error))
         return self.report
@@ -132,9 +173,9 @@ class _Check:
             if line != "ok":
                 self.report.add("structure", "file", line)
 
-    def _orphans(self, ledger: Ledger) -> None:
+    def _orphans(self, log_state: LogState) -> None:
         """Events whose partition nobody knows: looked for between the known ranges, not row by row."""
-        known = sorted(slot.id for slot in ledger.slots.values())
+        known = sorted(state.id for state in log_state.partitions.values())
         for after, before in zip([-1, *known], [*known, MAX_PARTITION_ID + 1], strict=True):
             first = (after + 1) << OFFSET_BITS
             row = self.connection.execute(
@@ -150,14 +191,14 @@ class _Check:
         ).fetchone()
         return bool(row[0])
 
-    def _partition(self, slot: Slot, expected: int) -> None:
-        where = f"{slot.topic} partition {slot.partition}"
+    def _partition(self, state: PartitionState, expected: int) -> None:
+        where = f"{state.topic} partition {state.partition}"
         start, events, size = 1, 0, 0
         previous: _Row | None = None
-        while start <= slot.tail:
+        while start <= state.tail:
             seen = 0
             for values in self.connection.execute(
-                _PAGE, (slot.base + start, slot.base + slot.tail, PAGE_EVENTS)
+                _PAGE, (state.base + start, state.base + state.tail, PAGE_EVENTS)
             ):  # row by row: a page of large payloads must not be in memory at once
                 row = _Row(*values)
                 self._event(where, previous, row)
@@ -168,7 +209,7 @@ class _Check:
             start = previous.offset + 1
             self.report.events += seen
             self.progress("events", self.report.events, expected)
-        self._tail(slot, where, events, size)
+        self._tail(state, where, events, size)
 
     def _event(self, where: str, previous: _Row | None, row: _Row) -> None:
         at = f"{where} offset {row.offset}"
@@ -184,21 +225,21 @@ class _Check:
         if row.highest < previous.highest:
             self.report.add("order", at, f"the highest time fell from {previous.highest} to {row.highest}")
 
-    def _tail(self, slot: Slot, where: str, events: int, size: int) -> None:
+    def _tail(self, state: PartitionState, where: str, events: int, size: int) -> None:
         """What the partition says it holds against what was seen; a trim meanwhile changes both, so look again."""
-        fresh = next((one for one in self.reader.bounds(slot.topic) if one.partition == slot.partition), None)
+        fresh = next((one for one in self.reader.bounds(state.topic) if one.partition == state.partition), None)
         if fresh is None:
             self.report.add("tail", where, "the partition is gone")
             return
-        if fresh.tail < slot.tail:
-            self.report.add("tail", where, f"the tail fell from {slot.tail} to {fresh.tail}")
-        row = self.connection.execute("SELECT removed FROM partitions WHERE id = ?", (slot.id,)).fetchone()
-        if row[0] != slot.removed:
+        if fresh.tail < state.tail:
+            self.report.add("tail", where, f"the tail fell from {state.tail} to {fresh.tail}")
+        row = self.connection.execute("SELECT removed FROM partitions WHERE id = ?", (state.id,)).fetchone()
+        if row[0] != state.removed:
             return
-        if events != slot.tail - slot.removed:
-            self.report.add("tail", where, f"{slot.tail - slot.removed} events are expected, {events} are there")
-        if size != slot.total - slot.removed_bytes:
-            self.report.add("total", where, f"{slot.total - slot.removed_bytes} bytes are expected, {size} are there")
+        if events != state.tail - state.removed:
+            self.report.add("tail", where, f"{state.tail - state.removed} events are expected, {events} are there")
+        if size != state.total - state.removed_bytes:
+            self.report.add("total", where, f"{state.total - state.removed_bytes} bytes are expected, {size} are there")
 
     def _records(self) -> None:
         reserved = self.connection.execute("SELECT value FROM counters WHERE name = 'version'").fetchone()
@@ -222,9 +263,9 @@ class _Check:
                         self.report.add("version", space, f"version {newest} was never reserved")
                 self.progress("records", self.report.records, 0)
 
-    def _marks(self, ledger: Ledger) -> None:
+    def _marks(self, log_state: LogState) -> None:
         """A mark must point at an offset that was given; its event may be gone."""
-        tails = {slot.id: slot.tail for slot in ledger.slots.values()}
+        tails = {state.id: state.tail for state in log_state.partitions.values()}
         self.report.marks = self.connection.execute("SELECT count(*) FROM marks").fetchone()[0]
         for id, highest in self.connection.execute(
             "SELECT pos >> ?, max(pos & ?) FROM marks GROUP BY 1", (OFFSET_BITS, MAX_OFFSET)

@@ -8,17 +8,22 @@ beyond SQLite's pages: who reads the newest events again and again (the bus does
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from mainspring.errors import MainspringError
 from mainspring.log.contract import (
     Batch,
     Bounds,
+    Durability,
+    LogLocked,
     LogUnavailable,
     Mark,
     Outline,
@@ -27,18 +32,17 @@ from mainspring.log.contract import (
     Result,
     StoredEvent,
 )
-from mainspring.log.engines.sqlite.connection import check_format
-from mainspring.log.engines.sqlite.faults import unavailable
-from mainspring.log.engines.sqlite.file_lock import Ownership
-from mainspring.log.engines.sqlite.known_state import Ledger
-from mainspring.log.engines.sqlite.reader import Reader
-from mainspring.log.engines.sqlite.restore import restore
-from mainspring.log.engines.sqlite.writer import Writer
-from mainspring.loop import time_stands_still
+from mainspring.log.engines.sqlite.backup import restore
+from mainspring.log.engines.sqlite.plan import LogState
+from mainspring.log.engines.sqlite.reader import SqliteReader
+from mainspring.log.engines.sqlite.schema import check_format
+from mainspring.log.engines.sqlite.writer import SqliteWriter, unavailable
+from mainspring.loop import resolve, time_stands_still
 
 T = TypeVar("T")
 
 READER_THREADS = 2
+DURABILITY: Final = Durability(True, "sqlite: an acknowledgement is on this machine's disk")
 
 
 class SqliteEngine:
@@ -52,11 +56,11 @@ class SqliteEngine:
     def __init__(self, path: str | Path, *, read_only: bool = False) -> None:
         self.path: Path = Path(path)
         self.read_only = read_only
-        self._ownership: Ownership | None = None
-        self._writer: Writer | None = None
+        self._lock: FileLock | None = None
+        self._writer: SqliteWriter | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._mine = threading.local()
-        self._readers: list[Reader] = []
+        self._readers: list[SqliteReader] = []
 
     # -- opening and closing
 
@@ -71,7 +75,7 @@ class SqliteEngine:
                 check_format(self.path)
             else:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                self._ownership = Ownership(self.path.with_name(self.path.name + ".lock"))
+                self._lock = FileLock(self.path.with_name(self.path.name + ".lock"))
                 self._writer = self._make_writer()
         except (sqlite3.Error, OSError) as error:
             self._release()
@@ -81,8 +85,11 @@ class SqliteEngine:
             raise
         self._pool = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="mainspring-log-reader")
 
-    def _make_writer(self) -> Writer:
-        return Writer(self.path)
+    def _make_writer(self) -> SqliteWriter:
+        return SqliteWriter(self.path)
+
+    async def durability(self) -> Durability:
+        return DURABILITY
 
     async def close(self) -> None:
         if self._pool is not None:
@@ -101,40 +108,32 @@ class SqliteEngine:
         self._release()
 
     def _release(self) -> None:
-        if self._ownership is not None:
-            self._ownership.release()
-            self._ownership = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     # -- writing
 
     async def commit(self, batches: Sequence[Batch]) -> list[Result]:
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[list[Result]] = loop.create_future()
-        with time_stands_still(loop):
-            self.submit(batches, lambda results: _tell(loop, answer, results))
-            return await answer
+        return await _answer_from_thread(lambda done: self.submit(batches, done))
 
     def submit(self, batches: Sequence[Batch], done: Callable[[list[Result]], None]) -> None:
         self._writing().submit(batches, done)
 
-    def _writing(self) -> Writer:
+    def _writing(self) -> SqliteWriter:
         if self._writer is None:
             why = "open for reading only" if self.read_only else "not open"
             raise LogUnavailable(f"the log at {self.path} is {why}", remedy="open it for writing")
         return self._writer
 
-    async def _write(self, work: Callable[[sqlite3.Connection, Ledger], object]) -> object:
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[object] = loop.create_future()
-        with time_stands_still(loop):
-            self._writing().call(work, lambda result: _tell(loop, answer, result))
-            result = await answer
+    async def _write(self, work: Callable[[sqlite3.Connection, LogState], object]) -> object:
+        result: object = await _answer_from_thread(lambda done: self._writing().call(work, done))
         if isinstance(result, Exception):
             raise result
         return result
 
     async def forget_dedupe(self, now: int) -> int:
-        def forget(connection: sqlite3.Connection, _: Ledger) -> object:
+        def forget(connection: sqlite3.Connection, _: LogState) -> object:
             return connection.execute("DELETE FROM marks WHERE until < ?", (now,)).rowcount
 
         count = await self._write(forget)
@@ -142,7 +141,7 @@ class SqliteEngine:
         return count
 
     async def restore(self, items: Sequence[Restorable]) -> None:
-        await self._write(lambda connection, ledger: restore(connection, ledger, items))
+        await self._write(lambda connection, log_state: restore(connection, log_state, items))
 
     # -- reading
 
@@ -150,8 +149,8 @@ class SqliteEngine:
         self, topic: str, partition: int, start: int, limit: int, max_bytes: int = 4 << 20
     ) -> list[StoredEvent]:
         if self._writer is not None:
-            slot = self._writer.ledger.slots.get((topic, partition))
-            if slot is None or start > slot.durable_tail:
+            state = self._writer.log_state.partitions.get((topic, partition))
+            if state is None or start > state.durable_tail:
                 return []
         return await self._read(lambda reader: reader.events(topic, partition, start, limit, max_bytes))
 
@@ -159,7 +158,7 @@ class SqliteEngine:
         return await self._read(lambda reader: reader.outline(topic, partition, start, limit))
 
     async def topics(self) -> list[str]:
-        return await self._read(Reader.topics)
+        return await self._read(SqliteReader.topics)
 
     async def bounds(self, topic: str) -> list[Bounds]:
         return await self._read(lambda reader: reader.bounds(topic))
@@ -177,7 +176,7 @@ class SqliteEngine:
             after = page[-1].key
 
     async def spaces(self) -> list[str]:
-        return await self._read(Reader.spaces)
+        return await self._read(SqliteReader.spaces)
 
     async def marks(self) -> AsyncIterator[Mark]:
         after = ("", "")
@@ -186,16 +185,16 @@ class SqliteEngine:
                 yield mark
             after = (page[-1].topic, page[-1].dedupe)
 
-    async def _read(self, work: Callable[[Reader], T]) -> T:
+    async def _read(self, work: Callable[[SqliteReader], T]) -> T:
         if self._pool is None:
             raise LogUnavailable(f"the log at {self.path} is not open", remedy="open it first")
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._with_reader, work)
 
-    def _with_reader(self, work: Callable[[Reader], T]) -> T:
+    def _with_reader(self, work: Callable[[SqliteReader], T]) -> T:
         try:
-            reader: Reader | None = getattr(self._mine, "reader", None)
+            reader: SqliteReader | None = getattr(self._mine, "reader", None)
             if reader is None:
-                reader = self._mine.reader = Reader(self.path)
+                reader = self._mine.reader = SqliteReader(self.path)
                 self._readers.append(reader)
             return work(reader)
         except MainspringError:
@@ -204,10 +203,47 @@ class SqliteEngine:
             raise unavailable(error) from error
 
 
-def _tell(loop: asyncio.AbstractEventLoop, answer: asyncio.Future[T], result: T) -> None:
-    def settle() -> None:
-        if not answer.done():
-            answer.set_result(result)
+async def _answer_from_thread(ask: Callable[[Callable[[T], None]], None]) -> T:
+    """What another thread answers."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[T] = loop.create_future()
 
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(settle)
+    def done(result: T) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(resolve, answer, result)
+
+    with time_stands_still(loop):
+        ask(done)
+        return await answer
+
+
+class FileLock:
+    """One process writes a log. The lock is the kernel's (`flock`), so it ends with the process however that ends.
+
+    There is no stale lock to remove by hand. The file also holds the owner's pid, only so that a refusal can name it.
+
+    Held from construction until `release`. Raises `LogLocked` when another process, or another engine, holds it."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            owner = os.pread(self._descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+            os.close(self._descriptor)
+            raise LogLocked(
+                f"the log at {path.parent} is in use by process {owner}",
+                remedy="stop that process, or give this one its own data directory",
+            ) from error
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        with suppress(OSError):  # on a full disk the lock still holds, only nameless
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """The file stays: removing it could take it from under the next owner."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

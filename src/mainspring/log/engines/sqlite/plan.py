@@ -1,9 +1,13 @@
-"""Deciding a commit before the disk is touched.
+"""Deciding a commit in memory, before the disk is touched.
 
-There is one writer, so what a batch expects can be checked in memory: the ledger knows every tail, and versions and
-dedupe marks that batches ask about are looked up once for the whole commit. A plan goes through the batches in order,
-gives offsets and versions, and collects flat lists of values for a few many-row statements. A batch that is refused is
-taken out of the lists again, so no savepoint is needed, and its neighbours do not notice.
+There is one writer, so what a batch expects can be checked without asking the disk. `LogState` holds where each
+partition ends and which version comes next; versions and dedupe marks that batches depend on are looked up once for the
+whole commit. The one writer thread alone changes the state. Other threads read `durable_tail`, which moves only after
+the disk has the events.
+
+A plan goes through the batches in order, gives offsets and versions, and collects flat lists of values for a few
+many-row statements. A batch that is refused is taken out of the lists again, so no savepoint is needed, and its
+neighbours do not notice.
 
 Why many-row statements: Python's sqlite3 lets go of the interpreter lock at every step of a statement. With a busy
 thread beside it each step can wait for its turn again; 512 rows by `executemany` were measured at 13 ms, by one
@@ -15,13 +19,17 @@ marks is noted once, not by a closure for each event.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
 
 from mainspring.log.contract import (
     ABSENT,
     ANY_VERSION,
+    MAX_INT,
+    MIN_INT,
     Append,
     Batch,
+    Bounds,
     Delete,
     Guard,
     Operation,
@@ -30,53 +38,162 @@ from mainspring.log.contract import (
     Refused,
     Remove,
     Result,
-)
-from mainspring.log.engines.measure import event_bytes
-from mainspring.log.engines.refusals import (
-    MAX_INT,
-    MIN_INT,
-    are_texts,
-    moved_tail,
-    moved_version,
+    are_well_formed,
+    event_bytes,
     not_storable,
-    refusal,
+    refusal_for,
+    tail_conflict,
+    version_conflict,
 )
-from mainspring.log.engines.sqlite.checksum import event_checksum, record_checksum
-from mainspring.log.engines.sqlite.known_state import Ledger, Slot
-from mainspring.log.engines.sqlite.schema import MAX_OFFSET
+from mainspring.log.engines.sqlite.schema import (
+    MAX_OFFSET,
+    MAX_PARTITION_ID,
+    OFFSET_BITS,
+    event_checksum,
+    record_checksum,
+)
+
+VERSIONS_PER_RESERVATION = 1 << 16  # versions are reserved in the file by the block: one row write per 65,536 of them
 
 Place = tuple[str, str]  # (space, key) of a record, or (topic, dedupe) of a mark
-Found = tuple[int, int]  # of a mark: pos, until
+StoredMark = tuple[int, int]  # of a mark: pos, until
+
+
+# -- what the writer holds in memory
+
+
+class PartitionState:
+    """One partition: its number in the file, the last offset given, and what `total` and `high_ts` have come to."""
+
+    __slots__ = (
+        "base",
+        "durable_tail",
+        "high_ts",
+        "id",
+        "partition",
+        "removed",
+        "removed_bytes",
+        "saved",
+        "stored",
+        "tail",
+        "topic",
+        "total",
+    )
+
+    def __init__(self, id: int, topic: str, partition: int) -> None:
+        self.id: int = id
+        self.base: int = id << OFFSET_BITS
+        self.topic: str = topic
+        self.partition: int = partition
+        self.tail: int = 0
+        self.total: int = 0
+        self.high_ts: int | None = None
+        self.removed: int = 0
+        self.removed_bytes: int = 0
+        self.durable_tail: int = 0
+        self.stored: bool = False  # has a row in `partitions`
+        self.saved: tuple[int, int, int | None] | None = None  # what it was before the commit under way touched it
+
+
+class LogState:
+    """All partitions, and the counters that must not run backwards."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.reload(connection)
+
+    def reload(self, connection: sqlite3.Connection) -> None:
+        """Believe the file: two look-ups per partition, no scan of events."""
+        self.partitions: dict[tuple[str, int], PartitionState] = {
+            (state.topic, state.partition): state for state, _ in _rows(connection, "", ())
+        }
+        self._by_id = {state.id: state for state in self.partitions.values()}
+        self._next_id = 1 + max(self._by_id, default=0)
+        row = connection.execute("SELECT value FROM counters WHERE name = 'version'").fetchone()
+        self.reserved_version: int = row[0] if row else 0
+        self.version: int = self.reserved_version  # the rest of an earlier block is passed over: versions only grow
+
+    def create(self, topic: str, partition: int) -> PartitionState:
+        """A state for a partition's first event; it reaches the file with its commit, or is dropped with it."""
+        if self._next_id > MAX_PARTITION_ID:
+            raise Refused(
+                f"the log holds {MAX_PARTITION_ID} partitions and takes no more",
+                remedy="use fewer topics or partitions",
+                code="too_many_partitions",
+            )
+        state = self.partitions[topic, partition] = PartitionState(self._next_id, topic, partition)
+        self._by_id[state.id] = state
+        self._next_id += 1
+        return state
+
+    def drop(self, state: PartitionState) -> None:
+        del self.partitions[state.topic, state.partition], self._by_id[state.id]
+
+    def partition_at(self, pos: int) -> PartitionState | None:
+        return self._by_id.get(pos >> OFFSET_BITS)
+
+
+_STATE = f"""
+    SELECT p.id, p.topic, p.partition, p.tail, p.total, p.high_ts, p.removed, p.removed_bytes,
+           (SELECT min(pos) FROM events WHERE pos > (p.id << {OFFSET_BITS}) AND pos < ((p.id + 1) << {OFFSET_BITS})),
+           e.pos, e.total, coalesce(e.high_ts, e.ts)
+    FROM partitions p LEFT JOIN events e ON e.pos =
+           (SELECT max(pos) FROM events WHERE pos > (p.id << {OFFSET_BITS}) AND pos < ((p.id + 1) << {OFFSET_BITS}))
+"""
+
+
+def _rows(
+    connection: sqlite3.Connection, where: str, values: tuple[object, ...]
+) -> Iterator[tuple[PartitionState, int]]:
+    """Each partition with its head."""
+    for row in connection.execute(f"{_STATE} {where} ORDER BY p.topic, p.partition", values).fetchall():
+        id, topic, partition, tail, total, high_ts, removed, removed_bytes, first, last, last_total, last_high = row
+        state = PartitionState(id, topic, partition)
+        state.tail, state.total, state.high_ts = tail, total, high_ts
+        state.removed, state.removed_bytes, state.stored = removed, removed_bytes, True
+        if last is not None and last & MAX_OFFSET > tail:
+            state.tail, state.total, state.high_ts = last & MAX_OFFSET, last_total, last_high
+        state.durable_tail = state.tail
+        yield state, state.tail + 1 if first is None else first & MAX_OFFSET
+
+
+def load_bounds(connection: sqlite3.Connection, topic: str) -> list[Bounds]:
+    return [
+        Bounds(state.partition, head, state.tail, state.tail - state.removed, state.total - state.removed_bytes)
+        for state, head in _rows(connection, "WHERE p.topic = ?", (topic,))
+    ]
+
+
+# -- planning
 
 
 class UnknownMarks(Exception):
     """A batch would be refused, but perhaps only because the plan supposed its marks to be new."""
 
 
-class Plan:
+class CommitPlan:
     """What one commit will do. Made for one commit, then thrown away."""
 
-    def __init__(self, ledger: Ledger, versions: dict[Place, int], marks: dict[Place, Found] | None) -> None:
-        """`versions` and `marks` hold what the file has of the records and marks that `questions` named.
+    def __init__(self, log_state: LogState, versions: dict[Place, int], marks: dict[Place, StoredMark] | None) -> None:
+        """`versions` and `marks` hold what the file has of the records and marks that `lookups_for` named.
 
         Without `marks` the plan supposes that the file has none of them. Whoever carries it out must then insert marks
         so that it fails if there is one, and must be ready for `UnknownMarks`.
         """
-        self._ledger = ledger
+        self._log_state = log_state
         self._versions = versions
-        self.supposes_new_marks: bool = marks is None
+        self.assumes_new_marks: bool = marks is None
         self._found_marks = marks or {}
         self.event_values: list[object] = []  # nine per event, in the order of `EVENT_COLUMNS`
         self.records: dict[Place, tuple[int, int, bytes] | None] = {}  # version, crc, value; None: deleted
         self.marks: dict[Place, tuple[int, int]] = {}
-        self.removals: list[tuple[Slot, int, tuple[int, ...]]] = []  # below, offsets
-        self.touched: list[Slot] = []
-        self.first_version: int = ledger.version
+        self.removals: list[tuple[PartitionState, int, tuple[int, ...]]] = []  # below, offsets
+        self.touched: list[PartitionState] = []
+        self.first_version: int = log_state.version
         self._values_before = 0  # the length of `event_values` when the batch under way began
-        self._before: list[tuple[Slot, int, int, int | None]] = []  # what it found in the partitions it appends to
-        self._marks_before: list[tuple[Place, Found | None]] = []  # and among the marks
+        self._before: list[tuple[PartitionState, int, int, int | None]] = []  # what it found in its partitions
+        self._marks_before: list[tuple[Place, StoredMark | None]] = []  # and among the marks
         self._undo: list[Callable[[], object]] = []  # and how to take back the rest of it
-        self._version_before = ledger.version
+        self._version_before = log_state.version
 
     def add(self, batch: Batch) -> Result:
         """The batch's receipt once the commit is durable, or why it takes no part in it."""
@@ -86,7 +203,7 @@ class Plan:
         self._marks_before.clear()
         self._undo.clear()
         self._values_before = len(self.event_values)
-        self._version_before = self._ledger.version
+        self._version_before = self._log_state.version
         try:
             for operation in batch.operations:
                 if type(operation) is Append:
@@ -103,14 +220,14 @@ class Plan:
                     raise Refused(f"{type(operation).__name__} is no operation of the log", code="bad_operation")
         except (Refused, UnicodeEncodeError, TypeError, AttributeError) as error:
             self._take_back()
-            if self.supposes_new_marks and _has_marks(batch):
+            if self.assumes_new_marks and _has_marks(batch):
                 raise UnknownMarks from error
-            return refusal(error)
+            return refusal_for(error)
         return Receipt(tuple(offsets), tuple(versions))
 
     def _take_back(self) -> None:
         """Undo the batch under way. Its events are the last ones of the lists."""
-        self._ledger.version = self._version_before
+        self._log_state.version = self._version_before
         for step in reversed(self._undo):
             step()
         for place, found in reversed(self._marks_before):
@@ -119,31 +236,31 @@ class Plan:
             else:
                 self.marks[place] = found
         del self.event_values[self._values_before :]
-        for slot, tail, total, high_ts in reversed(self._before):
-            slot.tail, slot.total, slot.high_ts = tail, total, high_ts
+        for state, tail, total, high_ts in reversed(self._before):
+            state.tail, state.total, state.high_ts = tail, total, high_ts
 
     def abandon(self) -> None:
-        """The commit failed: nothing of it happened, so the ledger goes back to what is on disk."""
-        for slot in self.touched:
-            if slot.saved is not None:
-                slot.tail, slot.total, slot.high_ts = slot.saved
-                slot.saved = None
-            if not slot.stored:
-                self._ledger.drop(slot)
-        self._ledger.version = self.first_version
+        """The commit failed: nothing of it happened, so the state goes back to what is on disk."""
+        for state in self.touched:
+            if state.saved is not None:
+                state.tail, state.total, state.high_ts = state.saved
+                state.saved = None
+            if not state.stored:
+                self._log_state.drop(state)
+        self._log_state.version = self.first_version
 
     def settle(self) -> None:
         """The commit is on disk: what was planned is now true."""
-        for slot in self.touched:
-            slot.saved = None
-            if slot.tail:
-                slot.stored = True
-                slot.durable_tail = slot.tail
-            elif not slot.stored:
-                self._ledger.drop(slot)  # made for a batch that was refused
+        for state in self.touched:
+            state.saved = None
+            if state.tail:
+                state.stored = True
+                state.durable_tail = state.tail
+            elif not state.stored:
+                self._log_state.drop(state)  # made for a batch that was refused
 
-    def new_slots(self) -> list[Slot]:
-        return [slot for slot in self.touched if slot.tail and not slot.stored]
+    def new_partitions(self) -> list[PartitionState]:
+        return [state for state in self.touched if state.tail and not state.stored]
 
     # -- events
 
@@ -154,45 +271,45 @@ class Plan:
             if first is not None:
                 return first
         partition = event.partition
-        slot = self._ledger.slots.get((event.topic, partition))
-        if slot is None or slot.saved is None:
-            slot = self._touch(event, slot)
-        tail, total, high = slot.tail, slot.total, slot.high_ts
+        state = self._log_state.partitions.get((event.topic, partition))
+        if state is None or state.saved is None:
+            state = self._touch(event, state)
+        tail, total, high = state.tail, state.total, state.high_ts
         if event.expect is not None and event.expect != tail:
-            raise moved_tail(event, tail)
+            raise tail_conflict(event, tail)
         ts, id, key, headers, payload = event.ts, event.id, event.key, event.headers, event.payload
         offset = tail + 1
         if offset > MAX_OFFSET or not MIN_INT <= ts <= MAX_INT:
             raise not_storable(event) or Refused("the partition has no offset left", code="partition_full")
-        pos = slot.base + offset
+        pos = state.base + offset
         crc = event_checksum(pos, ts, id, key, headers, payload)
-        if not self._before or self._before[-1][0] is not slot:
-            self._before.append((slot, tail, total, high))
-        slot.tail = offset
-        slot.total = total = total + event_bytes(event)
+        if not self._before or self._before[-1][0] is not state:
+            self._before.append((state, tail, total, high))
+        state.tail = offset
+        state.total = total = total + event_bytes(event)
         if high is None or ts >= high:
-            slot.high_ts, high = ts, None
+            state.high_ts, high = ts, None
         self.event_values += (pos, ts, total, crc, id, payload, high, key, headers)
         if dedupe is not None:
             self._mark(event, dedupe, pos)
         return partition, offset, False
 
-    def _touch(self, event: Append, slot: Slot | None) -> Slot:
-        if slot is None:
+    def _touch(self, event: Append, state: PartitionState | None) -> PartitionState:
+        if state is None:
             if fault := not_storable(event):
                 raise fault
-            slot = self._ledger.create(event.topic, event.partition)
-        slot.saved = (slot.tail, slot.total, slot.high_ts)
-        self.touched.append(slot)
-        return slot
+            state = self._log_state.create(event.topic, event.partition)
+        state.saved = (state.tail, state.total, state.high_ts)
+        self.touched.append(state)
+        return state
 
     def _seen(self, topic: str, dedupe: str, ts: int) -> tuple[int, int, bool] | None:
         place = (topic, dedupe)
         found = self.marks.get(place) or self._found_marks.get(place)
         if found is None or found[1] < ts:
             return None
-        slot = self._ledger.slot_of(found[0])
-        return None if slot is None else (slot.partition, found[0] & MAX_OFFSET, True)
+        state = self._log_state.partition_at(found[0])
+        return None if state is None else (state.partition, found[0] & MAX_OFFSET, True)
 
     def _mark(self, event: Append, dedupe: str, pos: int) -> None:
         until = event.dedupe_until
@@ -205,15 +322,15 @@ class Plan:
         self.marks[place] = (pos, until)
 
     def _remove(self, remove: Remove) -> None:
-        slot = self._ledger.slots.get((remove.topic, remove.partition))
-        if slot is None:
+        state = self._log_state.partitions.get((remove.topic, remove.partition))
+        if state is None:
             return
-        if slot.saved is None:
-            slot.saved = (slot.tail, slot.total, slot.high_ts)
-            self.touched.append(slot)
-        below = min(remove.below, slot.tail + 1)
-        offsets = tuple(offset for offset in remove.offsets if 0 < offset <= slot.tail)
-        self.removals.append((slot, below, offsets))
+        if state.saved is None:
+            state.saved = (state.tail, state.total, state.high_ts)
+            self.touched.append(state)
+        below = min(remove.below, state.tail + 1)
+        offsets = tuple(offset for offset in remove.offsets if 0 < offset <= state.tail)
+        self.removals.append((state, below, offsets))
         self._undo.append(self.removals.pop)
 
     # -- records
@@ -227,7 +344,7 @@ class Plan:
         else:
             actual = self._versions.get(place, ABSENT)
         if actual != expect:
-            raise moved_version(place[0], place[1], expect, actual)
+            raise version_conflict(place[0], place[1], expect, actual)
 
     def _write(self, place: Place, record: tuple[int, int, bytes] | None) -> None:
         had, before = place in self.records, self.records.get(place)
@@ -246,9 +363,9 @@ class Plan:
             raise not_storable(put) or Refused("a record needs a space and a key")
         place = (put.space, put.key)
         self._check_version(place, put.expect)
-        version = self._ledger.version + 1
+        version = self._log_state.version + 1
         self._write(place, (version, record_checksum(put.space, put.key, version, put.value), put.value))
-        self._ledger.version = version
+        self._log_state.version = version
         return version
 
     def _delete(self, delete: Delete) -> None:
@@ -274,7 +391,7 @@ def _has_marks(batch: Batch) -> bool:
     return any(isinstance(operation, Append) and operation.dedupe is not None for operation in batch.operations)
 
 
-def questions(batches: Sequence[Batch], *, of_marks: bool) -> tuple[dict[Place, None], dict[Place, None]]:
+def lookups_for(batches: Sequence[Batch], *, of_marks: bool) -> tuple[dict[Place, None], dict[Place, None]]:
     """What must be known of the file before planning: records whose version matters, and marks that may exist.
 
     Texts that no file can hold are left out; planning refuses them.
@@ -284,11 +401,11 @@ def questions(batches: Sequence[Batch], *, of_marks: bool) -> tuple[dict[Place, 
     for batch in batches:
         for operation in batch.operations:
             if type(operation) is Append:
-                if of_marks and operation.dedupe is not None and are_texts(operation.topic, operation.dedupe):
+                if of_marks and operation.dedupe is not None and are_well_formed(operation.topic, operation.dedupe):
                     marks[operation.topic, operation.dedupe] = None
             else:
                 place = _place_that_matters(operation)
-                if place is not None and are_texts(*place):
+                if place is not None and are_well_formed(*place):
                     versions[place] = None
     return versions, marks
 

@@ -12,13 +12,26 @@ from collections.abc import Iterator
 from itertools import repeat
 from pathlib import Path
 
-from mainspring.log.contract import Bounds, DamagedEvent, DamagedRecord, Mark, Outline, Record, StoredEvent
-from mainspring.log.engines.measure import event_bytes, is_tombstone
-from mainspring.log.engines.sqlite.checksum import event_checksum, record_checksum
-from mainspring.log.engines.sqlite.connection import connect_reader
-from mainspring.log.engines.sqlite.known_state import load_bounds
-from mainspring.log.engines.sqlite.schema import MAX_OFFSET, OFFSET_BITS
-from mainspring.log.engines.sqlite.statements import EVENT_BYTES
+from mainspring.log.contract import (
+    Bounds,
+    DamagedEvent,
+    DamagedRecord,
+    Mark,
+    Outline,
+    Record,
+    StoredEvent,
+    end_of_prefix,
+    outline_of,
+)
+from mainspring.log.engines.sqlite.plan import load_bounds
+from mainspring.log.engines.sqlite.schema import (
+    EVENT_BYTES,
+    MAX_OFFSET,
+    OFFSET_BITS,
+    connect_reader,
+    event_checksum,
+    record_checksum,
+)
 
 PAGE_ROWS = 256
 
@@ -43,7 +56,7 @@ _RECORDS = (
 )
 
 
-class Reader:
+class SqliteReader:
     """One connection; used by one thread at a time."""
 
     def __init__(self, path: Path) -> None:
@@ -66,10 +79,7 @@ class Reader:
         return [] if page[0] is None else _cut(topic, partition, page)
 
     def outline(self, topic: str, partition: int, start: int, limit: int) -> list[Outline]:
-        return [
-            Outline(event.offset, event.key, event.ts, event_bytes(event), is_tombstone(event.payload))
-            for event in self.events(topic, partition, start, limit, 4 << 20)
-        ]
+        return [outline_of(event) for event in self.events(topic, partition, start, limit, 4 << 20)]
 
     def _base(self, topic: str, partition: int) -> int | None:
         """Partitions are never renumbered, so what was found once holds."""
@@ -117,7 +127,7 @@ class Reader:
 
     def records(self, space: str, prefix: str, after: str) -> list[Record]:
         """The next page; empty at the end. Raises `DamagedRecord` when the first one is damaged, else stops before."""
-        bound = _successor(prefix)
+        bound = end_of_prefix(prefix)
         query = _RECORDS.format("" if bound is None else "AND key < ?")
         values = (space, after, prefix, *(() if bound is None else (bound,)), PAGE_ROWS)
         page: list[Record] = []
@@ -208,12 +218,3 @@ def _checked(space: str, key: str, version: int, crc: int, value: bytes) -> Reco
     if record_checksum(space, key, version, value) != crc:
         raise DamagedRecord(space, key)
     return Record(key, value, version)
-
-
-def _successor(prefix: str) -> str | None:
-    """The lowest text above every text that starts with `prefix`; None when there is none."""
-    stem = prefix.rstrip("\U0010ffff")
-    if not stem:
-        return None
-    following = ord(stem[-1]) + 1
-    return stem[:-1] + chr(0xE000 if 0xD800 <= following <= 0xDFFF else following)

@@ -35,7 +35,9 @@ _OUTSIDE: Final = re.compile(r"[^A-Za-z0-9.\-]")
 def topics_of(bus: Bus) -> set[str]:
     """Every topic a document could speak of: those there are, and those with a schema or a consumer that waits."""
     return (
-        {config.topic for config in bus.topics()} | {each.topic for each in bus.schemas.all()} | {*bus.schemas.expected}
+        {config.topic for config in bus.topics.configs()}
+        | {each.topic for each in bus.schemas.all()}
+        | {*bus.schemas.expected}
     )
 
 
