@@ -191,14 +191,14 @@ def _events(bus: Bus) -> list[Handler]:
     async def dead_letters(data: DeadLettersRequest, ctx: Context) -> DeadLetterList:
         """Events of a topic that a group gave up, and why."""
         with errors_as_answers():
-            found = await bus.dead_letters(data.topic, offset=data.offset, limit=data.limit)
+            found = await bus.dead_letters.page(data.topic, offset=data.offset, limit=data.limit)
         shown = fitting(found)
         return DeadLetterList(shown, len(shown) < len(found) or len(found) == data.limit)
 
     async def redrive(data: RedriveRequest, ctx: Context) -> RedriveResult:
         """Publish dead letters to their topic again."""
         with errors_as_answers():
-            return RedriveResult(len(await bus.redrive(data.topic, data.offsets)))
+            return RedriveResult(len(await bus.dead_letters.redrive(data.topic, data.offsets)))
 
     return [
         handler_from("command", "Bus.Publish", publish),

@@ -16,7 +16,7 @@ from mainspring.bus.access.access import Access, Action, Caller, Checker, Who
 from mainspring.bus.audit import AUDIT_TOPIC, Audit
 from mainspring.bus.counters import BusCounters
 from mainspring.bus.errors import BadFrame, BadOffset, BusError
-from mainspring.bus.groups.dead_letters import DeadLetters, DeadLetterWriter
+from mainspring.bus.groups.dead_letters import DeadLetterQueue, DeadLetterWriter
 from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.local import LocalSupply
 from mainspring.bus.groups.registry import GroupRegistry
@@ -28,7 +28,6 @@ from mainspring.bus.publishing.payload import HALF
 from mainspring.bus.publishing.publisher import Publisher
 from mainspring.bus.publishing.tickets import FutureTicket
 from mainspring.bus.results import (
-    DeadLetter,
     GroupInfo,
     NewEvent,
     PartitionOffsets,
@@ -117,7 +116,7 @@ class Bus:
             topic=self.topics.found,
         )
         self.delivery.write_dead_letters = dead_letter_writer.write
-        self._dead_letters = DeadLetters(log, self.topics, self._publisher, self.new_append)
+        self.dead_letters: DeadLetterQueue = DeadLetterQueue(log, self.topics, self._publisher, self.new_append)
         self.schedules: Schedules = Schedules(
             log,
             clock,
@@ -357,23 +356,6 @@ class Bus:
     async def delete_group(self, topic: str, group: str) -> None:
         """Forget a group. Raises UnknownGroup, and Conflict while it has members."""
         await self.groups.delete(self.topics.get(topic), group)
-
-    # -- dead letters
-
-    async def dead_letters(self, topic: str, *, offset: int = 0, limit: int = 100) -> list[DeadLetter]:
-        """Of the original topic `topic`, from `offset` of its `.DLQ` topic on."""
-        return await self._dead_letters.page(topic, offset, min(limit, MAX_PAGE))
-
-    async def dead_letter(self, topic: str, offset: int) -> DeadLetter:
-        """One; raises UnknownEvent."""
-        return await self._dead_letters.get(topic, offset)
-
-    async def redrive(self, topic: str, offsets: Sequence[int] | None = None) -> list[Published]:
-        """Publish dead letters (all, or those at `offsets`) to their topic again and take them out of the `.DLQ` topic.
-
-        Each moves in one step: it is never lost and never in both places.
-        """
-        return await self._dead_letters.redrive(topic, offsets)
 
     # -- schemas
 

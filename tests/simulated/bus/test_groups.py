@@ -170,7 +170,7 @@ async def test_attempts_count_across_nodes_and_the_letter_is_one(town: Town) -> 
         peer.nack("t", "g", 1, reason=f"no {attempt}")
         peer.close()
         await settle(0.1)
-    letters = [await node.bus.dead_letters("t") for node in town.nodes]
+    letters = [await node.bus.dead_letters.page("t") for node in town.nodes]
     assert [[(letter.attempts, letter.reason) for letter in each] for each in letters] == [[(3, "no 3")]] * 2
     assert await first.committed("t", "g") == 1
 
