@@ -280,6 +280,23 @@ async def test_keys_that_stick_keep_their_order_while_nodes_come_and_go(town: To
 
 
 @in_town
+async def test_what_only_another_node_accepts_now_goes_there_though_a_sticky_member_stays_here(town: Town) -> None:
+    first, second = town.nodes
+    sticky, left, other = first.connect(), first.connect(), second.connect()
+    await sticky.subscribe("t", "g", BEGINNING, sticky=True, filter={"key": "x"})
+    await left.subscribe("t", "g", BEGINNING, filter={"key": "y"})
+    await first.connect().publish("t", 1, key="y")
+    await settle(0.1)
+    assert await left.offsets() == [1]
+    await other.subscribe("t", "g", filter={"key": "y"})
+    await settle(0.1)
+    left.close()
+    await settle(0.1)
+    assert [(frame["offset"], frame["attempt"]) for frame in await other.messages()] == [(1, 2)]
+    assert await sticky.messages() == []
+
+
+@in_town
 async def test_delayed_redeliveries_wait_on_whichever_node_has_them(town: Town) -> None:
     first, second = town.nodes
     one, two = first.connect(), second.connect()
