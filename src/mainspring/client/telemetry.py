@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from mainspring.client.event import Event
+    from mainspring.client.subscription import Event
 
 SYSTEM: Final = "mainspring"
 

@@ -16,7 +16,8 @@ from mainspring.beats import DeclaredInlet, EventSource, Taken, TopicInlet
 from mainspring.builtin import BusPort
 from mainspring.bus import Bus
 from mainspring.kernel import CAUSATION, CausationNode, Kernel, causation_headers
-from mainspring.runs import Prepared, Runtime, UnknownRun
+from mainspring.log import Prepared
+from mainspring.runs import Runtime, UnknownRun
 from mainspring.runs.durable.records import entry_key
 from mainspring.telemetry.log_lines import CORRELATION, handling
 

@@ -146,10 +146,7 @@ class LocalSupply:
             self._stored.set()
 
         self._storing += 1
-        try:
-            self._log.submit(batch, decided)
-        except MainspringError as error:
-            decided(error)
+        self._log.submit(batch, decided)
 
     def put_position(self, batch: Batch, position: Position, settles: frozenset[int] = frozenset()) -> PositionWrite:
         wall, now = self._clock.wall_ms(), self._clock.now_ms()

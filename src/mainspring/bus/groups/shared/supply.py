@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from mainspring.backoff import Backoff
@@ -79,7 +80,7 @@ class SharedSupply:
         self._topics = topics
         self._cluster = cluster
         self._presence = Presence(log, loop, cluster, lambda topic, group: topics.attempts.get((topic, group), 0))
-        topics.said_elsewhere = self._presence.max_attempts
+        topics.remote_max_attempts = self._presence.max_attempts
         self._number = 0  # of this node's last write of a claim
         self._changed: dict[SharedPosition, None] = {}  # by the commit that is being shown
         self._stored: dict[SharedPosition, int] = {}  # numbers of writes that the commit being shown has stored
@@ -340,19 +341,12 @@ class SharedSupply:
         number = self._number if self._number != before else 0  # 0: the claim is not part of it
         versions = self._versions(shared)
         shared.position.write_locked = True
-
-        def decided(result: Result) -> None:
-            self._decided(shared, number, versions, result)
-
-        try:
-            self._log.submit(batch, decided)
-        except MainspringError as error:
-            decided(error)
+        self._log.submit(batch, partial(self._on_decided, shared, number, versions))
 
     def _versions(self, shared: SharedPosition) -> tuple[int, int]:
         return shared.version, shared.claim_version(self._cluster.epoch)
 
-    def _decided(self, shared: SharedPosition, number: int, before: tuple[int, int], result: Result) -> None:
+    def _on_decided(self, shared: SharedPosition, number: int, before: tuple[int, int], result: Result) -> None:
         in_doubt, refused = isinstance(result, InDoubt), isinstance(result, Refused)
         if isinstance(result, Receipt) or (in_doubt and number and number not in shared.writes):
             shared.failures = 0
