@@ -21,7 +21,7 @@ from typing import Generic, Literal, TypeVar
 from mainspring.client.errors import Closed
 from mainspring.client.event import Event
 from mainspring.client.subscription import Subscription
-from mainspring.telemetry.log_lines import CORRELATION, handling
+from mainspring.telemetry import CORRELATION, handling
 
 logger: logging.Logger = logging.getLogger("mainspring.client")
 

@@ -15,6 +15,7 @@ import msgspec
 
 from mainspring.client.errors import BadPayload
 from mainspring.client.frames import Delivered
+from mainspring.telemetry import OpenSpan
 
 T = TypeVar("T")
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -45,7 +46,7 @@ class Event(Generic[T]):
         self.delivered: Delivered = delivered
         self.epoch: int = epoch
         self.settled: bool = False
-        self.span: Any = None
+        self.span: OpenSpan | None = None
         self._leases = leases
         self._decode = decode
         self._payload: T = _UNSEEN

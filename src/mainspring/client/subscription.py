@@ -227,7 +227,7 @@ class Subscription(Generic[T]):
         event.settled = True
         self.settled += 1
         if event.span is not None:
-            event.span.acked()
+            event.span.end()
         return self._conversation.ack(self.held, event.partition, event.offset, event.epoch)
 
     def nack(self, event: Event[Any], delay_ms: int, reason: str) -> bool:
@@ -237,7 +237,7 @@ class Subscription(Generic[T]):
         event.settled = True
         self.settled += 1
         if event.span is not None:
-            event.span.nacked(reason)
+            event.span.end(reason or "nack")
         return self._conversation.nack(self.held, event.partition, event.offset, event.epoch, delay_ms, reason)
 
     def extend(self, event: Event[Any], ms: int) -> bool:

@@ -34,7 +34,7 @@ from mainspring.tasks.outcomes import Outcomes
 from mainspring.tasks.queue import TaskQueue
 from mainspring.tasks.retry import Retry
 from mainspring.tasks.task import DeclaredTask
-from mainspring.telemetry.log_lines import CORRELATION, handling
+from mainspring.telemetry import CORRELATION, handling
 
 logger: logging.Logger = logging.getLogger("mainspring.tasks")
 

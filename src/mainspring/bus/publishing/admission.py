@@ -36,7 +36,7 @@ from mainspring.errors import MainspringError
 from mainspring.log import Append, Batch, InDoubt, Operation, Receipt, Refused
 from mainspring.loop import Clock
 from mainspring.settings import Settings
-from mainspring.telemetry import spans as tracing
+from mainspring.telemetry import tracing
 
 MAX_DELAY_MS: Final = 10 * 366 * 86_400_000  # ten years: beyond that a delay is a mistake in its unit
 

@@ -14,13 +14,13 @@ from mainspring.bus.publishing.publisher import Placed, Ticket
 from mainspring.bus.results import NewEvent
 from mainspring.errors import MainspringError
 from mainspring.log import Receipt
-from mainspring.telemetry.spans import TRACEPARENT, Doing, Recorder, messaging
+from mainspring.telemetry import TRACEPARENT, OpenSpan, Recorder, messaging
 
 
 class TracedTicket:
     """Ends the span when the log has decided, then tells the one who waits."""
 
-    def __init__(self, doing: Doing, ticket: Ticket) -> None:
+    def __init__(self, doing: OpenSpan, ticket: Ticket) -> None:
         self._doing = doing
         self._ticket = ticket
 
@@ -33,7 +33,7 @@ class TracedTicket:
         self._ticket.failed(error)
 
 
-def traced(recorder: Recorder, topic: str, events: Sequence[Any]) -> tuple[Doing, list[NewEvent]]:
+def traced(recorder: Recorder, topic: str, events: Sequence[Any]) -> tuple[OpenSpan, list[NewEvent]]:
     """A span for publishing these events, and the events with headers that carry the trace."""
     carried = next((event.headers for event in events if event.headers and TRACEPARENT in event.headers), None)
     one = events[0] if len(events) == 1 else None
@@ -60,7 +60,7 @@ def traced(recorder: Recorder, topic: str, events: Sequence[Any]) -> tuple[Doing
     ]
 
 
-def ending(doing: Doing, stored: Callable[[Receipt], None]) -> Callable[[Receipt], None]:
+def ending(doing: OpenSpan, stored: Callable[[Receipt], None]) -> Callable[[Receipt], None]:
     """`stored`, with the end of the span before it."""
 
     def end(receipt: Receipt) -> None:

@@ -41,7 +41,7 @@ from mainspring.server.http.query import check_names
 from mainspring.server.http.table import JSON, PATH_PARAMETERS, Answer, Content, Operation
 from mainspring.server.http.tokens import while_valid
 from mainspring.server.observed import Observed
-from mainspring.telemetry import spans as tracing
+from mainspring.telemetry import tracing
 
 
 async def _show_openapi(_face: Face, _: web.Request) -> web.StreamResponse:

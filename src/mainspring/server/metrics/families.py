@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from mainspring.telemetry.histogram import Histogram
+from mainspring.telemetry import Histogram
 
 if TYPE_CHECKING:
     from prometheus_client import Metric

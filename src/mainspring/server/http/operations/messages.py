@@ -27,7 +27,7 @@ from mainspring.server.http.problem import HttpProblem, Problem, problem_respons
 from mainspring.server.http.query import integer
 from mainspring.server.http.strict_json import decode, refuse_duplicates
 from mainspring.server.http.table import JSON, Answer, Content, Operation, Parameter
-from mainspring.telemetry import spans as tracing
+from mainspring.telemetry import tracing
 
 DEFAULT_LIMIT: Final = 100
 MAX_LIMIT: Final = 1_000

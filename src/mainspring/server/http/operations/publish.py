@@ -27,7 +27,7 @@ from mainspring.server.http.problem import HttpProblem
 from mainspring.server.http.query import MAX_INTEGER
 from mainspring.server.http.strict_json import decode, refuse_duplicates
 from mainspring.server.http.table import JSON, NDJSON, Answer, Content, Operation
-from mainspring.telemetry import spans as tracing
+from mainspring.telemetry import tracing
 
 CHECKED_AT_ONCE: Final = 256  # events of a batch before others have their turn
 _NDJSON_TYPES: Final = (NDJSON, "application/ndjson", "application/jsonl", "application/x-jsonlines")
