@@ -15,17 +15,15 @@ import msgspec
 from mainspring.bus.access.access import Access, Action, Caller, Checker, Who
 from mainspring.bus.audit import AUDIT_TOPIC, Audit
 from mainspring.bus.counters import BusCounters
-from mainspring.bus.errors import BadFrame, BadOffset, BusError, UnknownEvent
-from mainspring.bus.groups.dead_letters import Undertaker, read_letter
+from mainspring.bus.errors import BadFrame, BadOffset, BusError
+from mainspring.bus.groups.dead_letters import DeadLetters, DeadLetterWriter
 from mainspring.bus.groups.delivery import Delivery
-from mainspring.bus.groups.local_supply import StoringDelivery
-from mainspring.bus.groups.redrive import redrive
-from mainspring.bus.groups.registry import GroupTable
-from mainspring.bus.groups.shared.supply import Sharing
-from mainspring.bus.names import DEAD_LETTERS
+from mainspring.bus.groups.local import LocalSupply
+from mainspring.bus.groups.registry import GroupRegistry
+from mainspring.bus.groups.shared.supply import SharedSupply
+from mainspring.bus.groups.supply import Supply
 from mainspring.bus.protocol import Start
 from mainspring.bus.publishing.admission import Accepted, Admission, check_headers, refusal
-from mainspring.bus.publishing.payload import HALF
 from mainspring.bus.publishing.publisher import Publisher
 from mainspring.bus.publishing.tickets import FutureTicket
 from mainspring.bus.results import (
@@ -37,19 +35,23 @@ from mainspring.bus.results import (
     Readiness,
     Stats,
 )
+from mainspring.bus.schedules.schedules import SPACE as SCHEDULES
 from mainspring.bus.schedules.schedules import Schedule, Schedules
+from mainspring.bus.schemas.registry import SPACE as SCHEMAS
 from mainspring.bus.schemas.registry import Compatibility, SchemaRegistry, SchemaVersion
 from mainspring.bus.session import Session
 from mainspring.bus.topics.compaction import Compaction
 from mainspring.bus.topics.config import TopicChange, TopicConfig
 from mainspring.bus.topics.follow import follow, read_on
 from mainspring.bus.topics.housekeeping import Housekeeping
+from mainspring.bus.topics.registry import SPACE as TOPICS
 from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.bus.topics.retention import Retention
 from mainspring.bus.topics.topic import Topic
 from mainspring.cluster import Alone, Cluster
 from mainspring.errors import MainspringError
-from mainspring.log import Append, Log, Operation, Receipt, StoredEvent
+from mainspring.json_text import HALF
+from mainspring.log import Append, KeptRecord, Log, Operation, Receipt, StoredEvent
 from mainspring.loop import Clock, Loop
 from mainspring.settings import Settings
 
@@ -96,18 +98,15 @@ class Bus:
         self._log = log
         self._new_id = new_id
         self._audit = Audit(loop, self._write_audit, enabled=settings.audit)
-        self._sharing: Sharing | None = None
-        self.delivery: Delivery
-        self.groups: GroupTable
+        self._supply: Supply
         if others is None:
-            self.delivery = StoringDelivery(log, clock, loop, self.counters, self._audit)
-            self.groups = GroupTable(log, clock, self.topics, self.delivery, self._audit)
+            self._supply = LocalSupply(log, clock, loop)
         else:
-            self._sharing = Sharing(log, clock, loop, self.counters, self._audit, self.topics, others)
-            self.delivery = self._sharing.delivery
-            self.groups = self._sharing.groups
+            self._supply = SharedSupply(log, clock, loop, self.topics, others)
+        self.delivery: Delivery = Delivery(log, clock, loop, self.counters, self._audit, self._supply)
+        self.groups: GroupRegistry = GroupRegistry(log, self.topics, self.delivery, self._supply, self._audit)
         self._publisher = Publisher(log, self.counters, self._audit, self.delivery.appended, self.topics.announce)
-        self._undertaker = Undertaker(
+        dead_letter_writer = DeadLetterWriter(
             log,
             clock,
             self.delivery,
@@ -117,7 +116,8 @@ class Bus:
             new_id=new_id,
             topic=self.topics.found,
         )
-        self.delivery.on_bury = self._undertaker.bury
+        self.delivery.write_dead_letters = dead_letter_writer.write
+        self._dead_letters = DeadLetters(log, self.topics, self._publisher, self.new_append)
         self.schedules: Schedules = Schedules(
             log,
             clock,
@@ -161,14 +161,14 @@ class Bus:
 
     async def start(self) -> None:
         """Load topics, groups and schedules; start background work. Call once, on the running asyncio loop."""
-        if self._sharing is not None:
-            self._sharing.listen(self.schemas, self.schedules, self._recheck)
+        self._supply.listen(
+            {TOPICS: self._on_topic_changed, SCHEMAS: self.schemas.heard, SCHEDULES: self.schedules.heard}
+        )
         await self.topics.start()
         await self.schemas.start()
         await self.groups.start()
         await self.schedules.start()
-        if self._sharing is not None:
-            await self._sharing.catch_up()
+        await self._supply.catch_up()
         self._housekeeping.start()
         self._state = "ready"
 
@@ -194,9 +194,7 @@ class Bus:
                 follower.set()
         self._audit.flush()
         await self._publisher.idle()
-        await self.delivery.flush()
-        if self._sharing is not None:
-            await self._sharing.leave()
+        await self._supply.stop()
         await self.delivery.close()
 
     def readiness(self) -> Readiness:
@@ -235,9 +233,13 @@ class Bus:
         self.access.check_admin(agent, "change topics")
         await self.check_access(agent, "publish", config.topic)
         change = await self.topics.put(config)
-        self.delivery.adopt(self.topics.open(config.topic))
         self._recheck(config.topic)
         return change
+
+    def _on_topic_changed(self, record: KeptRecord) -> None:
+        topic = self.topics.heard(record)
+        if topic is not None:
+            self._recheck(topic.name)
 
     def _recheck(self, topic: str) -> None:
         for session in list(self._sessions):
@@ -360,24 +362,18 @@ class Bus:
 
     async def dead_letters(self, topic: str, *, offset: int = 0, limit: int = 100) -> list[DeadLetter]:
         """Of the original topic `topic`, from `offset` of its `.DLQ` topic on."""
-        self.topics.get(topic)
-        found = await read_on(self._log, topic + DEAD_LETTERS, 0, max(1, offset), min(limit, MAX_PAGE))
-        return [read_letter(event) for event in found]
+        return await self._dead_letters.page(topic, offset, min(limit, MAX_PAGE))
 
     async def dead_letter(self, topic: str, offset: int) -> DeadLetter:
         """One; raises UnknownEvent."""
-        found = await self.dead_letters(topic, offset=offset, limit=1)
-        if not found or found[0].offset != offset:
-            raise UnknownEvent(f"topic {topic!r} has no dead letter {offset}")
-        return found[0]
+        return await self._dead_letters.get(topic, offset)
 
     async def redrive(self, topic: str, offsets: Sequence[int] | None = None) -> list[Published]:
         """Publish dead letters (all, or those at `offsets`) to their topic again and take them out of the `.DLQ` topic.
 
         Each moves in one step: it is never lost and never in both places.
         """
-        self.topics.get(topic)
-        return await redrive(self, self._publisher, topic, offsets)
+        return await self._dead_letters.redrive(topic, offsets)
 
     # -- schemas
 

@@ -24,7 +24,7 @@ from mainspring.bus.errors import BusError, Forbidden, LimitReached, NotSubscrib
 from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.group import Group
 from mainspring.bus.groups.member import Gate, Member
-from mainspring.bus.groups.registry import GroupTable
+from mainspring.bus.groups.registry import GroupRegistry
 from mainspring.bus.protocol import (
     AckFrame,
     ExtendFrame,
@@ -66,7 +66,7 @@ class Parts(Protocol):
     counters: BusCounters
     access: Access
     topics: TopicRegistry
-    groups: GroupTable
+    groups: GroupRegistry
     admission: Admission
     delivery: Delivery
     schedules: Schedules
@@ -271,7 +271,7 @@ class Session:
         if key not in self._unanswered:
             group, member = self._members[key]
             member.window = self._windows[key]
-            group.woken(member)
+            group.choice.recheck_room(member)
 
     async def _find_start(self, frame: SubscribeFrame, topic: Topic, answer: Answer) -> None:
         """Until the start is known, later frames of this connection wait: they may publish to the same topic."""
@@ -309,7 +309,7 @@ class Session:
         self._answered(key)
         if key not in self._wanted:
             return  # unsubscribed while the group was being stored
-        group = self._parts.groups.keep(topic, group)
+        group = self._parts.groups.keep(group)
         known = self._members.get(key)
         member = known[1] if known is not None else Member(topic.name, group.name, self._gate, self._send)
         settings = self._parts.settings
@@ -406,7 +406,7 @@ class Session:
 
     def _wake_members(self) -> None:
         for group, member in self._members.values():
-            group.woken(member)
+            group.choice.recheck_room(member)
             self._parts.delivery.wake(group)
 
     # -- schedules

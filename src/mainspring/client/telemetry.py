@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from mainspring.telemetry import TRACEPARENT, OpenSpan, Recorder, configured_provider, messaging
 
 if TYPE_CHECKING:
-    from mainspring.client.event import Event
+    from mainspring.client.subscription import Event
 
 
 def find_telemetry(provider: Any = None) -> Telemetry | None:

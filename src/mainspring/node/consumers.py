@@ -20,8 +20,7 @@ from mainspring.app.declared import DeclaredConsumer
 from mainspring.app.event import Event
 from mainspring.app.schemas import Spoken
 from mainspring.bus import Bus
-from mainspring.bus.groups.member import Gate, Member
-from mainspring.bus.groups.position import Position
+from mainspring.bus.groups import Gate, Member, Position
 from mainspring.bus.topics.tail import ReadyEvent
 from mainspring.errors import MainspringError
 from mainspring.kernel import Kernel

@@ -22,9 +22,9 @@ from mainspring.bus.errors import (
     RateLimited,
     TooLarge,
     Unavailable,
+    bad_text,
 )
 from mainspring.bus.publishing.partitioning import partition_of
-from mainspring.bus.publishing.payload import check_payload
 from mainspring.bus.publishing.publisher import Publisher, Ticket
 from mainspring.bus.publishing.rate_limit import TokenBucket
 from mainspring.bus.publishing.spans import TracedTicket, ending, traced
@@ -33,6 +33,7 @@ from mainspring.bus.schemas.registry import SchemaRegistry
 from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
+from mainspring.json_text import JsonRefused, check_json
 from mainspring.log import Append, Batch, InDoubt, Operation, Receipt, Refused
 from mainspring.loop import Clock
 from mainspring.settings import Settings
@@ -166,7 +167,7 @@ class Admission:
 
     def scheduled(self, schedule: Schedule, who: Who) -> Schedule:
         """The schedule as it is kept: its payload fits the topic, its headers say who made it."""
-        check_payload(bytes(schedule.payload))
+        _check_all([bytes(schedule.payload)])
         headers = sealed(schedule.headers, who)
         schemas = self._schemas.of(schedule.topic)
         if schemas is not None:
@@ -286,12 +287,13 @@ def _check_all(payloads: list[bytes]) -> None:
     """The event that is refused is named, where there are several."""
     for number, payload in enumerate(payloads):
         try:
-            check_payload(payload)
-        except BusError as error:
+            check_json(payload)
+        except JsonRefused as refused:
+            error = bad_text(refused)
             if len(payloads) > 1:
                 error.message = f"event {number} of the batch: {error.message}"
-                error.details = {**error.details, "event": number}
-            raise
+                error.details = {"event": number}
+            raise error from None
 
 
 def check_headers(headers: Mapping[str, str] | None) -> dict[str, str] | None:
@@ -304,6 +306,6 @@ def check_headers(headers: Mapping[str, str] | None) -> dict[str, str] | None:
 
 def check_sha256(payload: bytes, digest: str) -> None:
     """The SHA-256 of the payload as JSON with sorted keys and no spaces, in UTF-8, in hexadecimal."""
-    check_payload(payload)
+    _check_all([payload])
     if hashlib.sha256(_sorted(msgspec.json.decode(payload))).hexdigest() != digest.lower():
         raise BadFrame("payload_sha256 does not fit the payload", remedy="hash JSON with sorted keys and no spaces")

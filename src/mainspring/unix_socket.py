@@ -1,4 +1,4 @@
-"""A unix socket to listen on: nobody else can use it, a dead server's is replaced, a live one's is respected."""
+"""A unix socket to listen on: only its owner can use it, a dead server's is replaced, a live one's is respected."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from mainspring.errors import BootError
 
 BACKLOG: Final = 512  # connections that wait to be accepted
 
+Identity = tuple[int, int]
+"""Device and inode of a socket file: tells the file a server made from one that another server put there later."""
+
 
 def place_to_listen(given: str, data: str, name: str) -> Path:
-    """Where a node has its socket: where it was told to, else in the user's runtime directory, else with its data.
+    """Where a node puts its socket: at the `given` path, else in the user's runtime directory, else beside its data.
 
-    The runtime directory is one for all nodes of a user, so the first has its socket there, and the next with its data.
+    All nodes of a user share the runtime directory: the first one has its socket there, the next one beside its data.
     """
     shared, own = _places(data, name)
     if given or shared is None:
@@ -40,7 +43,7 @@ def _places(data: str, name: str) -> tuple[Path | None, Path]:
 
 
 def somebody_listens(path: Path) -> bool:
-    """Whether a connection to the socket is taken."""
+    """Whether a server accepts connections at `path`."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1)
         try:
@@ -66,6 +69,21 @@ def listen_at(path: Path) -> socket.socket:
         return _listening(path)
     finally:
         os.close(folder)
+
+
+def identity_of(path: Path) -> Identity:
+    """Which file is at `path` now."""
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
+
+
+def remove_socket(path: Path, identity: Identity | None) -> None:
+    """Remove the socket file, unless it is gone or another server's by now."""
+    try:
+        if identity is not None and identity_of(path) == identity:
+            os.unlink(path)
+    except FileNotFoundError:
+        pass
 
 
 def _listening(path: Path) -> socket.socket:

@@ -1,17 +1,4 @@
-"""The topics behind a queue, and the headers of a task.
-
-A queue `emails` is a topic `emails`: an event there is a task, its payload is the task's payload, and nothing is
-wrapped around it, so any publisher can enqueue. Beside it lie
-
-    emails.high, emails.low   tasks of another priority
-    emails.ordered            tasks with a key, handled in order per key
-    emails.results            what became of tasks, by task id; the newest record of each stays until it expires
-    emails.control            cancellations, by task id
-    <each>.DLQ                dead letters
-
-They are created with their settings when a queue is first used; settings that exist are left alone, except that topics
-of tasks must let a task be delivered as often as its own policy says.
-"""
+"""The topics behind a queue, and the headers of a task."""
 
 from __future__ import annotations
 
@@ -19,10 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import quote
 
-from mainspring.client.errors import NodeRefused
+from mainspring.client import NodeRefused
 
 if TYPE_CHECKING:
-    from mainspring.client.client import Client
+    from mainspring.client import Client
 
 Priority = Literal["high", "normal", "low"]
 
@@ -36,7 +23,20 @@ CONTROL_KEPT_MS: Final = 30 * 86_400_000
 
 
 class Layout:
-    """Names of one queue's topics."""
+    """The topics behind one queue.
+
+    A queue `emails` is a topic `emails`: an event there is a task, its payload is the task's payload, and nothing is
+    wrapped around it, so any publisher can enqueue. Beside it lie
+
+        emails.high, emails.low   tasks of another priority
+        emails.ordered            tasks with a key, handled in order per key
+        emails.results            what became of tasks, by task id; the newest record of each stays until it expires
+        emails.control            cancellations, by task id
+        <each>.DLQ                dead letters
+
+    They are created with their settings when a queue is first used; settings that exist are left alone, except that
+    topics of tasks must let a task be delivered as often as its own policy says.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
