@@ -16,11 +16,10 @@ import msgspec
 from mainspring.builtin.events import on_remote_change
 from mainspring.errors import MainspringError
 from mainspring.kernel import Capability, Context, Fail, Kernel, handler_from
-from mainspring.log import ABSENT, Change, StoredEvent
+from mainspring.log import ABSENT, Change, Prepared, StoredEvent
 from mainspring.runs import DurableRuns, Outcome, Run, RunRecord, Runtime, UnknownProgram, UnknownRun, Value
 from mainspring.runs.durable.records import LIVE, RUNS, decode_record, error_fields, reason_json
 from mainspring.runs.outcome import Failed
-from mainspring.runs.ports import Prepared
 from mainspring.telemetry import current_correlation
 
 _PAGE: Final = 50
@@ -257,8 +256,8 @@ class PreparingBus(Protocol):
 
     def prepare(
         self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None, id: str
-    ) -> tuple[list[Any], Any]:
-        """The operations that publish an event when they are stored, and whom to tell with the receipt then."""
+    ) -> Prepared:
+        """An event to be stored in a batch of someone else's."""
 
     async def publish(
         self, topic: str, payload: bytes, *, key: str | None = None, headers: Mapping[str, str] | None = None
@@ -280,8 +279,7 @@ class BusPort:
     def prepare(
         self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None, id: str
     ) -> Prepared:
-        operations, stored = self._bus.prepare(topic, payload, key=key, headers=headers, id=id)
-        return Prepared(operations, stored)
+        return self._bus.prepare(topic, payload, key=key, headers=headers, id=id)
 
     async def publish(self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None) -> str:
         published = await self._bus.publish(topic, payload, key=key, headers=headers)

@@ -23,7 +23,6 @@ from mainspring.kernel.blobs import Blob, BlobPointer, BlobUnavailable, read_blo
 from mainspring.kernel.capability import Capability, Handler, Isolation, RestartPolicy, handler_from
 from mainspring.kernel.context import Context
 from mainspring.kernel.contracts import Contract
-from mainspring.kernel.durable.commands import Prepared
 from mainspring.kernel.errors import BadOutput, CapabilityError, Fail, NotConfigured, WaitsForItself, refusal
 from mainspring.kernel.inspect import (
     ActorView,
@@ -65,7 +64,6 @@ __all__ = [
     "MessageEvent",
     "NotConfigured",
     "Origin",
-    "Prepared",
     "RequestView",
     "RestartPolicy",
     "WaitsForItself",

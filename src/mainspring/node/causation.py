@@ -16,7 +16,8 @@ from mainspring.beats import DeclaredInlet, EventSource, Taken, TopicInlet
 from mainspring.builtin import BusPort
 from mainspring.bus import Bus
 from mainspring.kernel import CausationNode, Kernel
-from mainspring.runs import Prepared, Runtime, UnknownRun
+from mainspring.log import Prepared
+from mainspring.runs import Runtime, UnknownRun
 from mainspring.runs.durable.records import entry_key
 from mainspring.telemetry import CAUSATION, CORRELATION, causation_headers, current_correlation, with_causation
 

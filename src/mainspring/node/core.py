@@ -25,8 +25,8 @@ from mainspring.builtin import KernelPort, beat, bus_capability, kernel_capabili
 from mainspring.bus import Bus, Checker, Published
 from mainspring.cluster import About, Alone, Cluster, Home, Membership, check_durability, node_name, with_patience
 from mainspring.errors import BootError, MainspringError
-from mainspring.kernel import Kernel, Prepared, RestartPolicy
-from mainspring.log import Append, Engine, FallibleEngine, Log, open_engine
+from mainspring.kernel import Kernel, RestartPolicy
+from mainspring.log import Append, Engine, FallibleEngine, Log, Prepared, open_engine
 from mainspring.loop import Clock, Loop, MonotonicClock, VirtualClock, Watchdog
 from mainspring.message import Ids, Message, encode_data
 from mainspring.node.agreement import Agreement
@@ -357,7 +357,7 @@ class Core:
             return None
         key, headers, id = options.get("key"), self.spoken.headers(topic, options["headers"]), options["id"]
         prepared = self.bus.prepare(topic, bytes(encode_data(payload)), key=key, headers=headers, id=id)
-        (append,) = (operation for operation in prepared[0] if isinstance(operation, Append))
+        (append,) = (operation for operation in prepared.operations if isinstance(operation, Append))
         note_event(self.kernel, topic, id, append.ts, headers)
         return prepared, Published(topic, append.partition, 0, id, append.ts)
 

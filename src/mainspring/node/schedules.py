@@ -65,5 +65,5 @@ async def plan_schedules(app: App, bus: Bus, in_force: DeclarationsInForce) -> N
     for name, said in in_force.of("schedules").items():
         if name.startswith(prefix):
             payload = msgspec.Raw(msgspec.json.encode({"schedule": name.removeprefix(prefix)}))
-            wanted[name] = bus.admission.scheduled(Schedule(name=name, payload=payload, **said[-1]), None)
+            wanted[name] = bus.admission.accept_schedule(Schedule(name=name, payload=payload, **said[-1]), None)
     await bus.schedules.agree(prefix, wanted, in_force.guard)

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mainspring.bus import Bus
 from mainspring.bus.groups import Group, Member, OpenEvent, Position, PositionWrite
 from mainspring.errors import MainspringError
-from mainspring.log import Append, Batch, InDoubt, Log, LogUnavailable, Operation, Receipt, Refused
+from mainspring.log import Batch, InDoubt, Log, LogUnavailable, Prepared, Receipt, Refused, add_prepared
 from mainspring.runs import RunConflict, RunRecord, Runtime, UnknownRun
 from mainspring.runs.durable.operations import beginning
 
@@ -43,7 +42,7 @@ class Together:
     """What belongs to one acknowledgement."""
 
     runs: list[RunRecord] = field(default_factory=list)
-    events: list[tuple[list[Operation], Callable[[Receipt], None]]] = field(default_factory=list)
+    events: list[Prepared] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.runs or self.events)
@@ -176,9 +175,7 @@ class Settlement:
         self, position: Position, queue: list[_Waiting], events: list[OpenEvent]
     ) -> tuple[Receipt | Exception, PositionWrite]:
         batch = Batch([operation for each in queue for record in each.together.runs for operation in beginning(record)])
-        published = [prepared for each in queue for prepared in each.together.events]
-        for operations, _ in published:
-            batch.operations.extend(operations)
+        show_events = add_prepared(batch, (prepared for each in queue for prepared in each.together.events))
         delivery, resets = self._bus.delivery, position.resets
         offsets = frozenset(event.offset for event in events)
         write = delivery.put_position(batch, position, offsets)
@@ -187,7 +184,7 @@ class Settlement:
         def done(result: Receipt | Exception) -> None:
             if isinstance(result, Receipt):
                 write.stored()
-                _show(published, result)
+                show_events(result)
                 for event in events:
                     self._settled(position, event, resets)
             delivery.unlock(position)
@@ -206,11 +203,3 @@ class Settlement:
             self._group.ack(self._member, position.partition, event.offset)
         else:  # its lease ran out while the commit was under way; it is settled all the same
             self._group.settle(position, [event], resets)
-
-
-def _show(published: list[tuple[list[Operation], Callable[[Receipt], None]]], receipt: Receipt) -> None:
-    first = 0
-    for operations, stored in published:
-        count = sum(isinstance(operation, Append) for operation in operations)
-        stored(Receipt(offsets=receipt.offsets[first : first + count]))
-        first += count

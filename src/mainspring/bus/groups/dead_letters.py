@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -24,10 +25,9 @@ from mainspring.bus.groups.group import Group
 from mainspring.bus.groups.position import OpenEvent, Position, PositionWrite
 from mainspring.bus.names import DEAD_LETTERS
 from mainspring.bus.protocol import MAX_ID
-from mainspring.bus.publishing.admission import refusal
-from mainspring.bus.publishing.publisher import Placed, Publisher
-from mainspring.bus.publishing.tickets import FutureTicket
-from mainspring.bus.results import DeadLetter, NewEvent, Published
+from mainspring.bus.publishing.admission import Admission
+from mainspring.bus.publishing.publisher import Placed, Publisher, refusal
+from mainspring.bus.results import DeadLetter, Published
 from mainspring.bus.topics.follow import read_on
 from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.bus.topics.topic import Topic
@@ -120,8 +120,8 @@ class DeadLetterWriter:
             batch.append(self._letter(letters, group, event, original))
             batch.append(self._notice(group, position, event))
         write = self._delivery.put_position(batch, position, frozenset(event.offset for event in events))
-        ticket = _LetterTicket(self, write, events, len(stored))
-        self._publisher.submit(batch, (letters, notices) if stored else (), ticket, audited=False)  # as "dlq"
+        done = partial(self._on_decided, write, events, len(stored), position.resets)
+        self._publisher.submit_batch(batch, (letters, notices) if stored else (), done, audited=False)  # as "dlq"
 
     def _letter(self, letters: Topic, group: Group, event: OpenEvent, stored: StoredEvent) -> Append:
         headers = {} if stored.headers is None else _decode_headers(stored.headers)
@@ -157,53 +157,36 @@ class DeadLetterWriter:
         }
         return Append(NOTICES, 0, self._new_id(), self._clock.wall_ms(), _encode(payload))
 
-    def on_decided(self, ticket: _LetterTicket, error: MainspringError | None) -> None:
-        write, events = ticket.write, ticket.events
+    def _on_decided(
+        self,
+        write: PositionWrite,
+        events: Sequence[OpenEvent],
+        count: int,
+        resets: int,
+        result: Sequence[Placed] | MainspringError,
+    ) -> None:
         position, group = write.position, write.position.group
-        if error is None or write.happened:
-            self._counters.dlq += ticket.count
+        if not isinstance(result, MainspringError) or write.happened:
+            self._counters.dlq += count
             for event in events:
                 self._audit.note("dlq", group.topic, position.partition, event.offset, 1, group.name)
             write.stored()
-            group.settle(position, events, ticket.resets)
+            group.settle(position, events, resets)
         else:
-            logger.error("cannot write dead letters of %r: %s", group.topic.name, error)
-            group.retry_dead_letters(position, events, ticket.resets, self._clock.now_ms())
+            logger.error("cannot write dead letters of %r: %s", group.topic.name, result)
+            group.retry_dead_letters(position, events, resets, self._clock.now_ms())
         self._delivery.unlock(position)
         self._delivery.wake(group)
-
-
-class _LetterTicket:
-    """Waits for one batch of dead letters."""
-
-    def __init__(self, writer: DeadLetterWriter, write: PositionWrite, events: Sequence[OpenEvent], count: int) -> None:
-        self._writer = writer
-        self.write = write
-        self.events = events
-        self.resets: int = write.position.resets
-        self.count = count
-
-    def stored(self, placed: Sequence[Placed]) -> None:
-        self._writer.on_decided(self, None)
-
-    def failed(self, error: MainspringError) -> None:
-        self._writer.on_decided(self, error)
 
 
 class DeadLetters:
     """Reads the dead letters of a topic, and sends them back."""
 
-    def __init__(
-        self,
-        log: Log,
-        topics: TopicRegistry,
-        publisher: Publisher,
-        new_append: Callable[[Topic, NewEvent], Append],
-    ) -> None:
+    def __init__(self, log: Log, topics: TopicRegistry, admission: Admission, publisher: Publisher) -> None:
         self._log = log
         self._topics = topics
+        self._admission = admission
         self._publisher = publisher
-        self._new_append = new_append
 
     async def page(self, topic: str, offset: int, limit: int) -> list[DeadLetter]:
         """Of the original topic `topic`, from `offset` of its `.DLQ` topic on."""
@@ -232,7 +215,7 @@ class DeadLetters:
 
     async def _send_back(self, topic: str, letter: DeadLetter) -> Published:
         target = self._topics.open(topic)
-        append = self._new_append(target, NewEvent(bytes(letter.payload), letter.key, letter.headers))
+        append = self._admission.own_event(target, bytes(letter.payload), letter.key, letter.headers)
         # Two redrives may have read the same letter; the second one finds that it was sent. The mark is longer than any
         # id of a client, so that nobody can take a letter away by publishing under its mark.
         letter_id = f"{topic}{DEAD_LETTERS}/{letter.partition}/{letter.offset}".rjust(MAX_ID + 1, "/")
@@ -240,10 +223,8 @@ class DeadLetters:
         batch = Batch()
         batch.append(append)
         batch.remove(topic + DEAD_LETTERS, letter.partition, offsets=(letter.offset,))
-        ticket = FutureTicket()
-        self._publisher.submit(batch, (target,), ticket)
         try:
-            ((partition, offset, _),) = await ticket.placed
+            ((partition, offset, _),) = await self._publisher.commit_batch(batch, (target,))
         except MainspringError as error:
             raise refusal(error) from error
         return Published(topic, partition, offset, append.id, append.ts)
