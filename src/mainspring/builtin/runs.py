@@ -20,7 +20,7 @@ from mainspring.log import ABSENT, Change, Prepared, StoredEvent
 from mainspring.runs import DurableRuns, Outcome, Run, RunRecord, Runtime, UnknownProgram, UnknownRun, Value
 from mainspring.runs.durable.records import LIVE, RUNS, decode_record, error_fields, reason_json
 from mainspring.runs.outcome import Failed
-from mainspring.telemetry.log_lines import handling
+from mainspring.telemetry import current_correlation
 
 _PAGE: Final = 50
 _EVENTS: Final = {"value": "Run.Completed", "failed": "Run.Failed", "cancelled": "Run.Cancelled"}
@@ -245,7 +245,7 @@ class KernelPort:
         self._kernel = kernel
 
     async def ask(self, type: str, data: Any, *, kind: str, timeout_ms: int | None, key: str) -> Any:
-        _, correlation = handling.get() or (None, None)
+        correlation = current_correlation()
         self._kernel.note("effect", "Ask", key, causation=key.rpartition("#")[0], correlation=correlation)
         correlation = correlation or key  # a run that nobody's message started is a conversation of its own
         return await self._kernel.ask(kind, type, data, timeout_ms=timeout_ms, correlation=correlation, causation=key)

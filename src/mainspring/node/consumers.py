@@ -23,7 +23,7 @@ from mainspring.bus import Bus
 from mainspring.bus.groups import Gate, Member, Position
 from mainspring.bus.topics.tail import ReadyEvent
 from mainspring.errors import MainspringError
-from mainspring.kernel import Kernel, causation_headers
+from mainspring.kernel import Kernel
 from mainspring.log import Log
 from mainspring.loop import Loop, identifies_work
 from mainspring.message import validation_text
@@ -32,8 +32,16 @@ from mainspring.node.settlement import Settlement, Together
 from mainspring.runs import Runtime
 from mainspring.runs.durable.arguments import encode_arguments
 from mainspring.runs.durable.records import check_id
-from mainspring.telemetry import spans as tracing
-from mainspring.telemetry.log_lines import CORRELATION, handling
+from mainspring.telemetry import (
+    CORRELATION,
+    TRACEPARENT,
+    OpenSpan,
+    Recorder,
+    causation_headers,
+    handling,
+    messaging,
+    tracing,
+)
 
 logger: logging.Logger = logging.getLogger("mainspring.app")
 
@@ -166,11 +174,11 @@ class Consuming:
                 doing.leave(entered)
                 doing.end()
 
-    def _begin(self, recorder: tracing.Recorder, position: Position, ready: ReadyEvent, attempt: int) -> tracing.Doing:
+    def _begin(self, recorder: Recorder, position: Position, ready: ReadyEvent, attempt: int) -> OpenSpan:
         """The span of one delivery: it continues the publisher's trace, and is linked to it."""
         envelope, declared = _decode_envelope(ready.envelope), self.declared
         headers = envelope.headers or {}
-        attributes = tracing.messaging(
+        attributes = messaging(
             "process",
             "process",
             declared.topic,
@@ -181,7 +189,7 @@ class Consuming:
             offset=ready.offset,
             attempt=attempt,
         )
-        links = [headers[tracing.TRACEPARENT]] if tracing.TRACEPARENT in headers else []
+        links = [headers[TRACEPARENT]] if TRACEPARENT in headers else []
         return recorder.begin(f"process {declared.topic}", "CONSUMER", attributes, parent=headers, links=links)
 
     def _event(self, work: _Work, position: Position, ready: ReadyEvent, attempt: int) -> Event[Any]:

@@ -18,7 +18,7 @@ import logging
 from dataclasses import dataclass, field
 
 from mainspring.bus import Bus
-from mainspring.bus.groups import Group, Member, OpenEvent, Position, PositionWrite
+from mainspring.bus.groups import Group, Member, Position, PositionWrite
 from mainspring.errors import MainspringError
 from mainspring.log import Batch, InDoubt, Log, LogUnavailable, Prepared, Receipt, Refused, add_prepared
 from mainspring.runs import RunConflict, RunRecord, Runtime, UnknownRun
@@ -144,7 +144,7 @@ class Settlement:
         if not queue:
             self._bus.delivery.unlock(position)
             return None
-        result, write = await self._commit(position, queue, [held[each.offset] for each in queue])
+        result, write = await self._commit(position, queue)
         if isinstance(result, InDoubt):
             await self._found_out(write)
         stored = isinstance(result, Receipt) or write.happened
@@ -171,13 +171,11 @@ class Settlement:
             raise RunConflict(f"run {record.id} is a run of {known.program}", remedy="use another id")
         return True
 
-    async def _commit(
-        self, position: Position, queue: list[_Waiting], events: list[OpenEvent]
-    ) -> tuple[Receipt | Exception, PositionWrite]:
+    async def _commit(self, position: Position, queue: list[_Waiting]) -> tuple[Receipt | Exception, PositionWrite]:
         batch = Batch([operation for each in queue for record in each.together.runs for operation in beginning(record)])
         show_events = add_prepared(batch, (prepared for each in queue for prepared in each.together.events))
         delivery, resets = self._bus.delivery, position.resets
-        offsets = frozenset(event.offset for event in events)
+        offsets = frozenset(each.offset for each in queue)
         write = delivery.put_position(batch, position, offsets)
         decided: asyncio.Future[Receipt | Exception] = asyncio.get_running_loop().create_future()
 
@@ -185,8 +183,7 @@ class Settlement:
             if isinstance(result, Receipt):
                 write.stored()
                 show_events(result)
-                for event in events:
-                    self._settled(position, event, resets)
+                self._group.settle(position, offsets, resets)
             delivery.unlock(position)
             delivery.wake(self._group)
             if not decided.done():
@@ -197,9 +194,3 @@ class Settlement:
         else:
             self._log.submit(batch, done)
         return await decided, write
-
-    def _settled(self, position: Position, event: OpenEvent, resets: int) -> None:
-        if event.offset in self._member.held.get(position.partition, {}):
-            self._group.ack(self._member, position.partition, event.offset)
-        else:  # its lease ran out while the commit was under way; it is settled all the same
-            self._group.settle(position, [event], resets)

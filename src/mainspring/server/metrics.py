@@ -29,7 +29,7 @@ from mainspring.kernel import Contract, Kernel
 from mainspring.loop import Watchdog
 from mainspring.runs.counts import counts_of
 from mainspring.server.health import NodeParts, readiness
-from mainspring.telemetry.histogram import Histogram
+from mainspring.telemetry import Histogram
 
 PREFIX: Final = "mainspring_"
 MOST_ROWS: Final = 1_000  # of one family with a topic in it; a scraper and its dashboards take no more

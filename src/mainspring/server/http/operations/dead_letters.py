@@ -127,7 +127,7 @@ async def show_dead_letter(face: Face, request: web.Request) -> web.StreamRespon
     """One dead letter."""
     topic = request.match_info["topic"]
     await _check_read(face, await face.identify(request), topic)
-    return json_response(await face.bus.dead_letter(topic, path_integer(request, "offset")))
+    return json_response(await face.bus.dead_letters.get(topic, path_integer(request, "offset")))
 
 
 async def redrive(face: Face, request: web.Request) -> web.StreamResponse:
@@ -143,7 +143,7 @@ async def redrive(face: Face, request: web.Request) -> web.StreamResponse:
     published: list[Published] = []
     for offset in [letter.offset async for letter in _limited(face, topic, wanted)]:
         try:
-            published += await face.bus.redrive(topic, [offset])
+            published += await face.bus.dead_letters.redrive(topic, [offset])
         except UnknownEvent:
             continue  # someone else was faster with this one
     return json_response(RedriveResult(topic, len(published), published))
@@ -162,7 +162,7 @@ async def _limited(face: Face, topic: str, wanted: RedriveBody) -> AsyncIterator
 async def _matching(face: Face, topic: str, wanted: RedriveBody, offset: int) -> AsyncIterator[DeadLetter]:
     """The dead letters from `offset` on that fit, read a page at a time."""
     chosen = None if wanted.offsets is None else frozenset(wanted.offsets)
-    while page := await face.bus.dead_letters(topic, offset=offset, limit=PAGE):
+    while page := await face.bus.dead_letters.page(topic, offset=offset, limit=PAGE):
         for letter in page:
             if (chosen is None or letter.offset in chosen) and _fits(letter, wanted):
                 yield letter

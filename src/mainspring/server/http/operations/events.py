@@ -55,7 +55,7 @@ from mainspring.server.http.request import (
     unsupported,
 )
 from mainspring.server.http.table import EVENT_STREAM, JSON, NDJSON, BodyContent, Operation, Parameter, Success
-from mainspring.telemetry import spans as tracing
+from mainspring.telemetry import tracing
 
 CHECKED_AT_ONCE: Final = 256  # events of a batch before others have their turn
 _NDJSON_TYPES: Final = (NDJSON, "application/ndjson", "application/jsonl", "application/x-jsonlines")
