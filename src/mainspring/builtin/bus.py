@@ -193,7 +193,7 @@ def _events(bus: Bus) -> list[Handler]:
         """Events of a topic that a group gave up, and why."""
         with errors_as_answers():
             found = await bus.dead_letters.page(data.topic, offset=data.offset, limit=data.limit)
-        shown = fitting(found)
+        shown = fitting([msgspec.structs.asdict(letter) for letter in found])
         return DeadLetterList(shown, len(shown) < len(found) or len(found) == data.limit)
 
     async def redrive(data: RedriveRequest, ctx: Context) -> RedriveResult:
