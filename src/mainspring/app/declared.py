@@ -12,7 +12,7 @@ from typing import Any
 from mainspring.app.duration import Duration, duration_ms
 from mainspring.app.event import Event
 from mainspring.bus import Start
-from mainspring.bus.schedules.cron import CronLine
+from mainspring.bus.schedules import CronLine
 from mainspring.kernel import CapabilityError, Handler, Isolation
 from mainspring.runs import Effect
 

@@ -16,14 +16,14 @@ from typing import Annotated
 import msgspec
 import typer
 
-from mainspring.bus.access.access import origin_of
-from mainspring.bus.access.tokens import (
+from mainspring.bus.access import (
     SECRET_BYTES,
     Token,
     TokenBook,
     lifetime_ms,
     moment_text,
     new_token,
+    origin_of,
     read_tokens,
 )
 from mainspring.cli.node.settings import ConfigOption

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from mainspring.bus import Bus, SchemaVersion
-from mainspring.bus.schemas.registry import HEADER
+from mainspring.bus.schemas import VERSION_HEADER
 
 ASYNCAPI: Final = "3.0.0"
 _DEFAULT_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -97,7 +97,7 @@ def _add_versions(
     for told in versions:
         key = f"{_key(topic)}.v{told.version}"
         message = _message(topic, f"{topic}, version {told.version}", _placed(key, told.schema, schemas))
-        header = {HEADER: {"type": "string", "const": str(told.version)}}
+        header = {VERSION_HEADER: {"type": "string", "const": str(told.version)}}
         messages[key] = {**message, "headers": {"type": "object", "properties": header}}
         keys.insert(0, key)
     return keys

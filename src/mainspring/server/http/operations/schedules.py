@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 
 from mainspring.bus import Schedule, UnknownSchedule
-from mainspring.bus.schedules.schedules import LEAST_EVERY_MS
+from mainspring.bus.schedules import LEAST_EVERY_MS
 from mainspring.server.http.access import known_topics
 from mainspring.server.http.face import Face, json_response
 from mainspring.server.http.request import MAX_INTEGER, body_decoder, read_json

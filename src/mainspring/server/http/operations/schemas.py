@@ -13,7 +13,7 @@ import msgspec
 from aiohttp import web
 
 from mainspring.bus import Compatibility, SchemaCheck, SchemaMismatch, SchemaVersion, UnknownSchema
-from mainspring.bus.schemas.registry import HEADER
+from mainspring.bus.schemas import VERSION_HEADER
 from mainspring.json_text import StrictDecoder, check_json
 from mainspring.server.http.access import claimed_agent, known_topics
 from mainspring.server.http.documents.asyncapi import asyncapi_document, topics_of
@@ -134,7 +134,7 @@ def _check_payload(face: Face, topic: str, payload: bytes, version: int | None) 
     known = face.bus.schemas.of(topic)
     assert known is not None  # `get` found a version of it
     try:
-        known.check(payload, {HEADER: str(told.version)})
+        known.check(payload, {VERSION_HEADER: str(told.version)})
     except SchemaMismatch as error:
         return PayloadCheck(False, told.version, error.details["path"], error.message)
     return PayloadCheck(True, told.version)
