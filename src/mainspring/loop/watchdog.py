@@ -12,9 +12,9 @@ So another thread looks from outside, every `limit_ms / 2`:
 Nothing is noted per message for this. The functions that run a program's code are marked with `identifies_work`, which
 only files a function under its code object; the name of the work is read from the local variables of the blocked frame.
 
-When nothing has happened for a second the watchdog asks the loop to wake it at its next activity, and until then looks
-once a second only: work that does not pass through the loop (a task of the program's own) is found as well, a little
-later.
+When it has found the thread idle a few times the watchdog asks the loop to wake it at its next activity, and until then
+looks once a second only: work that does not pass through the loop (a task of the program's own) is found as well, a
+little later.
 
 A process that is stopped (SIGSTOP, a suspended machine, no processor time) looks like a blocked loop from outside. But
 then the watchdog itself wakes up late, and the process has used no processor time: that is reported as what it is, and
@@ -46,7 +46,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _log = logging.getLogger("mainspring.loop")
 
 KEPT: Final = 50  # the latest blocks; a node with more of them has shown enough
-IDLE_LOOKS: Final = 20  # in a row, before it looks less often: a second with the usual limit
+IDLE_LOOKS: Final = 4  # in a row, before it looks less often
 IDLE_S: Final = 1.0  # between two looks at an idle loop
 LOG_EVERY_MS: Final = 60_000  # the same work is logged once in this time; every block is counted
 STANDSTILL_MS: Final = 1_000  # shorter pauses of a whole process are the ordinary noise of a busy machine
