@@ -141,9 +141,9 @@ def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
 def run_again_and_again(command: list[str], folder: Path) -> int:
     """Run the command; run it again whenever a file of the program changes; end with a signal.
 
-    The node runs in a process of its own, started anew, so that no module keeps its old self. It is stopped in order, as
-    by Ctrl-C, before the next one starts. A program that cannot be imported leaves the watch running: the next change is
-    the next try.
+    The node runs in a process of its own, started anew, so that no module keeps its old self. It is stopped in order,
+    as by Ctrl-C, before the next one starts. A program that cannot be imported leaves the watch running: the next
+    change is the next try.
     """
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
