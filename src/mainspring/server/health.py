@@ -77,7 +77,11 @@ class NodeParts:
     draining: Callable[[], bool] = lambda: False
     lost_leases: LostLeases = field(default_factory=LostLeases)
     requests: Requests = field(default_factory=Counter)
-    _durability: Durability | None = None
+    started_ms: int = field(init=False)  # epoch
+    _durability: Durability | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.started_ms = self.bus.clock.wall_ms()
 
     async def durability(self) -> Durability | None:
         """What an acknowledgement of the engine means, asked once. None while the engine's server does not answer."""

@@ -23,7 +23,7 @@ from mainspring.server.http.request import (
     read_body,
     require_json,
 )
-from mainspring.server.http.table import JSON, BodyContent, Operation, Parameter, Success
+from mainspring.server.http.table import JSON, BodyContent, Operation, Parameter, Success, tagged
 
 SUFFIX: Final = ".DLQ"
 PAGE: Final = 256
@@ -68,7 +68,7 @@ class DeadLetterTopics(msgspec.Struct, frozen=True):
     topics: list[DeadLetterTopic]
 
 
-class DeadLetters(msgspec.Struct, frozen=True):
+class DeadLetterPage(msgspec.Struct, frozen=True):
     """Dead letters of one topic, and the offset to go on with; it is left out behind the last one."""
 
     letters: list[DeadLetterView]
@@ -86,7 +86,7 @@ class RedriveBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER)] | None = None
 
 
-class RedriveResult(msgspec.Struct, frozen=True):
+class RedriveReport(msgspec.Struct, frozen=True):
     """Where the dead letters went."""
 
     topic: str
@@ -97,7 +97,7 @@ class RedriveResult(msgspec.Struct, frozen=True):
 _REDRIVE: Final = body_decoder(RedriveBody)
 
 
-def _told(letter: DeadLetter) -> DeadLetterView:
+def _view(letter: DeadLetter) -> DeadLetterView:
     return DeadLetterView(
         letter.topic,
         letter.partition,
@@ -157,16 +157,16 @@ async def list_dead_letters(face: Face, request: web.Request) -> web.StreamRespo
     found: list[DeadLetterView] = []
     async for letter in _matching(face, topic, wanted, integer(request, "offset") or 0):
         if len(found) == limit:
-            return json_response(DeadLetters(found, letter.offset))
-        found.append(_told(letter))
-    return json_response(DeadLetters(found))
+            return json_response(DeadLetterPage(found, letter.offset))
+        found.append(_view(letter))
+    return json_response(DeadLetterPage(found))
 
 
 async def show_dead_letter(face: Face, request: web.Request) -> web.StreamResponse:
     """One dead letter."""
     topic = request.match_info["topic"]
     await _check_read(face, await face.identify(request), topic)
-    return json_response(_told(await face.bus.dead_letter(topic, path_integer(request, "offset"))))
+    return json_response(_view(await face.bus.dead_letter(topic, path_integer(request, "offset"))))
 
 
 async def redrive(face: Face, request: web.Request) -> web.StreamResponse:
@@ -185,7 +185,7 @@ async def redrive(face: Face, request: web.Request) -> web.StreamResponse:
             published.extend(told(each) for each in await face.bus.redrive(topic, [offset]))
         except UnknownEvent:
             continue  # someone else was faster with this one
-    return json_response(RedriveResult(topic, len(published), published))
+    return json_response(RedriveReport(topic, len(published), published))
 
 
 async def _limited(face: Face, topic: str, wanted: RedriveBody) -> AsyncIterator[DeadLetter]:
@@ -217,7 +217,8 @@ def _fits(letter: DeadLetter, wanted: RedriveBody) -> bool:
     )
 
 
-OPERATIONS: Final = (
+OPERATIONS: Final = tagged(
+    "dead letters",
     Operation(
         "GET",
         "/dlq",
@@ -225,7 +226,6 @@ OPERATIONS: Final = (
         "Topics that have dead letters",
         list_dead_letter_topics,
         (Success(200, "The topics, by name.", (BodyContent(JSON, DeadLetterTopics),)),),
-        "dead letters",
     ),
     Operation(
         "GET",
@@ -233,8 +233,7 @@ OPERATIONS: Final = (
         "listDeadLetters",
         "Dead letters of one topic, oldest first",
         list_dead_letters,
-        (Success(200, "The dead letters.", (BodyContent(JSON, DeadLetters),)),),
-        "dead letters",
+        (Success(200, "The dead letters.", (BodyContent(JSON, DeadLetterPage),)),),
         parameters=(
             Parameter("offset", "Begin at this offset of the dead-letter topic.", {"type": "integer", "minimum": 0}),
             Parameter("limit", "At most so many.", {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT}),
@@ -251,7 +250,6 @@ OPERATIONS: Final = (
         "One dead letter",
         show_dead_letter,
         (Success(200, "The dead letter.", (BodyContent(JSON, DeadLetterView),)),),
-        "dead letters",
         errors=(400, 404),
     ),
     Operation(
@@ -260,8 +258,7 @@ OPERATIONS: Final = (
         "redrive",
         "Send dead letters to their topic again",
         redrive,
-        (Success(200, "Where they went.", (BodyContent(JSON, RedriveResult),)),),
-        "dead letters",
+        (Success(200, "Where they went.", (BodyContent(JSON, RedriveReport),)),),
         body=(BodyContent(JSON, RedriveBody),),
         body_required=False,
         errors=(400, 404, 413, 415, 429, 503),

@@ -20,7 +20,7 @@ from mainspring.server.http.documents.asyncapi import asyncapi_document, topics_
 from mainspring.server.http.face import Face, json_response
 from mainspring.server.http.problem import HttpProblem
 from mainspring.server.http.request import body_decoder, path_integer, read_body, require_json
-from mainspring.server.http.table import JSON, BodyContent, Operation, Success
+from mainspring.server.http.table import JSON, BodyContent, Operation, Success, tagged
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ class SchemaSummary(msgspec.Struct, frozen=True):
     compatibility: Compatibility
 
 
-class SchemaList(msgspec.Struct, frozen=True):
+class SchemaListing(msgspec.Struct, frozen=True):
     """Topics with a schema, by name."""
 
     schemas: list[SchemaSummary]
@@ -84,7 +84,7 @@ async def list_schemas(face: Face, request: web.Request) -> web.StreamResponse:
         for each in registered
         if each.topic in visible
     ]
-    return json_response(SchemaList(found))
+    return json_response(SchemaListing(found))
 
 
 async def show_versions(face: Face, request: web.Request) -> web.StreamResponse:
@@ -161,7 +161,8 @@ async def show_asyncapi(face: Face, request: web.Request) -> web.StreamResponse:
     return json_response(document)
 
 
-OPERATIONS: Final = (
+OPERATIONS: Final = tagged(
+    "schemas",
     Operation(
         "GET",
         "/asyncapi.json",
@@ -169,7 +170,6 @@ OPERATIONS: Final = (
         "Topics, their messages and schemas, as AsyncAPI 3",
         show_asyncapi,
         (Success(200, "AsyncAPI 3.0.", (BodyContent(JSON, {"type": "object"}),)),),
-        "schemas",
     ),
     Operation(
         "GET",
@@ -177,8 +177,7 @@ OPERATIONS: Final = (
         "listSchemas",
         "Topics that have a schema",
         list_schemas,
-        (Success(200, "The topics, by name.", (BodyContent(JSON, SchemaList),)),),
-        "schemas",
+        (Success(200, "The topics, by name.", (BodyContent(JSON, SchemaListing),)),),
     ),
     Operation(
         "GET",
@@ -187,7 +186,6 @@ OPERATIONS: Final = (
         "Every version of a topic's schema",
         show_versions,
         (Success(200, "The versions, ascending.", (BodyContent(JSON, SchemaVersions),)),),
-        "schemas",
         errors=(404,),
     ),
     Operation(
@@ -200,7 +198,6 @@ OPERATIONS: Final = (
             Success(201, "A new version.", (BodyContent(JSON, SchemaVersion),)),
             Success(200, "The version that has this schema already.", (BodyContent(JSON, SchemaVersion),)),
         ),
-        "schemas",
         body=(BodyContent(JSON, RegisterBody),),
         errors=(400, 409, 413, 415, 422, 503),
     ),
@@ -211,7 +208,6 @@ OPERATIONS: Final = (
         "One version of a topic's schema",
         show_version,
         (Success(200, "The version.", (BodyContent(JSON, SchemaVersion),)),),
-        "schemas",
         errors=(400, 404),
     ),
     Operation(
@@ -221,7 +217,6 @@ OPERATIONS: Final = (
         "Ask whether a schema could be registered, or a payload published",
         check,
         (Success(200, "What would happen.", (BodyContent(JSON, (SchemaCheck, PayloadCheck)),)),),
-        "schemas",
         body=(BodyContent(JSON, CheckBody),),
         errors=(400, 404, 413, 415, 422, 503),
     ),
