@@ -95,7 +95,7 @@ class DeadLetter(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
-class Readiness(msgspec.Struct, frozen=True, gc=False):
+class ReadyState(msgspec.Struct, frozen=True, gc=False):
     """Whether the node takes requests, and if not, why."""
 
     ready: bool

@@ -20,7 +20,7 @@ from aiohttp import web
 
 from mainspring.app import App
 from mainspring.bus import Checker
-from mainspring.bus.access.tokens import TokenSource
+from mainspring.bus.access import TokenSource
 from mainspring.errors import BootError
 from mainspring.import_path import find_object
 from mainspring.node.core import BootFailure, Core

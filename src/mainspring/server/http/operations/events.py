@@ -35,8 +35,7 @@ from urllib.parse import quote
 import msgspec
 from aiohttp import hdrs, web
 
-from mainspring.bus import NewEvent, Published, UnknownEvent, Who, envelope
-from mainspring.bus.protocol import EventId
+from mainspring.bus import EventId, NewEvent, Published, UnknownEvent, Who, envelope
 from mainspring.errors import MainspringError
 from mainspring.log import StoredEvent
 from mainspring.server.http.documents import cloudevents

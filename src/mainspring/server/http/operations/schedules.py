@@ -11,8 +11,7 @@ from typing import Annotated, Final
 import msgspec
 from aiohttp import web
 
-from mainspring.bus import Schedule, UnknownSchedule
-from mainspring.bus.schedules.schedules import LEAST_EVERY_MS
+from mainspring.bus import LEAST_EVERY_MS, Schedule, UnknownSchedule
 from mainspring.server.http.access import known_topics
 from mainspring.server.http.face import Face, json_response
 from mainspring.server.http.request import MAX_INTEGER, body_decoder, read_json

@@ -12,8 +12,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from aiohttp import web
 
-from mainspring.bus import Compatibility, SchemaCheck, SchemaMismatch, SchemaVersion, UnknownSchema
-from mainspring.bus.schemas.registry import HEADER
+from mainspring.bus import SCHEMA_HEADER, Compatibility, SchemaCheck, SchemaMismatch, SchemaVersion, UnknownSchema
 from mainspring.json_text import StrictDecoder, check_json
 from mainspring.server.http.access import claimed_agent, known_topics
 from mainspring.server.http.documents.asyncapi import asyncapi_document, topics_of
@@ -108,10 +107,10 @@ async def register(face: Face, request: web.Request) -> web.StreamResponse:
     """201 for a new version, 200 for one that was there; both answer with it."""
     topic = request.match_info["topic"]
     given = await _body(face, request, _REGISTER)
-    told, is_new = await face.bus.register_schema(
+    registered, is_new = await face.bus.register_schema(
         topic, given.schema, compatibility=given.compatibility, agent=await face.identify(request)
     )
-    return json_response(told, status=201 if is_new else 200)
+    return json_response(registered, status=201 if is_new else 200)
 
 
 async def check(face: Face, request: web.Request) -> web.StreamResponse:
@@ -130,14 +129,14 @@ async def check(face: Face, request: web.Request) -> web.StreamResponse:
 
 
 def _check_payload(face: Face, topic: str, payload: bytes, version: int | None) -> PayloadCheck:
-    told = face.bus.schemas.get(topic, version)
+    checked = face.bus.schemas.get(topic, version)
     known = face.bus.schemas.of(topic)
     assert known is not None  # `get` found a version of it
     try:
-        known.check(payload, {HEADER: str(told.version)})
+        known.check(payload, {SCHEMA_HEADER: str(checked.version)})
     except SchemaMismatch as error:
-        return PayloadCheck(False, told.version, error.details["path"], error.message)
-    return PayloadCheck(True, told.version)
+        return PayloadCheck(False, checked.version, error.details["path"], error.message)
+    return PayloadCheck(True, checked.version)
 
 
 async def _body(face: Face, request: web.Request, decoder: StrictDecoder[T]) -> T:
