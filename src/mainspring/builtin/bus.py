@@ -13,9 +13,10 @@ import msgspec
 from mainspring.builtin.answers import Empty, about, errors_as_answers, fitting
 from mainspring.bus import Bus, GroupInfo, PartitionOffsets, Schedule, Start, Stats
 from mainspring.bus.topics.config import encode_topic
-from mainspring.kernel import Capability, Context, Fail, Handler, causation_headers, handler_from
+from mainspring.kernel import Capability, Context, Fail, Handler, handler_from
 from mainspring.log import StoredEvent
 from mainspring.message import NULL
+from mainspring.telemetry import causation_headers
 
 Topic = Annotated[str, about("The topic's name.")]
 GroupName = Annotated[str, about("The group's name.")]
@@ -191,14 +192,14 @@ def _events(bus: Bus) -> list[Handler]:
     async def dead_letters(data: DeadLettersRequest, ctx: Context) -> DeadLetterList:
         """Events of a topic that a group gave up, and why."""
         with errors_as_answers():
-            found = await bus.dead_letters(data.topic, offset=data.offset, limit=data.limit)
-        shown = fitting(found)
+            found = await bus.dead_letters.page(data.topic, offset=data.offset, limit=data.limit)
+        shown = fitting([msgspec.structs.asdict(letter) for letter in found])
         return DeadLetterList(shown, len(shown) < len(found) or len(found) == data.limit)
 
     async def redrive(data: RedriveRequest, ctx: Context) -> RedriveResult:
         """Publish dead letters to their topic again."""
         with errors_as_answers():
-            return RedriveResult(len(await bus.redrive(data.topic, data.offsets)))
+            return RedriveResult(len(await bus.dead_letters.redrive(data.topic, data.offsets)))
 
     return [
         handler_from("command", "Bus.Publish", publish),

@@ -23,8 +23,7 @@ from mainspring.kernel.exchange import begin_span
 from mainspring.kernel.mail import Mail
 from mainspring.loop import identifies_work
 from mainspring.message import Message
-from mainspring.telemetry import spans as tracing
-from mainspring.telemetry.log_lines import handling
+from mainspring.telemetry import handling, tracing
 
 if TYPE_CHECKING:
     from mainspring.kernel.supervisor import HandlerSlot

@@ -38,7 +38,7 @@ from mainspring.kernel.workers import WorkerSlot
 from mainspring.log import Log, Prepared
 from mainspring.loop import Clock, Loop, MonotonicClock, wake
 from mainspring.message import Ids, Message, Metadata, check_timeout, counted_ids, encode_data, is_type
-from mainspring.telemetry import spans as tracing
+from mainspring.telemetry import tracing
 
 logger: logging.Logger = logging.getLogger("mainspring.kernel")
 

@@ -191,8 +191,8 @@ class Drainer:
 
     def _refuse(self, row: OutboxRow, error: NodeRefused) -> bool:
         options = self.options
-        wait_ms = min(options.retry_first_ms << min(row.attempts, 30), options.retry_last_ms)
-        due_ms = self.clock.wall_ms() + round(wait_ms * (0.5 + self.random() / 2))
+        retry = Backoff(options.retry_first_ms, options.retry_last_ms)
+        due_ms = self.clock.wall_ms() + retry.delay_ms(row.attempts + 1, self.random)
         aside = self.store.refused(self.name, row, f"{error.code}: {error.message}", due_ms, options.max_attempts)
         logger.warning(
             "row %s for %s was refused (%s); %s",

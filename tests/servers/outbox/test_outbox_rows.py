@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from mainspring.client.errors import BadArgument, EventTooLarge, NotEncodable
 from mainspring.loop import VirtualClock
-from mainspring.outbox.outbox import NoTransaction, Outbox
+from mainspring.outbox import NoTransaction, Outbox
 from tests.support.outbox import FakeNode, Shop, drainer, sqlite_shop
 
 

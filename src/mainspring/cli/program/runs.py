@@ -22,9 +22,9 @@ from mainspring.cli.support.output import JsonOption
 from mainspring.errors import MainspringError
 from mainspring.json_text import JsonRefused, read_value
 from mainspring.log import Engine, Log, SqliteEngine
-from mainspring.runs import Entry, History, RunRecord, Runtime
+from mainspring.runs import History, JournalEntry, RunRecord, Runtime
 from mainspring.runs import check as check_histories
-from mainspring.runs.durable.store import Store
+from mainspring.runs.durable import RunStore
 from mainspring.settings import Settings
 
 T = TypeVar("T")
@@ -109,7 +109,7 @@ def timeline(history: History) -> Iterator[str]:
     yield from _ending(run)
 
 
-def _effect_line(index: int, entry: Entry, started: int) -> str:
+def _effect_line(index: int, entry: JournalEntry, started: int) -> str:
     asked = f"{entry.effect} {_short(entry.args)}"
     answer = f"-> {_short(entry.value)}" if entry.answered else "... unanswered"
     return f"  {index:4}  +{max(0, entry.at - started):>9} ms  {entry.ms:>7} ms  {asked}  {answer}"
@@ -134,14 +134,14 @@ def _time(epoch_ms: int) -> str:
     return datetime.fromtimestamp(epoch_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
 
 
-def _read(settings: Settings, ask: Callable[[Store], Awaitable[T]]) -> T:
+def _read(settings: Settings, ask: Callable[[RunStore], Awaitable[T]]) -> T:
     """Open the log, beside a running node where the engine allows it, and ask it something."""
 
     async def opened(engine: Engine) -> T:
         log = Log(engine)
         await log.open()
         try:
-            return await ask(Store(log))
+            return await ask(RunStore(log))
         finally:
             await log.close()
 

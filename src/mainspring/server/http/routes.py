@@ -37,7 +37,7 @@ from mainspring.server.http.operations import (
 from mainspring.server.http.problem import Handler, problems
 from mainspring.server.http.request import check_names
 from mainspring.server.http.table import JSON, PATH_PARAMETERS, BodyContent, Operation, Success
-from mainspring.telemetry import spans as tracing
+from mainspring.telemetry import tracing
 
 NO_ROUTE: Final = "(none)"
 CLIENT_LEFT: Final = 499  # before it had its answer

@@ -12,9 +12,8 @@ from typing import Annotated, Final
 import msgspec
 from aiohttp import web
 
-from mainspring.bus import DeadLetter, Forbidden, UnknownEvent, Who
+from mainspring.bus import DeadLetter, Forbidden, Published, UnknownEvent, Who
 from mainspring.server.http.face import Face, json_response
-from mainspring.server.http.operations.events import PublishedEvent, told
 from mainspring.server.http.request import (
     MAX_INTEGER,
     body_decoder,
@@ -31,25 +30,6 @@ DEFAULT_LIMIT: Final = 100
 MAX_LIMIT: Final = 1_000  # a page is held in memory as a whole
 
 Offset = Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER)]
-
-
-class DeadLetterView(msgspec.Struct, frozen=True, rename="camel"):
-    """One dead letter: where it lies, where it came from, which group gave up on it and why."""
-
-    topic: str
-    partition: int
-    offset: int
-    id: str
-    ts: int
-    original_topic: str
-    original_partition: int
-    original_offset: int
-    group: str
-    attempts: int
-    reason: str
-    headers: dict[str, str]
-    payload: msgspec.Raw
-    key: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class DeadLetterTopic(msgspec.Struct, frozen=True, rename="camel"):
@@ -71,7 +51,7 @@ class DeadLetterTopics(msgspec.Struct, frozen=True):
 class DeadLetterPage(msgspec.Struct, frozen=True):
     """Dead letters of one topic, and the offset to go on with; it is left out behind the last one."""
 
-    letters: list[DeadLetterView]
+    letters: list[DeadLetter]
     next: int | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -91,29 +71,10 @@ class RedriveReport(msgspec.Struct, frozen=True):
 
     topic: str
     count: int
-    published: list[PublishedEvent]
+    published: list[Published]
 
 
 _REDRIVE: Final = body_decoder(RedriveBody)
-
-
-def _view(letter: DeadLetter) -> DeadLetterView:
-    return DeadLetterView(
-        letter.topic,
-        letter.partition,
-        letter.offset,
-        letter.id,
-        letter.ts,
-        letter.original_topic,
-        letter.original_partition,
-        letter.original_offset,
-        letter.group,
-        letter.attempts,
-        letter.reason,
-        letter.headers,
-        letter.payload,
-        msgspec.UNSET if letter.key is None else letter.key,
-    )
 
 
 async def list_dead_letter_topics(face: Face, request: web.Request) -> web.StreamResponse:
@@ -154,11 +115,11 @@ async def list_dead_letters(face: Face, request: web.Request) -> web.StreamRespo
     wanted = RedriveBody(
         group=request.query.get("group"), key=request.query.get("key"), reason=request.query.get("reason")
     )
-    found: list[DeadLetterView] = []
+    found: list[DeadLetter] = []
     async for letter in _matching(face, topic, wanted, integer(request, "offset") or 0):
         if len(found) == limit:
             return json_response(DeadLetterPage(found, letter.offset))
-        found.append(_view(letter))
+        found.append(letter)
     return json_response(DeadLetterPage(found))
 
 
@@ -166,7 +127,7 @@ async def show_dead_letter(face: Face, request: web.Request) -> web.StreamRespon
     """One dead letter."""
     topic = request.match_info["topic"]
     await _check_read(face, await face.identify(request), topic)
-    return json_response(_view(await face.bus.dead_letter(topic, path_integer(request, "offset"))))
+    return json_response(await face.bus.dead_letters.get(topic, path_integer(request, "offset")))
 
 
 async def redrive(face: Face, request: web.Request) -> web.StreamResponse:
@@ -179,10 +140,10 @@ async def redrive(face: Face, request: web.Request) -> web.StreamResponse:
     body = await read_body(request, face.max_body_bytes)
     wanted = _REDRIVE.decode(body) if body.strip() else RedriveBody()
     face.bus.topics.get(topic)  # raises UnknownTopic
-    published: list[PublishedEvent] = []
+    published: list[Published] = []
     for offset in [letter.offset async for letter in _limited(face, topic, wanted)]:
         try:
-            published.extend(told(each) for each in await face.bus.redrive(topic, [offset]))
+            published += await face.bus.dead_letters.redrive(topic, [offset])
         except UnknownEvent:
             continue  # someone else was faster with this one
     return json_response(RedriveReport(topic, len(published), published))
@@ -201,7 +162,7 @@ async def _limited(face: Face, topic: str, wanted: RedriveBody) -> AsyncIterator
 async def _matching(face: Face, topic: str, wanted: RedriveBody, offset: int) -> AsyncIterator[DeadLetter]:
     """The dead letters from `offset` on that fit, read a page at a time."""
     chosen = None if wanted.offsets is None else frozenset(wanted.offsets)
-    while page := await face.bus.dead_letters(topic, offset=offset, limit=PAGE):
+    while page := await face.bus.dead_letters.page(topic, offset=offset, limit=PAGE):
         for letter in page:
             if (chosen is None or letter.offset in chosen) and _fits(letter, wanted):
                 yield letter
@@ -249,7 +210,7 @@ OPERATIONS: Final = tagged(
         "showDeadLetter",
         "One dead letter",
         show_dead_letter,
-        (Success(200, "The dead letter.", (BodyContent(JSON, DeadLetterView),)),),
+        (Success(200, "The dead letter.", (BodyContent(JSON, DeadLetter),)),),
         errors=(400, 404),
     ),
     Operation(

@@ -54,7 +54,7 @@ from mainspring.server.http.request import (
     unsupported,
 )
 from mainspring.server.http.table import EVENT_STREAM, JSON, NDJSON, BodyContent, Operation, Parameter, Success, tagged
-from mainspring.telemetry import spans as tracing
+from mainspring.telemetry import tracing
 
 CHECKED_AT_ONCE: Final = 256  # events of a batch before others have their turn
 _NDJSON_TYPES: Final = (NDJSON, "application/ndjson", "application/jsonl", "application/x-jsonlines")
@@ -83,18 +83,6 @@ class EventBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     delay_ms: Natural | None = None
     not_before: Natural | None = None
     expect: Natural | None = None
-
-
-class PublishedEvent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where the event went. A delayed event has offset 0 until it is due, at `not_before`."""
-
-    topic: str
-    partition: int
-    offset: int
-    id: str
-    ts: int
-    duplicate: bool = False
-    not_before: int = 0
 
 
 class PublishedBatch(msgspec.Struct, frozen=True):
@@ -170,26 +158,13 @@ async def _publish_cloudevent(face: Face, request: web.Request, topic: str, even
     return _created(published)
 
 
-def told(published: Published) -> PublishedEvent:
-    """Where an event went, as HTTP says it."""
-    return PublishedEvent(
-        published.topic,
-        published.partition,
-        published.offset,
-        published.id,
-        published.ts,
-        published.duplicate,
-        published.not_before,
-    )
-
-
 def _created(published: Published) -> web.Response:
     """201 also when the same publish id was seen before: who asks again wants the first answer, not another one."""
     headers: dict[str, str] = {}
     if published.offset:
         place = f"{published.partition}/{published.offset}"
         headers[hdrs.LOCATION] = f"/topics/{quote(published.topic, safe='')}/events/{place}"
-    return json_response(told(published), status=201, headers=headers)
+    return json_response(published, status=201, headers=headers)
 
 
 async def _publish_batch(face: Face, request: web.Request, topic: str, events: list[NewEvent]) -> web.Response:
@@ -628,7 +603,7 @@ OPERATIONS: Final = tagged(
             Success(
                 201,
                 "Stored durably: where it went, also when the same id was published before.",
-                (BodyContent(JSON, (PublishedEvent, PublishedBatch)),),
+                (BodyContent(JSON, (Published, PublishedBatch)),),
             ),
         ),
         body=(

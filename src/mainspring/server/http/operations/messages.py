@@ -25,7 +25,7 @@ from mainspring.server.http.face import Face, json_response
 from mainspring.server.http.problem import HttpProblem, ProblemDocument, problem_response
 from mainspring.server.http.request import body_decoder, integer, read_json
 from mainspring.server.http.table import JSON, BodyContent, Operation, Parameter, Success, tagged
-from mainspring.telemetry import spans as tracing
+from mainspring.telemetry import tracing
 
 DEFAULT_LIMIT: Final = 100
 MAX_LIMIT: Final = 1_000
