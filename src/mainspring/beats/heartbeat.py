@@ -49,8 +49,7 @@ from mainspring.cluster import Cluster, Membership, NodeView, ProgramVersions
 from mainspring.errors import MainspringError
 from mainspring.log import BlockingLog, Log
 from mainspring.loop import Clock, MonotonicClock, identifies_work
-from mainspring.telemetry import spans as tracing
-from mainspring.telemetry.histogram import Histogram, nanoseconds
+from mainspring.telemetry import Histogram, OpenSpan, nanoseconds, tracing
 
 if TYPE_CHECKING:
     from mainspring.beats.history.replay import Replay
@@ -432,7 +431,7 @@ class Heartbeat:
         taken: list[tuple[Inlet, Taken]],
         host: EnzymeHost,
         origins: Mapping[int, SignalOrigin],
-        span: tracing.Doing | None,
+        span: OpenSpan | None,
     ) -> BeatReport:
         await self.call_all(draft, host, origins, span)
         decided = self.state.decide(draft)
@@ -468,7 +467,7 @@ class Heartbeat:
         draft: Draft,
         host: EnzymeHost,
         origins: Mapping[int, SignalOrigin] = NO_ORIGINS,
-        span: tracing.Doing | None = None,
+        span: OpenSpan | None = None,
     ) -> None:
         """Call the enzymes of the agenda and settle each in its turn."""
 

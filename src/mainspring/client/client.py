@@ -87,7 +87,7 @@ class Client(ClientConnection):
             return await self._publish(topic, id, payload, key, headers, delay, at, expect, timeout)
         with self.telemetry.publishing(topic, id, key, headers) as (carried, span):
             place = await self._publish(topic, id, payload, key, carried, delay, at, expect, timeout)
-            span.set_attribute("messaging.destination.partition.id", str(place.partition))
+            span.note("messaging.destination.partition.id", str(place.partition))
         return place
 
     async def _publish(

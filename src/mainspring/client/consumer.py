@@ -21,7 +21,7 @@ from typing import Final, Generic, Literal, TypeVar
 
 from mainspring.client.errors import Closed
 from mainspring.client.subscription import Event, Subscription
-from mainspring.telemetry.log_lines import CORRELATION, handling
+from mainspring.telemetry import CORRELATION, handling
 
 CHECK_MS: Final = 30_000
 PATIENCE_MS: Final = 90_000  # three lease times by default: one slow event is no stall

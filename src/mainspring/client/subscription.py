@@ -25,6 +25,7 @@ from mainspring.client.conversation import SubscriptionRequest
 from mainspring.client.errors import BadPayload, ClientError, Closed, TimedOut
 from mainspring.client.frames import Delivered, OkFrame, Start, seek_frame
 from mainspring.loop import reject, wake
+from mainspring.telemetry import OpenSpan
 
 if TYPE_CHECKING:
     from mainspring.client.client import Client
@@ -49,7 +50,7 @@ class Event(Generic[T]):
         self.delivered: Delivered = delivered
         self.epoch: int = epoch
         self.settled: bool = False
-        self.span: Any = None
+        self.span: OpenSpan | None = None
         self.subscription: Subscription[T] = subscription
         self._payload: T = _UNSEEN
 
@@ -365,7 +366,7 @@ class Subscription(Generic[T]):
         event.settled = True
         self.settled += 1
         if event.span is not None:
-            event.span.acked()
+            event.span.end()
         return self._conversation.ack(self.held, event.partition, event.offset, event.epoch)
 
     def nack(self, event: Event[Any], delay_ms: int, reason: str) -> bool:
@@ -375,7 +376,7 @@ class Subscription(Generic[T]):
         event.settled = True
         self.settled += 1
         if event.span is not None:
-            event.span.nacked(reason)
+            event.span.end(reason or "nack")
         return self._conversation.nack(self.held, event.partition, event.offset, event.epoch, delay_ms, reason)
 
     def extend(self, event: Event[Any], ms: int) -> bool:

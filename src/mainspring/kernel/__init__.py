@@ -25,14 +25,12 @@ from mainspring.kernel.context import Context
 from mainspring.kernel.contracts import Contract
 from mainspring.kernel.errors import BadOutput, CapabilityError, Fail, NotConfigured, WaitsForItself, refusal
 from mainspring.kernel.inspect import (
-    CAUSATION,
     ActorView,
     CausationNode,
     FaultView,
     HeaderView,
     Inspector,
     RequestView,
-    causation_headers,
     causation_tree,
     draw_tree,
 )
@@ -40,7 +38,6 @@ from mainspring.kernel.kernel import DEFAULT_TIMEOUT_MS, PHASES, Kernel
 from mainspring.kernel.mail import Mail, Origin
 
 __all__ = [
-    "CAUSATION",
     "DEFAULT_TIMEOUT_MS",
     "PHASES",
     "Actor",
@@ -70,7 +67,6 @@ __all__ = [
     "RequestView",
     "RestartPolicy",
     "WaitsForItself",
-    "causation_headers",
     "causation_tree",
     "draw_tree",
     "handler_from",

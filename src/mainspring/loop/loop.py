@@ -37,7 +37,7 @@ from operator import length_hint
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
-from mainspring.loop.asyncio_host import LONGEST_SLEEP_S, Host
+from mainspring.loop.asyncio_host import LONGEST_SLEEP_S, EventLoopHost
 from mainspring.loop.clock import NS_PER_MS, Clock, MonotonicClock, VirtualClock, span_ns
 from mainspring.loop.errors import ClockError, DuplicateTimer, LoopBusy, LoopLimit, LoopStalled
 from mainspring.loop.futures_and_tasks import reject, wake
@@ -417,7 +417,7 @@ class Loop:
         self._holds: Counter[str] = Counter()  # open holds by reason; none is kept at 0
         self._turns = _Turns(self._lanes, self.clock.now_ns, on_error, self._timers.unwrap)
         self._slices = 0
-        self._host: Host | None = None
+        self._host: EventLoopHost | None = None
         self._asleep = False  # attached, with no slice running or on its way
         self._signalled = False  # another thread has already knocked
         self._arrival = threading.Event()  # wakes a bare driver that waits
@@ -630,7 +630,7 @@ class Loop:
             return
         if host is not None:
             raise LoopBusy("this loop is attached to another event loop", remedy="detach it there first")
-        self._host = Host(aio, self.clock, self._host_slice)
+        self._host = EventLoopHost(aio, self.clock, self._host_slice)
         self._asleep = True
         self._stir()
 
@@ -666,7 +666,7 @@ class Loop:
     def _ready(self) -> bool:
         return bool(self._user or self._system or self._completions)
 
-    def _running_host(self) -> Host | None:
+    def _running_host(self) -> EventLoopHost | None:
         """The host that drives this loop; one that was closed without detaching no longer does."""
         if self._host is not None and self._host.aio.is_closed():
             self.detach()

@@ -23,17 +23,24 @@ from mainspring.bus import Bus
 from mainspring.bus.groups import Gate, Member, Position
 from mainspring.bus.topics.tail import ReadyEvent
 from mainspring.errors import MainspringError
-from mainspring.kernel import Kernel, causation_headers
+from mainspring.kernel import Kernel
 from mainspring.log import Log
 from mainspring.loop import Loop, identifies_work
 from mainspring.message import validation_text
 from mainspring.node.causation import note_event
 from mainspring.node.settlement import Settlement, Together
 from mainspring.runs import Runtime
-from mainspring.runs.durable.arguments import encode_arguments
-from mainspring.runs.durable.records import check_id
-from mainspring.telemetry import spans as tracing
-from mainspring.telemetry.log_lines import CORRELATION, handling
+from mainspring.runs.durable import check_id
+from mainspring.telemetry import (
+    CORRELATION,
+    TRACEPARENT,
+    OpenSpan,
+    Recorder,
+    causation_headers,
+    handling,
+    messaging,
+    tracing,
+)
 
 logger: logging.Logger = logging.getLogger("mainspring.app")
 
@@ -166,11 +173,11 @@ class Consuming:
                 doing.leave(entered)
                 doing.end()
 
-    def _begin(self, recorder: tracing.Recorder, position: Position, ready: ReadyEvent, attempt: int) -> tracing.Doing:
+    def _begin(self, recorder: Recorder, position: Position, ready: ReadyEvent, attempt: int) -> OpenSpan:
         """The span of one delivery: it continues the publisher's trace, and is linked to it."""
         envelope, declared = _decode_envelope(ready.envelope), self.declared
         headers = envelope.headers or {}
-        attributes = tracing.messaging(
+        attributes = messaging(
             "process",
             "process",
             declared.topic,
@@ -181,7 +188,7 @@ class Consuming:
             offset=ready.offset,
             attempt=attempt,
         )
-        links = [headers[tracing.TRACEPARENT]] if tracing.TRACEPARENT in headers else []
+        links = [headers[TRACEPARENT]] if TRACEPARENT in headers else []
         return recorder.begin(f"process {declared.topic}", "CONSUMER", attributes, parent=headers, links=links)
 
     def _event(self, work: _Work, position: Position, ready: ReadyEvent, attempt: int) -> Event[Any]:
@@ -248,13 +255,11 @@ class _Work:
         self.together = Together()
 
     def prepare_run(self, event: Event[Any], program: Any, args: tuple[Any, ...], id: str | None) -> str:
-        durable = self._consuming.runtime.durable
-        name = durable.programs.name_for(program)
         run_id = _run_id(event, len(self.together.runs)) if id is None else check_id(id)
-        record = durable.new_record(run_id, name, encode_arguments(durable.programs.get(name), args))
+        record = self._consuming.runtime.durable.prepare_run(program, args, run_id)
         self.together.runs.append(record)
         self._consuming.kernel.note(
-            "run", name, run_id, causation=event.id, correlation=event.correlation, at_ms=record.created
+            "run", record.program, run_id, causation=event.id, correlation=event.correlation, at_ms=record.created
         )
         return run_id
 

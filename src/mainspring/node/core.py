@@ -30,12 +30,12 @@ from mainspring.log import Append, Engine, FallibleEngine, Log, Prepared, open_e
 from mainspring.loop import Clock, Loop, MonotonicClock, VirtualClock, Watchdog
 from mainspring.message import Ids, Message, encode_data
 from mainspring.node.agreement import Agreement
-from mainspring.node.causation import RunTraces, TracedInlet, TracedPort, note_event, with_lineage
+from mainspring.node.causation import RunTraces, TracedInlet, TracedPort, note_event
 from mainspring.node.consumers import Consuming
 from mainspring.node.schedules import schedule_consumers
 from mainspring.runs import Runtime
 from mainspring.settings import Settings
-from mainspring.telemetry import spans as tracing
+from mainspring.telemetry import tracing, with_causation
 
 logger: logging.Logger = logging.getLogger("mainspring.node")
 
@@ -205,7 +205,6 @@ class Core:
             log=self.log,
             random=self._source,
             cluster=self.cluster,
-            lease_ms=settings.runs_lease_ms,
             recovery_ms=settings.runs_recovery_ms,
             retention_ms=settings.runs_retention_ms or None,
         )
@@ -346,7 +345,7 @@ class Core:
         self._undo.push_async_callback(end)
 
     async def _publish(self, topic: str, payload: Any, **options: Any) -> Any:
-        options["headers"] = self.spoken.headers(topic, with_lineage(options.get("headers")))
+        options["headers"] = self.spoken.headers(topic, with_causation(options.get("headers")))
         published = await self.bus.publish(topic, bytes(encode_data(payload)), **options)
         note_event(self.kernel, topic, published.id, published.ts, options.get("headers"))
         return published

@@ -13,13 +13,12 @@ from __future__ import annotations
 from contextvars import Token
 from typing import TYPE_CHECKING, Any
 
-from mainspring.runs.durable.records import RunRecord
-from mainspring.runs.outcome import Failed, Outcome, kind_of
-from mainspring.telemetry import spans as tracing
-from mainspring.telemetry.log_lines import handling
+from mainspring.runs.run import Failed, Outcome, kind_of
+from mainspring.telemetry import OpenSpan, handling, tracing
 
 if TYPE_CHECKING:
-    from mainspring.runs.handlers import Handled
+    from mainspring.runs.durable.records import RunRecord
+    from mainspring.runs.handlers import RegisteredHandler
 
 Handling = tuple[str, str | None]
 Entered = tuple[Token[Handling | None], Any]
@@ -33,8 +32,8 @@ class Lineage:
     def __init__(self, run_id: str, program: str, *, durable: bool, correlation: str | None, trace: str | None) -> None:
         self.run_id: str = run_id
         self.correlation: str | None = correlation
-        self._doing: tracing.Doing | None = None
-        self._effect: tracing.Doing | None = None
+        self._doing: OpenSpan | None = None
+        self._effect: OpenSpan | None = None
         if tracing.recorder is not None:
             attributes = {
                 "mainspring.run.id": run_id,
@@ -48,14 +47,14 @@ class Lineage:
         token = handling.set((self.run_id, self.correlation))
         return token, None if self._doing is None else self._doing.enter()
 
-    def ask(self, handled: Handled, key: str) -> Entered:
+    def ask(self, handler: RegisteredHandler, key: str) -> Entered:
         """The handler of an effect is called; `key` names the effect in logs and in the causation tree."""
-        handled.asked += 1
+        handler.asked += 1
         token = handling.set((key, self.correlation))
         if self._doing is None or tracing.recorder is None:
             return token, None
         attributes = {"mainspring.run.id": self.run_id, "mainspring.effect.key": key}
-        self._effect = tracing.recorder.begin(f"effect {handled.name}", "INTERNAL", attributes, parent=self._doing)
+        self._effect = tracing.recorder.begin(f"effect {handler.name}", "INTERNAL", attributes, parent=self._doing)
         return token, self._effect.enter()
 
     def leave(self, entered: Entered | None) -> None:
@@ -76,12 +75,12 @@ class Lineage:
         """The run is over; without an outcome: for this process."""
         self.answered(None)
         if self._doing is not None:
-            self._doing.note(**{"run.outcome": "let go" if outcome is None else kind_of(outcome)})
+            self._doing.note("mainspring.run.outcome", "let go" if outcome is None else kind_of(outcome))
             self._doing.end(outcome.error if isinstance(outcome, Failed) else None)
 
 
 def of_here(run_id: str, program: str) -> Lineage | None:
-    """The lineage of a run without a journal that is started here; None when no message is being handled."""
+    """The lineage of a run without a journal that is started here; None when no message is being handler."""
     known = handling.get()
     if known is None and tracing.recorder is None:
         return None

@@ -44,7 +44,7 @@ from mainspring.tasks.queue import TaskQueue
 from mainspring.tasks.queue_topics import NAME as TASK_NAME
 from mainspring.tasks.queue_topics import RETRY, TASK_ID, TIMEOUT
 from mainspring.tasks.task import DeclaredTask
-from mainspring.telemetry.log_lines import CORRELATION, handling
+from mainspring.telemetry import CORRELATION, handling
 
 E = TypeVar("E", bound=Event[Any])
 

@@ -31,7 +31,7 @@ from mainspring.json_text import HALF, JsonRefused, check_json
 from mainspring.log import Append
 from mainspring.loop import Clock
 from mainspring.settings import Settings
-from mainspring.telemetry import spans as tracing
+from mainspring.telemetry import TRACEPARENT, OpenSpan, Recorder, messaging, tracing
 
 if TYPE_CHECKING:
     from mainspring.bus.schedules.schedules import Schedule
@@ -222,13 +222,11 @@ def _due_times(events: Sequence[Offered], now: int, expect: int | None) -> list[
     return [each if each > now else 0 for each in due]
 
 
-def _begin_span(
-    recorder: tracing.Recorder, topic: str, events: Sequence[Offered]
-) -> tuple[tracing.Doing, Sequence[Offered]]:
+def _begin_span(recorder: Recorder, topic: str, events: Sequence[Offered]) -> tuple[OpenSpan, Sequence[Offered]]:
     """A span for publishing these events, and the events with headers that carry the trace."""
-    carried = next((event.headers for event in events if event.headers and tracing.TRACEPARENT in event.headers), None)
+    carried = next((event.headers for event in events if event.headers and TRACEPARENT in event.headers), None)
     one = events[0] if len(events) == 1 else None
-    attributes = tracing.messaging(
+    attributes = messaging(
         "publish" if carried is None else "append",
         "send",
         topic,

@@ -27,7 +27,7 @@ from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
 from mainspring.log import Append, Batch, InDoubt, Log, Prepared, Receipt, Refused, Result
 from mainspring.loop import reject, resolve
-from mainspring.telemetry.spans import Doing
+from mainspring.telemetry import OpenSpan
 
 Placed = tuple[int, int, bool]  # partition, offset, duplicate
 OnDone = Callable[[Sequence[Placed] | MainspringError], None]  # where the events are, or why they are not stored
@@ -45,7 +45,7 @@ class Accepted(msgspec.Struct, frozen=True, gc=False):
     appends: list[Append]
     due: Sequence[int] = ()
     expects: bool = False
-    span: Doing | None = None
+    span: OpenSpan | None = None
 
     def due_at(self, index: int) -> int:
         return self.due[index] if self.due else 0
@@ -274,7 +274,7 @@ def _settle(done: asyncio.Future[Sequence[Placed]], result: Sequence[Placed] | M
         resolve(done, result)
 
 
-def _end_span(span: Doing, on_done: OnDone | None, result: Sequence[Placed] | MainspringError) -> None:
+def _end_span(span: OpenSpan, on_done: OnDone | None, result: Sequence[Placed] | MainspringError) -> None:
     span.end(result if isinstance(result, MainspringError) else None)
     if on_done is not None:
         on_done(result)

@@ -20,6 +20,7 @@ import typer
 from mainspring.cli.program.kernel import listed
 from mainspring.cli.support.messages import TIMEOUT_MS, AnyWire, WireOptions
 from mainspring.errors import MainspringError
+from mainspring.json_text import JsonRefused, read_value
 
 
 class Tool(msgspec.Struct, frozen=True):
@@ -102,8 +103,8 @@ class Server:
     def answer(self, line: str) -> str | None:
         """The answer to one line; None for notifications."""
         try:
-            given = json.loads(line)
-        except ValueError:
+            given = read_value(line, "the line")
+        except JsonRefused:
             return _encoded(_failure(None, RpcError(PARSE_ERROR, "this is not JSON")))
         if isinstance(given, list):
             answers = [answer for each in given if (answer := self._one(each)) is not None]

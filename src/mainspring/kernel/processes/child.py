@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from mainspring.kernel.actors import error_event_text
+from mainspring.kernel.actors import error_event_text, listen
 from mainspring.kernel.blobs import Blob, BlobStore
 from mainspring.kernel.capability import Capability
 from mainspring.kernel.context import Context
@@ -32,8 +32,7 @@ from mainspring.kernel.processes.frames import Job, ProcessFrame, next_frame, pa
 from mainspring.kernel.processes.locate import find_handler, find_spawn, names_of
 from mainspring.loop import Loop, MonotonicClock, pause, resolve
 from mainspring.message import Message, Metadata, NotEncodable, counted_ids, encode_data, parse
-from mainspring.telemetry import spans as tracing
-from mainspring.telemetry.log_lines import handling, write_lines
+from mainspring.telemetry import TRACEPARENT, handling, tracing, write_lines
 
 logger: logging.Logger = logging.getLogger("mainspring.kernel")
 
@@ -113,7 +112,7 @@ class HandlerHost:
             if tracing.recorder is None:
                 await self._run(contract, message, answer)
             else:
-                with tracing.recorder.incoming({tracing.TRACEPARENT: message.metadata.traceparent or ""}):
+                with tracing.recorder.incoming({TRACEPARENT: message.metadata.traceparent or ""}):
                     await self._run(contract, message, answer)
         except Fail as refusal:
             answer.op, answer.raw = "refused", bytes(encode_data(refusal.data()))
@@ -146,11 +145,7 @@ class WorkerHost:
         assert job.spawn is not None
         self._port = port
         self._actor = find_spawn(names_of(job.spawn), job.spawn, job.capability)()
-        if callable(getattr(self._actor, "add_event_listener", None)):
-            self._actor.add_event_listener("message", self._on_message)
-            self._actor.add_event_listener("error", self._on_error)
-        else:
-            self._actor.onmessage, self._actor.onerror = self._on_message, self._on_error
+        listen(self._actor, self._on_message, self._on_error)
 
     async def take(self, frame: ProcessFrame) -> None:
         self._actor.post_message(parse(frame.raw))
