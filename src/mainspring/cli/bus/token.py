@@ -27,8 +27,9 @@ from mainspring.bus.access import (
     read_tokens,
 )
 from mainspring.cli.node.settings import ConfigOption
-from mainspring.cli.support.options import Commands, load_all
+from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import JsonOption
+from mainspring.cli.support.settings import load_all
 from mainspring.errors import SettingError
 from mainspring.loop import MonotonicClock
 

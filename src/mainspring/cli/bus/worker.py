@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from mainspring.cli.support.node_options import NodeOptions
-from mainspring.cli.support.options import load_all
+from mainspring.cli.support.settings import load_all
 from mainspring.client import connect
 from mainspring.errors import MainspringError
 from mainspring.import_path import find_object

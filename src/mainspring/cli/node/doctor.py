@@ -25,7 +25,7 @@ import msgspec
 import typer
 
 from mainspring.cli.node.settings import ConfigOption
-from mainspring.cli.support.options import load_all
+from mainspring.cli.support.settings import load_all
 from mainspring.errors import MainspringError
 from mainspring.log import check as check_log
 from mainspring.log import engine_factory, log_file

@@ -18,8 +18,9 @@ import typer
 from mainspring.cli.node.settings import ConfigOption
 from mainspring.cli.support.moments import date_text
 from mainspring.cli.support.node_options import NodeOptions
-from mainspring.cli.support.options import Commands, load_all
+from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import JsonOption, listing
+from mainspring.cli.support.settings import load_all
 from mainspring.log import EngineSetup, Inspection, engine_factory, inspect_log
 from mainspring.settings import Settings, without_secrets
 

@@ -10,7 +10,7 @@ import typer
 
 from mainspring.cli.node.process import run
 from mainspring.cli.node.settings import ConfigOption
-from mainspring.cli.support.options import load_all
+from mainspring.cli.support.settings import load_all
 
 
 def serve(

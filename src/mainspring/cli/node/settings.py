@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from mainspring.cli.support.options import load_all
+from mainspring.cli.support.settings import load_all
 from mainspring.settings import FILE_NAME, describe, without_secrets
 
 PAGE_HEAD = (

@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from mainspring.cli.node.settings import ConfigOption
-from mainspring.cli.support.options import load_all
+from mainspring.cli.support.settings import load_all
 from mainspring.errors import SettingError
 from mainspring.log import Engine, LogMissing, inspect_log, log_file, open_engine
 from mainspring.loop import MonotonicClock

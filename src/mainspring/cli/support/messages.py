@@ -19,7 +19,8 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 import typer
 
-from mainspring.cli.support.options import TokenOption, UrlOption, load_all
+from mainspring.cli.support.options import TokenOption, UrlOption
+from mainspring.cli.support.settings import load_all
 from mainspring.errors import MainspringError
 from mainspring.loop import MonotonicClock
 from mainspring.message import counted_ids

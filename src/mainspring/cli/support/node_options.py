@@ -13,7 +13,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from mainspring.cli.support.options import TokenOption, UrlOption, load_all
+from mainspring.cli.support.options import TokenOption, UrlOption
+from mainspring.cli.support.settings import load_all
 from mainspring.client import NodeConnection, path
 from mainspring.errors import MainspringError
 

@@ -10,31 +10,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
-from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
-
-from mainspring.settings import FILE_NAME, Loaded, load
-
-
-def find_file(config: Path | None) -> Path | None:
-    """The file to read: the one named, the one the environment names, or the usual one where it exists."""
-    if config is not None:
-        return config
-    if named := os.environ.get("MAINSPRING_CONFIG"):
-        return Path(named)
-    usual = Path(FILE_NAME)
-    return usual if usual.exists() else None
-
-
-def load_all(config: Path | None = None, **flags: object) -> Loaded:
-    """The settings in force; flags that are None count as not given. Raises SettingError with the remedy."""
-    return load(flags, os.environ, find_file(config))
-
 
 # Here and not beside what uses them: a command that goes over a socket need not import an HTTP client first.
 UrlOption = Annotated[
