@@ -31,7 +31,7 @@ from mainspring.cluster import Cluster
 from mainspring.errors import MainspringError
 from mainspring.kernel import errors as faults
 from mainspring.kernel.durable.record import SPACE, StoredCommand, decode_command, encode_command
-from mainspring.kernel.durable.recovery import Recovery
+from mainspring.kernel.durable.recovery import CommandRecovery
 from mainspring.kernel.errors import ErrorData
 from mainspring.kernel.mail import Mail, same_content
 from mainspring.log import ABSENT, Batch, Change, InDoubt, Log, Prepared, Receipt, Refused, add_prepared
@@ -74,7 +74,7 @@ class DurableCommands:
         self._open: dict[str, _Entry] = {}
         self._awaited: dict[str, list[Mail]] = {}  # requests here for the outcome of a command that another node has
         self.sequence: int = 0
-        self._recovery = Recovery(self, log, exchange, cluster)
+        self._recovery = CommandRecovery(self, log, exchange, cluster)
         self._tasks = BackgroundTasks(logger, "durable commands")
 
     # --- accepting -----------------------------------------------------------------------------------------------

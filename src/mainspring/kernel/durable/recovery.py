@@ -26,7 +26,7 @@ _SWEEP_MS: Final = 3_600_000
 _RETRY_MS: Final = 1_000
 
 
-class Recovery:
+class CommandRecovery:
     """Looks for commands that nobody has, at the start and when a node is gone."""
 
     def __init__(self, commands: DurableCommands, log: Log, exchange: Exchange, cluster: Cluster) -> None:
