@@ -11,8 +11,8 @@ are there or neither, and the command runs again. A handler that fails or refuse
 
 The record of a command says which epoch has it. A node that takes it over writes the record first, and an outcome is
 only stored over the record that its node wrote: a node that was stopped for too long may finish its handler, but its
-outcome is not stored, and whoever waits there gets the outcome that was. A node that is alone on its log does the same,
-with the one epoch there is.
+outcome is not stored, and requests that wait there get the outcome that was. A node that is alone on its log does the
+same, with the one epoch there is.
 
 A timeout or a shutdown tells the requester that the wait is over. It is not an outcome: the command goes on, or goes
 on after the restart, and `Syscall.Outcome` has the answer then.

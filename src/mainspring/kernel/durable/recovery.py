@@ -90,10 +90,10 @@ class CommandRecovery:
         except Refused:
             return
         except InDoubt:
-            found = await self._log.get(SPACE, record.key)
-            if found is None or decode_command(found.value).epoch != stored.epoch:
+            now = await self._log.get(SPACE, record.key)
+            if now is None or decode_command(now.value).epoch != stored.epoch:
                 raise
-            version = found.version
+            version = now.version
         # It may be running here: this node had lost its lease meanwhile, and got the command back.
         if not self._commands.keep(record.key, stored.epoch, version):
             self._commands.dispatch_again(stored, version)
