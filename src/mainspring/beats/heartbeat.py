@@ -163,8 +163,7 @@ class Heartbeat:
         self._writer: LineWriter | None = None
         if log is not None:
             async_log = BlockingLogAdapter(log) if isinstance(log, BlockingLog) else log
-            stored = StoredLine(async_log, line, forgets_beats=self.rules.retain_beats is not None)
-            self._writer = LineWriter(stored, self.state, program)
+            self._writer = LineWriter(StoredLine(async_log, line), self.state, program)
         self.reader: LineReader = LineReader(self.state, self._writer.line if self._writer is not None else None)
         self._open = log is None
         self._blocking = log is None or isinstance(log, BlockingLog)

@@ -20,7 +20,7 @@ from mainspring.beats.report import BeatReport
 from mainspring.beats.rules import Rules
 from mainspring.beats.storage.cells import Cells, ContentStore, StoredValue, content_of, to_text
 from mainspring.beats.storage.journal import GENESIS, DeadSignal, Impulse, read_journal
-from mainspring.beats.storage.line import RECENT_BEATS, LoadedLine, Registered, cell_key, number
+from mainspring.beats.storage.line import RECENT_BEATS, Registered, cell_key, number
 
 
 class Decided(msgspec.Struct):
@@ -74,28 +74,6 @@ class LineState:
         state.use_registry(self.registry)
         state.functions = self.functions
         return state
-
-    def restore(self, loaded: LoadedLine) -> None:
-        """Become what a log holds. Registrations hold functions and come from the program again."""
-        head = loaded.head
-        self.beat, self.digest = head.beat + 1, head.digest
-        self.paused, self.oldest = head.paused, head.oldest
-        for sha256, text in loaded.contents.items():
-            self.content.put(sha256, text)
-        for path, since, stored in loaded.cells:
-            self.cells.put(path, since, stored)
-        for beat, hashes in loaded.references.items():
-            self.refer(beat, hashes)
-        self.queues = loaded.queues
-        self.bound = {}
-        for since, binding in loaded.bindings:
-            self.bindings.put(binding.path, binding.name, binding.kind)
-            self.bound.setdefault(since, []).append(binding)
-        self.registries = loaded.registry
-        self.rulings = loaded.rules
-        self.dead = loaded.dead
-        for impulses in self.queues.values():
-            self.note_live_events(impulses)
 
     def note_live_events(self, impulses: Iterable[Impulse]) -> None:
         """Remember which waiting signals are topics' events: their paths hold something until they are dealt with."""

@@ -31,7 +31,7 @@ from mainspring.beats.report import BeatReport
 from mainspring.beats.shared.follower import LineFollower
 from mainspring.beats.shared.signal_topic import LineInput, SignalTopic
 from mainspring.beats.storage.journal import Impulse
-from mainspring.beats.storage.line import RECENT_BEATS, SPACE, LineWriter, StoredLine
+from mainspring.beats.storage.line import RECENT_BEATS, SPACE, LineImage, LineWriter, StoredLine
 from mainspring.cluster import Membership, NodeView, Role, Roster
 from mainspring.cluster.records import NODES
 from mainspring.errors import MainspringError
@@ -91,16 +91,15 @@ class SharedLine:
         heartbeat = self._heartbeat
         self._early = []
         state = heartbeat.state.fresh()
-        line = StoredLine(self._log, self._name, forgets_beats=state.rules.retain_beats is not None, guard=self._guard)
-        writer = LineWriter(line, state, heartbeat.program)
+        line = StoredLine(self._log, self._name)
+        writer = LineWriter(line, state, heartbeat.program, self._guard)
         try:
-            loaded = await line.load()
+            image = await line.load(state)
             if leading:
                 await self._topic.open()
-            if loaded is not None and leading:
-                await writer.continue_from(loaded, self._declared)
-            elif loaded is not None:
-                state.restore(loaded)
+            if image is not None and leading:
+                await writer.continue_from(image, self._declared)
+            elif image is not None:
                 for beat in range(max(state.oldest, state.beat - RECENT_BEATS), state.beat):
                     state.note_journal(beat, await line.journal(beat) or b"")
             elif leading:
@@ -109,12 +108,13 @@ class SharedLine:
         except BaseException:
             self._early = None
             raise
-        self._follower = None if leading else LineFollower(self._name, state, loaded)
+        image = image or LineImage(state)
+        self._follower = None if leading else LineFollower(self._name, image)
         self._leading, self._stale = leading, False
         heartbeat.continue_with(state, writer)
         early, self._early = self._early or [], None
         for change in early:
-            self._on_line_change(change, newer_than=line.version)
+            self._on_line_change(change, newer_than=image.version)
 
     def _guard(self, batch: Batch) -> None:
         if self._role is not None:
