@@ -23,7 +23,7 @@ from __future__ import annotations
 from mainspring.beats.driver import Driver
 from mainspring.beats.heartbeat import Heartbeat
 from mainspring.beats.history.replay import Divergence, Replay
-from mainspring.beats.inlets import EventSource, Inlet, Taken, TopicInlet
+from mainspring.beats.inlets import Inlet, Taken, TopicInlet
 from mainspring.beats.program import BeatsProgram, DeclaredInlet, TargetOf
 from mainspring.beats.report import AgendaEntry, BeatReport, Diagnostic, Emitted, Staged
 from mainspring.beats.shared.line import BEATS_ROLE
@@ -41,7 +41,6 @@ __all__ = [
     "Divergence",
     "Driver",
     "Emitted",
-    "EventSource",
     "Heartbeat",
     "Inlet",
     "Replay",

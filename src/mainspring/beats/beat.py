@@ -75,7 +75,8 @@ class Draft:
         self.rules = rules
         limit = 0 if paused else rules.max_signals_per_beat
         self.inbox: list[Impulse] = list(inbox[:limit])
-        self._overflow = inbox[limit:]  # never enters this beat, and is no part of its journal
+        # What never enters this beat, and is no part of its journal. It waits for the next one, behind what is carried.
+        self.overflow: Sequence[Impulse] = inbox[limit:]
         self._carries: list[CarryFact] = []
         self.agenda: list[PlannedCall] = []
         self.aborted: bool = False
@@ -96,6 +97,8 @@ class Draft:
         self._resolved: dict[Pair, Resolved] = {}
         self._facts: list[Fact] = [BeginFact(beat, previous, paused)]
         self._resolve()
+        # What goes to the front of the next inbox: what is left of this one, then what never entered it.
+        self.carried: list[Impulse] = [*map(self._carried, self._carries), *self.overflow]
 
     # --- the agenda ---------------------------------------------------------------------------------------------------
 
@@ -155,16 +158,6 @@ class Draft:
             group.append(entry)
             at[pair, entry.registration.name] = group
         return [group for group in groups if group]
-
-    @property
-    def carried(self) -> list[Impulse]:
-        """What goes to the front of the next inbox: what is left of this one, then what never entered it."""
-        return [*(self._carried(carry) for carry in self._carries), *self._overflow]
-
-    @property
-    def overflow(self) -> int:
-        """How many signals never entered this beat."""
-        return len(self._overflow)
 
     def _carried(self, carry: CarryFact) -> Impulse:
         impulse = self.inbox[carry.item]

@@ -7,7 +7,7 @@ the beat does not happen, nothing was taken and the same is given to the next on
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -17,7 +17,7 @@ from mainspring.beats.lineage import SignalOrigin, origin_of_event
 from mainspring.beats.matching.path import canonical
 from mainspring.beats.storage.cells import to_text
 from mainspring.beats.storage.journal import Cause, Impulse
-from mainspring.log import Bounds, Operation, Put, Record, StoredEvent
+from mainspring.log import Log, Operation, Put, StoredEvent
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -46,16 +46,6 @@ class Inlet(Protocol):
     # may have run beats since, and what it remembers must be read again.
 
 
-class EventSource(Protocol):
-    """What a topic's inlet needs of a log."""
-
-    def read(self, topic: str, partition: int, start: int, limit: int) -> Awaitable[list[StoredEvent]]: ...
-
-    def bounds(self, topic: str) -> Awaitable[list[Bounds]]: ...
-
-    def get(self, space: str, key: str) -> Awaitable[Record | None]: ...
-
-
 POSITIONS: Final = "beats.positions"  # a space of its own: the bus reads every record of its groups
 
 
@@ -69,7 +59,7 @@ class TopicInlet:
 
     def __init__(
         self,
-        log: EventSource,
+        log: Log,
         topic: str,
         *,
         line: str = "main",

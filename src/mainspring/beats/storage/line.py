@@ -26,17 +26,17 @@ what retention lets go is deleted with the next beat. Nothing is written on its 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
 from mainspring.beats.errors import DamagedJournal, InvalidRegistration, LineBusy
 from mainspring.beats.matching.registry import Bind
 from mainspring.beats.rules import Rules
-from mainspring.beats.storage.cells import StoredValue, mentioned
+from mainspring.beats.storage.cells import CellValue, mentioned
 from mainspring.beats.storage.journal import GENESIS, DeadSignal, Impulse
-from mainspring.log import ABSENT, Batch, BlockingLog, DamagedRecord, Operation, Put, Receipt, Record, Refused
+from mainspring.log import ABSENT, Batch, BlockingLog, DamagedRecord, Log, Operation, Put, Receipt, Record, Refused
 
 if TYPE_CHECKING:
     from mainspring.beats.state import Decided, LineState
@@ -49,16 +49,6 @@ RECENT_BEATS: Final = 64
 _PIECE: Final = 256 << 10  # bytes of a journal per record; every engine stores that without trouble
 _CHUNK: Final = 2000  # impulses or bindings per record
 _FEW_BINDINGS: Final = 64  # not worth a rewrite
-
-
-class AsyncLog(Protocol):
-    """What a line needs of a log."""
-
-    def commit(self, batch: Batch) -> Awaitable[Receipt]: ...
-
-    def get(self, space: str, key: str) -> Awaitable[Record | None]: ...
-
-    def scan(self, space: str, prefix: str = "", after: str = "") -> AsyncIterator[Record]: ...
 
 
 class BlockingLogAdapter:
@@ -76,6 +66,9 @@ class BlockingLogAdapter:
     async def scan(self, space: str, prefix: str = "", after: str = "") -> AsyncIterator[Record]:
         for record in self.log.scan(space, prefix, after):
             yield record
+
+
+AsyncLog = Log | BlockingLogAdapter
 
 
 # --- the records ------------------------------------------------------------------------------------------------------
@@ -135,20 +128,20 @@ def cell_key(path: str, since: int) -> str:
     return f"cell/{path}//{number(since)}"  # no path holds "//", so this splits again without a doubt
 
 
-def encode_value(stored: StoredValue | None) -> bytes:
+def encode_value(stored: CellValue | None) -> bytes:
     if stored is None:
         return b""
     return f"#{stored.content}".encode() if stored.content is not None else f"={stored.text}".encode()
 
 
-def decode_value(value: bytes, content: Callable[[str], str | None]) -> StoredValue | None:
+def decode_value(value: bytes, content: Callable[[str], str | None]) -> CellValue | None:
     """`content` gives the text behind a hash."""
     text = value.decode()
     if not text:
         return None
     if text[0] == "#":
-        return StoredValue(None, text[1:], mentioned(content(text[1:]) or ""))
-    return StoredValue(text[1:], None, mentioned(text))
+        return CellValue(None, text[1:], mentioned(content(text[1:]) or ""))
+    return CellValue(text[1:], None, mentioned(text))
 
 
 def queues_of(queued: dict[str, list[Impulse]], coming: int, done: int) -> dict[int, list[Impulse]]:
@@ -430,12 +423,12 @@ class LineWriter:
 
     async def save_beat(self, decided: Decided, operations: Sequence[Operation]) -> None:
         """Write a beat and everything that waited for it, as one batch."""
-        beat = self._state.beat
+        beat, draft = self._state.beat, decided.draft
         unsaved = sum(lands == beat for lands, _ in self._signals)
-        rest = self._backlog.remainder(beat, decided.carried, decided.overflow, unsaved)
+        rest = self._backlog.remainder(beat, draft.carried, len(draft.overflow), unsaved)
         queued = [(lands, impulse) for lands, impulse in self._signals if lands > beat]
         queued += [*((beat, impulse) for impulse in rest.late), *decided.queued]
-        bindings = [*self._bindings, *((beat + 1, each) for each in decided.changes if isinstance(each, Bind))]
+        bindings = [*self._bindings, *((beat + 1, each) for each in draft.changes if isinstance(each, Bind))]
         records = [
             *_queue_records(beat, queued),
             *_chunked(f"queue/{number(beat + 1)}/a", beat, rest.front),
@@ -490,8 +483,8 @@ class LineWriter:
             batch.put(SPACE, f"{name}/rules/{at}", msgspec.json.encode(self._rules))
         if left is not None:
             batch.put(SPACE, f"{name}/left/{at}", msgspec.json.encode(left))
-        if decided.dead:
-            batch.put(SPACE, f"{name}/dead/{at}", msgspec.json.encode(decided.dead))
+        if decided.draft.dead:
+            batch.put(SPACE, f"{name}/dead/{at}", msgspec.json.encode(decided.draft.dead))
         for key in self._garbage:
             batch.delete(SPACE, f"{name}/{key}")
         for key in self._old_journals:
