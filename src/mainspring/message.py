@@ -20,6 +20,7 @@ import msgspec
 import uuid_utils
 
 from mainspring.errors import MainspringError
+from mainspring.json_text import nesting
 
 Kind = Literal["command", "query", "event", "reply", "error"]
 KINDS: Final = ("command", "query", "event", "reply", "error")
@@ -41,7 +42,6 @@ def counted_ids(prefix: str = "") -> Ids:
 
 MAX_DEPTH: Final = 512  # what arrives can also be decoded and encoded wherever in a program that happens
 _TOO_DEEP: Final = "Invalid JSON: nested too deeply"
-_STRINGS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _SPACE: Final = re.compile(rb"[ \t\r\n]")
 _N: Final = ord("n")
 _REMEMBERED_TYPES: Final = 4096
@@ -166,7 +166,7 @@ def parse(line: bytes) -> Message:
     try:
         if not line.isascii():
             str(line, "utf-8")
-        if len(line) > 2 * MAX_DEPTH and _depth(line) > MAX_DEPTH:
+        if len(line) > 2 * MAX_DEPTH and line.count(b"[") + line.count(b"{") > MAX_DEPTH and nesting(line) > MAX_DEPTH:
             raise NotJson(_TOO_DEEP)
         message = _parse(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -176,21 +176,6 @@ def parse(line: bytes) -> Message:
     if message.metadata.causation is None and (message.kind == "reply" or message.kind == "error"):
         raise _invalid(f"a message of kind {message.kind} needs metadata.causation", message)
     return message
-
-
-def _depth(line: bytes) -> int:
-    """How deep the brackets of a line nest, those in texts left out; 0 when it is not too deep."""
-    if line.count(b"[") + line.count(b"{") <= MAX_DEPTH:
-        return 0
-    depth = 0
-    for character in _STRINGS.sub(b"", line):
-        if character in b"[{":
-            depth += 1
-            if depth > MAX_DEPTH:
-                return depth
-        elif character in b"]}":
-            depth -= 1
-    return 0
 
 
 def _invalid(text: str, message: Message) -> NotAMessage:

@@ -130,7 +130,7 @@ class World:
         """The process dies: nothing is written any more, sockets are gone, and a new process starts on the same log."""
         await settle()
         self.loop.detach()
-        self.bus.delivery._closed = True
+        self.bus.delivery.closed = True
         await self.start()
 
     def connect(self, agent: str | None = None) -> Peer:

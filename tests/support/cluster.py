@@ -57,8 +57,7 @@ class Member:
         """The process is gone: it writes nothing, hears nothing and turns no more."""
         self.engine.cut_off = True
         self.loop.detach()
-        if self.cluster._rejoining is not None:
-            self.cluster._rejoining.cancel()
+        self.ending = asyncio.get_running_loop().create_task(self.cluster._tasks.cancel())
 
     def stop(self) -> None:
         """As SIGSTOP does: nothing runs, and what was sent is waiting."""

@@ -113,7 +113,7 @@ async def approval(perform: Any) -> Any:
 
 @app.run(name="year_end")
 async def year_end(perform: Any) -> str:
-    time.sleep(0.12)  # noqa: ASYNC251 (a program with a mistake: everybody waits)
+    time.sleep(0.4)  # noqa: ASYNC251 (a program with a mistake: everybody waits)
     return str(await perform(Charge("valid", 1)))
 
 

@@ -17,7 +17,7 @@ from yarl import URL
 from mainspring.bus import Bus
 from mainspring.log import Engine, Log, MemoryEngine
 from mainspring.loop import Loop, MonotonicClock
-from mainspring.server import http
+from mainspring.server import NodeParts, http
 from mainspring.settings import Settings
 
 
@@ -114,7 +114,7 @@ async def serve(
         app = web.Application()
         if besides is not None:
             besides(app, bus)
-        http.add_routes(app, bus, allowed_origins=origins, **options)
+        http.add_routes(app, NodeParts(bus), allowed_origins=origins, **options)
         runner = web.AppRunner(app, shutdown_timeout=5)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)

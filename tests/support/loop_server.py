@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from mainspring.guests.socket.server import LoopSocketServer
+from mainspring.guests.socket import LoopSocketServer
 from mainspring.loop import MonotonicClock
 from tests.support.guests import Answer, answers
 

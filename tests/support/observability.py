@@ -19,8 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from mainspring import App
 from mainspring.node import Node
 from mainspring.settings import Settings
-from mainspring.telemetry import spans as tracing
-from mainspring.telemetry.log_lines import JsonLines, WithMessage
+from mainspring.telemetry import JsonLines, WithMessage, tracing
 from tests.support.observed_shop import make_shop
 
 

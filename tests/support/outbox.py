@@ -14,7 +14,7 @@ import psycopg
 
 from mainspring.client.errors import CannotConnect, NodeRefused
 from mainspring.loop import VirtualClock
-from mainspring.outbox.address import open_outbox
+from mainspring.outbox import open_outbox
 from mainspring.outbox.drainer import Drainer, DrainOptions
 from mainspring.outbox.outbox import Outbox
 
@@ -117,4 +117,4 @@ class FakeNode:
 
 
 def drainer(shop: Shop, node: FakeNode, clock: VirtualClock, name: str = "d1", **options: Any) -> Drainer:
-    return Drainer(open_outbox(shop.url), node, name, clock, lambda: 1.0, DrainOptions(**options))
+    return Drainer(open_outbox(shop.url), node, name, clock, lambda: 0.0, DrainOptions(**options))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mainspring.loop import VirtualClock
-from mainspring.outbox.address import open_outbox
+from mainspring.outbox import open_outbox
 from mainspring.outbox.drainer import Drainer, DrainOptions
 from tests.support.outbox import FakeNode
 

@@ -94,7 +94,7 @@ class Node:
         self.alive = False
         self.engine.cut_off = True
         self.loop.detach()
-        self.bus.delivery._closed = True
+        self.bus.delivery.closed = True
         self.town.shared.engines.remove(self.engine)
 
     def connect(self, agent: str | None = None) -> Peer:

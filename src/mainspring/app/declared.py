@@ -81,6 +81,7 @@ class DeclaredConsumer:
     backoff: Backoff = Backoff()
     takes_event: bool = True
     store_each: bool = False  # store each acknowledgement at once instead of with others some milliseconds later
+    schedule: str = ""  # the schedule whose firings these events are
 
     @property
     def name(self) -> str:

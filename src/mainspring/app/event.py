@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from mainspring.app.duration import Duration, duration_ms
 from mainspring.message import encode_bytes
-from mainspring.telemetry.log_lines import CORRELATION
+from mainspring.telemetry import CORRELATION
 
 T = TypeVar("T")
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})

@@ -17,6 +17,7 @@ from mainspring.app.declared import Backoff, DeclaredConsumer, hints_of
 from mainspring.app.duration import Duration, duration_ms
 from mainspring.app.event import Event
 from mainspring.errors import MainspringError
+from mainspring.loop import identifies_work
 
 if TYPE_CHECKING:
     from mainspring.app.app import App
@@ -83,6 +84,7 @@ class Task(Generic[P, R]):
         published = await self._app.publisher(self.topic, call, **options)
         return str(published.id)
 
+    @identifies_work(lambda known: ("task", known["self"].name))
     async def _perform(self, event: Event[Call]) -> None:
         bound = self._signature.bind(*event.payload.args, **event.payload.kwargs)
         for name, value in bound.arguments.items():

@@ -16,7 +16,7 @@ import msgspec
 
 from mainspring.bus import Bus, TopicConfig
 from mainspring.bus.topics.config import topic_from
-from mainspring.cluster import InForce
+from mainspring.cluster import DeclarationsInForce
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def declared_topics(declared: Iterable[DeclaredTopic]) -> dict[str, dict[str, An
     return said
 
 
-async def configure_topics(in_force: InForce, own: Iterable[DeclaredTopic], bus: Bus) -> None:
+async def configure_topics(in_force: DeclarationsInForce, own: Iterable[DeclaredTopic], bus: Bus) -> None:
     """Create this program's topics, or change them where they differ from what is in force for them."""
     everything = in_force.of("topics")
     for topic in declared_topics(own):

@@ -45,12 +45,11 @@ from mainspring.beats.stage import CallOutcome, Stage, checked_pair, current, la
 from mainspring.beats.state import Decided, LineState
 from mainspring.beats.storage.journal import Impulse
 from mainspring.beats.storage.line import RECENT_BEATS, BlockingLogAdapter, LineWriter, StoredLine
-from mainspring.cluster import Cluster, Membership, NodeView, Roster
+from mainspring.cluster import Cluster, Membership, NodeView, ProgramVersions
 from mainspring.errors import MainspringError
 from mainspring.log import BlockingLog, Log
-from mainspring.loop import Clock, MonotonicClock
-from mainspring.telemetry import spans as tracing
-from mainspring.telemetry.histogram import Histogram, nanoseconds
+from mainspring.loop import Clock, MonotonicClock, identifies_work
+from mainspring.telemetry import Histogram, OpenSpan, nanoseconds, tracing
 
 if TYPE_CHECKING:
     from mainspring.beats.history.replay import Replay
@@ -151,14 +150,14 @@ class Heartbeat:
         if log is not None and self._blocking:
             run_now(self.open())
 
-    async def open(self, roster: Roster | None = None, *, able: bool = True) -> None:
+    async def open(self, programs: ProgramVersions | None = None, *, able: bool = True) -> None:
         """Load the line from the log. What was bound before is applied on top of what the log holds.
 
-        Where several nodes share the line, `roster` knows the order of their programs and `able` says whether this
+        Where several nodes share the line, `programs` knows the order of their programs and `able` says whether this
         one's has enzymes: a node with the newest program that has some leads.
         """
         if not self._open:
-            await self._access.open(roster, able=able)
+            await self._access.open(programs, able=able)
 
     def close(self) -> None:
         """Let go of worker threads and processes. The log belongs to the code that opened it."""
@@ -396,7 +395,7 @@ class Heartbeat:
         taken: list[tuple[Inlet, Taken]],
         host: EnzymeHost,
         origins: Mapping[int, SignalOrigin],
-        span: tracing.Doing | None,
+        span: OpenSpan | None,
     ) -> BeatReport:
         await self.call_all(draft, host, origins, span)
         decided = self.state.decide(draft)
@@ -432,7 +431,7 @@ class Heartbeat:
         draft: Draft,
         host: EnzymeHost,
         origins: Mapping[int, SignalOrigin] = NO_ORIGINS,
-        span: tracing.Doing | None = None,
+        span: OpenSpan | None = None,
     ) -> None:
         """Call the enzymes of the agenda and settle each in its turn."""
 
@@ -464,6 +463,7 @@ class Heartbeat:
             if planned.run % _CALLS_BETWEEN_YIELDS == _CALLS_BETWEEN_YIELDS - 1:
                 await host.yield_to_others()
 
+    @identifies_work(lambda known: ("enzyme", known["registration"].name))
     async def _call(self, draft: Draft, planned: PlannedCall, stage: Stage, host: EnzymeHost) -> CallOutcome:
         impulse, registration = draft.inbox[planned.item], planned.registration
         if self._watch is None:
@@ -667,7 +667,7 @@ class OwnLine:
         self._heartbeat = heartbeat
         self._log = log
 
-    async def open(self, roster: Roster | None, *, able: bool) -> None:
+    async def open(self, programs: ProgramVersions | None, *, able: bool) -> None:
         heartbeat = self._heartbeat
         await heartbeat.writer.load()
         heartbeat.continue_with(heartbeat.state, heartbeat.writer)

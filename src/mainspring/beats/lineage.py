@@ -10,15 +10,22 @@ headers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextvars import Token
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from mainspring.log import StoredEvent
-from mainspring.telemetry import spans as tracing
-from mainspring.telemetry.log_lines import CORRELATION, handling
+from mainspring.telemetry import (
+    CORRELATION,
+    TRACEPARENT,
+    Entered,
+    OpenSpan,
+    Recorder,
+    WorkContext,
+    handling,
+    tracing,
+)
 
 if TYPE_CHECKING:
     from mainspring.beats.beat import Draft
@@ -46,7 +53,7 @@ def origin_of_event(event: StoredEvent) -> SignalOrigin:
         headers = _headers(event.headers) if event.headers is not None else {}
     except (msgspec.DecodeError, UnicodeDecodeError):  # whatever a publisher sent, the beat must come to an end
         headers = {}
-    return SignalOrigin(event.id, headers.get(CORRELATION), headers.get(tracing.TRACEPARENT))
+    return SignalOrigin(event.id, headers.get(CORRELATION), headers.get(TRACEPARENT))
 
 
 def current_origin() -> SignalOrigin | None:
@@ -100,43 +107,32 @@ def _remember(origins: dict[Any, SignalOrigin], key: Any, origin: SignalOrigin) 
         del origins[next(iter(origins))]
 
 
-class CallContext:
+class CallContext(WorkContext):
     """What surrounds one call of an enzyme: its log lines name its signal's origin, and it may have a span."""
 
-    __slots__ = ("_error", "_span", "handling")
+    __slots__ = ("_error",)
 
-    def __init__(self, name: str, impulse: Impulse, origin: SignalOrigin | None, beat: tracing.Doing | None) -> None:
-        self.handling: tuple[str, str | None] | None = None if origin is None else (origin.id, origin.correlation)
+    def __init__(self, name: str, impulse: Impulse, origin: SignalOrigin | None, beat: OpenSpan | None) -> None:
+        super().__init__(None if origin is None else (origin.id, origin.correlation), None)
         self._error: BaseException | None = None
-        self._span: tracing.Doing | None = None
         if beat is not None and tracing.recorder is not None:
-            self._span = _enzyme_span(tracing.recorder, name, origin, impulse, beat)
+            self.span = _enzyme_span(tracing.recorder, name, origin, impulse, beat)
 
     @property
     def traceparent(self) -> str | None:
-        return None if self._span is None else self._span.traceparent
-
-    def enter(self) -> tuple[Token[Any] | None, Any]:
-        token = None if self.handling is None else handling.set(self.handling)
-        return token, None if self._span is None else self._span.enter()
+        return None if self.span is None else self.span.traceparent
 
     def failed(self, error: BaseException) -> None:
         """The call ended with this."""
         self._error = error
 
-    def leave(self, entered: tuple[Token[Any] | None, Any] | None) -> None:
-        assert entered is not None
-        token, span = entered
-        if self._span is not None:
-            self._span.leave(span)
-            self._span.end(self._error)
-        if token is not None:
-            handling.reset(token)
+    def leave(self, entered: Entered | None) -> None:
+        super().leave(entered)
+        if self.span is not None:
+            self.span.end(self._error)
 
 
-def beat_span(
-    recorder: tracing.Recorder, line: str, draft: Draft, origins: Mapping[int, SignalOrigin]
-) -> tracing.Doing:
+def beat_span(recorder: Recorder, line: str, draft: Draft, origins: Mapping[int, SignalOrigin]) -> OpenSpan:
     """Below the one trace all its signals belong to; with several, or none, a trace of its own, linked to each."""
     traces = list(dict.fromkeys(each.traceparent for each in origins.values() if each.traceparent is not None))
     attributes = {
@@ -149,8 +145,8 @@ def beat_span(
 
 
 def _enzyme_span(
-    recorder: tracing.Recorder, name: str, origin: SignalOrigin | None, impulse: Impulse, beat: tracing.Doing
-) -> tracing.Doing:
+    recorder: Recorder, name: str, origin: SignalOrigin | None, impulse: Impulse, beat: OpenSpan
+) -> OpenSpan:
     """Below the beat where that is part of the signal's own trace; else in the signal's trace, linked to the beat."""
     attributes = {
         "mainspring.enzyme": name,

@@ -25,7 +25,7 @@ from mainspring.beats.calls import call_now, failed, is_async
 from mainspring.beats.matching.registry import Enzyme
 from mainspring.beats.stage import CallOutcome, Stage
 from mainspring.errors import SettingError
-from mainspring.telemetry.log_lines import handling, lines_written, write_lines
+from mainspring.telemetry import handling, lines_written, write_lines
 
 MakeStage = Callable[[PlannedCall], Stage]
 
@@ -92,7 +92,7 @@ class _Child:
 
     def call(self, function: Enzyme, signal: str | None, target: str | None, stage: Stage) -> CallOutcome:
         try:
-            name = None if stage.context is None else stage.context.handling
+            name = None if stage.context is None else stage.context.cause
             work = pickle.dumps((function, signal, target, stage.beat, stage.attempt, name, lines_written()))
             pipe = self._connected()
             pipe.send_bytes(work)

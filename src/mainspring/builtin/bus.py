@@ -13,9 +13,10 @@ import msgspec
 from mainspring.builtin.answers import Empty, about, errors_as_answers, fitting
 from mainspring.bus import Bus, GroupInfo, PartitionOffsets, Schedule, Start, Stats
 from mainspring.bus.topics.config import encode_topic
-from mainspring.kernel import Capability, Context, Fail, Handler, causation_headers, handler_from
+from mainspring.kernel import Capability, Context, Fail, Handler, handler_from
 from mainspring.log import StoredEvent
 from mainspring.message import NULL
+from mainspring.telemetry import causation_headers
 
 Topic = Annotated[str, about("The topic's name.")]
 GroupName = Annotated[str, about("The group's name.")]

@@ -16,12 +16,11 @@ import msgspec
 from mainspring.builtin.events import on_remote_change
 from mainspring.errors import MainspringError
 from mainspring.kernel import Capability, Context, Fail, Kernel, handler_from
-from mainspring.log import ABSENT, Change, StoredEvent
+from mainspring.log import ABSENT, Change, Prepared, StoredEvent
 from mainspring.runs import DurableRuns, Outcome, Run, RunRecord, Runtime, UnknownProgram, UnknownRun, Value
 from mainspring.runs.durable.records import LIVE, RUNS, decode_record, error_fields, reason_json
 from mainspring.runs.outcome import Failed
-from mainspring.runs.ports import Prepared
-from mainspring.telemetry.log_lines import handling
+from mainspring.telemetry import current_correlation
 
 _PAGE: Final = 50
 _EVENTS: Final = {"value": "Run.Completed", "failed": "Run.Failed", "cancelled": "Run.Cancelled"}
@@ -246,7 +245,7 @@ class KernelPort:
         self._kernel = kernel
 
     async def ask(self, type: str, data: Any, *, kind: str, timeout_ms: int | None, key: str) -> Any:
-        _, correlation = handling.get() or (None, None)
+        correlation = current_correlation()
         self._kernel.note("effect", "Ask", key, causation=key.rpartition("#")[0], correlation=correlation)
         correlation = correlation or key  # a run that nobody's message started is a conversation of its own
         return await self._kernel.ask(kind, type, data, timeout_ms=timeout_ms, correlation=correlation, causation=key)
@@ -257,8 +256,8 @@ class PreparingBus(Protocol):
 
     def prepare(
         self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None, id: str
-    ) -> tuple[list[Any], Any]:
-        """The operations that publish an event when they are stored, and whom to tell with the receipt then."""
+    ) -> Prepared:
+        """An event to be stored in a batch of someone else's."""
 
     async def publish(
         self, topic: str, payload: bytes, *, key: str | None = None, headers: Mapping[str, str] | None = None
@@ -280,8 +279,7 @@ class BusPort:
     def prepare(
         self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None, id: str
     ) -> Prepared:
-        operations, stored = self._bus.prepare(topic, payload, key=key, headers=headers, id=id)
-        return Prepared(operations, stored)
+        return self._bus.prepare(topic, payload, key=key, headers=headers, id=id)
 
     async def publish(self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None) -> str:
         published = await self._bus.publish(topic, payload, key=key, headers=headers)

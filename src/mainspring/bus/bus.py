@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -15,19 +16,16 @@ import msgspec
 from mainspring.bus.access.access import Access, Action, Caller, Checker, Who
 from mainspring.bus.audit import AUDIT_TOPIC, Audit
 from mainspring.bus.counters import BusCounters
-from mainspring.bus.errors import BadFrame, BadOffset, BusError, UnknownEvent
-from mainspring.bus.groups.dead_letters import Undertaker, read_letter
+from mainspring.bus.errors import BadOffset
+from mainspring.bus.groups.dead_letters import DeadLetters, DeadLetterWriter
 from mainspring.bus.groups.delivery import Delivery
-from mainspring.bus.groups.local_supply import StoringDelivery
-from mainspring.bus.groups.redrive import redrive
-from mainspring.bus.groups.registry import GroupTable
-from mainspring.bus.groups.shared.supply import Sharing
-from mainspring.bus.names import DEAD_LETTERS
+from mainspring.bus.groups.local import LocalSupply
+from mainspring.bus.groups.registry import GroupRegistry
+from mainspring.bus.groups.shared.supply import SharedSupply
+from mainspring.bus.groups.supply import Supply
 from mainspring.bus.protocol import Start
-from mainspring.bus.publishing.admission import Accepted, Admission, check_headers, refusal
-from mainspring.bus.publishing.payload import HALF
-from mainspring.bus.publishing.publisher import Publisher
-from mainspring.bus.publishing.tickets import FutureTicket
+from mainspring.bus.publishing.admission import Admission, check_event, check_headers
+from mainspring.bus.publishing.publisher import Accepted, Publisher
 from mainspring.bus.results import (
     DeadLetter,
     GroupInfo,
@@ -37,19 +35,21 @@ from mainspring.bus.results import (
     Readiness,
     Stats,
 )
+from mainspring.bus.schedules.schedules import SPACE as SCHEDULES
 from mainspring.bus.schedules.schedules import Schedule, Schedules
+from mainspring.bus.schemas.registry import SPACE as SCHEMAS
 from mainspring.bus.schemas.registry import Compatibility, SchemaRegistry, SchemaVersion
 from mainspring.bus.session import Session
 from mainspring.bus.topics.compaction import Compaction
 from mainspring.bus.topics.config import TopicChange, TopicConfig
 from mainspring.bus.topics.follow import follow, read_on
 from mainspring.bus.topics.housekeeping import Housekeeping
+from mainspring.bus.topics.registry import SPACE as TOPICS
 from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.bus.topics.retention import Retention
 from mainspring.bus.topics.topic import Topic
 from mainspring.cluster import Alone, Cluster
-from mainspring.errors import MainspringError
-from mainspring.log import Append, Log, Operation, Receipt, StoredEvent
+from mainspring.log import KeptRecord, Log, Prepared, StoredEvent
 from mainspring.loop import Clock, Loop
 from mainspring.settings import Settings
 
@@ -95,51 +95,42 @@ class Bus:
         self.schemas: SchemaRegistry = SchemaRegistry(log, clock)
         self._log = log
         self._new_id = new_id
-        self._audit = Audit(loop, self._write_audit, enabled=settings.audit)
-        self._sharing: Sharing | None = None
-        self.delivery: Delivery
-        self.groups: GroupTable
+        self._audit = Audit(loop, partial(self._write, AUDIT_TOPIC), enabled=settings.audit)
+        self._supply: Supply
         if others is None:
-            self.delivery = StoringDelivery(log, clock, loop, self.counters, self._audit)
-            self.groups = GroupTable(log, clock, self.topics, self.delivery, self._audit)
+            self._supply = LocalSupply(log, clock, loop)
         else:
-            self._sharing = Sharing(log, clock, loop, self.counters, self._audit, self.topics, others)
-            self.delivery = self._sharing.delivery
-            self.groups = self._sharing.groups
-        self._publisher = Publisher(log, self.counters, self._audit, self.delivery.appended, self.topics.announce)
-        self._undertaker = Undertaker(
+            self._supply = SharedSupply(log, clock, loop, self.topics, others)
+        self.delivery: Delivery = Delivery(log, clock, loop, self.counters, self._audit, self._supply)
+        self.groups: GroupRegistry = GroupRegistry(log, self.topics, self.delivery, self._supply, self._audit)
+        self.publisher = Publisher(log, self.counters, self._audit, self.delivery.appended, self.topics.store_new)
+        dead_letter_writer = DeadLetterWriter(
             log,
             clock,
             self.delivery,
-            self._publisher,
+            self.publisher,
             self.counters,
             self._audit,
             new_id=new_id,
             topic=self.topics.found,
         )
-        self.delivery.on_bury = self._undertaker.bury
+        self.delivery.write_dead_letters = dead_letter_writer.write
+        self.admission: Admission = Admission(
+            clock, self.topics, self.access, self.schemas, settings, new_id=new_id, random=random
+        )
+        self._dead_letters = DeadLetters(log, self.topics, self.admission, self.publisher)
         self.schedules: Schedules = Schedules(
             log,
             clock,
             loop,
             self.topics,
-            self._publisher,
+            self.admission,
+            self.publisher,
             self.delivery,
             role=roles.role("schedules"),
             new_id=new_id,
-            partition=lambda key, partitions: self.admission.partition(key, partitions),
         )
-        self.admission: Admission = Admission(
-            clock,
-            self.topics,
-            self._publisher,
-            self.schedules,
-            self.access,
-            self.schemas,
-            settings,
-            new_id=new_id,
-            random=random,
-        )
+        self.publisher.store_delayed = self.schedules.store_delayed
         keeping = roles.role("housekeeping")
         self._housekeeping = Housekeeping(
             log,
@@ -161,14 +152,14 @@ class Bus:
 
     async def start(self) -> None:
         """Load topics, groups and schedules; start background work. Call once, on the running asyncio loop."""
-        if self._sharing is not None:
-            self._sharing.listen(self.schemas, self.schedules, self._recheck)
+        self._supply.listen(
+            {TOPICS: self._on_topic_changed, SCHEMAS: self.schemas.heard, SCHEDULES: self.schedules.heard}
+        )
         await self.topics.start()
         await self.schemas.start()
         await self.groups.start()
         await self.schedules.start()
-        if self._sharing is not None:
-            await self._sharing.catch_up()
+        await self._supply.catch_up()
         self._housekeeping.start()
         self._state = "ready"
 
@@ -178,7 +169,7 @@ class Bus:
             self._state = "draining"
             self.admission.closed = True
             self.schedules.stop()
-            await self._publisher.idle()
+            await self.publisher.idle()
 
     async def stop(self) -> None:
         """Give back leases, write positions, end background work. Idempotent."""
@@ -193,10 +184,8 @@ class Bus:
             for follower in topic.followers:
                 follower.set()
         self._audit.flush()
-        await self._publisher.idle()
-        await self.delivery.flush()
-        if self._sharing is not None:
-            await self._sharing.leave()
+        await self.publisher.idle()
+        await self._supply.stop()
         await self.delivery.close()
 
     def readiness(self) -> Readiness:
@@ -235,9 +224,13 @@ class Bus:
         self.access.check_admin(agent, "change topics")
         await self.check_access(agent, "publish", config.topic)
         change = await self.topics.put(config)
-        self.delivery.adopt(self.topics.open(config.topic))
         self._recheck(config.topic)
         return change
+
+    def _on_topic_changed(self, record: KeptRecord) -> None:
+        topic = self.topics.heard(record)
+        if topic is not None:
+            self._recheck(topic.name)
 
     def _recheck(self, topic: str) -> None:
         for session in list(self._sessions):
@@ -278,38 +271,22 @@ class Bus:
 
     async def _publish(self, topic: str, events: Sequence[NewEvent], agent: Who, expect: int | None) -> list[Published]:
         for event in events:
-            _check_event(event)
-        taken: list[Accepted] = []
-        ticket = FutureTicket()
-
-        def accept(accepted: Accepted) -> FutureTicket:
-            taken.append(accepted)
-            return ticket
-
+            check_event(event)
         waiting = self.access.ask(topic, "publish", agent)
         if waiting is not None:
             await waiting
-        self.admission.publish(topic, events, accept, agent=agent, expect=expect)
-        try:
-            placed = await ticket.placed
-        except MainspringError as error:
-            raise refusal(error) from error
-        accepted = taken[0]
-        return [
-            Published(topic, partition, offset, append.id, append.ts, duplicate, accepted.due_at(n))
-            for n, ((partition, offset, duplicate), append) in enumerate(zip(placed, accepted.appends, strict=True))
-        ]
+        return await self.publisher.store(self.admission.accept(topic, events, agent, expect=expect))
 
     def prepare(
         self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None, id: str
-    ) -> tuple[list[Operation], Callable[[Receipt], None]]:
-        """Publish within a batch of the caller's own: the operations to store, and what to call with the receipt.
+    ) -> Prepared:
+        """Publish within a batch of the caller's own (`mainspring.log.add_prepared`).
 
         The event's `id` makes it exactly one: the same id within the dedupe window is stored once.
         """
         event = NewEvent(payload, key, check_headers(headers), id)
-        _check_event(event)
-        return self.admission.prepare(topic, event)
+        check_event(event)
+        return self.publisher.prepare(self.admission.accept(topic, (event,), None, limited=False))
 
     # -- reading
 
@@ -360,24 +337,18 @@ class Bus:
 
     async def dead_letters(self, topic: str, *, offset: int = 0, limit: int = 100) -> list[DeadLetter]:
         """Of the original topic `topic`, from `offset` of its `.DLQ` topic on."""
-        self.topics.get(topic)
-        found = await read_on(self._log, topic + DEAD_LETTERS, 0, max(1, offset), min(limit, MAX_PAGE))
-        return [read_letter(event) for event in found]
+        return await self._dead_letters.page(topic, offset, min(limit, MAX_PAGE))
 
     async def dead_letter(self, topic: str, offset: int) -> DeadLetter:
         """One; raises UnknownEvent."""
-        found = await self.dead_letters(topic, offset=offset, limit=1)
-        if not found or found[0].offset != offset:
-            raise UnknownEvent(f"topic {topic!r} has no dead letter {offset}")
-        return found[0]
+        return await self._dead_letters.get(topic, offset)
 
     async def redrive(self, topic: str, offsets: Sequence[int] | None = None) -> list[Published]:
         """Publish dead letters (all, or those at `offsets`) to their topic again and take them out of the `.DLQ` topic.
 
         Each moves in one step: it is never lost and never in both places.
         """
-        self.topics.get(topic)
-        return await redrive(self, self._publisher, topic, offsets)
+        return await self._dead_letters.redrive(topic, offsets)
 
     # -- schemas
 
@@ -397,7 +368,7 @@ class Bus:
     async def put_schedule(self, schedule: Schedule, *, agent: Who = None) -> Schedule:
         """Create or replace the schedule of this name; durable when it returns, with `next_ms` filled in."""
         await self.access.check(self.topics.open(schedule.topic).config, "publish", agent)
-        return await self.schedules.put(self.admission.scheduled(schedule, agent))
+        return await self.schedules.put(self.admission.accept_schedule(schedule, agent))
 
     # -- numbers and access
 
@@ -413,42 +384,12 @@ class Bus:
         known = self.topics.find(topic)
         return None if known is None else known.config
 
-    def new_append(self, topic: Topic, event: NewEvent) -> Append:
-        """An event of the node's own making, ready for a batch."""
-        return Append(
-            topic=topic.name,
-            partition=self.admission.partition(event.key, topic.config.partitions),
-            id=self._new_id(),
-            ts=self.clock.wall_ms(),
-            payload=event.payload,
-            key=event.key,
-            headers=msgspec.json.encode(event.headers) if event.headers else None,
-        )
-
     # -- what the node writes itself
-
-    def _write_audit(self, payloads: list[bytes]) -> None:
-        self._write(AUDIT_TOPIC, payloads)
 
     def _write_metrics(self) -> None:
         self._write(METRICS_TOPIC, [msgspec.json.encode(self.stats())])
 
     def _write(self, name: str, payloads: Sequence[bytes]) -> None:
         topic = self.topics.open(name)
-        appends = [self.new_append(topic, NewEvent(payload, headers=self._own_headers)) for payload in payloads]
-        self._publisher.publish(topic, appends, None)
-
-
-def _check_event(event: NewEvent) -> None:
-    try:
-        (event.key or "").encode()
-        (event.id or "").encode()
-    except UnicodeEncodeError:
-        raise BadFrame(HALF) from None
-    if event.id is not None and not 0 < len(event.id) <= 255:
-        raise BadFrame("an event's id has 1 to 255 characters")
-    if event.delay_ms < 0 or event.not_before < 0:
-        raise BadFrame("a delay is not negative")
-
-
-__all__ = ["Bus", "BusError"]
+        events = [self.admission.own_event(topic, payload, headers=self._own_headers) for payload in payloads]
+        self.publisher.submit(Accepted(topic, events))

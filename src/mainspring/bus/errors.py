@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from mainspring.errors import MainspringError
+from mainspring.json_text import JsonRefused
 
 
 class BusError(MainspringError):
@@ -33,6 +34,12 @@ class BadFrame(BusError):
     """A field is missing, has the wrong type, or a value that does not fit."""
 
     code = "bad_frame"
+
+
+def bad_text(refused: JsonRefused) -> BusError:
+    """What is wrong with a JSON text, as the bus says it."""
+    error = BadJson if refused.code == BadJson.code else BadFrame
+    return error(refused.message, remedy=refused.remedy)
 
 
 class UnknownType(BusError):

@@ -10,13 +10,12 @@ does for it.
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 
-from mainspring.bus.errors import BadFrame, BadJson, BusError, UnknownType
-from mainspring.bus.publishing.payload import HALF, too_deep
+from mainspring.bus.errors import BadFrame, BadJson, BusError, UnknownType, bad_text
+from mainspring.json_text import HALF, read_leniently, too_deep
 from mainspring.log import Append, StoredEvent
 
 _SAFE: Final = 2**53  # what every JSON reader can hold exactly
@@ -192,9 +191,9 @@ def _diagnose(data: bytes, cause: Exception) -> Rejected:
     if isinstance(cause, UnicodeDecodeError):
         return Rejected(BadJson("the frame is not UTF-8", remedy="send one JSON object per text frame"))
     try:
-        value = json.loads(data.decode(), parse_constant=_no_constant)  # of bytes it would guess the encoding
+        value = read_leniently(data)
     except RecursionError:
-        return Rejected(too_deep("frame"))
+        return Rejected(bad_text(too_deep("the frame")))
     except ValueError:
         return Rejected(BadJson("the frame is not JSON", remedy="send one JSON object per text frame"))
     if not isinstance(value, dict):
@@ -215,10 +214,6 @@ def _reason(cause: Exception) -> str:
     if isinstance(cause, RecursionError):
         return "nested too deeply"
     return HALF
-
-
-def _no_constant(text: str) -> None:
-    raise ValueError(f"{text} is not JSON")
 
 
 def _echo(corr: object) -> msgspec.Raw:

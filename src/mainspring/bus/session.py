@@ -11,6 +11,7 @@ what it has, gets no more deliveries, and hurts nobody.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,8 +25,9 @@ from mainspring.bus.errors import BusError, Forbidden, LimitReached, NotSubscrib
 from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.group import Group
 from mainspring.bus.groups.member import Gate, Member
-from mainspring.bus.groups.registry import GroupTable
+from mainspring.bus.groups.registry import GroupRegistry
 from mainspring.bus.protocol import (
+    NOTHING,
     AckFrame,
     ExtendFrame,
     FlowFrame,
@@ -41,11 +43,12 @@ from mainspring.bus.protocol import (
     decode,
     error_frame,
     json_text,
+    published_frame,
     with_corr,
 )
-from mainspring.bus.publishing.admission import Accepted, Admission, check_sha256
+from mainspring.bus.publishing.admission import Admission, check_sha256
+from mainspring.bus.publishing.publisher import Accepted, OnDone, Placed, Publisher, refusal
 from mainspring.bus.publishing.rate_limit import bucket
-from mainspring.bus.replies import Answer, PublishAnswer, Replies
 from mainspring.bus.schedules.schedules import Schedule, Schedules
 from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.bus.topics.topic import Topic
@@ -58,7 +61,11 @@ logger: logging.Logger = logging.getLogger("mainspring.bus")
 _to_json = msgspec.json.Encoder().encode
 
 
-class Parts(Protocol):
+MOST_UNANSWERED: Final = 8_192  # requests without an answer before a connection is not read from
+MOST_UNANSWERED_BYTES: Final = 8 << 20
+
+
+class BusParts(Protocol):
     """What a session uses of the bus."""
 
     settings: Settings
@@ -66,8 +73,9 @@ class Parts(Protocol):
     counters: BusCounters
     access: Access
     topics: TopicRegistry
-    groups: GroupTable
+    groups: GroupRegistry
     admission: Admission
+    publisher: Publisher
     delivery: Delivery
     schedules: Schedules
 
@@ -77,7 +85,7 @@ class Parts(Protocol):
 class Session:
     """A connection of the bus. `caller` is who it is; `send` takes one frame of JSON text and must not raise."""
 
-    def __init__(self, parts: Parts, caller: Caller, send: Callable[[bytes], None]) -> None:
+    def __init__(self, parts: BusParts, caller: Caller, send: Callable[[bytes], None]) -> None:
         self.caller = caller
         self.closed: bool = False
         self._parts = parts
@@ -87,11 +95,13 @@ class Session:
         self._wanted: set[tuple[str, str]] = set()  # subscriptions it has, or that are being made
         self._unanswered: dict[tuple[str, str], int] = {}  # how many SUBSCRIBEs of each wait for their OK
         self._windows: dict[tuple[str, str], int] = {}
-        self._replies = Replies(send)
+        self._replies = ReplyQueue(send)
         self._waiting_frames: deque[bytes] = deque()  # arrived while a SUBSCRIBE finds its start, or a checker thinks
         self._subscribing = False
         settings = parts.settings
         self._has_checker = parts.access.has_checker
+        self._accept = parts.admission.accept
+        self._submit = parts.publisher.submit
         self._bucket = bucket(settings.connection_rate, settings.connection_burst, parts.clock.now_ms())
 
     # -- the adapter's side
@@ -161,7 +171,7 @@ class Session:
         except BusError as error:
             self._refuse(request, error)
         except Exception:
-            logger.exception("a %s frame failed", type(request).__name__)
+            logger.exception("a %s frame failed", type(request).__struct_config__.tag)
             self._refuse(request, BusError("the node failed to handle this frame", remedy="see the node's log"))
 
     def _refuse(self, request: Request, error: BusError) -> None:
@@ -205,25 +215,12 @@ class Session:
     def _publish(self, frame: PublishFrame, size: int) -> None:
         if frame.payload_sha256 is not None:
             check_sha256(bytes(frame.payload), frame.payload_sha256)
-        self._submit(frame.topic, (frame,), self._caller_of(frame), frame.corr, "PUBLISH", size, frame.expect)
+        accepted = self._accept(frame.topic, (frame,), self._caller_of(frame), bucket=self._bucket, expect=frame.expect)
+        self._submit(accepted, self._replies.publishing(accepted, frame.corr, size, is_batch=False))
 
     def _publish_batch(self, frame: PublishBatchFrame, size: int) -> None:
-        self._submit(frame.topic, frame.events, self._caller_of(frame), frame.corr, "PUBLISH_BATCH", size, None)
-
-    def _submit(
-        self,
-        topic: str,
-        events: Sequence[Any],
-        caller: Caller,
-        corr: msgspec.Raw,
-        about: str,
-        size: int,
-        expect: int | None,
-    ) -> None:
-        def ticket(accepted: Accepted) -> PublishAnswer:
-            return self._replies.publishing(accepted, corr, about, size)
-
-        self._parts.admission.publish(topic, events, ticket, agent=caller, bucket=self._bucket, expect=expect)
+        accepted = self._accept(frame.topic, frame.events, self._caller_of(frame), bucket=self._bucket)
+        self._submit(accepted, self._replies.publishing(accepted, frame.corr, size, is_batch=True))
 
     # -- subscriptions
 
@@ -235,9 +232,9 @@ class Session:
         if self._parts.admission.closed:
             raise Unavailable("the node is stopping", remedy="subscribe again in a moment")
         self._take_place(frame)
-        answer = self._replies.place()
+        reply = self._replies.place()
         self._subscribing = True
-        self._parts.delivery.run(self._find_start(frame, topic, answer))
+        self._parts.delivery.run(self._find_start(frame, topic, reply))
 
     def _take_place(self, frame: SubscribeFrame) -> None:
         limit, wanted = self._parts.settings.max_subscriptions, (frame.topic, frame.group)
@@ -271,37 +268,37 @@ class Session:
         if key not in self._unanswered:
             group, member = self._members[key]
             member.window = self._windows[key]
-            group.woken(member)
+            group.choice.recheck_room(member)
 
-    async def _find_start(self, frame: SubscribeFrame, topic: Topic, answer: Answer) -> None:
+    async def _find_start(self, frame: SubscribeFrame, topic: Topic, reply: Reply) -> None:
         """Until the start is known, later frames of this connection wait: they may publish to the same topic."""
         try:
-            await self._replies.nothing_published()
+            await self._replies.nothing_publishing()
             group, unstored = await self._parts.groups.begin(topic, frame.group, frame.start)
         except BusError as error:
             self._give_place(frame)
-            answer.frame = with_corr(error_frame(error, "SUBSCRIBE", frame.topic, frame.group), frame.corr)
+            reply.frame = with_corr(error_frame(error, "SUBSCRIBE", frame.topic, frame.group), frame.corr)
         except MainspringError as error:
             self._give_place(frame)
             failed = Unavailable(f"the topic cannot be read: {error.message}", remedy=error.remedy)
-            answer.frame = with_corr(error_frame(failed, "SUBSCRIBE", frame.topic, frame.group), frame.corr)
+            reply.frame = with_corr(error_frame(failed, "SUBSCRIBE", frame.topic, frame.group), frame.corr)
         else:
-            self._parts.delivery.run(self._confirm(frame, topic, group, answer, unstored))
+            self._parts.delivery.run(self._confirm(frame, topic, group, reply, unstored))
         self._subscribing = False
         self._replies.flush()
         self._take_waiting()
 
-    async def _confirm(self, frame: SubscribeFrame, topic: Topic, group: Group, answer: Answer, unstored: bool) -> None:
+    async def _confirm(self, frame: SubscribeFrame, topic: Topic, group: Group, reply: Reply, unstored: bool) -> None:
         try:
             if unstored:
                 await self._parts.groups.store(group)
         except BusError as error:
             self._give_place(frame)
-            answer.frame = with_corr(error_frame(error, "SUBSCRIBE", frame.topic, frame.group), frame.corr)
+            reply.frame = with_corr(error_frame(error, "SUBSCRIBE", frame.topic, frame.group), frame.corr)
         else:
             ok = b'{"type":"OK","in_reply_to":"SUBSCRIBE","topic":%b,"group":%b}' % (topic.json, json_text(group.name))
-            answer.frame = with_corr(ok, frame.corr)
-            answer.sent = lambda: self._join(frame, topic, group)
+            reply.frame = with_corr(ok, frame.corr)
+            reply.on_sent = lambda: self._join(frame, topic, group)
         self._replies.flush()
 
     def _join(self, frame: SubscribeFrame, topic: Topic, group: Group) -> None:
@@ -309,7 +306,7 @@ class Session:
         self._answered(key)
         if key not in self._wanted:
             return  # unsubscribed while the group was being stored
-        group = self._parts.groups.keep(topic, group)
+        group = self._parts.groups.keep(group)
         known = self._members.get(key)
         member = known[1] if known is not None else Member(topic.name, group.name, self._gate, self._send)
         settings = self._parts.settings
@@ -406,7 +403,7 @@ class Session:
 
     def _wake_members(self) -> None:
         for group, member in self._members.values():
-            group.woken(member)
+            group.choice.recheck_room(member)
             self._parts.delivery.wake(group)
 
     # -- schedules
@@ -424,7 +421,7 @@ class Session:
             key=frame.key,
             headers=frame.headers,
         )
-        kept = self._parts.admission.scheduled(schedule, self.caller)
+        kept = self._parts.admission.accept_schedule(schedule, self.caller)
         self._later("SCHEDULE", frame.name, frame.corr, self._parts.schedules.put(kept))
 
     def _check_schedule(self, name: str) -> None:
@@ -439,7 +436,7 @@ class Session:
         self._later("UNSCHEDULE", frame.name, frame.corr, self._parts.schedules.delete(frame.name))
 
     def _later(self, about: str, name: str, corr: msgspec.Raw, work: Any) -> None:
-        answer = self._replies.place()
+        reply = self._replies.place()
 
         async def run() -> None:
             try:
@@ -451,10 +448,134 @@ class Session:
                 if isinstance(done, Schedule):
                     told["next"] = done.next_ms  # type: ignore[assignment]
                 frame = _to_json(told)
-            answer.frame = with_corr(frame, corr)
+            reply.frame = with_corr(frame, corr)
             self._replies.flush()
 
         self._parts.delivery.run(run())
+
+
+class Reply:
+    """A place in the queue of answers. `on_sent` runs when the answer leaves."""
+
+    __slots__ = ("frame", "on_sent")
+
+    def __init__(self, frame: bytes | None = None) -> None:
+        self.frame: bytes | None = frame
+        self.on_sent: Callable[[], None] | None = None
+
+
+class ReplyQueue:
+    """The answers of one connection, in the order of its requests.
+
+    `waiting_bytes` are those of requests that were read and not answered.
+    """
+
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        self._send = send
+        self._queue: deque[Reply] = deque()
+        self._publishing = 0
+        self._nothing_publishing = asyncio.Event()
+        self._relief = asyncio.Event()
+        self._closed = False
+        self.waiting_frames = 0
+        self.waiting_bytes: int = 0
+
+    def reply(self, frame: bytes) -> None:
+        """An answer that is known at once."""
+        if self._queue:
+            self._queue.append(Reply(frame))
+        else:
+            self._send(frame)
+
+    def place(self) -> Reply:
+        """Keep a place for an answer that comes later: fill in its `frame`, then `flush`."""
+        reply = Reply()
+        self._queue.append(reply)
+        return reply
+
+    def publishing(self, accepted: Accepted, corr: msgspec.Raw, size: int, *, is_batch: bool) -> OnDone:
+        """The same for events on their way to the log; what this gives is called when they are decided."""
+        reply = PublishReply(self, accepted, corr, size, is_batch)
+        self._queue.append(reply)
+        self._publishing += 1
+        self.waiting_bytes += size
+        return reply.done
+
+    def published(self, reply: PublishReply) -> None:
+        self._publishing -= 1
+        self.waiting_bytes -= reply.size
+        if not self._publishing:
+            self._nothing_publishing.set()
+        if self._queue and self._queue[0] is reply:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what is answered, as far as everything before it is."""
+        queue = self._queue
+        while queue and (frame := queue[0].frame) is not None:
+            reply = queue.popleft()
+            self._send(frame)
+            if reply.on_sent is not None:
+                reply.on_sent()
+        if not self.congested:
+            self._relief.set()
+
+    async def nothing_publishing(self) -> None:
+        """Wait until every event published so far is answered."""
+        while self._publishing and not self._closed:
+            self._nothing_publishing.clear()
+            await self._nothing_publishing.wait()
+
+    @property
+    def congested(self) -> bool:
+        waiting = len(self._queue) + self.waiting_frames
+        return waiting > MOST_UNANSWERED or self.waiting_bytes > MOST_UNANSWERED_BYTES
+
+    async def relieved(self) -> None:
+        while self.congested and not self._closed:
+            self._relief.clear()
+            await self._relief.wait()
+
+    def close(self) -> None:
+        """The connection is gone; nothing is answered any more."""
+        self._closed = True
+        self._queue.clear()
+        self._nothing_publishing.set()
+        self._relief.set()
+
+
+class PublishReply(Reply):
+    """The answer of a PUBLISH or PUBLISH_BATCH; `done` fills it in."""
+
+    __slots__ = ("_accepted", "_corr", "_is_batch", "_replies", "size")
+
+    def __init__(self, replies: ReplyQueue, accepted: Accepted, corr: msgspec.Raw, size: int, is_batch: bool) -> None:
+        self.frame: bytes | None = None
+        self.on_sent: Callable[[], None] | None = None
+        self._replies = replies
+        self._accepted = accepted
+        self._corr = corr
+        self._is_batch = is_batch
+        self.size: int = size
+
+    def done(self, result: Sequence[Placed] | MainspringError) -> None:
+        accepted = self._accepted
+        if isinstance(result, MainspringError):
+            about = "PUBLISH_BATCH" if self._is_batch else "PUBLISH"
+            frame = error_frame(refusal(result), about, accepted.topic.name)
+        elif self._is_batch:
+            places = _to_json([(partition, offset) for partition, offset, _ in result])
+            frame = b'{"type":"PUBLISHED_BATCH","topic":%b,"offsets":%b}' % (accepted.topic.json, places)
+        else:
+            partition, offset, duplicate = result[0]
+            append = accepted.appends[0]
+            frame = published_frame(accepted.topic.json, partition, offset, append.id, append.ts)
+            if duplicate:
+                frame = frame[:-1] + b',"duplicate":true}'
+            elif accepted.due:
+                frame = b'%b,"not_before":%d}' % (frame[:-1], accepted.due[0])
+        self.frame = with_corr(frame, self._corr) if self._corr is not NOTHING else frame
+        self._replies.published(self)
 
 
 _HANDLERS: Final[dict[type, Callable[[Session, Any, int], None]]] = {

@@ -1,4 +1,4 @@
-"""The verbs of the bus: publish, subscribe, seek, replay, schedule.
+"""`Client` and `connect`: the verbs of the bus and of the program, over one connection.
 
 async with connect("ws://127.0.0.1:7070") as bus:
     offset = await bus.publish("orders", {"sku": 1}, key="c-17")
@@ -10,23 +10,36 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sized
-from datetime import datetime
+import os
+import random as random_module
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sized
+from datetime import datetime, timedelta
 from typing import Any, Final, Literal, TypeVar, overload
+from urllib.parse import quote, urlsplit
 
-from mainspring.client.consumer import Consumer, Delay, Policy
-from mainspring.client.conversation import Held
-from mainspring.client.errors import BadArgument, ClientError, EventTooLarge, TimedOut
-from mainspring.client.event import Event, decoder
-from mainspring.client.frames import check_texts, encode_event
-from mainspring.client.messages import MessageVerbs
-from mainspring.client.placing import Awaited, Counted, New, Place, Tally
-from mainspring.client.publishing import Outgoing
+import msgspec
+import uuid_utils
+
+from mainspring.client.connection import RECONNECT, ClientConnection, Options
+from mainspring.client.consumer import Consumer, Delay, Policy, Stall, StallWatch
+from mainspring.client.conversation import SubscriptionRequest
+from mainspring.client.errors import BadArgument, CannotConnect, ClientError, EventTooLarge, NodeRefused, TimedOut
+from mainspring.client.frames import (
+    EventEnvelope,
+    OkFrame,
+    Start,
+    check_texts,
+    encode_event,
+    moment_ms,
+    seek_frame,
+    start_frame,
+)
+from mainspring.client.publishing import Awaited, Counted, New, Outgoing, Place, PublishCount
 from mainspring.client.request_reply import Requests, reply, responder
-from mainspring.client.stall import Stall, StallWatch
-from mainspring.client.start import Start, moment_ms, start_frame
-from mainspring.client.subscription import Subscription
-from mainspring.client.topics import TopicVerbs
+from mainspring.client.subscription import Event, StoredEvent, Subscription, decoder
+from mainspring.client.websocket import RandomBytes
+from mainspring.loop import Clock, MonotonicClock, reject, resolve
+from mainspring.settings import Settings, load
 
 logger: logging.Logger = logging.getLogger("mainspring.client")
 
@@ -34,7 +47,7 @@ T = TypeVar("T")
 SLICE: Final = 256  # events of `publish_many` before what was put may leave
 
 
-class Client(TopicVerbs, MessageVerbs):
+class Client(ClientConnection):
     """A connection to the bus, and what can be asked of it. Made by `connect`."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -74,7 +87,7 @@ class Client(TopicVerbs, MessageVerbs):
             return await self._publish(topic, id, payload, key, headers, delay, at, expect, timeout)
         with self.telemetry.publishing(topic, id, key, headers) as (carried, span):
             place = await self._publish(topic, id, payload, key, carried, delay, at, expect, timeout)
-            span.set_attribute("messaging.destination.partition.id", str(place.partition))
+            span.note("messaging.destination.partition.id", str(place.partition))
         return place
 
     async def _publish(
@@ -119,7 +132,7 @@ class Client(TopicVerbs, MessageVerbs):
         An item is a payload, or `New(payload, key=..., headers=...)`. `progress(done, total)` is called as they become
         durable; `total` is None where it cannot be known. The first refused event ends it; those before may be stored.
         """
-        tally = Tally(self.event_loop, len(payloads) if isinstance(payloads, Sized) else None, progress)
+        tally = PublishCount(self.event_loop, len(payloads) if isinstance(payloads, Sized) else None, progress)
         if isinstance(payloads, AsyncIterable):
             async for item in payloads:
                 await self._put_counted(topic, item, tally)
@@ -131,7 +144,7 @@ class Client(TopicVerbs, MessageVerbs):
                     await self._put_counted(topic, item, tally)
         return await tally.finished()
 
-    async def _put_counted(self, topic: str, item: Any, tally: Tally) -> None:
+    async def _put_counted(self, topic: str, item: Any, tally: PublishCount) -> None:
         """Put one of many, when there is room; let what was put before leave, so that the node need not wait."""
         if not self._has_room():
             await self._wait_for_room()
@@ -139,7 +152,7 @@ class Client(TopicVerbs, MessageVerbs):
             await asyncio.sleep(0)
         self._count_in(topic, item, tally)
 
-    def _count_in(self, topic: str, item: Any, tally: Tally) -> None:
+    def _count_in(self, topic: str, item: Any, tally: PublishCount) -> None:
         if tally.error is not None:
             raise tally.error
         if isinstance(item, New):
@@ -246,7 +259,7 @@ class Client(TopicVerbs, MessageVerbs):
             "filter": wanted or None,
             "sticky": sticky or None,
         }
-        held = Held(topic, group, start_frame(from_, self.clock.wall_ms()), options)
+        held = SubscriptionRequest(topic, group, start_frame(from_, self.clock.wall_ms()), options)
         if self.ended is not None:
             raise self.ended
         self.conversation.subscribe(held)
@@ -293,7 +306,7 @@ class Client(TopicVerbs, MessageVerbs):
             lease=lease,
         )
 
-    # -- asking
+    # -- requests and replies over topics
 
     async def request(
         self,
@@ -321,6 +334,167 @@ class Client(TopicVerbs, MessageVerbs):
         """Answer every request on a topic with what `handler` returns; an error it raises goes to the requester."""
         return self.consume(topic, responder(self, handler), group=group, **consuming)
 
+    # -- commands and queries of the program
+
+    async def command(
+        self, type: str, data: Any = None, *, id: str | None = None, timeout: float | None = None, reply: Any = None
+    ) -> Any:
+        """Send a command to whoever serves it; the data of its reply, decoded into the type `reply`.
+
+        `timeout` is in seconds; without it the node's own counts. Raises NodeRefused with the code and the text of
+        the error (`routing_error`: nobody serves it; `timeout`; `refused`: by the handler), and CannotConnect when
+        the connection broke, in which case the command may have been carried out. A durable command that was given
+        an `id` can be sent again then: it is carried out once, and every sender gets the one outcome.
+        """
+        return await self._ask("command", type, data, timeout, reply, id)
+
+    async def query(self, type: str, data: Any = None, *, timeout: float | None = None, reply: Any = None) -> Any:
+        """Ask something that changes nothing; otherwise like `command`."""
+        return await self._ask("query", type, data, timeout, reply)
+
+    async def _ask(
+        self, kind: str, type: str, data: Any, timeout: float | None, reply: Any, id: str | None = None
+    ) -> Any:
+        asked: dict[str, Any] = {"kind": kind, "type": type, "data": {} if data is None else data}
+        if id is not None:
+            asked["id"] = id
+        if timeout is not None:
+            asked["timeout"] = timeout * 1000
+        answer = (await self.http.call("POST", "/messages", asked)).get("data")
+        return answer if reply is None else msgspec.convert(answer, reply)
+
+    # -- topics, groups and schedules, over HTTP or the open connection: none of it touches the flow of events
+
+    async def seek(self, topic: str, group: str, to: Start) -> None:
+        """Move a whole group: to "beginning", "latest", an offset, a datetime, or a timedelta ago."""
+        place = seek_frame(to, self.clock.wall_ms())
+        await self.http.call("POST", f"/groups/{quote(topic, safe='')}/{quote(group, safe='')}/seek", place)
+
+    async def lag(self, topic: str, group: str) -> int:
+        """How many events of the topic the group has not settled."""
+        offsets = await self.http.call("GET", f"/topics/{quote(topic, safe='')}/offsets")
+        found = (each["groups"].get(group) for each in offsets["partitions"])
+        return sum(each["lag"] for each in found if each is not None)
+
+    async def replay(
+        self,
+        topic: str,
+        *,
+        since: datetime | timedelta | int | None = None,
+        until: datetime | timedelta | int | None = None,
+        type: Any = None,
+    ) -> AsyncIterator[StoredEvent[Any]]:
+        """Stored events between two moments, without a group and without acknowledging; ends with what is there."""
+        now = self.clock.wall_ms()
+        params = {}
+        if since is not None:
+            params["from"] = str(moment_ms(since, now))
+        if until is not None:
+            params["to"] = str(moment_ms(until, now))
+        decode = decoder(type)
+        async for page in self.http.read(topic, params=params):
+            for envelope in page:
+                yield StoredEvent(envelope, decode)
+
+    async def follow(
+        self, topic: str, *, since: Literal["latest", "beginning"] | datetime | timedelta = "latest", type: Any = None
+    ) -> AsyncIterator[StoredEvent[Any]]:
+        """Events as they are stored, for ever, without a group and without acknowledging: for dashboards and tails.
+
+        Over reconnects nothing is missed and nothing comes twice.
+        """
+        start = since if isinstance(since, str) else str(moment_ms(since, self.clock.wall_ms()))
+        decode = decoder(type)
+        async for envelope in self.envelopes(topic, {"from": start}):
+            yield StoredEvent(envelope, decode)
+
+    async def envelopes(self, topic: str, params: dict[str, str]) -> AsyncIterator[EventEnvelope]:
+        """`follow` for the parts of a client: events as they lie in the topic, from where `params` says."""
+        pauses = RECONNECT.series(self.random)
+        while True:
+            try:
+                async for cursor, envelope in self.http.follow(topic, params):
+                    pauses.succeeded()
+                    params = {"cursor": cursor}
+                    if envelope is not None:
+                        yield envelope
+            except ClientError as error:
+                _raise_unless_passing(error)
+            await asyncio.sleep(pauses.failed() / 1000)
+
+    async def insist(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do something over HTTP that may safely be done twice; while the node is away, again and again."""
+        pauses = RECONNECT.series(self.random)
+        while True:
+            try:
+                return await work()
+            except ClientError as error:
+                _raise_unless_passing(error)
+            if self.ended is not None:
+                raise self.ended
+            await asyncio.sleep(pauses.failed() / 1000)
+
+    async def put_topic(self, topic: str, /, **settings: Any) -> dict[str, Any]:
+        """Create a topic or change its settings (`partitions=4`, `maxAttempts=3`, ...); its settings now."""
+        found: dict[str, Any] = await self.http.call("POST", "/topics", {"topic": topic, **settings})
+        return found
+
+    async def schedule(
+        self,
+        name: str,
+        topic: str,
+        payload: Any,
+        *,
+        every: float | None = None,
+        cron: str | None = None,
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> int:
+        """Publish an event again and again: `every` seconds, or as `cron` says (five fields, UTC).
+
+        The node keeps the schedule; a second one of the same name replaces it. Gives the epoch ms of its next event.
+        """
+        members = {
+            "name": name,
+            "topic": topic,
+            "payload": payload,
+            "every": None if every is None else round(every * 1000),
+            "cron": cron,
+            "key": key,
+            "headers": headers,
+        }
+        return (await self._request("SCHEDULE", members)).next
+
+    async def unschedule(self, name: str) -> None:
+        """Forget a schedule."""
+        await self._request("UNSCHEDULE", {"name": name})
+
+    async def _request(self, type: str, members: dict[str, Any]) -> OkFrame:
+        """A request that may safely be made twice: after a lost connection it is made again."""
+        while True:
+            if self.ended is not None:
+                raise self.ended
+            future: asyncio.Future[OkFrame] = self.event_loop.create_future()
+
+            def answered(answer: OkFrame | ClientError, future: asyncio.Future[OkFrame] = future) -> None:
+                if isinstance(answer, OkFrame):
+                    resolve(future, answer)
+                else:
+                    reject(future, answer)
+
+            self.conversation.request(type, members, answered)
+            try:
+                return await future
+            except NodeRefused as error:
+                if error.code != "connection_lost":
+                    raise
+
+    def wall_ms(self) -> int:
+        """The time of day by the client's clock: epoch ms."""
+        return self.clock.wall_ms()
+
+    # -- its own affairs
+
     async def _leave(self) -> None:
         await asyncio.gather(*(one.close() for one in list(self._subscriptions)))
 
@@ -347,6 +521,13 @@ class Client(TopicVerbs, MessageVerbs):
                     (self.options.on_stall or _log_stall)(stall)
 
 
+def _raise_unless_passing(error: ClientError) -> None:
+    """Go on only where trying again may help: the node is away, or cannot use its log now."""
+    if not isinstance(error, CannotConnect) and error.code not in ("unavailable", "log_unavailable"):
+        raise error
+    logger.debug("trying again: %s", error)
+
+
 def _log_stall(stall: Stall) -> None:
     logger.warning(
         "group %r of %r is connected but settled nothing for %d s while its lag grew to %d",
@@ -355,3 +536,52 @@ def _log_stall(stall: Stall) -> None:
         stall.for_ms // 1000,
         stall.lag,
     )
+
+
+def connect(
+    url: str | None = None,
+    token: str | None = None,
+    *,
+    clock: Clock | None = None,
+    random: Callable[[], float] = random_module.random,
+    new_id: Callable[[], str] = lambda: str(uuid_utils.uuid7()),
+    random_bytes: RandomBytes = os.urandom,
+    **options: Any,
+) -> Client:
+    """A client of the node at `url` (`BUS_URL`, or ws://127.0.0.1:7070). Use it with `async with`.
+
+    `url` may name several nodes of one log, separated by commas. The client begins with one of them at random and goes
+    to the next whenever it cannot connect or loses the connection; nothing it was promised depends on which.
+
+    `options` are those of `Options`: timeouts, limits, callbacks. Entering waits for the first connection and raises
+    CannotConnect when there is none within `connect_timeout`; afterwards the client reconnects by itself, for ever.
+    """
+    return Client(
+        checked_urls(url),
+        token,
+        Options(**options),
+        clock=clock or MonotonicClock(),
+        random=random,
+        new_id=new_id,
+        random_bytes=random_bytes,
+    )
+
+
+def checked_urls(urls: str | None) -> tuple[str, ...]:
+    """The WebSocket addresses; http:// is understood. Raises BadArgument for anything else."""
+    if urls is None:
+        given = os.environ.get("BUS_URL")
+        urls = load(environ={"BUS_URL": given}).settings.bus_url if given else Settings().bus_url
+    return tuple(_checked_url(url.strip()) for url in urls.split(","))
+
+
+def _checked_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        scheme = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}.get(parts.scheme)
+        is_address = scheme is not None and parts.hostname and parts.port != 0
+    except ValueError:  # brackets that do not close, a port that is none
+        is_address = False
+    if not is_address:
+        raise BadArgument(f"{url!r} is no address of a node", remedy="write ws://host:port or wss://host:port")
+    return parts._replace(scheme=str(scheme)).geturl()

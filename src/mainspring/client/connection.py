@@ -1,7 +1,6 @@
 """The connection of a client: it is opened, mended and closed here, and everything said in one slice leaves together.
 
-What is decided lives elsewhere: `conversation.py` knows what to say, `reconnect.py` when to connect. Here they meet the
-event loop and the socket.
+`conversation.py` knows what to say and `Reconnect` when to connect; here they meet the event loop and the socket.
 """
 
 from __future__ import annotations
@@ -13,21 +12,68 @@ import ssl as ssl_module
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from types import TracebackType
 from typing import Any, Final, Self
 
+from mainspring.backoff import Backoff
+from mainspring.client.consumer import CHECK_MS, PATIENCE_MS, Stall
 from mainspring.client.conversation import Conversation
 from mainspring.client.errors import CannotConnect, ClientError, Closed
 from mainspring.client.http import NodeHttp
-from mainspring.client.reconnect import Reconnect, State
-from mainspring.client.stall import CHECK_MS, PATIENCE_MS, Stall
 from mainspring.client.telemetry import Telemetry, find_telemetry
 from mainspring.client.websocket import NotLetIn, RandomBytes, Socket, open_socket
-from mainspring.loop import Clock
+from mainspring.loop import BackgroundTasks, Clock, wake
 
 logger: logging.Logger = logging.getLogger("mainspring.client")
 
 PING_S: Final = 15.0  # a node that says nothing for twice as long is gone
+# Pauses between attempts to connect. They are shortened at random, so that a thousand clients of a node that restarts
+# do not come back in the same instant.
+RECONNECT: Final = Backoff(500, 10_000)
+
+
+class ConnectionState(Enum):
+    """Where a connection stands."""
+
+    CONNECTING = "connecting"
+    OPEN = "open"
+    WAITING = "waiting"
+    CLOSED = "closed"
+
+
+class Reconnect:
+    """When to connect, when to wait and for how long, decided without touching a socket or a clock.
+
+    It is told what happened and says how long to wait; a connection that opened starts the pauses anew. `random` gives
+    numbers from 0 up to 1.
+    """
+
+    def __init__(self, random: Callable[[], float]) -> None:
+        self.state: ConnectionState = ConnectionState.CONNECTING
+        self._pauses = RECONNECT.series(random)
+
+    def opened(self) -> None:
+        """The node answers."""
+        if self.state is ConnectionState.CONNECTING:
+            self.state = ConnectionState.OPEN
+            self._pauses.succeeded()
+
+    def lost(self) -> int:
+        """It could not be opened, or was open and ended. Gives how many ms to wait before `waited` is called."""
+        if self.state is ConnectionState.CLOSED:
+            return 0
+        self.state = ConnectionState.WAITING
+        return self._pauses.failed()
+
+    def waited(self) -> None:
+        """The wait is over: connect, unless it was closed meanwhile."""
+        if self.state is ConnectionState.WAITING:
+            self.state = ConnectionState.CONNECTING
+
+    def close(self) -> None:
+        """No more connections."""
+        self.state = ConnectionState.CLOSED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +95,7 @@ class Options:
     tracer_provider: Any = None
 
 
-class Link:
+class ClientConnection:
     """One client's connection, over all its reconnects. Use it with `async with`."""
 
     def __init__(
@@ -84,7 +130,7 @@ class Link:
         self._relief: list[asyncio.Future[None]] = []
         self._idle: list[asyncio.Future[None]] = []
         self._closing: list[Callable[[], Awaitable[None]]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks(logger, "client")
         self.ended: ClientError | None = None
         self._last_error: ClientError | None = None
 
@@ -94,7 +140,7 @@ class Link:
         self.event_loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self._opened = asyncio.Event()
         self._lost = asyncio.Event()
-        self._runner = self.event_loop.create_task(self._run(), name="mainspring client")
+        self.run(self._run(), "connection")
         if self.options.connect_timeout:
             try:
                 await self._first_connection()
@@ -116,7 +162,7 @@ class Link:
     @property
     def connected(self) -> bool:
         """Whether the connection is open now."""
-        return self._reconnect.state is State.OPEN
+        return self._reconnect.state is ConnectionState.OPEN
 
     async def _first_connection(self) -> None:
         try:
@@ -134,7 +180,7 @@ class Link:
 
         What could not be confirmed by then fails with Closed. Idempotent.
         """
-        if self.ended is None and self._reconnect.state is not State.CLOSED:
+        if self.ended is None and self._reconnect.state is not ConnectionState.CLOSED:
             for closing in reversed(self._closing):
                 await closing()
             try:
@@ -157,10 +203,7 @@ class Link:
 
     def run(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """A background task that ends with the client."""
-        task = self.event_loop.create_task(work, name=f"mainspring {name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return self._tasks.start(work, name)
 
     def on_close(self, closing: Callable[[], Awaitable[None]]) -> None:
         """Call this when the client is closed, while it still works; the last one first."""
@@ -175,10 +218,7 @@ class Link:
             if frames:
                 socket.send(frames)
             await socket.close()
-        for task in (self._runner, *list(self._tasks)):
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await self._tasks.cancel()
         self._end(Closed("the client is closed", remedy="open a new one"))
         await self.http.close()
 
@@ -196,7 +236,7 @@ class Link:
 
     async def _run(self) -> None:
         """Connect, stay, connect again, until closed."""
-        while self._reconnect.state is not State.CLOSED:
+        while self._reconnect.state is not ConnectionState.CLOSED:
             self._say_state()
             try:
                 socket = await open_socket(
@@ -320,9 +360,3 @@ class Link:
             waiter = self.event_loop.create_future()
             self._room.append(waiter)
             await waiter
-
-
-def wake(waiter: asyncio.Future[None]) -> None:
-    """Let a waiter go on; it may have given up."""
-    if not waiter.done():
-        waiter.set_result(None)

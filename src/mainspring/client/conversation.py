@@ -21,12 +21,12 @@ import msgspec
 from mainspring.client.errors import AlreadySubscribed, ClientError, NodeRefused
 from mainspring.client.frames import (
     Delivered,
-    Error,
-    Message,
-    Messages,
-    Ok,
-    Published,
-    PublishedBatch,
+    ErrorFrame,
+    MessageFrame,
+    MessagesFrame,
+    OkFrame,
+    PublishedBatchFrame,
+    PublishedFrame,
     decode,
     encode,
     request_frame,
@@ -36,10 +36,10 @@ from mainspring.client.publishing import Publishing
 logger: logging.Logger = logging.getLogger("mainspring.client")
 
 _UNANSWERED: Final = frozenset({"ACK", "NACK", "EXTEND", "FLOW"})  # their success has no answer, so they have no corr
-Answered = Callable[[Ok | ClientError], None]
+Answered = Callable[[OkFrame | ClientError], None]
 
 
-class Held:
+class SubscriptionRequest:
     """One subscription as the conversation sees it: what to ask for, and where its events go."""
 
     __slots__ = (
@@ -84,10 +84,10 @@ class Conversation:
         self._wake = wake
         self._frames: list[bytes] = []
         self._corr = 0
-        self._held: dict[tuple[str, str], Held] = {}
+        self._held: dict[tuple[str, str], SubscriptionRequest] = {}
         self._asked: dict[int, tuple[str, Answered]] = {}
         self._unsent: deque[tuple[str, dict[str, Any], Answered]] = deque()  # requests made while not connected
-        self._acked: dict[Held, None] = {}
+        self._acked: dict[SubscriptionRequest, None] = {}
         self.publishing: Publishing = Publishing(now_ms, self._new_corr, self._send, dedupe_window_ms=dedupe_window_ms)
 
     # -- the connection
@@ -147,7 +147,7 @@ class Conversation:
         self._asked[corr] = (type, answered)
         self._send(request_frame(type, corr, members))
 
-    def subscribe(self, held: Held) -> None:
+    def subscribe(self, held: SubscriptionRequest) -> None:
         """Hold a subscription, over every reconnect, until `unsubscribe`."""
         place = (held.topic, held.group)
         if place in self._held:
@@ -159,27 +159,27 @@ class Conversation:
         if self.open:
             self._ask_for(held)
 
-    def change(self, held: Held, answered: Answered) -> None:
+    def change(self, held: SubscriptionRequest, answered: Answered) -> None:
         """Its options are others now; without a connection the next one asks with them anyway."""
         if self.open and held.confirmed:
             self._ask(held, None, answered)
         else:
-            answered(Ok())
+            answered(OkFrame())
 
-    def unsubscribe(self, held: Held, answered: Answered) -> None:
+    def unsubscribe(self, held: SubscriptionRequest, answered: Answered) -> None:
         """Leave; what is held is given back at once."""
         if self._held.pop((held.topic, held.group), None) is None:
-            answered(Ok())
+            answered(OkFrame())
         elif self.open:
             self.flush_acks(held)
             held.epoch = 0
             self.request("UNSUBSCRIBE", {"topic": held.topic, "group": held.group}, answered)
         else:
-            answered(Ok())
+            answered(OkFrame())
 
-    def _ask_for(self, held: Held) -> None:
-        def answered(answer: Ok | ClientError) -> None:
-            if isinstance(answer, Ok):
+    def _ask_for(self, held: SubscriptionRequest) -> None:
+        def answered(answer: OkFrame | ClientError) -> None:
+            if isinstance(answer, OkFrame):
                 held.confirmed = True
             elif isinstance(answer, NodeRefused) and answer.code == "connection_lost":
                 return  # the next connection asks again
@@ -189,13 +189,13 @@ class Conversation:
         held.epoch = self._epoch
         self._ask(held, None if held.confirmed else held.start, answered)
 
-    def _ask(self, held: Held, start: dict[str, Any] | None, answered: Answered) -> None:
+    def _ask(self, held: SubscriptionRequest, start: dict[str, Any] | None, answered: Answered) -> None:
         members = {"topic": held.topic, "group": held.group, "from": start, **held.options}
         self.request("SUBSCRIBE", members, answered)
 
     # -- leases
 
-    def ack(self, held: Held, partition: int, offset: int, epoch: int) -> bool:
+    def ack(self, held: SubscriptionRequest, partition: int, offset: int, epoch: int) -> bool:
         """False: the lease is gone."""
         if epoch != held.epoch:
             return False
@@ -209,7 +209,9 @@ class Conversation:
                 self._wake()
         return True
 
-    def nack(self, held: Held, partition: int, offset: int, epoch: int, delay_ms: int, reason: str) -> bool:
+    def nack(
+        self, held: SubscriptionRequest, partition: int, offset: int, epoch: int, delay_ms: int, reason: str
+    ) -> bool:
         if epoch != held.epoch:
             return False
         self.flush_acks(held)
@@ -221,13 +223,13 @@ class Conversation:
         self._send(b'%b%d,"offset":%d%b}' % (held.heads[1], partition, offset, more))
         return True
 
-    def extend(self, held: Held, partition: int, offset: int, epoch: int, ms: int) -> bool:
+    def extend(self, held: SubscriptionRequest, partition: int, offset: int, epoch: int, ms: int) -> bool:
         if epoch != held.epoch:
             return False
         self._send(b'%b%d,"offset":%d,"ms":%d}' % (held.heads[2], partition, offset, ms))
         return True
 
-    def flush_acks(self, held: Held) -> None:
+    def flush_acks(self, held: SubscriptionRequest) -> None:
         """Cumulative acknowledgements of this subscription go out before what follows."""
         if held.upto:
             for partition, offset in held.upto.items():
@@ -245,22 +247,22 @@ class Conversation:
             logger.debug("a frame this client does not know: %s", error)
             return
         kind = type(answer)
-        if kind is Messages:
+        if kind is MessagesFrame:
             self._deliver(answer.topic, answer.group, answer.messages)  # type: ignore[union-attr]
-        elif kind is PublishedBatch:
+        elif kind is PublishedBatchFrame:
             self.publishing.stored(answer.corr, answer.offsets)  # type: ignore[union-attr]
             self.publishing.flush()
-        elif isinstance(answer, Published):
+        elif isinstance(answer, PublishedFrame):
             self.publishing.stored(answer.corr, [(answer.partition, answer.offset)])
             self.publishing.flush()
-        elif isinstance(answer, Message):
+        elif isinstance(answer, MessageFrame):
             one = Delivered(answer.partition, answer.offset, answer.envelope, answer.attempt)
             self._deliver(answer.topic, answer.group, [one])
-        elif isinstance(answer, Ok):
+        elif isinstance(answer, OkFrame):
             _, answered = self._asked.pop(answer.corr, ("", None))
             if answered is not None:
                 answered(answer)
-        elif isinstance(answer, Error):
+        elif isinstance(answer, ErrorFrame):
             self._refused(answer)
 
     def _deliver(self, topic: str, group: str, events: list[Delivered]) -> None:
@@ -268,7 +270,7 @@ class Conversation:
         if held is not None:  # else it was on its way when the subscription ended; the node has it back
             held.on_events(events, held.epoch)
 
-    def _refused(self, error: Error) -> None:
+    def _refused(self, error: ErrorFrame) -> None:
         if error.corr in self._asked:
             type, answered = self._asked.pop(error.corr)
             answered(NodeRefused(f"{type}: {error.message}", code=error.code))

@@ -7,7 +7,8 @@ passed over: a newer node may say more.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -17,7 +18,7 @@ _encoder: Final = msgspec.json.Encoder()
 encode: Final = _encoder.encode
 
 
-class NewEvent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class EventToPublish(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One event of a PUBLISH_BATCH."""
 
     id: str
@@ -28,7 +29,7 @@ class NewEvent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     not_before: int = 0
 
 
-class Envelope(msgspec.Struct, frozen=True, gc=False):
+class EventEnvelope(msgspec.Struct, frozen=True, gc=False):
     """An event as it is stored."""
 
     id: str
@@ -46,31 +47,31 @@ class Delivered(msgspec.Struct, frozen=True, gc=False):
 
     partition: int
     offset: int
-    envelope: Envelope
+    envelope: EventEnvelope
     attempt: int = 1
 
 
-class Messages(msgspec.Struct, frozen=True, gc=False, tag="MESSAGES", tag_field="type"):
+class MessagesFrame(msgspec.Struct, frozen=True, gc=False, tag="MESSAGES", tag_field="type"):
     topic: str
     group: str
     messages: list[Delivered]
 
 
-class Message(msgspec.Struct, frozen=True, gc=False, tag="MESSAGE", tag_field="type"):
+class MessageFrame(msgspec.Struct, frozen=True, gc=False, tag="MESSAGE", tag_field="type"):
     topic: str
     group: str
     partition: int
     offset: int
-    envelope: Envelope
+    envelope: EventEnvelope
     attempt: int = 1
 
 
-class Ok(msgspec.Struct, frozen=True, gc=False, tag="OK", tag_field="type"):
+class OkFrame(msgspec.Struct, frozen=True, gc=False, tag="OK", tag_field="type"):
     corr: int = 0
     next: int = 0  # of SCHEDULE: when it fires first
 
 
-class Published(msgspec.Struct, frozen=True, gc=False, tag="PUBLISHED", tag_field="type"):
+class PublishedFrame(msgspec.Struct, frozen=True, gc=False, tag="PUBLISHED", tag_field="type"):
     partition: int
     offset: int
     corr: int = 0
@@ -78,22 +79,22 @@ class Published(msgspec.Struct, frozen=True, gc=False, tag="PUBLISHED", tag_fiel
     not_before: int = 0
 
 
-class PublishedBatch(msgspec.Struct, frozen=True, gc=False, tag="PUBLISHED_BATCH", tag_field="type"):
+class PublishedBatchFrame(msgspec.Struct, frozen=True, gc=False, tag="PUBLISHED_BATCH", tag_field="type"):
     offsets: list[tuple[int, int]]
     corr: int = 0
 
 
-class Error(msgspec.Struct, frozen=True, gc=False, tag="ERROR", tag_field="type"):
+class ErrorFrame(msgspec.Struct, frozen=True, gc=False, tag="ERROR", tag_field="type"):
     code: str
     message: str
     corr: int = 0
     in_reply_to: str = ""
 
 
-Answer = Messages | Message | Ok | Published | PublishedBatch | Error
+Answer = MessagesFrame | MessageFrame | OkFrame | PublishedFrame | PublishedBatchFrame | ErrorFrame
 _decoder: Final[msgspec.json.Decoder[Answer]] = msgspec.json.Decoder(Answer)
 decode: Final = _decoder.decode
-decode_envelope: Final = msgspec.json.Decoder(Envelope).decode
+decode_envelope: Final = msgspec.json.Decoder(EventEnvelope).decode
 
 
 def encode_event(
@@ -101,7 +102,7 @@ def encode_event(
 ) -> bytes:
     """The bytes of one event. Raises NotEncodable, naming what cannot be said in JSON."""
     try:
-        return encode(NewEvent(id, payload, key, headers, delay_ms, not_before))
+        return encode(EventToPublish(id, payload, key, headers, delay_ms, not_before))
     except (TypeError, ValueError, RecursionError) as error:  # an unknown type, half a surrogate pair, NaN
         raise NotEncodable(
             f"the event cannot be written as JSON: {error}",
@@ -134,3 +135,42 @@ def request_frame(type: str, corr: int, members: dict[str, Any]) -> bytes:
     """Any other request that gets an answer. Members that are None are left out; only a payload may be null."""
     said = {name: value for name, value in members.items() if value is not None or name == "payload"}
     return encode({"type": type, "corr": corr, **said})
+
+
+# Where reading begins. The protocol knows three kinds: behind the tail, at an offset, at a time in epoch milliseconds.
+Start = Literal["latest", "beginning"] | int | datetime | timedelta | None
+
+
+def start_frame(start: Start, wall_ms: int) -> dict[str, Any] | None:
+    """The protocol's `from`, or None where the group goes on and a new one starts at the beginning."""
+    if start is None:
+        return None
+    if start == "latest":
+        return {"kind": "latest"}
+    if start == "beginning":
+        return {"kind": "offset", "value": 0}
+    if isinstance(start, int) and not isinstance(start, bool) and start >= 0:
+        return {"kind": "offset", "value": start}
+    if isinstance(start, (datetime, timedelta)):
+        return {"kind": "timestamp", "value": moment_ms(start, wall_ms)}
+    raise BadArgument(
+        f"{start!r} is no place to begin", remedy='give "latest", "beginning", an offset, a datetime or a timedelta'
+    )
+
+
+def seek_frame(start: Start, wall_ms: int) -> dict[str, Any]:
+    """Like `start_frame` for a group that is already somewhere: `"beginning"` moves it there."""
+    if start is None:
+        raise BadArgument("seek needs a place", remedy='give "beginning", "latest", an offset or a time')
+    return {"kind": "offset", "value": 1} if start == "beginning" else start_frame(start, wall_ms) or {}
+
+
+def moment_ms(moment: datetime | timedelta | int, wall_ms: int) -> int:
+    """Epoch milliseconds of a moment: a time with its zone, so long ago, or the number itself."""
+    if isinstance(moment, timedelta):
+        return max(0, wall_ms - round(moment.total_seconds() * 1000))
+    if isinstance(moment, datetime):
+        if moment.tzinfo is None:
+            raise BadArgument(f"{moment.isoformat()} has no time zone", remedy="give an aware datetime")
+        return max(0, round(moment.timestamp() * 1000))
+    return moment

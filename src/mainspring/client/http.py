@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from mainspring.client.errors import CannotConnect, NodeRefused
-from mainspring.client.frames import Envelope, decode_envelope, encode
+from mainspring.client.frames import EventEnvelope, decode_envelope, encode
 
 if TYPE_CHECKING:
     import aiohttp
@@ -24,7 +24,7 @@ PAGE: Final = 1_000
 
 
 class _Page(msgspec.Struct):
-    events: list[Envelope]
+    events: list[EventEnvelope]
     cursor: str = ""
 
 
@@ -76,7 +76,7 @@ class NodeHttp:
 
     async def read(
         self, topic: str, *, params: dict[str, str], partition: int | None = None
-    ) -> AsyncIterator[list[Envelope]]:
+    ) -> AsyncIterator[list[EventEnvelope]]:
         """Stored events, page by page, up to what is stored now."""
         path = f"/topics/{quote(topic, safe='')}/events"
         asked = {**params, "limit": str(PAGE)}
@@ -96,7 +96,7 @@ class NodeHttp:
         found = await self.call("GET", f"/topics/{quote(topic, safe='')}/offsets")
         return ",".join(f"{each['partition']}:{each['tail']}" for each in found["partitions"])
 
-    async def follow(self, topic: str, params: dict[str, str]) -> AsyncIterator[tuple[str, Envelope | None]]:
+    async def follow(self, topic: str, params: dict[str, str]) -> AsyncIterator[tuple[str, EventEnvelope | None]]:
         """Events as they come, each with the cursor behind it; first only a cursor. Ends when the connection does."""
         import aiohttp
 

@@ -17,18 +17,21 @@ This module knows neither sockets nor tasks: frames go to `send`, results to the
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
+from mainspring.backoff import Backoff
 from mainspring.client.errors import ClientError, NodeRefused, Uncertain
-from mainspring.client.frames import Error, batch_frame, encode, expecting_frame
+from mainspring.client.frames import ErrorFrame, batch_frame, encode, expecting_frame
+from mainspring.loop import reject
 
 MAX_BATCH_EVENTS: Final = 256
 MAX_BATCH_BYTES: Final = 256 << 10
 UNDER_WAY: Final = 16  # batches of one topic that are not answered; enough to keep a node busy
-RETRY_FIRST_MS: Final = 100  # when the node cannot store now (`unavailable`, `rate_limited`)
-RETRY_LAST_MS: Final = 5_000
+RETRY: Final = Backoff(100, 5_000)  # when the node cannot store now (`unavailable`, `rate_limited`)
 TRY_AGAIN: Final = frozenset({"unavailable", "rate_limited"})
 WHOLE_TOPIC: Final = frozenset({"forbidden", "unauthorized"})  # true for every event of the batch
 
@@ -66,7 +69,7 @@ class Outgoing:
 class _Lane:
     """The events of one topic, in order."""
 
-    __slots__ = ("json", "paused_ms", "retry_ms", "topic", "under_way", "waiting")
+    __slots__ = ("json", "paused_ms", "retries", "topic", "under_way", "waiting")
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -74,7 +77,7 @@ class _Lane:
         self.waiting: deque[Outgoing] = deque()
         self.under_way: dict[int, list[Outgoing]] = {}  # by corr, oldest first
         self.paused_ms = 0
-        self.retry_ms = RETRY_FIRST_MS
+        self.retries = RETRY.series()
 
 
 class Publishing:
@@ -197,7 +200,7 @@ class Publishing:
         if batch is None:
             return False
         lane, events = batch
-        lane.retry_ms = RETRY_FIRST_MS
+        lane.retries.succeeded()
         self.count -= len(events)
         self.bytes -= sum([len(event.event) for event in events])
         for event, (partition, offset) in zip(events, offsets, strict=True):
@@ -206,15 +209,14 @@ class Publishing:
             self._lanes.pop(lane.topic, None)
         return True
 
-    def refused(self, corr: int, error: Error) -> bool:
+    def refused(self, corr: int, error: ErrorFrame) -> bool:
         """The batch was not stored. False: no batch of this connection."""
         batch = self._answered(corr)
         if batch is None:
             return False
         lane, events = batch
         if error.code in TRY_AGAIN:
-            lane.paused_ms = self._now_ms() + lane.retry_ms
-            lane.retry_ms = min(lane.retry_ms * 2, RETRY_LAST_MS)
+            lane.paused_ms = self._now_ms() + lane.retries.failed()
             lane.waiting.extendleft(reversed(events))
             for event in events:
                 event.sent_ms = -1  # the node said that it did not store it
@@ -236,7 +238,7 @@ class Publishing:
             return False
         events = self._of_corr[corr].under_way[corr]
         if len(events) == 1:
-            return self.refused(corr, Error("too_large", "the event is larger than the node accepts"))
+            return self.refused(corr, ErrorFrame("too_large", "the event is larger than the node accepts"))
         lane = self._of_corr.pop(corr)
         del lane.under_way[corr]
         self._batch_bytes = max(1, sum(len(event.event) for event in events) // 2)
@@ -258,3 +260,138 @@ def _uncertain(event: Outgoing) -> Uncertain:
         remedy=f"look for the id {event.id} in the topic before publishing it again",
         id=event.id,
     )
+
+
+class Place(int):
+    """Where an event went: a number, its offset, that also knows topic, partition and id. 0: it is delayed."""
+
+    topic: str
+    partition: int
+    id: str
+
+    def __new__(cls, offset: int, topic: str, partition: int, id: str) -> Place:
+        place = int.__new__(cls, offset)
+        place.topic = topic
+        place.partition = partition
+        place.id = id
+        return place
+
+    @property
+    def offset(self) -> int:
+        """The offset as a plain number; 0 while the event is delayed."""
+        return int(self)
+
+    def __repr__(self) -> str:
+        return f"Place({self.topic!r}, {self.partition}:{int(self)}, id={self.id!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class New:
+    """An event for `publish_many` that is more than a payload."""
+
+    payload: Any
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    id: str | None = None
+    delay: float = 0.0
+
+
+class Awaited(Outgoing):
+    """One event, one waiting `publish`."""
+
+    __slots__ = ("future", "topic")
+
+    def __init__(
+        self, id: str, event: bytes, future: asyncio.Future[Place], topic: str, expect: int | None = None
+    ) -> None:
+        super().__init__(id, event, expect)
+        self.future: asyncio.Future[Place] = future
+        self.topic: str = topic
+
+    def placed(self, partition: int, offset: int) -> None:
+        if not self.future.done():
+            self.future.set_result(Place(offset, self.topic, partition, self.id))
+
+    def failed(self, error: ClientError) -> None:
+        reject(self.future, error)
+
+    @property
+    def abandoned(self) -> bool:
+        return self.future.done()
+
+
+class PublishCount:
+    """Counts the events of one `publish_many`, without a future for each."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        total: int | None,
+        progress: Callable[[int, int | None], object] | None,
+    ) -> None:
+        self.sent = 0
+        self.stored: int = 0
+        self.lost: int = 0
+        self.error: ClientError | None = None
+        self._loop = loop
+        self._total = total
+        self._progress = progress
+        self._said_soon = False
+        self._changed: asyncio.Future[None] | None = None
+
+    def placed(self) -> None:
+        """One is durable."""
+        self.stored += 1
+        if self._progress is not None and not self._said_soon:
+            self._said_soon = True
+            self._loop.call_soon(self._say)
+        if self._changed is not None:
+            self._look()
+
+    def failed(self, error: ClientError) -> None:
+        """One is not."""
+        self.lost += 1
+        if self.error is None:
+            self.error = error
+        self._look()
+
+    def _look(self) -> None:
+        if self._changed is not None and self.stored + self.lost >= self.sent and not self._changed.done():
+            self._changed.set_result(None)
+
+    def _say(self) -> None:
+        """Once per batch that became durable, not once per event."""
+        self._said_soon = False
+        if self._progress is not None:
+            self._progress(self.stored, self._total)
+
+    async def finished(self) -> int:
+        """Wait for the rest; how many are durable. Raises the first error."""
+        if self.stored + self.lost < self.sent:
+            self._changed = self._loop.create_future()
+            await self._changed
+        if self._said_soon:
+            self._say()
+        if self.error is not None:
+            raise self.error
+        return self.stored
+
+
+class Counted(Outgoing):
+    """One event of many."""
+
+    __slots__ = ("_tally",)
+
+    def __init__(self, id: str, event: bytes, tally: PublishCount) -> None:
+        self.id = id  # without `super`: there may be millions of these
+        self.event = event
+        self.expect: int | None = None
+        self.sent_ms = -1
+        self.alone = False
+        self._tally = tally
+
+    def placed(self, partition: int, offset: int) -> None:
+        self._tally.placed()
+
+    def failed(self, error: ClientError) -> None:
+        self._tally.failed(error)

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from mainspring.client.errors import BadArgument, ClientError, NodeRefused, TimedOut
-from mainspring.client.event import Event, decoder
-from mainspring.client.subscription import Subscription
+from mainspring.client.subscription import Event, Subscription, decoder
 
 if TYPE_CHECKING:
     from mainspring.client.client import Client

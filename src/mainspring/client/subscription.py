@@ -15,38 +15,180 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from mainspring.client.conversation import Conversation, Held
-from mainspring.client.errors import ClientError, Closed, TimedOut
-from mainspring.client.event import Event
-from mainspring.client.frames import Delivered, Ok
-from mainspring.client.start import Start, seek_frame
-from mainspring.client.telemetry import Telemetry
+import msgspec
+
+from mainspring.client.conversation import SubscriptionRequest
+from mainspring.client.errors import BadPayload, ClientError, Closed, TimedOut
+from mainspring.client.frames import Delivered, OkFrame, Start, seek_frame
+from mainspring.loop import reject, wake
+from mainspring.telemetry import OpenSpan
+
+if TYPE_CHECKING:
+    from mainspring.client.client import Client
 
 T = TypeVar("T")
+NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+_UNSEEN: Final[Any] = object()
+Decode = Callable[[Any], T]
 
 
-class Connection(Protocol):
-    """What a subscription needs of its client."""
+class Event(Generic[T]):
+    """An event under lease, and what a consumer may do with it.
 
-    conversation: Conversation
-    telemetry: Telemetry | None
+    The payload is decoded when it is first looked at, into the subscription's type. The lease belongs to one
+    connection: when that connection is gone, so is the lease; the node delivers the event again, and settling the old
+    copy does nothing.
+    """
+
+    __slots__ = ("_payload", "delivered", "epoch", "settled", "span", "subscription")
+
+    def __init__(self, delivered: Delivered, epoch: int, subscription: Subscription[T]) -> None:
+        self.delivered: Delivered = delivered
+        self.epoch: int = epoch
+        self.settled: bool = False
+        self.span: OpenSpan | None = None
+        self.subscription: Subscription[T] = subscription
+        self._payload: T = _UNSEEN
 
     @property
-    def congested(self) -> bool: ...
-    async def relieved(self) -> None: ...
-    def wall_ms(self) -> int: ...
-    async def seek(self, topic: str, group: str, to: Start) -> None: ...
-    def forget(self, subscription: Subscription[Any]) -> None: ...
+    def payload(self) -> T:
+        """The payload in the subscription's type. Raises BadPayload when it does not fit."""
+        if self._payload is _UNSEEN:
+            try:
+                self._payload = self.subscription.decode(self.delivered.envelope.payload)
+            except (msgspec.MsgspecError, TypeError, ValueError) as error:
+                raise BadPayload(
+                    f"{self.topic} {self.partition}:{self.offset} does not fit: {error}",
+                    remedy="nack it, or subscribe with another type",
+                ) from error
+        return self._payload
+
+    @property
+    def raw_payload(self) -> bytes:
+        """The payload's JSON text, byte for byte as it was published."""
+        return bytes(self.delivered.envelope.payload)
+
+    @property
+    def id(self) -> str:
+        """The id it was published with; the same in every delivery."""
+        return self.delivered.envelope.id
+
+    @property
+    def ts(self) -> int:
+        """When it was stored: epoch ms."""
+        return self.delivered.envelope.ts
+
+    @property
+    def topic(self) -> str:
+        """The topic it was delivered from."""
+        return self.subscription.topic
+
+    @property
+    def group(self) -> str:
+        """The group it was delivered to."""
+        return self.subscription.group
+
+    @property
+    def key(self) -> str | None:
+        """What keeps events of one kind in one partition and in order; None without one."""
+        return self.delivered.envelope.key
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Its headers; empty without any. Not to be changed."""
+        return self.delivered.envelope.headers or NO_HEADERS
+
+    @property
+    def partition(self) -> int:
+        """The partition of its topic."""
+        return self.delivered.partition
+
+    @property
+    def offset(self) -> int:
+        """Its place in the partition, from 1 on; never given twice."""
+        return self.delivered.offset
+
+    @property
+    def attempt(self) -> int:
+        """1 the first time this group is given it; counted in the log, so a crash does not begin again."""
+        return self.delivered.attempt
+
+    async def ack(self) -> bool:
+        """Done: do not deliver it again. False: the lease was gone already, so it will come again.
+
+        The protocol answers no acknowledgement; the node stores it within some milliseconds.
+        """
+        done = self.accept()
+        if self.subscription.congested:
+            await self.subscription.relieved()
+        return done
+
+    async def nack(self, *, delay: float = 0.0, reason: str = "") -> bool:
+        """Not done: deliver it again, after `delay` seconds at the earliest. `reason` shows up in a dead letter."""
+        done = self.refuse(delay, reason)
+        if self.subscription.congested:
+            await self.subscription.relieved()
+        return done
+
+    async def extend(self, seconds: float) -> bool:
+        """The lease ends `seconds` from now instead."""
+        done = self.subscription.extend(self, max(1, round(seconds * 1000)))
+        if self.subscription.congested:
+            await self.subscription.relieved()
+        return done
+
+    def accept(self) -> bool:
+        """`ack` without waiting for a connection that is slow to take it."""
+        return self.subscription.ack(self)
+
+    def refuse(self, delay: float, reason: str) -> bool:
+        """`nack` without waiting."""
+        return self.subscription.nack(self, round(delay * 1000), reason)
+
+    def __repr__(self) -> str:
+        return f"Event({self.topic!r}, {self.partition}:{self.offset}, id={self.id!r}, attempt={self.attempt})"
+
+
+class StoredEvent(Generic[T]):
+    """An event that was read, not delivered: no lease, nothing to acknowledge."""
+
+    __slots__ = ("headers", "id", "key", "offset", "partition", "payload", "topic", "ts")
+
+    def __init__(self, envelope: Any, decode: Decode[T]) -> None:
+        self.id: str = envelope.id
+        self.ts: int = envelope.ts
+        self.topic: str = envelope.topic
+        self.partition: int = envelope.partition
+        self.offset: int = envelope.offset
+        self.key: str | None = envelope.key
+        self.headers: Mapping[str, str] = envelope.headers or NO_HEADERS
+        try:
+            self.payload: T = decode(envelope.payload)
+        except msgspec.MsgspecError as error:
+            raise BadPayload(f"{self.topic} {self.partition}:{self.offset} does not fit: {error}") from error
+
+    def __repr__(self) -> str:
+        return f"StoredEvent({self.topic!r}, {self.partition}:{self.offset}, id={self.id!r})"
+
+
+def decoder(type: Any) -> Callable[[Any], Any]:
+    """Decodes JSON text into `type`: dataclass, TypedDict, msgspec Struct or anything msgspec knows; None: as it is."""
+    if type is None or type is Any:
+        return _decode_any
+    return msgspec.json.Decoder(type).decode
+
+
+_decode_any: Final = msgspec.json.Decoder().decode
 
 
 class Subscription(Generic[T]):
     """Made by `Client.subscribe`. Iterate it; every event wants `ack` or `nack`."""
 
-    def __init__(self, client: Connection, held: Held, decode: Callable[[Any], T]) -> None:
+    def __init__(self, client: Client, held: SubscriptionRequest, decode: Callable[[Any], T]) -> None:
         self.topic: str = held.topic
         self.group: str = held.group
         self.held = held
@@ -56,7 +198,7 @@ class Subscription(Generic[T]):
         self.on_lost: Callable[[Subscription[T]], None] | None = None
         self._client = client
         self._conversation = client.conversation
-        self._decode = decode
+        self.decode: Callable[[Any], T] = decode
         self._arrived: deque[Delivered] = deque()
         self._epoch = 0  # of what has arrived
         self._waiters: deque[asyncio.Future[None]] = deque()
@@ -78,17 +220,16 @@ class Subscription(Generic[T]):
             return
         waiters = self._waiters
         for _ in range(min(len(waiters), len(self._arrived))):
-            _wake(waiters.popleft())
+            wake(waiters.popleft())
 
     def _drop(self) -> None:
         self._arrived.clear()
         if self.on_lost is not None:
             self.on_lost(self)
 
-    def _answered(self, answer: Ok | ClientError) -> None:
-        if isinstance(answer, Ok):
-            if not self._confirmed.done():
-                self._confirmed.set_result(None)
+    def _answered(self, answer: OkFrame | ClientError) -> None:
+        if isinstance(answer, OkFrame):
+            wake(self._confirmed)
             return
         self._end(answer)
 
@@ -97,11 +238,9 @@ class Subscription(Generic[T]):
             self._error = error
             self._over.set_result(error)
         self._arrived.clear()
-        if not self._confirmed.done():
-            self._confirmed.set_exception(error)
-            self._confirmed.exception()  # seen: who iterates is told by `get`
+        reject(self._confirmed, error, may_go_unseen=True)  # who iterates is told by `get`
         while self._waiters:
-            _wake(self._waiters.popleft())
+            wake(self._waiters.popleft())
 
     # -- the program's side
 
@@ -132,7 +271,7 @@ class Subscription(Generic[T]):
                 if waiter in self._waiters:
                     self._waiters.remove(waiter)
                 elif waiter.cancelled() and self._arrived and self._waiters:
-                    _wake(self._waiters.popleft())  # what was meant for us is for someone else
+                    wake(self._waiters.popleft())  # what was meant for us is for someone else
         return self._hand_out()
 
     def get_nowait(self) -> Event[T] | None:
@@ -141,7 +280,7 @@ class Subscription(Generic[T]):
 
     def _hand_out(self) -> Event[T]:
         self.delivered += 1
-        event = Event(self._arrived.popleft(), self._epoch, self, self._decode)
+        event = Event(self._arrived.popleft(), self._epoch, self)
         if self._client.telemetry is not None:
             self._client.telemetry.delivered(event)
         return event
@@ -162,8 +301,8 @@ class Subscription(Generic[T]):
     async def _leave(self) -> None:
         left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def answered(_: Ok | ClientError) -> None:
-            _wake(left)
+        def answered(_: OkFrame | ClientError) -> None:
+            wake(left)
 
         self._conversation.unsubscribe(self.held, answered)
         await left
@@ -175,7 +314,7 @@ class Subscription(Generic[T]):
             known.set_result(None)
         else:
             self.held.options["max_inflight"] = max_inflight
-            self._conversation.change(self.held, lambda _: _wake(known))
+            self._conversation.change(self.held, lambda _: wake(known))
         return known
 
     async def close(self) -> None:
@@ -227,7 +366,7 @@ class Subscription(Generic[T]):
         event.settled = True
         self.settled += 1
         if event.span is not None:
-            event.span.acked()
+            event.span.end()
         return self._conversation.ack(self.held, event.partition, event.offset, event.epoch)
 
     def nack(self, event: Event[Any], delay_ms: int, reason: str) -> bool:
@@ -237,7 +376,7 @@ class Subscription(Generic[T]):
         event.settled = True
         self.settled += 1
         if event.span is not None:
-            event.span.nacked(reason)
+            event.span.end(reason or "nack")
         return self._conversation.nack(self.held, event.partition, event.offset, event.epoch, delay_ms, reason)
 
     def extend(self, event: Event[Any], ms: int) -> bool:
@@ -254,8 +393,3 @@ class Subscription(Generic[T]):
     async def relieved(self) -> None:
         """Wait until the connection takes more."""
         await self._client.relieved()
-
-
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)

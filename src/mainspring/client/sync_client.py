@@ -14,12 +14,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
-from mainspring.client.client import Client
-from mainspring.client.connecting import connect
+from mainspring.client.client import Client, connect
 from mainspring.client.errors import Closed
-from mainspring.client.event import Event
-from mainspring.client.start import Start
-from mainspring.client.subscription import Subscription
+from mainspring.client.frames import Start
+from mainspring.client.subscription import Event, Subscription
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -93,7 +91,7 @@ class SyncEvent(Event[T]):
     __slots__ = ("_thread",)
 
     def __init__(self, event: Event[T], thread: _Thread) -> None:
-        super().__init__(event.delivered, event.epoch, event._leases, event._decode)
+        super().__init__(event.delivered, event.epoch, event.subscription)
         self.span: Any = event.span
         self._thread = thread
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import hashlib
 import ssl as ssl_module
 from collections.abc import Callable, Iterable
@@ -19,7 +20,45 @@ from typing import Final, cast
 from urllib.parse import urlsplit
 
 from mainspring.client.errors import CannotConnect
-from mainspring.client.masking import masked
+
+SHORT: Final = 1_024
+
+
+def masked(data: bytes, key: bytes) -> bytes | bytearray:
+    """`data` combined with the four bytes of `key`, over and over: what a client must do (RFC 6455, section 5.3).
+
+    Short frames are masked as one big number, which is the quickest that plain Python can do. For long ones that would
+    cost more than everything else a client does; aiohttp has a compiled function for it. It is not part of aiohttp's
+    public face, so there is a way without it.
+    """
+    size = len(data)
+    if size <= SHORT:
+        stretched = (key * (size // 4 + 1))[:size]
+        return (int.from_bytes(data, "little") ^ int.from_bytes(stretched, "little")).to_bytes(size, "little")
+    copy = bytearray(data)
+    _long_mask()(key, copy)
+    return copy
+
+
+@functools.cache
+def _long_mask() -> Callable[[bytes, bytearray], None]:
+    try:
+        from aiohttp._websocket.helpers import websocket_mask
+    except ImportError:
+        return mask_in_place
+    return websocket_mask
+
+
+@functools.cache
+def _table(key: int) -> bytes:
+    return bytes(value ^ key for value in range(256))
+
+
+def mask_in_place(key: bytes, data: bytearray) -> None:
+    """Each fourth byte goes through one table; four passes over the data."""
+    for at, part in enumerate(key):
+        data[at::4] = data[at::4].translate(_table(part))
+
 
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0x1, 0x2, 0x8, 0x9, 0xA
@@ -29,7 +68,7 @@ PERMANENT: Final = frozenset({400, 401, 403, 404, 405, 426})  # answers that try
 RandomBytes = Callable[[int], bytes]
 
 
-class ProtocolError(Exception):
+class WebSocketError(Exception):
     """The peer does not speak WebSocket as it should; the connection ends."""
 
 
@@ -49,13 +88,13 @@ class FrameReader:
             size, start = buffer[at + 1], at + 2
             if size >= 126:
                 if size & 0x80:
-                    raise ProtocolError("a node must not mask its frames")
+                    raise WebSocketError("a node must not mask its frames")
                 width = 2 if size == 126 else 8
                 if end < start + width:
                     break
                 size, start = int.from_bytes(buffer[start : start + width], "big"), start + width
                 if size > MAX_MESSAGE_BYTES:
-                    raise ProtocolError(f"a frame of {size} bytes")
+                    raise WebSocketError(f"a frame of {size} bytes")
             if end < start + size:
                 break
             self._frame(buffer[at], buffer[start : start + size], found)
@@ -69,16 +108,16 @@ class FrameReader:
             return
         opcode, final = first & 0x0F, first & 0x80
         if first & 0x70:
-            raise ProtocolError("an extension nobody asked for")
+            raise WebSocketError("an extension nobody asked for")
         if opcode >= 8:
             found.append((opcode, data))
             return
         if (opcode == 0) != bool(self._fragments):
-            raise ProtocolError("fragments out of order")
+            raise WebSocketError("fragments out of order")
         self._fragments.append(data)
         self._fragments_size += len(data)
         if self._fragments_size > MAX_MESSAGE_BYTES:
-            raise ProtocolError("a message without an end")
+            raise WebSocketError("a message without an end")
         if final:
             found.append((_TEXT, b"".join(self._fragments)))
             self._fragments, self._fragments_size = [], 0
@@ -207,7 +246,7 @@ class Socket(asyncio.Protocol):
             return
         try:
             found = self._reader.feed(data)
-        except ProtocolError as error:
+        except WebSocketError as error:
             self.abort()
             self._lost(CannotConnect(f"the node's stream makes no sense: {error}"))
             return

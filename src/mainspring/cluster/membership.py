@@ -1,22 +1,22 @@
 """`Membership`: one node among several on one log.
 
-What happens to a node is decided by the log and learnt from its news, never from an answer: that a lease was taken,
-that it was lost, that another node is gone. So an answer that got lost, and a node that could not hear for a while,
-need no care of their own; the news come in the log's order, and every node draws the same conclusions.
+What happens to a node is decided by the log and learnt from its change feed, never from an answer: that a lease was
+taken, that it was lost, that another node is gone. So an answer that got lost, and a node that could not follow the log
+for a while, need no care of their own; changes come in the log's order, and every node draws the same conclusions.
 
-A node writes its pulse three times per lease. Whoever has heard nothing from a node for the whole of that node's lease
-deletes the lease, on the condition that the pulse is still the one it heard last. A node whose lease is gone takes a
-new one, with a new epoch, and tells its parts that what they held is no longer theirs.
+A node writes its pulse three times per lease. A node that has seen nothing of another for the whole of that one's lease
+deletes the lease, on the condition that the pulse is still the one it saw last. A node whose lease is gone takes a new
+one, with a new epoch, and reports to its parts that what they held is no longer theirs.
 
 While the log cannot be reached nobody can take a lease away. When it is back, nobody is in a hurry: a node that could
 not write its own pulse counts everybody's silence from then on, so a server that was away for minutes costs no leases.
-A node that is cut off alone is not told. Its parts go on with what they have, but nothing that they do under its lease
-can be stored once the lease was taken: that is what the guard is for. `in_touch` says whether the lease is certain.
+A node that is cut off alone does not know it. Its parts go on with what they have, but nothing that they do under its
+lease can be stored once the lease was taken: that is what the guard is for. `in_touch` says whether the lease is
+certain.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Hashable
 from typing import Final
@@ -24,14 +24,15 @@ from typing import Final
 import msgspec
 
 from mainspring.cluster.cluster import About, NodeView
-from mainspring.cluster.entrance import Entrance
 from mainspring.cluster.errors import NameTaken
-from mainspring.cluster.peers import Peer, Peers
-from mainspring.cluster.records import (
+from mainspring.cluster.peers import (
     EVERYTHING,
     LEASES,
     NO_VERSION,
     NODES,
+    NodeLease,
+    Peer,
+    Peers,
     Pulse,
     decode_lease,
     decode_pulse,
@@ -41,8 +42,8 @@ from mainspring.cluster.records import (
 )
 from mainspring.cluster.roles import Roles, SharedRole
 from mainspring.errors import MainspringError
-from mainspring.log import ABSENT, Batch, Change, FormatError, KeptRecord, Log, Receipt, Refused
-from mainspring.loop import Loop, pause
+from mainspring.log import ABSENT, Batch, Change, FormatError, InDoubt, KeptRecord, Log, Receipt, Refused
+from mainspring.loop import BackgroundTasks, Loop, pause
 
 logger: logging.Logger = logging.getLogger("mainspring.cluster")
 
@@ -81,26 +82,26 @@ class Membership:
         self._clock = loop.clock
         self._new_id = new_id
         self._about = about
+        self._home = home
         self._epoch = NO_VERSION
         self._started = self._clock.wall_ms()
         self._peers = Peers()
-        self._entrance = Entrance(log, loop, self._peers, node=node, lease_ms=lease_ms, home=home)
         self._roles = Roles(self)
-        self._early: list[KeptRecord] | None = None  # news that came while the table was being read
+        self._early: list[KeptRecord] | None = None  # changes that came while the table was being read
         self._on_death: list[Callable[[int], None]] = []
         self._on_fenced: list[Callable[[int], None]] = []
         self._on_end: list[Callable[[MainspringError], None]] = []
         self._timer: Hashable | None = None
-        self._rejoining: asyncio.Task[None] | None = None
-        self._beats = 0
-        self._beating = False
-        self._next_beat_ms = 0
+        self._tasks = BackgroundTasks(logger, "membership")
+        self._pulses = 0
+        self._pulse_under_way = False
+        self._next_pulse_ms = 0
         self._sent_ms = 0
         self._answered_ms = 0
         self._confirmed_ms = 0  # when the last pulse that was stored was sent
         self._looked_ms = 0
         self._leaving = False
-        self._listening = False
+        self._following = False
 
     # -- what the parts ask
 
@@ -121,7 +122,7 @@ class Membership:
             return "its lease was taken away, and it has no new one yet"
         now = self._clock.now_ms()
         silent_ms = max(
-            now - self._sent_ms if self._beating else 0, now - self._confirmed_ms - self.lease_ms // _PULSES
+            now - self._sent_ms if self._pulse_under_way else 0, now - self._confirmed_ms - self.lease_ms // _PULSES
         )
         if silent_ms >= min(_SLOW_MS, self.lease_ms // _PULSES):
             return f"the engine has not answered for {silent_ms / 1000:.0f} s"
@@ -176,20 +177,20 @@ class Membership:
             program=pulse.program,
             able=list(pulse.able),
             here=peer.epoch == self._epoch,
-            silent_ms=0 if peer.epoch == self._epoch else max(0, self._clock.now_ms() - peer.heard_ms),
+            silent_ms=0 if peer.epoch == self._epoch else max(0, self._clock.now_ms() - peer.seen_ms),
         )
 
     # -- joining and leaving
 
     async def join(self) -> None:
         """Take the lease of this node's name. Raises `NameTaken`, or `LogUnavailable`: then it may be tried again."""
-        if not self._listening:
-            self._listening = True
-            self.log.watch(self._heard)
+        if not self._following:
+            self._following = True
+            self.log.watch(self._on_change)
         self._early = []
         await self._read_table()
-        self._epoch = await self._entrance.take(self._new_id(), first_time=True)
-        self._member_again()
+        self._epoch = await self._take_lease(self._new_id(), first_time=True)
+        self._became_member()
         self._look(None)
 
     async def leave(self) -> None:
@@ -197,8 +198,7 @@ class Membership:
         self._leaving = True
         if self._timer is not None:
             self._loop.cancel(self._timer)
-        if self._rejoining is not None:
-            self._rejoining.cancel()
+        await self._tasks.cancel()
         if not self.joined:
             return
         batch = Batch()
@@ -219,9 +219,9 @@ class Membership:
 
     def announce(self) -> None:
         """What this node says about itself has changed: tell the others now instead of with the next pulse."""
-        self._next_beat_ms = 0
+        self._next_pulse_ms = 0
         if self.joined:
-            self._beat()
+            self._send_pulse()
 
     async def _read_table(self) -> None:
         async for record in self.log.scan(LEASES):
@@ -233,15 +233,70 @@ class Membership:
         for each in early:
             self._apply(each)
 
-    def _member_again(self) -> None:
+    def _became_member(self) -> None:
         now = self._clock.now_ms()
         self.joined = True
         self._answered_ms = self._confirmed_ms = self._looked_ms = now
-        self._next_beat_ms = 0
-        self._peers.count_again(now)
+        self._next_pulse_ms = 0
+        self._peers.restart_silence(now)
         logger.info("node %s joined with epoch %d", self.node, self._epoch)
-        self._beat()
+        self._send_pulse()
         self._roles.try_all()
+
+    # -- taking the lease of a name: from nobody, from this node's own former life, or from a node that is silent
+    #
+    # That the lease is taken is learnt from the change feed, not from an answer. Of two living nodes with one name the
+    # second is refused; whether the first lives shows within the time of its lease.
+
+    async def _take_lease(self, instance: str, *, first_time: bool) -> int:
+        """The epoch, once the change feed says that this life of the node holds the lease. Raises `NameTaken`."""
+        other = self._peers.get(self.node)
+        first_seen = None if other is None else (other.epoch, other.pulse_version)
+        if other is not None and not self._is_gone(other, first_time):
+            logger.info("a node named %s holds a lease: waiting to see whether it is alive", self.node)
+        while True:
+            other = self._peers.get(self.node)
+            if other is not None and other.lease.instance == instance:
+                return other.epoch
+            if other is None or self._is_gone(other, first_time):
+                await self._try_lease(instance, other)
+            elif (other.epoch, other.pulse_version) != first_seen:
+                raise NameTaken(self.node, other.pulse.address if other.pulse is not None else "")
+            else:
+                await pause(self._loop, self.lease_ms / _LOOKS, ref=False)
+
+    def _is_gone(self, other: Peer, first_time: bool) -> bool:
+        # A former life of this node is over. But a node that lost its lease to one with its own home lives itself:
+        # two processes believe that they own it, and the later one stays.
+        if first_time and self._home and other.lease.home == self._home:
+            return True
+        return self._clock.now_ms() - other.seen_ms >= other.lease.lease_ms
+
+    async def _try_lease(self, instance: str, former: Peer | None) -> None:
+        batch = Batch()
+        if former is not None:
+            batch.guard(NODES, self.node, former.pulse_version)
+            batch.delete(LEASES, lease_key(self.node), expect=former.epoch)
+            batch.remove(inbox(self.node), 0, below=EVERYTHING)
+        lease = NodeLease(self.node, instance, self.lease_ms, self._home)
+        batch.put(LEASES, lease_key(self.node), encode(lease), expect=ABSENT)
+        try:
+            await self.log.commit(batch)
+        except (Refused, InDoubt):
+            await self._check_lease()
+            await pause(self._loop, self.lease_ms / _LOOKS, ref=False)  # the change feed will say what became of it
+
+    async def _check_lease(self) -> None:
+        """A lease that cannot be read cannot be judged either; somebody has to look at it."""
+        record = await self.log.get(LEASES, lease_key(self.node))
+        try:
+            if record is not None:
+                decode_lease(record.value)
+        except msgspec.DecodeError as error:
+            raise FormatError(
+                f"the lease of node {self.node!r} in the log cannot be read: {error}",
+                remedy="another program writes there, or a newer version: look at the engine's contents, or use --node",
+            ) from error
 
     # -- the rhythm
 
@@ -251,27 +306,27 @@ class Membership:
             return
         now, step = self._clock.now_ms(), self.lease_ms / _LOOKS
         if now - self._looked_ms > 3 * step:
-            self._peers.count_again(now)  # this process slept: what it did not hear means nothing
+            self._peers.restart_silence(now)  # this process slept: silence during that time means nothing
         self._looked_ms = now
         if self.joined:
-            self._beat()
+            self._send_pulse()
             if now - self._answered_ms < self.lease_ms / 2:
                 for peer in self._peers.silent(now):
                     if peer.epoch != self._epoch:
-                        self._take_away(peer)
+                        self._delete_lease(peer)
             self._roles.try_all()
         self._timer = self._loop.schedule(step, self._look, None, ref=False)
 
-    def _beat(self) -> None:
+    def _send_pulse(self) -> None:
         now = self._clock.now_ms()
-        if self._beating or now < self._next_beat_ms:
+        if self._pulse_under_way or now < self._next_pulse_ms:
             return
-        self._beats += 1
+        self._pulses += 1
         about = self._about()
         pulse = Pulse(
             self.node,
             self._epoch,
-            self._beats,
+            self._pulses,
             address=about.address,
             started=self._started,
             version=about.version,
@@ -282,24 +337,26 @@ class Membership:
         batch = Batch()
         self.guard(batch)
         batch.put(NODES, self.node, encode(pulse))
-        self._beating = True
+        self._pulse_under_way = True
         self._sent_ms = now
-        self._next_beat_ms = now + self.lease_ms // _PULSES
-        self.log.submit(batch, self._beaten)
+        self._next_pulse_ms = now + self.lease_ms // _PULSES
+        self.log.submit(batch, self._pulse_decided)
 
-    def _beaten(self, result: object) -> None:
-        self._beating = False
+    def _pulse_decided(self, result: object) -> None:
+        self._pulse_under_way = False
         if isinstance(result, Receipt):
             now = self._clock.now_ms()
             if now - self._answered_ms >= self.lease_ms / 2:
                 logger.info("node %s is in touch with the log again", self.node)
-                self._peers.count_again(now)
+                self._peers.restart_silence(now)
             self._answered_ms = now
             self._confirmed_ms = self._sent_ms
-            if self._next_beat_ms == 0 and self.joined and not self._leaving:
-                self._beat()  # something changed while this one was on its way
+            if self._next_pulse_ms == 0 and self.joined and not self._leaving:
+                self._send_pulse()  # something changed while this one was on its way
         else:
-            self._next_beat_ms = 0  # with the next look; a refusal means that news of a lost lease are on their way
+            self._next_pulse_ms = (
+                0  # with the next look; a refusal means that the loss of the lease is about to be reported
+            )
             if isinstance(result, MainspringError) and result.code in _FINAL:
                 self._end(result)
 
@@ -310,7 +367,7 @@ class Membership:
             for callback in tuple(self._on_end):
                 callback(error)
 
-    def _take_away(self, peer: Peer) -> None:
+    def _delete_lease(self, peer: Peer) -> None:
         logger.warning("node %s (epoch %d) was silent for %d ms", peer.name, peer.epoch, peer.lease.lease_ms)
         batch = Batch()
         if peer.pulse_version == ABSENT:
@@ -321,9 +378,9 @@ class Membership:
         batch.remove(inbox(peer.name), 0, below=EVERYTHING)
         self.log.submit(batch, lambda _: None)  # refused: it lives, or somebody was faster; the change feed will say
 
-    # -- the news
+    # -- the change feed
 
-    def _heard(self, change: Change) -> None:
+    def _on_change(self, change: Change) -> None:
         for record in change.records:
             if record.space == LEASES or record.space == NODES:
                 if self._early is not None:
@@ -345,7 +402,7 @@ class Membership:
             else:
                 self._peers.pulse_written(key, record.version, decode_pulse(record.value), now)
         elif key.startswith(_ROLE):
-            self._roles.heard(key.removeprefix(_ROLE), record)
+            self._roles.changed(key.removeprefix(_ROLE), record)
         elif key.startswith(_NODE):
             name = key.removeprefix(_NODE)
             if record.version == ABSENT:
@@ -357,19 +414,19 @@ class Membership:
 
     def _gone(self, epoch: int) -> None:
         if not self.joined or epoch != self._epoch:
-            self._tell(self._on_death, epoch)
+            self._notify(self._on_death, epoch)
             self._roles.try_all()
         elif not self._leaving:
             self.joined = False
             logger.warning("node %s lost its lease (epoch %d) and takes a new one", self.node, epoch)
             self._roles.lose_all()
-            self._rejoining = asyncio.get_running_loop().create_task(self._rejoin(epoch))
+            self._tasks.start(self._rejoin(epoch), "rejoin")
 
     async def _rejoin(self, former: int) -> None:
         instance = self._new_id()
         while not self.joined:
             try:
-                self._epoch = await self._entrance.take(instance, first_time=False)
+                self._epoch = await self._take_lease(instance, first_time=False)
                 self.joined = True
             except NameTaken as error:
                 self._end(error)
@@ -377,13 +434,13 @@ class Membership:
             except MainspringError as error:
                 logger.debug("node %s could not join again yet: %s", self.node, error.message)
                 await pause(self._loop, self.lease_ms / _LOOKS, ref=False)
-        self._tell(self._on_fenced, former)
-        self._tell(self._on_death, former)
-        self._member_again()
+        self._notify(self._on_fenced, former)
+        self._notify(self._on_death, former)
+        self._became_member()
 
-    def _tell(self, callbacks: list[Callable[[int], None]], epoch: int) -> None:
+    def _notify(self, callbacks: list[Callable[[int], None]], epoch: int) -> None:
         for callback in tuple(callbacks):
             try:
                 callback(epoch)
             except Exception:
-                logger.exception("a part failed to hear about epoch %d", epoch)
+                logger.exception("a part failed over the end of epoch %d", epoch)

@@ -1,20 +1,87 @@
-"""Everybody's leases and pulses as this node has heard of them, and who has been silent for too long.
+"""What nodes write about themselves, and the table that each node keeps of all of them.
 
-Nothing here reads a clock or writes to the log: `Membership` says what it heard and when. Silence is counted from the
-last news of a node, or from when this node could hear again: a node that slept, or that was itself cut off from the
-log, knows nothing about the others' silence meanwhile.
+A **lease** (space `leases`, key `node/<name>`) is written once by its node and only ever deleted; its version is the
+node's epoch. A **pulse** (space `nodes`, key `<name>`) is rewritten a few times per lease: every node that follows the
+log learns from it that the node lives, and finds in it what people and other nodes want to know. A **role** (space
+`leases`, key `role/<name>`) says which epoch has it.
 
-An epoch that is not in the table is dead, with one exception: one that is greater than every lease this node has heard
-of. A reader can be ahead of the news, and then it finds traces of a node that has not been announced here yet.
+Nodes of different versions live side by side. So a member that is not known here is passed over, one that is missing
+has a default, and nothing is ever taken away from these records without a new `format` that older nodes can refuse.
+
+`Peers` neither reads a clock nor writes to the log: `Membership` says what changed and when. Silence is counted from
+the last change of a node's records, or from when this node could follow the log again: a node that slept, or that was
+itself cut off from the log, knows nothing about the others' silence meanwhile.
+
+An epoch that is not in the table is dead, with one exception: one that is greater than every lease this node has seen.
+A reader can be ahead of the change feed, and then it finds traces of a node that has not been announced here yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
-from mainspring.cluster.records import Lease, Pulse
+import msgspec
+
 from mainspring.log import ABSENT
+
+LEASES: Final = "leases"
+NODES: Final = "nodes"
+FORMAT: Final = 1  # of the records that nodes share; a pulse tells it to the others
+EVERYTHING: Final = (1 << 53) - 1  # an offset above all others
+NO_VERSION: Final = (1 << 53) - 1  # that no record ever has: a guard on it never holds
+
+
+def lease_key(node: str) -> str:
+    return f"node/{node}"
+
+
+def role_key(role: str) -> str:
+    return f"role/{role}"
+
+
+def inbox(node: str) -> str:
+    """The topic of what other nodes ask of this one. The bus knows no name with `|`, so no client gets at it."""
+    return f"system.node|{node}"
+
+
+class NodeLease(msgspec.Struct, frozen=True):
+    """Proof that a node of this name is there. `instance` tells one life of a node from the next."""
+
+    node: str
+    instance: str
+    lease_ms: int
+    home: str = ""  # what only one process at a time can own; the next owner need not wait until the lease is over
+    format: int = FORMAT
+
+
+class Pulse(msgspec.Struct, frozen=True):
+    """A node about itself, as of its last heartbeat."""
+
+    name: str
+    epoch: int
+    beat: int = 0  # how many there were
+    address: str = ""
+    started: int = 0  # epoch ms by the node's own clock; for people
+    version: str = ""  # of the software
+    format: int = FORMAT
+    serves: tuple[str, ...] = ()  # `kind:Type` of what its program handles
+    program: str = ""  # digest of what its program declares
+    able: tuple[str, ...] = ()  # roles that its program has something for
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """Who has a role."""
+
+    node: str
+    epoch: int
+
+
+encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
+decode_lease: Callable[[bytes], NodeLease] = msgspec.json.Decoder(NodeLease).decode
+decode_pulse: Callable[[bytes], Pulse] = msgspec.json.Decoder(Pulse).decode
+decode_holder: Callable[[bytes], Holder] = msgspec.json.Decoder(Holder).decode
 
 
 @dataclass(slots=True)
@@ -23,17 +90,19 @@ class Peer:
 
     name: str
     epoch: int
-    lease: Lease
-    heard_ms: int  # monotonic, of the observer
+    lease: NodeLease
+    seen_ms: int  # monotonic, of the observer
     pulse_version: int = ABSENT
     pulse: Pulse | None = None
 
 
 class Peers:
+    """Every node that holds a lease, as this node has seen it."""
+
     def __init__(self) -> None:
         self._by_name: dict[str, Peer] = {}
         self._epochs: set[int] = set()
-        self._pulses: dict[str, tuple[int, Pulse]] = {}  # also of names whose lease is not known (yet)
+        self._pulses: dict[str, tuple[int, Pulse]] = {}  # also of names whose lease was not seen (yet)
         self._newest = 0
 
     def __iter__(self) -> Iterator[Peer]:
@@ -45,7 +114,7 @@ class Peers:
     def alive(self, epoch: int) -> bool:
         return epoch in self._epochs or epoch > self._newest
 
-    def lease_written(self, name: str, epoch: int, lease: Lease, now_ms: int) -> int | None:
+    def lease_written(self, name: str, epoch: int, lease: NodeLease, now_ms: int) -> int | None:
         """A lease is there; gives the epoch it replaces, if any."""
         former = self._by_name.get(name)
         if former is not None and former.epoch == epoch:
@@ -72,7 +141,7 @@ class Peers:
         self._pulses[name] = (version, pulse)
         peer = self._by_name.get(name)
         if peer is not None:
-            peer.pulse_version, peer.pulse, peer.heard_ms = version, pulse, now_ms
+            peer.pulse_version, peer.pulse, peer.seen_ms = version, pulse, now_ms
 
     def pulse_deleted(self, name: str) -> None:
         self._pulses.pop(name, None)
@@ -80,11 +149,11 @@ class Peers:
         if peer is not None:
             peer.pulse_version, peer.pulse = ABSENT, None
 
-    def count_again(self, now_ms: int) -> None:
-        """This node could not hear for a while: everybody gets the whole time once more."""
+    def restart_silence(self, now_ms: int) -> None:
+        """This node could not follow the log for a while: all others get the whole time once more."""
         for peer in self:
-            peer.heard_ms = now_ms
+            peer.seen_ms = now_ms
 
     def silent(self, now_ms: int) -> list[Peer]:
         """Those whose lease may be taken away, by their own measure of how long a lease lasts."""
-        return [peer for peer in self if now_ms - peer.heard_ms >= peer.lease.lease_ms]
+        return [peer for peer in self if now_ms - peer.seen_ms >= peer.lease.lease_ms]

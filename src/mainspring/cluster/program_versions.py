@@ -3,15 +3,15 @@
 A program declares things that live in the log and that all nodes share: schedules, settings of topics. While a program
 is being replaced node by node, two of them are there, and neither may undo what the other declares. So every node
 writes down what its own program declares; what holds is everything that some living node declares, and where they
-differ the newest program decides. A node that is gone declares nothing, so what nobody declares any more is known, too.
+differ the newest program decides. A node that is gone declares nothing, so what is declared no more is known, too.
 
 The newest program is the one that was introduced last: the log keeps the digests of what was declared in the order in
 which they first came. A node of an older program that starts again therefore changes nothing back. One that is alone
 with its own kind decides again: then the newer program was taken back.
 
-Space `programs`: `node/<name>` is one node's declaration, `order` the digests. Whoever writes the first also writes the
-second, so a guard on `order` says that nobody has declared anything since it was read. Every node writes only its own
-declaration; members that a newer version of this software adds are not lost when others write theirs.
+Space `programs`: `node/<name>` is one node's declaration, `order` the digests. A node that writes the first also
+writes the second, so a guard on `order` says that nothing was declared since it was read. Every node writes only its
+own declaration; members that a newer version of this software adds are not lost when others write theirs.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from mainspring.loop import Loop, pause
 SPACE: Final = "programs"
 ORDER: Final = "order"
 _NODE: Final = "node/"
-_REMEMBERED: Final = 200  # programs; nobody rolls back further than that
-_AGAIN_MS: Final = 50  # after somebody else was faster
+_REMEMBERED: Final = 200  # programs; no rollback goes further than that
+_AGAIN_MS: Final = 50  # after another node was faster
 
 Declared = Mapping[str, Mapping[str, Any]]
 """What a program declares: by kind, then by name. Plain JSON."""
@@ -44,23 +44,23 @@ class Declaration(msgspec.Struct, frozen=True):
     declares: dict[str, dict[str, Any]] = {}
 
 
-class Order(msgspec.Struct, frozen=True):
+class ProgramOrder(msgspec.Struct, frozen=True):
     """Digests in the order in which they first came, the newest last."""
 
     digests: tuple[str, ...] = ()
 
     def rank(self, digest: str) -> int:
-        """Greater is newer; 0 for one that nobody introduced."""
+        """Greater is newer; 0 for one that was never introduced."""
         return self.digests.index(digest) + 1 if digest in self.digests else 0
 
     def newer_than(self, digest: str) -> tuple[str, ...]:
-        """Those that came after this one; none for one that nobody introduced."""
+        """Those that came after this one; none for one that was never introduced."""
         rank = self.rank(digest)
         return self.digests[rank:] if rank else ()
 
-    def with_(self, digest: str) -> Order:
+    def with_(self, digest: str) -> ProgramOrder:
         known = self.digests if digest in self.digests else (*self.digests, digest)
-        return Order(known[-_REMEMBERED:])
+        return ProgramOrder(known[-_REMEMBERED:])
 
 
 def digest_of(declares: Declared) -> str:
@@ -68,15 +68,15 @@ def digest_of(declares: Declared) -> str:
     return hashlib.sha256(msgspec.json.encode(declares, order="sorted")).hexdigest()[:16]
 
 
-class InForce:
+class DeclarationsInForce:
     """What all living programs declare, put together, as of one moment in the log."""
 
-    def __init__(self, declarations: list[Declaration], order: Order, version: int) -> None:
+    def __init__(self, declarations: list[Declaration], order: ProgramOrder, version: int) -> None:
         self._declarations = sorted(declarations, key=lambda each: order.rank(each.digest))
         self._version = version
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, InForce) and self._declarations == other._declarations
+        return isinstance(other, DeclarationsInForce) and self._declarations == other._declarations
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -89,40 +89,43 @@ class InForce:
         return found
 
     def guard(self, batch: Batch) -> None:
-        """The batch is refused once anybody has declared something else."""
+        """The batch is refused once something else was declared."""
         if self._version != ABSENT:
             batch.guard(SPACE, ORDER, self._version)
 
 
-class Roster:
-    """One node's part in it. On a log of its own, a node's program alone decides, and nothing is written."""
+class ProgramVersions:
+    """What one node declares, and what it knows of the others' programs.
+
+    On a log of its own, a node's program alone decides, and nothing is written.
+    """
 
     def __init__(self, log: Log, loop: Loop, cluster: Cluster, declares: Declared) -> None:
         self.digest: str = digest_of(declares)
-        self._order = Order()
+        self._order = ProgramOrder()
         self._declares: dict[str, dict[str, Any]] = msgspec.json.decode(msgspec.json.encode(declares))
         self._log = log
         self._loop = loop
         self._cluster = cluster
 
-    async def declare(self) -> InForce:
+    async def declare(self) -> DeclarationsInForce:
         """Write down what this node's program declares, unless that is known; gives what is in force then."""
         if not self._log.shared:
-            return InForce([self._own()], Order(), ABSENT)
+            return DeclarationsInForce([self._own()], ProgramOrder(), ABSENT)
         while True:
             order, version, living, dead = await self._read()
             if living.get(self._cluster.node) == self._own():
-                return InForce(list(living.values()), order, version)
+                return DeclarationsInForce(list(living.values()), order, version)
             if not await self._write(order, version, dead):
                 await pause(self._loop, _AGAIN_MS, ref=False)
 
     def _own(self) -> Declaration:
         return Declaration(self._cluster.epoch, self.digest, self._declares)
 
-    async def _read(self) -> tuple[Order, int, dict[str, Declaration], list[str]]:
+    async def _read(self) -> tuple[ProgramOrder, int, dict[str, Declaration], list[str]]:
         """The order first: what is read afterwards is at least as new, and the guard tells if it is newer."""
         record = await self._log.get(SPACE, ORDER)
-        order = Order() if record is None else _decode_order(record.value)
+        order = ProgramOrder() if record is None else _decode_order(record.value)
         self._learn(order)
         living: dict[str, Declaration] = {}
         dead: list[str] = []
@@ -134,7 +137,7 @@ class Roster:
                 dead.append(each.key)
         return order, ABSENT if record is None else record.version, living, dead
 
-    async def _write(self, order: Order, version: int, dead: list[str]) -> bool:
+    async def _write(self, order: ProgramOrder, version: int, dead: list[str]) -> bool:
         """False: somebody else was faster, this node's lease is gone, or it may be there. Then look again."""
         own = _NODE + self._cluster.node
         batch = Batch()
@@ -154,19 +157,17 @@ class Roster:
         """Greater is newer, as far as this node knows; 0 for a program that is not known."""
         return self._order.rank(digest)
 
-    # -- news
-
-    def hear(self, record: KeptRecord) -> bool:
-        """News from the log; whether the order of programs is another one now."""
+    def on_record(self, record: KeptRecord) -> bool:
+        """A record was written, by any node; whether the order of programs is another one now."""
         if record.space != SPACE or record.key != ORDER or record.version == ABSENT:
             return False
         return self._learn(_decode_order(record.value))
 
-    def _learn(self, order: Order) -> bool:
-        known, self._order = self._order, order
-        return known != order
+    def _learn(self, order: ProgramOrder) -> bool:
+        former, self._order = self._order, order
+        return former != order
 
 
 _encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
-_decode_order: Callable[[bytes], Order] = msgspec.json.Decoder(Order).decode
+_decode_order: Callable[[bytes], ProgramOrder] = msgspec.json.Decoder(ProgramOrder).decode
 _decode_declaration: Callable[[bytes], Declaration] = msgspec.json.Decoder(Declaration).decode

@@ -1,8 +1,8 @@
 """Roles: work for one node at a time.
 
-Who has a role is what the log says, and this node believes it only when the log's news say so: an answer that got lost
-makes no difference. A role is free when nobody has it or when the epoch that had it is gone; then everyone who wants it
-tries, and the log lets one of them have it.
+Who has a role is what the log says, and this node believes it only when the change feed says so: an answer that got
+lost makes no difference. A role is free when no node has it or when the epoch that had it is gone; then every node that
+wants it tries, and the log lets one of them have it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mainspring.cluster.records import LEASES, NO_VERSION, Holder, decode_holder, encode, role_key
+from mainspring.cluster.peers import LEASES, NO_VERSION, Holder, decode_holder, encode, role_key
 from mainspring.log import ABSENT, Batch, KeptRecord
 
 if TYPE_CHECKING:
@@ -87,7 +87,8 @@ class Roles:
             batch.delete(LEASES, role_key(name), expect=version)
             await self._membership.log.commit(batch)
 
-    def heard(self, name: str, record: KeptRecord) -> None:
+    def changed(self, name: str, record: KeptRecord) -> None:
+        """The record of a role was written or deleted, by any node."""
         if record.version == ABSENT:
             self._holders.pop(name, None)
         else:
@@ -136,7 +137,7 @@ class Roles:
         role.asking = True
 
         def answered(_: object) -> None:
-            # What became of it is in the news; a failure is tried again with the next heartbeat.
+            # What became of it is in the change feed; a failure is tried again with the next pulse.
             role.asking = False
 
         membership.log.submit(batch, answered)

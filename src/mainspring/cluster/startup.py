@@ -1,22 +1,65 @@
-"""The way to a log that is somebody else's: wait for it, see what its acknowledgements are worth, join those on it."""
+"""Before a node joins others on a log: its data directory and name, waiting for the log, what acknowledgements mean."""
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
 import re
 import socket
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Final
 
 from mainspring.cluster.errors import NotDurable
-from mainspring.errors import SettingError
+from mainspring.errors import BootError, SettingError
 from mainspring.log import Durability, Log, LogUnavailable
 from mainspring.loop import Clock, Loop, pause
 
 logger: logging.Logger = logging.getLogger("mainspring.cluster")
 
 _STEP_MS: Final = 1_000
+_ID_FILE: Final = "node.id"
+_LONGEST_ID: Final = 64
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class Home:
+    """A node's data directory as proof that the node's last life is over; `id` is the directory's own.
+
+    A node that was killed and starts again finds its own lease in the log. It may wait until the lease is over, as all
+    others have to; or it can show that nobody else can be the owner. The operating system's lock on a file in the data
+    directory is such proof: it ends with the process, however that ends. The file holds an id that was made once, so a
+    node keeps its name for as long as it keeps its directory. `leave` releases the lock.
+    """
+
+    def __init__(self, data_dir: str | Path, new_id: Callable[[], str]) -> None:
+        folder = Path(data_dir)
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._descriptor = os.open(folder / _ID_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise BootError(
+                f"the data directory {folder} cannot be used: {error.strerror}",
+                remedy="name a directory that the node may write to with --data",
+            ) from error
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._descriptor)
+            raise BootError(
+                f"another node uses the data directory {folder}",
+                remedy="give each node its own data directory with --data",
+                code="log_locked",
+            ) from None
+        self.id: str = os.pread(self._descriptor, _LONGEST_ID, 0).decode(errors="replace").strip()
+        if not self.id:
+            self.id = new_id()
+            os.pwrite(self._descriptor, self.id.encode(), 0)
+            os.fsync(self._descriptor)
+
+    def leave(self) -> None:
+        os.close(self._descriptor)
 
 
 def node_name(wanted: str, home: str) -> str:

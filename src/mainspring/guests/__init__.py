@@ -3,7 +3,16 @@
 A `Guest` lives in this process. Guests in other processes use `connect` and the node's loop socket; both wait for
 readiness of descriptors (WATCH) and for timers (TIMER_ARM) with one call (POLL).
 
-Guests and their client are imported when first used: a node serves guests, but is none.
+Optional: nothing else of Mainspring imports this package before a loop socket is opened or a wasm program is loaded.
+
+- `guest`: a guest in this process. `client`: the Python client of a loop, here or in a node.
+- `handles`: the numbers under which a guest uses descriptors and streams.
+- `wasm`: runs a WebAssembly module as a guest, with limits.
+- `errors`: what host programs and clients can meet.
+- `protocol/`: ZCL1 frames, operations, result codes, control frames, request streams.
+- `capabilities/`: what a guest may open: `sys/loop`, `sys/info`, `event/bus`.
+- `socket/`: the loop socket, for guests in other processes.
+- `voyd/`: WebAssembly programs of the Voyd host protocol, as runs.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ _DESCRIPTORS_PER_MESSAGE = 250  # the kernel's limit is 253
 class Channel(Protocol):
     """How requests of a client travel."""
 
-    def exchange(self, request: bytes) -> zcl1.Frame: ...
+    def exchange(self, request: bytes) -> zcl1.Zcl1Frame: ...
 
     def attach(self, thing: HasFileno | int) -> int: ...
 
@@ -97,7 +97,7 @@ class GuestClient:
         return _payload_of(answer, op)
 
 
-def _payload_of(answer: zcl1.Frame, op: Op) -> bytes:
+def _payload_of(answer: zcl1.Zcl1Frame, op: Op) -> bytes:
     if answer.status != zcl1.OK:
         raise RequestRefused(zcl1.decode_error(answer.payload).message, remedy=f"check the arguments of {op.name}")
     return answer.payload
@@ -126,7 +126,7 @@ class _SocketChannel:
     def end(self, handle: int) -> None:
         _payload_of(self.exchange(zcl1.encode(Op.HANDLE_END, 0, ops.HANDLE_END.pack(handle))), Op.HANDLE_END)
 
-    def exchange(self, request: bytes) -> zcl1.Frame:
+    def exchange(self, request: bytes) -> zcl1.Zcl1Frame:
         try:
             if self._luggage:
                 sent = socket.send_fds(self._sock, [request], self._luggage)
@@ -137,7 +137,7 @@ class _SocketChannel:
         except OSError as error:
             raise StreamClosed(f"the node is gone: {error}", remedy="connect again") from error
 
-    def _receive(self) -> zcl1.Frame:
+    def _receive(self) -> zcl1.Zcl1Frame:
         while (frame := zcl1.next_frame(self._received, 0)) is None:
             part = self._sock.recv(65536)
             if not part:
@@ -181,11 +181,11 @@ class _GuestChannel:
         with contextlib.suppress(ValueError):
             self._attached.remove(handle)
 
-    def exchange(self, request: bytes) -> zcl1.Frame:
+    def exchange(self, request: bytes) -> zcl1.Zcl1Frame:
         self._guest.write(self._handle, request)
         answer = self._guest.read(self._handle, zcl1.MAX_FRAME)
         frame = zcl1.next_frame(answer, 0) if isinstance(answer, bytes) else None
-        if not isinstance(frame, zcl1.Frame):
+        if not isinstance(frame, zcl1.Zcl1Frame):
             raise StreamClosed("the loop has ended", remedy="open another one")
         return frame
 

@@ -6,25 +6,37 @@ fills it up again, so a guest that serves for months is fine and one that spins 
 the whole run, waiting included.
 
 wasmtime is optional and large, so it is imported when a guest is run and not before.
+
+Every import a guest can have is a method of `Abi` with the same name. Sizes and handles are i32 and pointers travel as
+i64, but hold an offset of 32 bits; whatever does not lie inside the memory is BOUNDS, and so is 0, the null pointer.
+Nothing is read or written before all of a call's pointers are checked.
 """
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mainspring.errors import MainspringError, MissingExtra
-from mainspring.guests.abi import Abi
 from mainspring.guests.guest import Guest
-from mainspring.guests.heap import Heap
+from mainspring.guests.protocol.codes import Code
+from mainspring.guests.protocol.control import LISTINGS
 
 if TYPE_CHECKING:
     import wasmtime
 
 CALL_FUEL = 20_000  # a call to the host takes about as long as this many instructions
+ABI_VERSION = 0x00020005
+
+_OPEN = struct.Struct("<QIQIIQI")  # kind pointer and length, name pointer and length, mode, params pointer and length
+_LONGEST_NAME = 256
+_LONGEST_TELEMETRY = 4096
+_U32 = 0xFFFFFFFF
+_SMALLEST_BLOCK = 16  # bytes, and the alignment of every block
 
 
 class GuestFailed(MainspringError):
@@ -248,3 +260,155 @@ def _last_line(text: str) -> str:
     """wasmtime puts where it happened first, and what happened last."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
     return lines[-1] if lines else "unknown reason"
+
+
+class Abi:
+    """The calls of one guest with one memory."""
+
+    def __init__(self, guest: Guest, memory: Memory, heap: Heap, telemetry: Callable[[str, str], None]) -> None:
+        self._guest = guest
+        self._memory = memory
+        self._heap = heap
+        self._telemetry = telemetry
+
+    def zi_abi_version(self) -> int:
+        return ABI_VERSION
+
+    # --- handles ---
+
+    def zi_read(self, handle: int, target: int, cap: int) -> int:
+        if not self._inside(target, cap & _U32):
+            return Code.BOUNDS
+        got = self._guest.read(handle, cap & _U32)
+        if isinstance(got, int):
+            return got
+        self._memory.write(target, got)
+        return len(got)
+
+    def zi_write(self, handle: int, source: int, length: int) -> int:
+        data = self._bytes(source, length & _U32)
+        return Code.BOUNDS if data is None else self._guest.write(handle, data)
+
+    def zi_end(self, handle: int) -> int:
+        return self._guest.end(handle)
+
+    def zi_handle_hflags(self, handle: int) -> int:
+        return self._guest.flags(handle)
+
+    def zi_ctl(self, request: int, length: int, response: int, cap: int) -> int:
+        data = self._bytes(request, length & _U32)
+        if data is None or not self._inside(response, cap & _U32):
+            return Code.BOUNDS
+        got = self._guest.ctl(data, cap & _U32)
+        if isinstance(got, int):
+            return got
+        self._memory.write(response, got)
+        return len(got)
+
+    # --- capabilities ---
+
+    def zi_cap_count(self) -> int:
+        return len(LISTINGS)
+
+    def zi_cap_get_size(self, index: int) -> int:
+        return len(LISTINGS[index].encode()) if 0 <= index < len(LISTINGS) else Code.NOENT
+
+    def zi_cap_get(self, index: int, target: int, cap: int) -> int:
+        if not 0 <= index < len(LISTINGS):
+            return Code.NOENT
+        entry = LISTINGS[index].encode()
+        if cap & _U32 < len(entry) or not self._inside(target, cap & _U32):
+            return Code.BOUNDS
+        self._memory.write(target, entry)
+        return len(entry)
+
+    def zi_cap_open(self, request: int) -> int:
+        packed = self._bytes(request, _OPEN.size)
+        if packed is None:
+            return Code.BOUNDS
+        kind_at, kind_size, name_at, name_size, mode, params_at, params_size = _OPEN.unpack(packed)
+        if mode or not kind_size or not name_size:
+            return Code.INVALID
+        kind, name = self._bytes(kind_at, kind_size), self._bytes(name_at, name_size)
+        params = self._bytes(params_at, params_size) if params_size else b""
+        if kind is None or name is None or params is None:
+            return Code.BOUNDS
+        if max(kind_size, name_size) > _LONGEST_NAME:
+            return Code.NOENT
+        return self._guest.open(kind.decode("utf-8", "replace"), name.decode("utf-8", "replace"), params)
+
+    # --- the rest ---
+
+    def zi_alloc(self, size: int) -> int:
+        return self._heap.alloc(size)
+
+    def zi_free(self, pointer: int) -> int:
+        return self._heap.free(pointer)
+
+    def zi_telemetry(self, topic: int, topic_length: int, message: int, message_length: int) -> int:
+        name, text = self._bytes(topic, topic_length & _U32), self._bytes(message, message_length & _U32)
+        if name is None or text is None:
+            return Code.BOUNDS
+        self._telemetry(
+            name[:_LONGEST_NAME].decode("utf-8", "replace"), text[:_LONGEST_TELEMETRY].decode("utf-8", "replace")
+        )
+        return Code.OK
+
+    # --- memory ---
+
+    def _inside(self, start: int, count: int) -> bool:
+        return start > 0 and start + count <= self._memory.size()
+
+    def _bytes(self, start: int, count: int) -> bytes | None:
+        return self._memory.read(start, count) if self._inside(start, count) else None
+
+
+class Memory(Protocol):
+    """The linear memory of a guest."""
+
+    def size(self) -> int: ...
+
+    def grow_to(self, size: int) -> bool:
+        """Whether the memory has at least this many bytes now."""
+
+    def read(self, start: int, count: int) -> bytes: ...
+
+    def write(self, start: int, data: bytes) -> None: ...
+
+
+class Heap:
+    """Blocks in a guest's memory from `base` on, in sizes of powers of two.
+
+    Guests bring their own allocators for anything serious; `zi_alloc` is there for the few buffers of a small one. So
+    the simplest thing that reuses what was freed is enough: one list of free blocks per size, and the end of the heap.
+    """
+
+    def __init__(self, memory: Memory, base: int) -> None:
+        self._memory = memory
+        self._end = -(-base // _SMALLEST_BLOCK) * _SMALLEST_BLOCK
+        self._sizes: dict[int, int] = {}  # of the blocks in use
+        self._free: dict[int, list[int]] = {}
+
+    def alloc(self, size: int) -> int:
+        """Where a block of at least `size` bytes begins; 0 when there is none."""
+        if size <= 0:
+            return 0
+        rounded = max(_SMALLEST_BLOCK, 1 << (size - 1).bit_length())
+        free = self._free.get(rounded)
+        if free:
+            start = free.pop()
+        elif self._memory.grow_to(self._end + rounded):
+            start = self._end
+            self._end += rounded
+        else:
+            return 0
+        self._sizes[start] = rounded
+        return start
+
+    def free(self, start: int) -> int:
+        """Gives a block back; INVALID for what is none."""
+        size = self._sizes.pop(start, None)
+        if size is None:
+            return Code.INVALID
+        self._free.setdefault(size, []).append(start)
+        return Code.OK

@@ -23,17 +23,14 @@ from mainspring.kernel.blobs import Blob, BlobPointer, BlobUnavailable, read_blo
 from mainspring.kernel.capability import Capability, Handler, Isolation, RestartPolicy, handler_from
 from mainspring.kernel.context import Context
 from mainspring.kernel.contracts import Contract
-from mainspring.kernel.durable.commands import Prepared
 from mainspring.kernel.errors import BadOutput, CapabilityError, Fail, NotConfigured, WaitsForItself, refusal
 from mainspring.kernel.inspect import (
-    CAUSATION,
     ActorView,
     CausationNode,
     FaultView,
     HeaderView,
     Inspector,
     RequestView,
-    causation_headers,
     causation_tree,
     draw_tree,
 )
@@ -41,7 +38,6 @@ from mainspring.kernel.kernel import DEFAULT_TIMEOUT_MS, PHASES, Kernel
 from mainspring.kernel.mail import Mail, Origin
 
 __all__ = [
-    "CAUSATION",
     "DEFAULT_TIMEOUT_MS",
     "PHASES",
     "Actor",
@@ -68,11 +64,9 @@ __all__ = [
     "MessageEvent",
     "NotConfigured",
     "Origin",
-    "Prepared",
     "RequestView",
     "RestartPolicy",
     "WaitsForItself",
-    "causation_headers",
     "causation_tree",
     "draw_tree",
     "handler_from",

@@ -21,9 +21,9 @@ from mainspring.kernel.context import Context
 from mainspring.kernel.errors import Fail, encodable, temporary_refusal, text_of
 from mainspring.kernel.exchange import begin_span
 from mainspring.kernel.mail import Mail
+from mainspring.loop import identifies_work
 from mainspring.message import Message
-from mainspring.telemetry import spans as tracing
-from mainspring.telemetry.log_lines import handling
+from mainspring.telemetry import handling, tracing
 
 if TYPE_CHECKING:
     from mainspring.kernel.supervisor import HandlerSlot
@@ -203,6 +203,7 @@ class HandlerActor(Mailbox):
         self._slot = slot
         self._port = slot.port(self)
 
+    @identifies_work(lambda known: (known["item"].message.kind, known["item"].message.type), unit="item")
     async def _serve(self) -> None:
         """One long-lived coroutine for all mail: a coroutine per mail would cost more than most handlers."""
         mail, slot, handled = self._mail, self._slot, 0

@@ -30,7 +30,7 @@ from mainspring.kernel.blobs import Blob, BlobPointer
 from mainspring.kernel.capability import Capability, HandlerFunction
 from mainspring.kernel.errors import BadOutput, CapabilityError
 from mainspring.message import NotEncodable, encode_bytes, is_type, validation_text
-from mainspring.telemetry.histogram import Histogram, nanoseconds
+from mainspring.telemetry import Histogram, nanoseconds
 
 _USABLE: Final = "use a dataclass, a TypedDict, a msgspec Struct, built-in types or Any"
 _WITH_MEMBERS: Final = ("__struct_fields__", "__dataclass_fields__", "__total__")  # structs, dataclasses, typed dicts

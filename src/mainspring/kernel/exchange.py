@@ -26,7 +26,7 @@ from mainspring.kernel.errors import CapabilityError, ErrorData
 from mainspring.kernel.mail import Mail, NoReplyOrigin, Origin, same_content
 from mainspring.kernel.remote import NoRemoteNodes
 from mainspring.message import Ids, Message, Metadata, encode_data, validation_text
-from mainspring.telemetry import spans as tracing
+from mainspring.telemetry import OpenSpan, Recorder, messaging, tracing
 
 if TYPE_CHECKING:
     from mainspring.kernel.durable.commands import DurableCommands
@@ -496,11 +496,11 @@ class Exchange:
         )
 
 
-def begin_span(recorder: tracing.Recorder, mail: Mail) -> tracing.Doing:
+def begin_span(recorder: Recorder, mail: Mail) -> OpenSpan:
     """The span of a message that an actor handles, below the one it was sent in."""
     message = mail.message
     metadata = message.metadata
-    attributes = tracing.messaging(
+    attributes = messaging(
         "handle",
         "process",
         message.type,

@@ -12,12 +12,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Reversible
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from mainspring.message import Message, Metadata
-from mainspring.telemetry.log_lines import CORRELATION
 
 if TYPE_CHECKING:
     from mainspring.kernel.kernel import Kernel
@@ -159,13 +158,6 @@ def _matching(headers: Reversible[Header], text: str, kind: str, before: str) ->
 
 
 # --- what caused what --------------------------------------------------------------------------------------------
-
-CAUSATION: Final = "x-causation"  # header of an event: the id of what led to it
-
-
-def causation_headers(causation: str, correlation: str | None) -> dict[str, str]:
-    """What an event carries into the log, so that its cause can be read there long after the message is gone."""
-    return {CAUSATION: causation} if correlation is None else {CAUSATION: causation, CORRELATION: correlation}
 
 
 class CausationNode(msgspec.Struct, frozen=True, omit_defaults=True):

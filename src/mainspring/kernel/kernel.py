@@ -26,7 +26,7 @@ from mainspring.kernel import errors as faults
 from mainspring.kernel.blobs import BlobKeeper
 from mainspring.kernel.capability import Capability, RestartPolicy
 from mainspring.kernel.contracts import CapabilityPlan, Contract
-from mainspring.kernel.durable.commands import OUTCOME_TTL_MS, DurableCommands, Prepared
+from mainspring.kernel.durable.commands import OUTCOME_TTL_MS, DurableCommands
 from mainspring.kernel.errors import CapabilityError, ErrorData, NotConfigured, text_of
 from mainspring.kernel.exchange import Exchange, Observer
 from mainspring.kernel.inspect import CausationNode, causation_tree
@@ -35,10 +35,10 @@ from mainspring.kernel.remote import RemoteNodes
 from mainspring.kernel.supervisor import ActorSlot, HandlerSlot
 from mainspring.kernel.timers import MessageTimers
 from mainspring.kernel.workers import WorkerSlot
-from mainspring.log import Log
+from mainspring.log import Log, Prepared
 from mainspring.loop import Clock, Loop, MonotonicClock, wake
 from mainspring.message import Ids, Message, Metadata, check_timeout, counted_ids, encode_data, is_type
-from mainspring.telemetry import spans as tracing
+from mainspring.telemetry import tracing
 
 logger: logging.Logger = logging.getLogger("mainspring.kernel")
 

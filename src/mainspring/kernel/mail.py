@@ -14,7 +14,7 @@ import msgspec
 
 from mainspring.kernel.errors import fail_from
 from mainspring.message import Message
-from mainspring.telemetry.spans import Doing
+from mainspring.telemetry import OpenSpan
 
 if TYPE_CHECKING:
     from mainspring.kernel.contracts import Contract
@@ -54,7 +54,7 @@ class Mail(msgspec.Struct, eq=False):
     stored: bool = True  # a durable command waits for the log first
     unrecorded: bool = False  # a durable command whose outcome the log does not have yet
     began_ns: int = 0  # when it was opened, by the loop's clock
-    doing: Doing | None = None  # its span, where spans are recorded
+    doing: OpenSpan | None = None  # its span, where spans are recorded
 
 
 class NoReplyOrigin:

@@ -29,11 +29,10 @@ from mainspring.kernel.blobs import Blob, BlobPointer
 from mainspring.kernel.capability import RestartPolicy
 from mainspring.kernel.contracts import CapabilityPlan
 from mainspring.kernel.errors import BadOutput, ErrorData, Fail, NotConfigured, WaitsForItself, text_of
-from mainspring.kernel.inspect import causation_headers
 from mainspring.kernel.mail import Mail, Origin
 from mainspring.loop import pause
 from mainspring.message import Message, Metadata, encode_data
-from mainspring.telemetry import spans as tracing
+from mainspring.telemetry import TRACEPARENT, causation_headers, tracing
 
 if TYPE_CHECKING:
     from mainspring.kernel.exchange import Exchange
@@ -358,7 +357,7 @@ class LocalPort:
         parent = cause.metadata
         headers = {**causation_headers(parent.id, parent.correlation), **(options.get("headers") or {})}
         if parent.traceparent is not None and tracing.here() is None:
-            headers.setdefault(tracing.TRACEPARENT, parent.traceparent)
+            headers.setdefault(TRACEPARENT, parent.traceparent)
         options = {**options, "headers": headers}
         if durable is not None and durable.is_open(cause):
             options.setdefault("id", durable.event_id(cause))

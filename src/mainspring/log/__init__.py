@@ -46,6 +46,7 @@ from mainspring.log.contract import (
     Mark,
     Operation,
     Outline,
+    Prepared,
     Progress,
     Put,
     Receipt,
@@ -56,6 +57,7 @@ from mainspring.log.contract import (
     Result,
     SharedEngine,
     StoredEvent,
+    add_prepared,
 )
 from mainspring.log.engines.memory import MemoryEngine, SharedMemory, SharedMemoryEngine
 from mainspring.log.engines.registry import engine_factory, open_engine
@@ -122,6 +124,7 @@ __all__ = [
     "Moved",
     "Operation",
     "Outline",
+    "Prepared",
     "Progress",
     "Put",
     "Receipt",
@@ -136,6 +139,7 @@ __all__ = [
     "SqliteEngine",
     "StoredEvent",
     "Survey",
+    "add_prepared",
     "backup",
     "check",
     "engine_factory",

@@ -144,6 +144,36 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     versions: tuple[int, ...] = ()
 
 
+class Prepared(msgspec.Struct, frozen=True):
+    """Events that are published by storing `operations` in a batch of someone else's (`add_prepared`).
+
+    Once that batch is durable, `stored` is called with a receipt of their own appends, in the log's callback.
+    """
+
+    operations: Sequence[Operation]
+    stored: Callable[[Receipt], object]
+
+
+def add_prepared(batch: Batch, prepared: Iterable[Prepared]) -> Callable[[Receipt], None]:
+    """Put prepared events into a batch; call the function this gives with the batch's receipt once it is durable."""
+    parts: list[tuple[Prepared, int, int]] = []
+    end = _count_appends(batch.operations)
+    for each in prepared:
+        batch.operations.extend(each.operations)
+        start, end = end, end + _count_appends(each.operations)
+        parts.append((each, start, end))
+
+    def stored(receipt: Receipt) -> None:
+        for each, start, end in parts:
+            each.stored(Receipt(offsets=receipt.offsets[start:end]))
+
+    return stored
+
+
+def _count_appends(operations: Iterable[Operation]) -> int:
+    return sum(isinstance(operation, Append) for operation in operations)
+
+
 class StoredEvent(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="e"):
     """An event as the log has it. `ts` is epoch ms; payload and headers are the bytes of JSON texts."""
 

@@ -35,7 +35,7 @@ from mainspring.log.contract import (
     SharedEngine,
 )
 from mainspring.loop import VirtualClock, clock_to_pin, reject, resolve
-from mainspring.telemetry.histogram import Histogram, nanoseconds, numbers
+from mainspring.telemetry import Histogram, nanoseconds, numbers
 
 TRIM_STEP = 5_000  # events per commit: some 10 ms of a writer's time, so that publishers hardly notice a trim
 MOST_OPERATIONS = 4_096  # per commit: beyond this a group gains nothing, and its first writer waits for its last

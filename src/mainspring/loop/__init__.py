@@ -5,6 +5,7 @@
 - `timer_wheel`: many deadlines, cheap to set and cheap to cancel
 - `asyncio_host`: an asyncio event loop that drives a loop
 - `virtual_time`: asyncio programs under virtual time
+- `watchdog`: says who blocks the loop's thread, while it is blocked
 - `futures_and_tasks`: futures that may be done already, tasks in the background
 - `errors`: what can go wrong with the loop itself
 """
@@ -13,12 +14,15 @@ from mainspring.loop.asyncio_host import new_event_loop, run
 from mainspring.loop.clock import Clock, MonotonicClock, VirtualClock, pause
 from mainspring.loop.errors import ClockError, DuplicateTimer, LoopBusy, LoopLimit, LoopStalled
 from mainspring.loop.futures_and_tasks import BackgroundTasks, reject, resolve, wake
-from mainspring.loop.loop import Counters, FailedTurn, Hold, Lane, Lanes, Loop, SlowTurn, Turn, turn_name
+from mainspring.loop.loop import Counters, FailedTurn, Hold, Lane, Lanes, Loop, Turn, turn_name
 from mainspring.loop.timer_wheel import TimerEntry, TimerWheel
 from mainspring.loop.virtual_time import VirtualEventLoop, clock_to_pin, run_virtual, time_stands_still
+from mainspring.loop.watchdog import Blocked, BlockedTotal, Watchdog, identifies_work
 
 __all__ = [
     "BackgroundTasks",
+    "Blocked",
+    "BlockedTotal",
     "Clock",
     "ClockError",
     "Counters",
@@ -32,13 +36,14 @@ __all__ = [
     "LoopLimit",
     "LoopStalled",
     "MonotonicClock",
-    "SlowTurn",
     "TimerEntry",
     "TimerWheel",
     "Turn",
     "VirtualClock",
     "VirtualEventLoop",
+    "Watchdog",
     "clock_to_pin",
+    "identifies_work",
     "new_event_loop",
     "pause",
     "reject",

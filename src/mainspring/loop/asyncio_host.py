@@ -3,8 +3,8 @@
 Between two slices the host serves its sockets and tasks. With nothing to do the host sleeps in its own selector until
 the next deadline or arrival: there is exactly one timer at the host, the earliest, and no polling.
 
-Host timers may come a little early (uvloop counts in whole milliseconds) and the loop then sleeps again for the rest,
-never less than a millisecond, so it neither fires early nor spins.
+Timers of the host may come a little early (uvloop counts in whole milliseconds) and the loop then sleeps again for the
+rest, never less than a millisecond, so it neither fires early nor spins.
 
 Slices run in the context (of `contextvars`) in which the loop was attached. Without that a slice would run in the name
 of the message that happened to wake the loop, and what other messages cause in it would be attributed to that one.
@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 LONGEST_SLEEP_S = 24 * 3600  # event loops limit a timer's length; waking once a day costs nothing
 
 
-class Host:
+class EventLoopHost:
     """One attachment of a loop to an asyncio event loop."""
 
     __slots__ = (

@@ -27,10 +27,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count, repeat
@@ -38,17 +37,17 @@ from operator import length_hint
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
-from mainspring.loop.asyncio_host import LONGEST_SLEEP_S, Host
+from mainspring.loop.asyncio_host import LONGEST_SLEEP_S, EventLoopHost
 from mainspring.loop.clock import NS_PER_MS, Clock, MonotonicClock, VirtualClock, span_ns
 from mainspring.loop.errors import ClockError, DuplicateTimer, LoopBusy, LoopLimit, LoopStalled
 from mainspring.loop.futures_and_tasks import reject, wake
 from mainspring.loop.timer_wheel import TimerEntry, TimerWheel
+from mainspring.loop.watchdog import identifies_work
 
 _T = TypeVar("_T")
 _log = logging.getLogger("mainspring.loop")
 
 MAX_TURNS_PER_SLICE = 1024  # about a third of a millisecond of small turns: sockets do not notice the wait
-SLOW_TURN_MS = 100  # a pause that people notice
 TURN_LIMIT = 1_000_000  # far above any test's work, reached in about a second when something feeds itself
 
 Turn: TypeAlias = tuple[Callable[[Any], object], Any]
@@ -136,7 +135,6 @@ class Counters:
     turns: int
     slices: int
     failed_turns: int
-    slow_turns: int
     system_depth: int
     user_depth: int
     completions_waiting: int
@@ -145,19 +143,6 @@ class Counters:
     longest_turn_ns: int
     longest_turn: str
     holds: int
-
-
-@dataclass(frozen=True, slots=True)
-class SlowTurn:
-    """One turn that kept everything else waiting."""
-
-    name: str
-    """The function, with its module, and the type of its argument: `shop.orders.Cart.add(Order)`."""
-    duration_ms: float
-    limit_ms: float
-
-    def __str__(self) -> str:
-        return f"{self.name} took {self.duration_ms:.1f} ms (limit {self.limit_ms:g} ms); nothing else ran meanwhile"
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,59 +246,53 @@ class _Timers:
         return message
 
 
+def _turn_of(known: Mapping[str, Any]) -> tuple[str, str]:
+    return "turn", known["self"].name(known["function"], known["argument"])
+
+
 class _Turns:
     """Takes turns from the lanes and makes them: the innermost part, and the only one that runs other people's code.
 
     It reads the clock once per turn, because the end of one turn is the start of the next. That single reading is
-    enough to know the longest turn and to name a slow one exactly; everything else is counted per slice.
+    enough to know the longest turn; everything else is counted per slice.
     """
 
     __slots__ = (
         "_lanes",
-        "_notable_ns",
         "_now_ns",
         "_on_error",
-        "_on_slow_turn",
-        "_slow_ns",
         "_unwrap",
         "failed",
         "longest",
         "longest_ns",
         "made",
         "running",
-        "slow",
     )
 
     def __init__(
         self,
         lanes: Lanes,
         now_ns: Callable[[], int],
-        *,
-        slow_turn_ms: float | None,
-        on_slow_turn: Callable[[SlowTurn], object] | None,
         on_error: Callable[[FailedTurn], object] | None,
         unwrap: Callable[[Turn], Turn],
     ) -> None:
         self._lanes = lanes
         self._now_ns = now_ns
-        self._slow_ns = round(slow_turn_ms * 1_000_000) if slow_turn_ms else sys.maxsize
-        self._on_slow_turn = on_slow_turn or _log_slow_turn
         self._on_error = on_error or _log_failed_turn
         self._unwrap = unwrap
-        self._notable_ns = 0
         self.made: int = 0
         self.failed: int = 0
-        self.slow: int = 0
         self.longest_ns: int = 0
         self.longest: str = ""
         self.running: bool = False
 
+    @identifies_work(_turn_of, unit="started")
     def make(self, budget: int) -> int:
         """Make up to `budget` turns, fewer when the lanes run empty; returns how many."""
         system, user = self._lanes.system, self._lanes.user
         take_system, take_user = system.popleft, user.popleft
         now_ns = self._now_ns
-        notable = self._notable_ns
+        longest = self.longest_ns
         from_system = short = 0
         left = repeat(None, budget)  # an iterator, so that the count survives a turn that raises
         function: Callable[[Any], object] = repr
@@ -334,15 +313,14 @@ class _Turns:
                             break
                         function(argument)
                         ended = now_ns()
-                        if ended - started > notable:
-                            notable = self._note(function, argument, ended - started)
-                            ended = now_ns()
+                        if ended - started > longest:
+                            longest = self._note(function, argument, ended - started)
                         started = ended
                     return budget - length_hint(left) - short
                 except (KeyboardInterrupt, SystemExit):
                     raise
                 except BaseException as error:
-                    notable = self._note(function, argument, now_ns() - started)
+                    longest = self._note(function, argument, now_ns() - started)
                     self._report(function, argument, error)
                     started = now_ns()
         finally:
@@ -352,6 +330,7 @@ class _Turns:
             system.taken += from_system
             user.taken += made - from_system
 
+    @identifies_work(_turn_of)
     def make_now(self, function: Callable[[Any], object], argument: Any) -> None:
         """Make one user turn that never waited in its lane, with the same accounts as the others."""
         self.running = True
@@ -366,38 +345,29 @@ class _Turns:
             self.running = False
             self.made += 1
             self._lanes.user.taken += 1
-            duration = self._now_ns() - started
-            if duration > self._notable_ns:
-                self._note(function, argument, duration)
+            duration_ns = self._now_ns() - started
+            if duration_ns > self.longest_ns:
+                self._note(function, argument, duration_ns)
 
     def _note(self, function: Callable[[Any], object], argument: Any, duration_ns: int) -> int:
-        """Remember a turn that is longer than any before, report it when it is slow; returns what is notable now."""
+        """Remember a turn that is longer than any before; returns how long the longest was."""
         if duration_ns > self.longest_ns:
             self.longest_ns = duration_ns
-            self.longest = turn_name(*self._unwrap((function, argument)))
-        if duration_ns > self._slow_ns:
-            self.slow += 1
-            name = turn_name(*self._unwrap((function, argument)))
-            _call(self._on_slow_turn, SlowTurn(name, duration_ns / 1_000_000, self._slow_ns / 1_000_000))
-        self._notable_ns = min(self.longest_ns, self._slow_ns)
-        return self._notable_ns
+            self.longest = self.name(function, argument)
+        return self.longest_ns
+
+    def name(self, function: Callable[[Any], object], argument: Any) -> str:
+        """Who a turn is, for people; of a timer's turn, who set the timer."""
+        return turn_name(*self._unwrap((function, argument)))
 
     def _report(self, function: Callable[[Any], object], argument: Any, error: BaseException) -> None:
         self.failed += 1
         function, argument = self._unwrap((function, argument))
-        _call(self._on_error, FailedTurn(turn_name(function, argument), error, function, argument))
-
-
-def _call(hook: Callable[[Any], object], report: SlowTurn | FailedTurn) -> None:
-    """A hook that raises must neither stop the loop nor hide the report."""
-    try:
-        hook(report)
-    except Exception:
-        _log.exception("a hook of the loop raised while it was given this report: %s", report)
-
-
-def _log_slow_turn(report: SlowTurn) -> None:
-    _log.warning("slow turn: %s", report)
+        report = FailedTurn(turn_name(function, argument), error, function, argument)
+        try:
+            self._on_error(report)
+        except Exception:
+            _log.exception("the on_error hook of the loop raised while it was given this report: %s", report)
 
 
 def _log_failed_turn(report: FailedTurn) -> None:
@@ -429,16 +399,14 @@ class Hold:
 class Loop:
     """The scheduler. Everything but `complete` belongs to the thread that drives the loop.
 
-    `on_error` is told of every turn that raised, `on_slow_turn` of every turn longer than `slow_turn_ms` (None: of
-    none). Without hooks both go to the log `mainspring.loop`; nothing is swallowed and nothing stops the loop.
+    `on_error` is given every turn that raised; without it they go to the log `mainspring.loop`. Nothing is swallowed,
+    and nothing stops the loop.
     """
 
     def __init__(
         self,
         clock: Clock | None = None,
         max_turns_per_slice: int = MAX_TURNS_PER_SLICE,
-        slow_turn_ms: float | None = SLOW_TURN_MS,
-        on_slow_turn: Callable[[SlowTurn], object] | None = None,
         on_error: Callable[[FailedTurn], object] | None = None,
     ) -> None:
         self.clock: Clock = MonotonicClock() if clock is None else clock
@@ -447,20 +415,14 @@ class Loop:
         self._completions: deque[Turn] = deque()
         self._timers = _Timers()
         self._holds: Counter[str] = Counter()  # open holds by reason; none is kept at 0
-        self._turns = _Turns(
-            self._lanes,
-            self.clock.now_ns,
-            slow_turn_ms=slow_turn_ms,
-            on_slow_turn=on_slow_turn,
-            on_error=on_error,
-            unwrap=self._timers.unwrap,
-        )
+        self._turns = _Turns(self._lanes, self.clock.now_ns, on_error, self._timers.unwrap)
         self._slices = 0
-        self._host: Host | None = None
+        self._host: EventLoopHost | None = None
         self._asleep = False  # attached, with no slice running or on its way
         self._signalled = False  # another thread has already knocked
         self._arrival = threading.Event()  # wakes a bare driver that waits
         self._waiters: list[asyncio.Future[None]] = []
+        self._on_active: Callable[[], object] | None = None
         # Bound once: these are the loop's hottest calls.
         self._user, self._system = self._lanes.user, self._lanes.system
         self._push_user = self._user.append
@@ -482,6 +444,8 @@ class Loop:
         """
         turns = self._turns
         if self._asleep and not turns.running and not self._completions:
+            if self._on_active is not None:
+                self._say_active()
             turns.make_now(function, argument)
         else:
             self.post(function, argument)
@@ -534,8 +498,11 @@ class Loop:
     ) -> Hashable:
         """The same for an instant of the loop's clock (`clock.now_ms()`); one in the past is due at once."""
         timer_id = self._timers.schedule(deadline_ms, (function, argument), timer_id, kind, ref)
-        if self._asleep and self._wakes_after(deadline_ms):
-            self._stir()
+        if self._asleep:
+            if self._on_active is not None:
+                self._say_active()
+            if self._wakes_after(deadline_ms):
+                self._stir()
         return timer_id
 
     def cancel(self, timer_id: Hashable) -> bool:
@@ -590,7 +557,6 @@ class Loop:
             turns=turns.made,
             slices=self._slices,
             failed_turns=turns.failed,
-            slow_turns=turns.slow,
             system_depth=len(lanes.system),
             user_depth=len(lanes.user),
             completions_waiting=len(self._completions),
@@ -600,6 +566,10 @@ class Loop:
             longest_turn=turns.longest,
             holds=self._holds.total(),
         )
+
+    def when_active(self, callback: Callable[[], object]) -> None:
+        """Call `callback` once, at the beginning of the next slice or when work arrives. May be set from any thread."""
+        self._on_active = callback
 
     # Driving it bare
 
@@ -660,7 +630,7 @@ class Loop:
             return
         if host is not None:
             raise LoopBusy("this loop is attached to another event loop", remedy="detach it there first")
-        self._host = Host(aio, self.clock, self._host_slice)
+        self._host = EventLoopHost(aio, self.clock, self._host_slice)
         self._asleep = True
         self._stir()
 
@@ -696,7 +666,7 @@ class Loop:
     def _ready(self) -> bool:
         return bool(self._user or self._system or self._completions)
 
-    def _running_host(self) -> Host | None:
+    def _running_host(self) -> EventLoopHost | None:
         """The host that drives this loop; one that was closed without detaching no longer does."""
         if self._host is not None and self._host.aio.is_closed():
             self.detach()
@@ -723,6 +693,8 @@ class Loop:
     def _collect(self) -> None:
         """Due timers to completions, completions to the user lane."""
         self._signalled = False
+        if self._on_active is not None:
+            self._say_active()
         completions, push = self._completions, self._push_user
         now_ms = self.clock.now_ms()
         completions.extend(self._timers.take_ready(now_ms))
@@ -748,6 +720,11 @@ class Loop:
         host.sleep_until(self._timers.next_deadline())
         if self._waiters and not self.alive:
             self._settle(None)
+
+    def _say_active(self) -> None:
+        callback, self._on_active = self._on_active, None
+        if callback is not None:
+            callback()
 
     def _wakes_after(self, deadline_ms: int) -> bool:
         """Whether a sleeping loop would oversleep this deadline."""

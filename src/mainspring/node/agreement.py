@@ -14,7 +14,7 @@ from typing import Any, Final
 from mainspring.app.app import App
 from mainspring.app.topics import configure_topics, declared_topics
 from mainspring.bus import Bus
-from mainspring.cluster import Cluster, Declared, InForce, Roster
+from mainspring.cluster import Cluster, DeclarationsInForce, Declared, ProgramVersions
 from mainspring.errors import MainspringError
 from mainspring.log import Log, Refused
 from mainspring.loop import Loop, pause
@@ -41,7 +41,7 @@ class Agreement:
     """Puts one program's declarations into effect. `settle_topics`, then `settle_schedules`; `stop` at the end."""
 
     def __init__(self, app: App, bus: Bus, log: Log, loop: Loop, cluster: Cluster) -> None:
-        self.roster: Roster = Roster(log, loop, cluster, declares(app))
+        self.programs: ProgramVersions = ProgramVersions(log, loop, cluster, declares(app))
         self._app = app
         self._bus = bus
         self._loop = loop
@@ -50,8 +50,8 @@ class Agreement:
 
     async def settle_topics(self) -> None:
         """Create the program's topics, or change them where they differ."""
-        before: InForce | None = None
-        while before != (now := await self.roster.declare()):
+        before: DeclarationsInForce | None = None
+        while before != (now := await self.programs.declare()):
             await configure_topics(now, self._app.topics, self._bus)
             before = now
 
@@ -59,7 +59,7 @@ class Agreement:
         """Write the program's schedules, and remove those that nobody declares any more."""
         while True:
             try:
-                await plan_schedules(self._app, self._bus, await self.roster.declare())
+                await plan_schedules(self._app, self._bus, await self.programs.declare())
                 return
             except Refused:
                 continue  # somebody declared something, or one of them fired

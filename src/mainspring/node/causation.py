@@ -15,25 +15,17 @@ from mainspring.app.schemas import Spoken
 from mainspring.beats import DeclaredInlet, Taken, TopicInlet
 from mainspring.builtin import BusPort
 from mainspring.bus import Bus
-from mainspring.kernel import CAUSATION, CausationNode, Kernel, causation_headers
-from mainspring.log import Log
-from mainspring.runs import Prepared, Runtime, UnknownRun
+from mainspring.kernel import CausationNode, Kernel
+from mainspring.log import Log, Prepared
+from mainspring.runs import Runtime, UnknownRun
 from mainspring.runs.durable.records import entry_key
-from mainspring.telemetry.log_lines import CORRELATION, handling
+from mainspring.telemetry import CAUSATION, CORRELATION, causation_headers, current_correlation, with_causation
 
 
 def note_event(kernel: Kernel, topic: str, id: str, ts: int, headers: Mapping[str, str] | None) -> None:
     """Add a stored event, below what its headers name as its cause."""
     known = headers or {}
     kernel.note("event", topic, id, causation=known.get(CAUSATION), correlation=known.get(CORRELATION), at_ms=ts)
-
-
-def with_lineage(headers: Mapping[str, str] | None) -> dict[str, str] | None:
-    """The headers of an event that is published here: below the message being handled, unless they say otherwise."""
-    message = handling.get()
-    if message is None or (headers is not None and CAUSATION in headers):
-        return None if headers is None else dict(headers)
-    return {**causation_headers(*message), **(headers or {})}
 
 
 class RunTraces:
@@ -80,15 +72,14 @@ class TracedPort(BusPort):
     def prepare(
         self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None, id: str
     ) -> Prepared:
-        _, correlation = handling.get() or (None, None)
-        headers = {**causation_headers(id.rpartition("#")[0], correlation), **(headers or {})}
+        headers = {**causation_headers(id.rpartition("#")[0], current_correlation()), **(headers or {})}
         spoken = self._spoken.headers(topic, headers)
         prepared = super().prepare(topic, payload, key=key, headers=spoken, id=id)
         note_event(self._kernel, topic, id, self._kernel.clock.wall_ms(), headers)
         return prepared
 
     async def publish(self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None) -> str:
-        headers = with_lineage(headers)
+        headers = with_causation(headers)
         spoken = self._spoken.headers(topic, headers)
         id = await super().publish(topic, payload, key=key, headers=spoken)
         note_event(self._kernel, topic, id, self._kernel.clock.wall_ms(), headers)

@@ -20,21 +20,28 @@ from mainspring.app.declared import DeclaredConsumer
 from mainspring.app.event import Event
 from mainspring.app.schemas import Spoken
 from mainspring.bus import Bus
-from mainspring.bus.groups.member import Gate, Member
-from mainspring.bus.groups.position import Position
+from mainspring.bus.groups import Gate, Member, Position
 from mainspring.bus.topics.tail import ReadyEvent
 from mainspring.errors import MainspringError
-from mainspring.kernel import Kernel, causation_headers
+from mainspring.kernel import Kernel
 from mainspring.log import Log
-from mainspring.loop import Loop
+from mainspring.loop import Loop, identifies_work
 from mainspring.message import validation_text
 from mainspring.node.causation import note_event
 from mainspring.node.settlement import Settlement, Together
 from mainspring.runs import Runtime
 from mainspring.runs.durable.arguments import encode_arguments
 from mainspring.runs.durable.records import check_id
-from mainspring.telemetry import spans as tracing
-from mainspring.telemetry.log_lines import CORRELATION, handling
+from mainspring.telemetry import (
+    CORRELATION,
+    TRACEPARENT,
+    OpenSpan,
+    Recorder,
+    causation_headers,
+    handling,
+    messaging,
+    tracing,
+)
 
 logger: logging.Logger = logging.getLogger("mainspring.app")
 
@@ -142,6 +149,7 @@ class Consuming:
         finally:
             keeping()
 
+    @identifies_work(lambda known: _kind_and_name(known["self"].declared))
     async def _work(self, position: Position, ready: ReadyEvent, attempt: int) -> None:
         work = _Work(self)
         doing = None if tracing.recorder is None else self._begin(tracing.recorder, position, ready, attempt)
@@ -166,11 +174,11 @@ class Consuming:
                 doing.leave(entered)
                 doing.end()
 
-    def _begin(self, recorder: tracing.Recorder, position: Position, ready: ReadyEvent, attempt: int) -> tracing.Doing:
+    def _begin(self, recorder: Recorder, position: Position, ready: ReadyEvent, attempt: int) -> OpenSpan:
         """The span of one delivery: it continues the publisher's trace, and is linked to it."""
         envelope, declared = _decode_envelope(ready.envelope), self.declared
         headers = envelope.headers or {}
-        attributes = tracing.messaging(
+        attributes = messaging(
             "process",
             "process",
             declared.topic,
@@ -181,7 +189,7 @@ class Consuming:
             offset=ready.offset,
             attempt=attempt,
         )
-        links = [headers[tracing.TRACEPARENT]] if tracing.TRACEPARENT in headers else []
+        links = [headers[TRACEPARENT]] if TRACEPARENT in headers else []
         return recorder.begin(f"process {declared.topic}", "CONSUMER", attributes, parent=headers, links=links)
 
     def _event(self, work: _Work, position: Position, ready: ReadyEvent, attempt: int) -> Event[Any]:
@@ -232,6 +240,12 @@ class Consuming:
 
         timer = self._loop.schedule(max(1, group.ack_timeout_ms // 3), extend, None, ref=False)
         return lambda: self._loop.cancel(timer)
+
+
+def _kind_and_name(declared: DeclaredConsumer) -> tuple[str, str]:
+    if declared.schedule:
+        return "schedule", declared.schedule
+    return "consumer", f"{getattr(declared.function, '__name__', declared.group)} of topic {declared.topic}"
 
 
 class _Work:

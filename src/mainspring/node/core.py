@@ -25,17 +25,17 @@ from mainspring.builtin import KernelPort, beat, bus_capability, kernel_capabili
 from mainspring.bus import Bus, Checker, Published
 from mainspring.cluster import About, Alone, Cluster, Home, Membership, check_durability, node_name, with_patience
 from mainspring.errors import BootError, MainspringError
-from mainspring.kernel import Kernel, Prepared, RestartPolicy
-from mainspring.log import Append, Engine, FallibleEngine, Log, open_engine
-from mainspring.loop import Clock, Loop, MonotonicClock, SlowTurn, VirtualClock
+from mainspring.kernel import Kernel, RestartPolicy
+from mainspring.log import Append, Engine, FallibleEngine, Log, Prepared, open_engine
+from mainspring.loop import Clock, Loop, MonotonicClock, VirtualClock, Watchdog
 from mainspring.message import Ids, Message, encode_data
 from mainspring.node.agreement import Agreement
-from mainspring.node.causation import RunTraces, TracedInlet, TracedPort, note_event, with_lineage
+from mainspring.node.causation import RunTraces, TracedInlet, TracedPort, note_event
 from mainspring.node.consumers import Consuming
 from mainspring.node.schedules import schedule_consumers
 from mainspring.runs import Runtime
 from mainspring.settings import Settings
-from mainspring.telemetry import spans as tracing
+from mainspring.telemetry import tracing, with_causation
 
 logger: logging.Logger = logging.getLogger("mainspring.node")
 
@@ -80,12 +80,10 @@ class Core:
         """`source` gives random numbers; `program` is the name under which a beat's journal remembers it."""
         self.settings = settings
         self.clock: Clock = clock or MonotonicClock()
-        self.loop: Loop = Loop(
-            self.clock,
-            max_turns_per_slice=settings.max_turns_per_slice,
-            slow_turn_ms=settings.slow_turn_ms,
-            on_slow_turn=self._on_slow_turn,
-        )
+        self.loop: Loop = Loop(self.clock, max_turns_per_slice=settings.max_turns_per_slice)
+        self.watchdog: Watchdog | None = None
+        if not isinstance(self.clock, VirtualClock):  # its thread measures real time
+            self.watchdog = Watchdog(settings.slow_turn_ms, self.clock, loop=self.loop)
         self.app = app
         self.consuming: list[Consuming] = []
         self.agreement: Agreement | None = None
@@ -167,15 +165,15 @@ class Core:
     async def _stop_intake(self) -> None:
         """Take nothing new from outside."""
 
-    def _on_slow_turn(self, slow: SlowTurn) -> None:
-        logger.warning("slow turn: %s", slow)
-
     # The phases
 
     async def _load(self) -> None:
         settings, app = self.settings, self.app
         self.loop.attach()
         self._undo.callback(self.loop.detach)
+        if self.watchdog is not None:
+            self.watchdog.start()
+            self._undo.callback(self.watchdog.stop)
         await self._open_log()
         self.bus: Bus = Bus(
             self.log,
@@ -210,8 +208,6 @@ class Core:
             lease_ms=settings.runs_lease_ms,
             recovery_ms=settings.runs_recovery_ms,
             retention_ms=settings.runs_retention_ms or None,
-            # Its thread measures real time, which a virtual clock knows nothing of.
-            slow_step_ms=None if isinstance(self.clock, VirtualClock) else settings.slow_turn_ms,
         )
         self.kernel.trace_more = RunTraces(self.runtime)
         port = TracedPort(self.bus, self.kernel, self.spoken)
@@ -286,7 +282,7 @@ class Core:
         slots = [slot for slot in self.kernel.slots if slot.id not in self._built_in]
         own = (handled for slot in slots for handled in slot.plan.handles)
         address = self.settings.advertise or next((each for each in adapters if each.startswith("http")), "")
-        program = "" if self.agreement is None else self.agreement.roster.digest
+        program = "" if self.agreement is None else self.agreement.programs.digest
         able = (BEATS_ROLE,) if self._has_beats else ()
         self._about = About(address, serves=tuple(sorted(own)), program=program, able=able)
         self.cluster.announce()
@@ -315,8 +311,8 @@ class Core:
         self._undo.callback(setattr, app, "publisher", None)
 
     async def _start_beats(self) -> None:
-        roster = None if self.agreement is None else self.agreement.roster
-        await self.heartbeat.open(roster, able=self._has_beats)
+        programs = None if self.agreement is None else self.agreement.programs
+        await self.heartbeat.open(programs, able=self._has_beats)
         self._undo.push_async_callback(self.heartbeat.aclose)
         driver = Driver(self.heartbeat, self.loop, interval_ms=self.settings.beat_interval_ms or None)
         for declared in self.app.beats.topics if self.app else ():
@@ -350,7 +346,7 @@ class Core:
         self._undo.push_async_callback(end)
 
     async def _publish(self, topic: str, payload: Any, **options: Any) -> Any:
-        options["headers"] = self.spoken.headers(topic, with_lineage(options.get("headers")))
+        options["headers"] = self.spoken.headers(topic, with_causation(options.get("headers")))
         published = await self.bus.publish(topic, bytes(encode_data(payload)), **options)
         note_event(self.kernel, topic, published.id, published.ts, options.get("headers"))
         return published
@@ -361,7 +357,7 @@ class Core:
             return None
         key, headers, id = options.get("key"), self.spoken.headers(topic, options["headers"]), options["id"]
         prepared = self.bus.prepare(topic, bytes(encode_data(payload)), key=key, headers=headers, id=id)
-        (append,) = (operation for operation in prepared[0] if isinstance(operation, Append))
+        (append,) = (operation for operation in prepared.operations if isinstance(operation, Append))
         note_event(self.kernel, topic, id, append.ts, headers)
         return prepared, Published(topic, append.partition, 0, id, append.ts)
 

@@ -14,7 +14,6 @@ import asyncio
 import ipaddress
 import logging
 import ssl
-from collections import deque
 from typing import Final
 
 from aiohttp import web
@@ -23,22 +22,20 @@ from mainspring.app import App
 from mainspring.bus import Checker
 from mainspring.bus.access.tokens import TokenSource
 from mainspring.errors import BootError
-from mainspring.guests.socket.server import LoopSocketServer
 from mainspring.import_path import find_object
-from mainspring.loop import SlowTurn
 from mainspring.node.core import BootFailure, Core
-from mainspring.server.http import add_routes
-from mainspring.server.http.access import Identify, claimed_agent
-from mainspring.server.http.face import SLOW_TURNS, SlowTurnSeen
-from mainspring.server.http.pages.assets import add_client_js
-from mainspring.server.http.pages.dashboard import Dashboard
-from mainspring.server.http.pages.program_pages import add_pages
-from mainspring.server.http.tokens import TokenDoor
-from mainspring.server.ndjson import NdjsonServer
-from mainspring.server.observed import Deaths, Observed
-from mainspring.server.unix_socket import place_to_listen
-from mainspring.server.websocket import add_websocket
+from mainspring.server import LostLeases, NdjsonServer, NodeParts, add_websocket
+from mainspring.server.http import (
+    Dashboard,
+    Identify,
+    TokenDoor,
+    add_client_js,
+    add_pages,
+    add_routes,
+    claimed_agent,
+)
 from mainspring.settings import Settings
+from mainspring.unix_socket import place_to_listen
 
 logger: logging.Logger = logging.getLogger("mainspring.node")
 
@@ -56,7 +53,6 @@ class Node(Core):
 
     def __init__(self, settings: Settings, program: App | str | None = None, *, checker: Checker | None = None) -> None:
         super().__init__(settings, checker=checker, program=program if isinstance(program, str) else "")
-        self._slow_turns: deque[SlowTurnSeen] = deque(maxlen=SLOW_TURNS)
         self._program = program
 
     async def _prepare(self) -> None:
@@ -74,6 +70,8 @@ class Node(Core):
             self.kernel, place_to_listen(settings.kernel_socket, settings.data, "kernel.sock")
         )
         await self._undo_later(self.ndjson.start, self.ndjson.stop)
+        from mainspring.guests.socket import LoopSocketServer  # optional parts are imported when they are used
+
         self.guests: LoopSocketServer = LoopSocketServer(
             place_to_listen(settings.loop_socket, settings.data, "loop.sock"), clock=self.clock
         )
@@ -89,13 +87,10 @@ class Node(Core):
         identify = self._identify()
         add_routes(
             web_app,
-            self.bus,
+            self._parts(),
             allowed_origins=settings.allowed_origins,
             check_host=not self._tokens.book,
             identify=identify,
-            kernel=self.kernel,
-            slow_turns=self._slow_turns,
-            observed=self._observed(),
         )
         dashboard = Dashboard()
         dashboard.add_to(web_app)
@@ -120,14 +115,15 @@ class Node(Core):
         host, port = runner.addresses[0][:2]
         return f"{'http' if tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
 
-    def _observed(self) -> Observed:
+    def _parts(self) -> NodeParts:
         """What the metrics and the health checks read."""
-        deaths = Deaths()
-        deaths.watch(self.cluster)
-        return Observed(
+        lost_leases = LostLeases()
+        lost_leases.watch(self.cluster)
+        return NodeParts(
             self.bus,
             log=self.log,
             loop=self.loop,
+            watchdog=self.watchdog,
             kernel=self.kernel,
             runtime=self.runtime,
             heartbeat=self.heartbeat,
@@ -135,7 +131,7 @@ class Node(Core):
             ndjson=self.ndjson,
             guests=self.guests,
             draining=lambda: self.draining,
-            deaths=deaths,
+            lost_leases=lost_leases,
         )
 
     def _identify(self) -> Identify:
@@ -160,10 +156,6 @@ class Node(Core):
         while True:
             await asyncio.sleep(TOKENS_LOOK_S)
             self._tokens.refresh()
-
-    def _on_slow_turn(self, slow: SlowTurn) -> None:
-        self._slow_turns.append(SlowTurnSeen(self.clock.wall_ms(), slow.name, slow.duration_ms, slow.limit_ms))
-        logger.warning("slow turn: %s", slow)
 
 
 def load_program(program: App | str | None) -> App | None:

@@ -15,7 +15,7 @@ import msgspec
 from mainspring.app.app import App
 from mainspring.app.declared import DeclaredConsumer, DeclaredSchedule
 from mainspring.bus import Bus, Schedule, TopicConfig
-from mainspring.cluster import InForce
+from mainspring.cluster import DeclarationsInForce
 
 _KEPT_FIRINGS = 1_000  # of each schedule, for people who look back
 
@@ -40,6 +40,7 @@ def schedule_consumers(app: App) -> list[DeclaredConsumer]:
             backoff=declared.backoff,
             takes_event=declared.takes_event,
             store_each=True,
+            schedule=declared.name,
         )
         for declared in app.schedules
     ]
@@ -53,7 +54,7 @@ def declared_schedules(app: App) -> dict[str, dict[str, Any]]:
     }
 
 
-async def plan_schedules(app: App, bus: Bus, in_force: InForce) -> None:
+async def plan_schedules(app: App, bus: Bus, in_force: DeclarationsInForce) -> None:
     """Make the rows of the log agree with what is in force. Raises Refused when that changed meanwhile."""
     for declared in app.schedules:
         topic = schedule_topic(app, declared)
@@ -64,5 +65,5 @@ async def plan_schedules(app: App, bus: Bus, in_force: InForce) -> None:
     for name, said in in_force.of("schedules").items():
         if name.startswith(prefix):
             payload = msgspec.Raw(msgspec.json.encode({"schedule": name.removeprefix(prefix)}))
-            wanted[name] = bus.admission.scheduled(Schedule(name=name, payload=payload, **said[-1]), None)
+            wanted[name] = bus.admission.accept_schedule(Schedule(name=name, payload=payload, **said[-1]), None)
     await bus.schedules.agree(prefix, wanted, in_force.guard)

@@ -15,16 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mainspring.bus import Bus
-from mainspring.bus.groups.delivery import Written
-from mainspring.bus.groups.group import Group
-from mainspring.bus.groups.member import Member
-from mainspring.bus.groups.position import OpenEvent, Position
+from mainspring.bus.groups import Group, Member, OpenEvent, Position, PositionWrite
 from mainspring.errors import MainspringError
-from mainspring.log import Append, Batch, InDoubt, Log, LogUnavailable, Operation, Receipt, Refused
+from mainspring.log import Batch, InDoubt, Log, LogUnavailable, Prepared, Receipt, Refused, add_prepared
 from mainspring.runs import RunConflict, RunRecord, Runtime, UnknownRun
 from mainspring.runs.durable.operations import beginning
 
@@ -46,7 +42,7 @@ class Together:
     """What belongs to one acknowledgement."""
 
     runs: list[RunRecord] = field(default_factory=list)
-    events: list[tuple[list[Operation], Callable[[Receipt], None]]] = field(default_factory=list)
+    events: list[Prepared] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.runs or self.events)
@@ -99,7 +95,7 @@ class Settlement:
                 await self._try_ack(position, offset, together)
                 return
             except LogUnavailable as error:
-                logger.info("settling %s %d waits for the log: %s", self._group.topic, offset, error.message)
+                logger.info("settling %s %d waits for the log: %s", self._group.topic.name, offset, error.message)
                 await asyncio.sleep(_AWAY_S)
 
     async def _try_ack(self, position: Position, offset: int, together: Together) -> None:
@@ -138,20 +134,20 @@ class Settlement:
 
     async def _settle(self, position: Position, queue: list[_Waiting]) -> Exception | None:
         """One commit for all of them. Everybody is told, unless an expectation did not hold: then it is given back."""
-        await self._bus.delivery.hold(position)
+        await self._bus.delivery.lock(position)
         held = self._member.held.get(position.partition, {})
         for each in queue:
             if each.offset not in held:
-                where = f"event {each.offset} of {self._group.topic!r}"
+                where = f"event {each.offset} of {self._group.topic.name!r}"
                 each.settle(LeaseLost(f"{where} is no longer leased to this consumer"))
         queue = [each for each in queue if not each.decided.done()]
         if not queue:
-            self._bus.delivery.release(self._group, position)
+            self._bus.delivery.unlock(position)
             return None
-        result, written = await self._commit(position, queue, [held[each.offset] for each in queue])
+        result, write = await self._commit(position, queue, [held[each.offset] for each in queue])
         if isinstance(result, InDoubt):
-            await self._found_out(position, written)
-        stored = isinstance(result, Receipt) or written.happened
+            await self._found_out(write)
+        stored = isinstance(result, Receipt) or write.happened
         if isinstance(result, Refused) and not stored:
             return result
         if stored:
@@ -160,10 +156,10 @@ class Settlement:
             each.settle(None if stored or isinstance(result, Receipt) else result)
         return None
 
-    async def _found_out(self, position: Position, written: Written) -> None:
-        """The answer was lost. The position is written again; the log takes one of the two, and its news say which."""
-        while written.happened is None:
-            self._bus.delivery.changed(self._group, position)
+    async def _found_out(self, write: PositionWrite) -> None:
+        """The answer was lost. The position is written again; the log takes one of the two, and reports which."""
+        while write.happened is None:
+            self._bus.delivery.changed(write.position)
             await asyncio.sleep(_DOUBT_S)
 
     async def _exists(self, record: RunRecord) -> bool:
@@ -177,24 +173,21 @@ class Settlement:
 
     async def _commit(
         self, position: Position, queue: list[_Waiting], events: list[OpenEvent]
-    ) -> tuple[Receipt | Exception, Written]:
+    ) -> tuple[Receipt | Exception, PositionWrite]:
         batch = Batch([operation for each in queue for record in each.together.runs for operation in beginning(record)])
-        published = [prepared for each in queue for prepared in each.together.events]
-        for operations, _ in published:
-            batch.operations.extend(operations)
-        delivery, epoch = self._bus.delivery, position.epoch
+        show_events = add_prepared(batch, (prepared for each in queue for prepared in each.together.events))
+        delivery, resets = self._bus.delivery, position.resets
         offsets = frozenset(event.offset for event in events)
-        written = delivery.put_position(batch, self._group, position, offsets)
+        write = delivery.put_position(batch, position, offsets)
         decided: asyncio.Future[Receipt | Exception] = asyncio.get_running_loop().create_future()
 
         def done(result: Receipt | Exception) -> None:
             if isinstance(result, Receipt):
-                position.durable = max(position.durable, written.settled)
-                position.stored = True
-                _show(published, result)
+                write.stored()
+                show_events(result)
                 for event in events:
-                    self._settled(position, event, epoch)
-            delivery.release(self._group, position)
+                    self._settled(position, event, resets)
+            delivery.unlock(position)
             delivery.wake(self._group)
             if not decided.done():
                 decided.set_result(result)
@@ -203,18 +196,10 @@ class Settlement:
             self._runtime.durable.writer.alone(batch.operations, done)
         else:
             self._log.submit(batch, done)
-        return await decided, written
+        return await decided, write
 
-    def _settled(self, position: Position, event: OpenEvent, epoch: int) -> None:
+    def _settled(self, position: Position, event: OpenEvent, resets: int) -> None:
         if event.offset in self._member.held.get(position.partition, {}):
             self._group.ack(self._member, position.partition, event.offset)
         else:  # its lease ran out while the commit was under way; it is settled all the same
-            self._group.buried(position, [event], epoch)
-
-
-def _show(published: list[tuple[list[Operation], Callable[[Receipt], None]]], receipt: Receipt) -> None:
-    first = 0
-    for operations, stored in published:
-        count = sum(isinstance(operation, Append) for operation in operations)
-        stored(Receipt(offsets=receipt.offsets[first : first + count]))
-        first += count
+            self._group.settle(position, [event], resets)

@@ -1,1 +1,59 @@
-"""Outbox and inbox: events and effects in one transaction with the program's own rows."""
+"""Outbox and inbox: events and effects in one transaction with the program's own rows.
+
+- `outbox`: events written beside the program's rows
+- `drainer`: carries them to the bus; an outbox by its address
+- `inbox`: a consumer's effect and the mark that it happened
+- `store`: what a drainer needs of a database; `sql`, `mongo`: the two kinds,
+  and what a program has open as something that executes statements
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mainspring.lazy_imports import lazy_imports
+
+if TYPE_CHECKING:
+    from mainspring.outbox.drainer import Drained as Drained
+    from mainspring.outbox.drainer import Drainer as Drainer
+    from mainspring.outbox.drainer import DrainOptions as DrainOptions
+    from mainspring.outbox.drainer import open_outbox as open_outbox
+    from mainspring.outbox.inbox import Inbox as Inbox
+    from mainspring.outbox.outbox import Outbox as Outbox
+    from mainspring.outbox.sql import NoTransaction as NoTransaction
+    from mainspring.outbox.store import TABLE as TABLE
+    from mainspring.outbox.store import OutboxRow as OutboxRow
+    from mainspring.outbox.store import OutboxStore as OutboxStore
+    from mainspring.outbox.store import OutboxUnavailable as OutboxUnavailable
+    from mainspring.outbox.store import WaitingRows as WaitingRows
+
+_HOMES: Final = {
+    "DrainOptions": "mainspring.outbox.drainer",
+    "Drained": "mainspring.outbox.drainer",
+    "Drainer": "mainspring.outbox.drainer",
+    "Inbox": "mainspring.outbox.inbox",
+    "NoTransaction": "mainspring.outbox.sql",
+    "Outbox": "mainspring.outbox.outbox",
+    "OutboxRow": "mainspring.outbox.store",
+    "OutboxStore": "mainspring.outbox.store",
+    "OutboxUnavailable": "mainspring.outbox.store",
+    "TABLE": "mainspring.outbox.store",
+    "WaitingRows": "mainspring.outbox.store",
+    "open_outbox": "mainspring.outbox.drainer",
+}
+__getattr__ = lazy_imports(globals(), _HOMES)
+
+__all__ = [
+    "TABLE",
+    "DrainOptions",
+    "Drained",
+    "Drainer",
+    "Inbox",
+    "NoTransaction",
+    "Outbox",
+    "OutboxRow",
+    "OutboxStore",
+    "OutboxUnavailable",
+    "WaitingRows",
+    "open_outbox",
+]

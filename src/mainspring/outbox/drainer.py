@@ -16,24 +16,28 @@ A claim that has nearly ended is not published any more: somebody else may be at
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, Protocol
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from mainspring.client.errors import CannotConnect, NodeRefused
-from mainspring.client.sync_http import NDJSON, path
+from mainspring.backoff import Backoff
+from mainspring.client import NDJSON, BadArgument, CannotConnect, NodeRefused, path
+from mainspring.errors import MissingExtra
 from mainspring.loop import Clock
-from mainspring.outbox.store import OutboxRow, OutboxStore, OutboxUnavailable
+from mainspring.outbox.sql import SqlStore
+from mainspring.outbox.store import TABLE, OutboxRow, OutboxStore, OutboxUnavailable
 
 logger: logging.Logger = logging.getLogger("mainspring.outbox")
 
 ID_HEADER: Final = "x-outbox-id"
 _REQUEST_BYTES: Final = 4 << 20  # a quarter of what the node takes
 _NOT_THE_ROW: Final = frozenset({"unavailable", "log_unavailable", "rate_limited", "unauthorized"})
-_WAIT_FIRST_MS: Final = 500  # as the clients do: doubling, to ten seconds
-_WAIT_LAST_MS: Final = 10_000
+_RETRY: Final = Backoff(500, 10_000)  # as the clients do
 _CLEAN_EVERY_MS: Final = 60_000
 
 
@@ -74,7 +78,7 @@ class Drained:
         return self.sent + self.refused + self.held
 
 
-class Node(Protocol):
+class OutboxNode(Protocol):
     """What a drainer needs of a node; `NodeConnection` is one."""
 
     def call(self, method: str, path: str, body: bytes | None = None, *, content_type: str = ...) -> Any: ...
@@ -86,7 +90,7 @@ class Drainer:
     """Drains one outbox to one node. `name` is unlike any other drainer's; `random` gives numbers from 0 to 1."""
 
     store: OutboxStore
-    node: Node
+    node: OutboxNode
     name: str
     clock: Clock
     random: Callable[[], float]
@@ -129,16 +133,17 @@ class Drainer:
 
         Troubles are logged and waited out. What is claimed at the end is given back.
         """
+        retries = _RETRY.series(self.random)
         wait_ms = 0
         while not stop(wait_ms / 1000):
             try:
                 drained = self.drain_once()
                 drained.cleaned = self._clean()
             except (CannotConnect, NodeRefused, OutboxUnavailable) as error:
-                doubled = min(max(wait_ms * 2, _WAIT_FIRST_MS), _WAIT_LAST_MS)
-                wait_ms = round(doubled * (0.5 + self.random() / 2))
+                wait_ms = retries.failed()
                 logger.warning("%s; trying again in %d ms", error, wait_ms)
                 continue
+            retries.succeeded()
             on_round(drained)
             wait_ms = 0 if drained.rows >= self.options.batch else self.options.poll_ms
         self._release()
@@ -186,8 +191,8 @@ class Drainer:
 
     def _refuse(self, row: OutboxRow, error: NodeRefused) -> bool:
         options = self.options
-        wait_ms = min(options.retry_first_ms << min(row.attempts, 30), options.retry_last_ms)
-        due_ms = self.clock.wall_ms() + round(wait_ms * (0.5 + self.random() / 2))
+        retry = Backoff(options.retry_first_ms, options.retry_last_ms)
+        due_ms = self.clock.wall_ms() + retry.delay_ms(row.attempts + 1, self.random)
         aside = self.store.refused(self.name, row, f"{error.code}: {error.message}", due_ms, options.max_attempts)
         logger.warning(
             "row %s for %s was refused (%s); %s",
@@ -237,3 +242,51 @@ def _event(row: OutboxRow) -> bytes:
     if row.key is not None:
         event["key"] = row.key
     return msgspec.json.encode(event)
+
+
+_BUSY_S: Final = 30.0  # how long to wait for another writer of the same SQLite file
+
+
+def open_outbox(url: str, table: str = TABLE) -> OutboxStore:
+    """The rows of the outbox at `url`; nothing is opened yet. SQLAlchemy's `postgresql+psycopg` works too."""
+    scheme = urlsplit(url).scheme.partition("+")[0]
+    if scheme == "sqlite":
+        file = sqlite_file(url)
+        return SqlStore(lambda: _open_sqlite(file), "sqlite", table)
+    if scheme in ("postgresql", "postgres"):
+        address = f"postgresql://{url.partition('://')[2]}"
+        return SqlStore(lambda: _open_postgresql(address), "postgresql", table)
+    if scheme == "mongodb":
+        from mainspring.outbox.mongo import open_mongo
+
+        return open_mongo(url, table)
+    raise BadArgument(
+        f"{url.partition('://')[0]!r} is no database this knows",
+        remedy="write sqlite:///file.db, postgresql://user@host/name or mongodb://host/name",
+    )
+
+
+def sqlite_file(url: str) -> Path:
+    """The file of `sqlite:///relative.db` or `sqlite:////absolute.db`."""
+    file = unquote(urlsplit(url).path)[1:]
+    if not file:
+        raise BadArgument("the address names no file", remedy="write sqlite:///file.db, or sqlite:////folder/file.db")
+    return Path(file)
+
+
+def _open_sqlite(file: Path) -> sqlite3.Connection:
+    if not file.exists():
+        raise sqlite3.OperationalError(f"there is no file {file}")  # opening would make an empty one
+    connection = sqlite3.connect(file, timeout=_BUSY_S, isolation_level=None)
+    connection.execute("PRAGMA synchronous = FULL")
+    return connection
+
+
+def _open_postgresql(address: str) -> Any:
+    try:
+        import psycopg
+    except ImportError:
+        raise MissingExtra(
+            "PostgreSQL needs the package psycopg", remedy="pip install 'mainspring[postgres]'"
+        ) from None
+    return psycopg.connect(address, connect_timeout=10)

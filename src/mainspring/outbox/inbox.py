@@ -19,9 +19,8 @@ from __future__ import annotations
 from typing import Any, Final, Protocol
 
 from mainspring.loop import Clock, MonotonicClock
-from mainspring.outbox.binding import Dialect, bind, table_name
 from mainspring.outbox.drainer import ID_HEADER
-from mainspring.outbox.sql import LOCK_TABLE
+from mainspring.outbox.sql import LOCK_TABLE, Dialect, bind, table_name
 
 TABLE: Final = "mainspring_inbox"
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from mainspring.client.errors import BadArgument
+from mainspring.client import BadArgument
 from mainspring.errors import MissingExtra
-from mainspring.outbox.store import OutboxRow, OutboxUnavailable, Waiting
+from mainspring.outbox.store import OutboxRow, OutboxUnavailable, WaitingRows
 
 _TURN_MS: Final = 5_000
 _PATIENCE_MS: Final = 10_000  # with a server that is away, unless the address says otherwise
@@ -65,7 +65,7 @@ def create_indexes(collection: Any) -> None:
 def add(target: Any, name: str, database: str | None, row: dict[str, Any]) -> None:
     """One row, in the session's transaction."""
     if type(target).__name__ == "ClientSession" and not target.in_transaction:
-        from mainspring.outbox.binding import NoTransaction
+        from mainspring.outbox.sql import NoTransaction
 
         raise NoTransaction(
             "the session is in no transaction, so the row would not belong to one",
@@ -182,10 +182,10 @@ class MongoStore:
         with _translated(self._rows.name):
             return int(self._rows.delete_many({"state": _SENT, "sent_ms": {"$lt": before_ms}}).deleted_count)
 
-    def count(self) -> Waiting:
+    def count(self) -> WaitingRows:
         with _translated(self._rows.name):
             oldest = self._rows.find_one({"state": _WAITS}, sort=[("_id", 1)])
-            return Waiting(
+            return WaitingRows(
                 self._rows.count_documents({"state": _WAITS}),
                 None if oldest is None else oldest["created_ms"],
                 self._rows.count_documents({"state": _ASIDE}),

@@ -22,13 +22,11 @@ from typing import Any, Final
 import msgspec
 import uuid_utils
 
-from mainspring.client.errors import BadArgument, EventTooLarge, NotEncodable
-from mainspring.client.frames import check_texts
+from mainspring.client import BadArgument, EventTooLarge, NotEncodable, check_texts
 from mainspring.loop import Clock, MonotonicClock
-from mainspring.outbox.binding import Dialect, bind, table_name
-from mainspring.outbox.sql import ADD, LOCK_TABLE, schema
+from mainspring.outbox.sql import ADD, LOCK_TABLE, Dialect, bind, schema, table_name
+from mainspring.outbox.store import TABLE
 
-TABLE: Final = "mainspring_outbox"
 MAX_EVENT_BYTES: Final = 1_000_000  # a little less than the node's default limit of a frame, for key and headers
 
 

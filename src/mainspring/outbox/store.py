@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from mainspring.errors import MainspringError
+
+TABLE: Final = "mainspring_outbox"
 
 
 class OutboxUnavailable(MainspringError):
@@ -41,7 +43,7 @@ class OutboxRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingRows:
     """How much is left to do: rows that wait, when the oldest was added, rows set aside."""
 
     waiting: int
@@ -76,7 +78,7 @@ class OutboxStore(Protocol):
         """Forget rows that were sent before; how many."""
         ...
 
-    def count(self) -> Waiting: ...
+    def count(self) -> WaitingRows: ...
 
     def aside(self, limit: int) -> list[OutboxRow]:
         """Rows that were set aside, oldest first."""

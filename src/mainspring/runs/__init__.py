@@ -1,5 +1,6 @@
 """Effect runs: programs that yield typed effects, in memory or durable. See `Runtime`."""
 
+from mainspring.log import Prepared
 from mainspring.runs.builtin_effects import (
     Ask,
     HasEnded,
@@ -41,7 +42,7 @@ from mainspring.runs.errors import (
 )
 from mainspring.runs.groups import Group, Perform
 from mainspring.runs.outcome import Cancelled, Failed, Outcome, Value
-from mainspring.runs.ports import AskPort, EventPort, Prepared, PublishPort
+from mainspring.runs.ports import AskPort, EventPort, PublishPort
 from mainspring.runs.registry import Programs, UnknownProgram
 from mainspring.runs.run import Run
 from mainspring.runs.runtime import Runtime

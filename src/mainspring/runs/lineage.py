@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.runs.durable.records import RunRecord
 from mainspring.runs.outcome import Failed, Outcome, kind_of
-from mainspring.telemetry import spans as tracing
-from mainspring.telemetry.log_lines import handling
+from mainspring.telemetry import OpenSpan, handling, tracing
 
 if TYPE_CHECKING:
     from mainspring.runs.handlers import Handled
@@ -33,8 +32,8 @@ class Lineage:
     def __init__(self, run_id: str, program: str, *, durable: bool, correlation: str | None, trace: str | None) -> None:
         self.run_id: str = run_id
         self.correlation: str | None = correlation
-        self._doing: tracing.Doing | None = None
-        self._effect: tracing.Doing | None = None
+        self._doing: OpenSpan | None = None
+        self._effect: OpenSpan | None = None
         if tracing.recorder is not None:
             attributes = {
                 "mainspring.run.id": run_id,
@@ -76,7 +75,7 @@ class Lineage:
         """The run is over; without an outcome: for this process."""
         self.answered(None)
         if self._doing is not None:
-            self._doing.note(**{"run.outcome": "let go" if outcome is None else kind_of(outcome)})
+            self._doing.note("mainspring.run.outcome", "let go" if outcome is None else kind_of(outcome))
             self._doing.end(outcome.error if isinstance(outcome, Failed) else None)
 
 

@@ -11,12 +11,10 @@ operations go into the batch that also holds the answer, and the port is told wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Protocol
 
-import msgspec
-
-from mainspring.log import Append, Operation, Receipt
+from mainspring.log import Prepared, add_prepared
 from mainspring.runs.alarms import whole_ms
 from mainspring.runs.builtin_effects import Ask, Publish, WaitEvent
 from mainspring.runs.context import Context, Later
@@ -29,13 +27,6 @@ class AskPort(Protocol):
     async def ask(self, type: str, data: Any, *, kind: str, timeout_ms: int | None, key: str) -> Any:
         """The data of the reply; raises what the asker should fail with. `key` is the same when asked again."""
         ...
-
-
-class Prepared(msgspec.Struct):
-    """An event that is published by storing `operations`; then `stored` is called with what the appends got."""
-
-    operations: Sequence[Operation]
-    stored: Callable[[Receipt], object]
 
 
 class PublishPort(Protocol):
@@ -77,18 +68,10 @@ def publish_handler(port: PublishPort) -> Callable[[Publish, Context], Any]:
         if not ctx.durable:
             return port.publish(effect.topic, payload, key=effect.key, headers=effect.headers)
         prepared = port.prepare(effect.topic, payload, key=effect.key, headers=effect.headers, id=ctx.key)
-        operations = ctx.batch.operations
-        first = _appends(operations)
-        operations.extend(prepared.operations)
-        own = slice(first, first + _appends(prepared.operations))
-        ctx.after_commit(lambda receipt: prepared.stored(Receipt(offsets=receipt.offsets[own])))
+        ctx.after_commit(add_prepared(ctx.batch, (prepared,)))
         return ctx.key
 
     return publish
-
-
-def _appends(operations: Sequence[Operation]) -> int:
-    return sum(isinstance(operation, Append) for operation in operations)
 
 
 def wait_event_handler(port: EventPort) -> Callable[[WaitEvent, Context], Later]:

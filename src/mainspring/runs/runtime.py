@@ -58,7 +58,7 @@ from mainspring.runs.tree import adopt, root_of
 from mainspring.runs.watchdog import SlowStep, Watchdog, warn
 
 if TYPE_CHECKING:
-    from mainspring.guests.voyd import Guest
+    from mainspring.guests.voyd import VoydGuest
 
 SETTLE_TURNS = 20  # turns of the asyncio loop without anything new before handlers count as waiting
 DEFAULT_MAX_TICKS = 10_000  # run_until_idle gives up after so many: a run that never rests is a bug in the test
@@ -170,17 +170,17 @@ class Runtime:
         """Make a program known by name, for durable runs and for starting by name."""
         return self.programs.register(program, name)
 
-    def load_wasm(self, source: str | os.PathLike[str] | bytes, **limits: int) -> Guest:
+    def load_wasm(self, source: str | os.PathLike[str] | bytes, **limits: int) -> VoydGuest:
         """Load a guest from a .wasm or .wat file, or from its bytes; GuestRefused when it does not fit.
 
         `buffer_bytes` bounds one message, `max_memory_bytes` the guest's memory, `fuel_per_step` the instructions
         between two suspensions.
         """
-        from mainspring.guests.voyd import Guest
+        from mainspring.guests.voyd import VoydGuest
 
         if not isinstance(source, bytes):
             source = Path(source).read_bytes()
-        return Guest(source, self.handle, **limits)
+        return VoydGuest(source, self.handle, **limits)
 
     # -- starting
 

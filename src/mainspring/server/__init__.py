@@ -1,1 +1,30 @@
-"""The adapters: WebSocket, HTTP, NDJSON and ZCL1. Bytes in, calls out; no rules of their own."""
+"""The adapters of a node: WebSocket, HTTP and NDJSON. Bytes in, calls out; no rules of their own.
+
+- `websocket`: the bus over WebSocket. `ndjson`: the kernel's socket. `batch`: the same lines from standard input.
+- `http/`: every HTTP operation, and the pages on the same port.
+- `health`: the parts of a node that can be observed; whether it lives and is ready. `metrics`: its numbers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mainspring.lazy_imports import lazy_imports
+
+if TYPE_CHECKING:
+    from mainspring.server.batch import run_batch as run_batch
+    from mainspring.server.health import LostLeases as LostLeases
+    from mainspring.server.health import NodeParts as NodeParts
+    from mainspring.server.ndjson import NdjsonServer as NdjsonServer
+    from mainspring.server.websocket import add_websocket as add_websocket
+
+_HOMES: Final = {
+    "LostLeases": "mainspring.server.health",
+    "NdjsonServer": "mainspring.server.ndjson",
+    "NodeParts": "mainspring.server.health",
+    "add_websocket": "mainspring.server.websocket",
+    "run_batch": "mainspring.server.batch",
+}
+__getattr__ = lazy_imports(globals(), _HOMES)
+
+__all__ = ["LostLeases", "NdjsonServer", "NodeParts", "add_websocket", "run_batch"]

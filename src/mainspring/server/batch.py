@@ -4,7 +4,8 @@ The same lines as on the socket, from a file or a pipe. The input ends, the last
 fired and the last line is written: then nothing can happen any more, and the run is over. `Syscall.Shutdown` ends it
 sooner: no further line is taken, and no timer is waited for.
 
-Answers are written when they come, not when more input does: whoever feeds a pipe line by line may wait for each.
+Answers are written when they come, not when more input does: a program that feeds a pipe line by line may wait
+for each.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from mainspring.kernel import Kernel
+from mainspring.loop import wake
 from mainspring.message import Message
 from mainspring.server.ndjson import MAX_OPEN, LineOrigin, Lines
 
@@ -43,8 +45,8 @@ class BatchOrigin(LineOrigin):
         self._written.set()
 
     def progressed(self) -> None:
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
+        if self._room is not None:
+            wake(self._room)
 
     async def room(self) -> None:
         """Wait until the kernel has finished enough to take more."""

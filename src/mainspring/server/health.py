@@ -1,34 +1,108 @@
-"""Whether a node lives, and whether it takes requests: what /healthz and /readyz answer.
+"""The parts of a node as the metrics and the health checks read them, and what /healthz and /readyz answer.
 
-They are two questions. A node that cannot write now, or that stops, is not ready: nobody should send it anything, but
-restarting it would help nobody. A node whose loop no longer turns is not alive: only a restart helps. A process that
-hangs in one turn answers neither; whoever asks takes silence for a no.
+A node names all of its parts. Where a bus is served alone, the other parts are None and their numbers are absent.
+
+Liveness and readiness are two questions. A node that cannot write now, or that stops, is not ready: clients should not
+send it anything, but a restart would not help. A node whose loop no longer turns is not alive: only a restart helps. A
+process that hangs in one turn answers neither question, which has to be taken for a no.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
-from mainspring.bus import Readiness
-from mainspring.server.observed import Observed
+from mainspring.beats import Heartbeat
+from mainspring.bus import Bus, Readiness
+from mainspring.cluster import Cluster
+from mainspring.kernel import Kernel
+from mainspring.log import Durability, Log, LogUnavailable
+from mainspring.loop import Loop, Watchdog
+from mainspring.runs import Runtime
+from mainspring.server.ndjson import NdjsonServer
 
 STUCK_MS: Final = 30_000  # a turn that waits so long while requests are answered waits for ever
 
+Requests = Counter[tuple[str, str, int]]
+"""HTTP requests answered, by method, route and status."""
 
-def readiness(observed: Observed) -> Readiness:
+
+class LoopSocket(Protocol):
+    """What is counted of the socket for guests. Its server is optional and not imported here."""
+
+    accepted: int
+
+    @property
+    def guests(self) -> int: ...
+
+    @property
+    def polls(self) -> int: ...
+
+
+@dataclass(slots=True)
+class LostLeases:
+    """Leases lost since this node joined the cluster: its own (`fenced`), and those of other nodes (`gone`)."""
+
+    fenced: int = 0
+    gone: int = 0
+
+    def watch(self, cluster: Cluster) -> None:
+        """Count from now on."""
+        cluster.on_fenced(self._fenced)
+        cluster.on_death(self._gone)
+
+    def _fenced(self, _epoch: int) -> None:
+        self.fenced += 1
+
+    def _gone(self, _epoch: int) -> None:
+        self.gone += 1
+
+
+@dataclass(slots=True)
+class NodeParts:
+    """The parts of one node. `draining` says whether it has begun to stop."""
+
+    bus: Bus
+    log: Log | None = None
+    loop: Loop | None = None
+    watchdog: Watchdog | None = None
+    kernel: Kernel | None = None
+    runtime: Runtime | None = None
+    heartbeat: Heartbeat | None = None
+    cluster: Cluster | None = None
+    ndjson: NdjsonServer | None = None
+    guests: LoopSocket | None = None
+    draining: Callable[[], bool] = lambda: False
+    lost_leases: LostLeases = field(default_factory=LostLeases)
+    requests: Requests = field(default_factory=Counter)
+    _durability: Durability | None = None
+
+    async def durability(self) -> Durability | None:
+        """What an acknowledgement of the engine means, asked once. None while the engine's server does not answer."""
+        if self._durability is None and self.log is not None:
+            try:
+                self._durability = await self.log.engine.durability()
+            except LogUnavailable:
+                return None
+        return self._durability
+
+
+def readiness(node: NodeParts) -> Readiness:
     """Ready while everything that a request needs is there; otherwise the reason."""
-    if observed.draining() or (observed.kernel is not None and observed.kernel.closing):
+    if node.draining() or (node.kernel is not None and node.kernel.closing):
         return Readiness(False, "stopping")
-    if observed.log is not None and observed.log.fault is not None:
-        return Readiness(False, f"the log cannot write: {observed.log.fault.message}")
-    if observed.cluster is not None and observed.cluster.trouble:
-        return Readiness(False, observed.cluster.trouble)
-    return observed.bus.readiness()
+    if node.log is not None and node.log.fault is not None:
+        return Readiness(False, f"the log cannot write: {node.log.fault.message}")
+    if node.cluster is not None and node.cluster.trouble:
+        return Readiness(False, node.cluster.trouble)
+    return node.bus.readiness()
 
 
-def stuck_ms(observed: Observed) -> int:
+def stuck_ms(node: NodeParts) -> int:
     """How long the loop has not turned although something waits for it; 0 while it turns."""
-    if observed.loop is None:
+    if node.loop is None:
         return 0
-    waited = observed.loop.counters().oldest_waiting_ms
+    waited = node.loop.counters().oldest_waiting_ms
     return waited if waited >= STUCK_MS else 0

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from mainspring.kernel import Kernel, Mail
+from mainspring.loop import wake
 from mainspring.message import Message, Metadata, NotAMessage, NotJson, compact, encode_data, encode_line, parse
-from mainspring.server.unix_socket import BACKLOG, listen_at
+from mainspring.unix_socket import BACKLOG, Identity, identity_of, listen_at, remove_socket
 
 MAX_LINE_BYTES: Final = 16_384  # without its LF on the way in, with it on the way out
 TOO_LONG: Final = "Message exceeds maximum line length of 16KB"
@@ -144,10 +145,10 @@ class LineOrigin:
         """Something of this peer is finished."""
 
 
-class Connection(LineOrigin, asyncio.Protocol):
+class NdjsonConnection(LineOrigin, asyncio.Protocol):
     """One client of the socket."""
 
-    def __init__(self, kernel: Kernel, connections: set[Connection], on_left: Callable[[], None]) -> None:
+    def __init__(self, kernel: Kernel, connections: set[NdjsonConnection], on_left: Callable[[], None]) -> None:
         super().__init__(kernel)
         self._connections = connections
         self._on_left = on_left
@@ -232,7 +233,7 @@ class Connection(LineOrigin, asyncio.Protocol):
         """Go on with the lines behind everything that was handed in so far, also by others."""
         if not self._turn_planned:
             self._turn_planned = True
-            self._kernel.loop.post(Connection._turn, self)
+            self._kernel.loop.post(NdjsonConnection._turn, self)
 
     def _turn(self) -> None:
         self._turn_planned = False
@@ -319,8 +320,8 @@ class NdjsonServer:
         self._kernel = kernel
         self._grace_ms = grace_ms
         self._server: asyncio.Server | None = None
-        self._connections: set[Connection] = set()
-        self._inode: int | None = None
+        self._connections: set[NdjsonConnection] = set()
+        self._identity: Identity | None = None
         self._emptied: asyncio.Future[None] | None = None
         self.accepted: int = 0  # connections since the start
 
@@ -338,27 +339,28 @@ class NdjsonServer:
         """Listen. Raises `BootError` when the path cannot be used or another server listens there."""
         listener = listen_at(self.path)
         try:
-            self._inode = os.stat(self.path).st_ino
+            self._identity = identity_of(self.path)
             loop = asyncio.get_running_loop()
             self._server = await loop.create_unix_server(self._connect, sock=listener, backlog=BACKLOG)
         except BaseException:
             listener.close()
-            self._remove_socket()
+            remove_socket(self.path, self._identity)
             raise
 
-    def _connect(self) -> Connection:
+    def _connect(self) -> NdjsonConnection:
         self.accepted += 1
-        return Connection(self._kernel, self._connections, self._left)
+        return NdjsonConnection(self._kernel, self._connections, self._left)
 
     def _left(self) -> None:
         if self._emptied is not None and not self._connections:
-            _expire(self._emptied)
+            wake(self._emptied)
 
     async def quiesce(self) -> None:
         """Accept nobody and read nothing any more; answers still go out."""
         if self._server is not None:
             self._server.close()
-        self._remove_socket()
+        remove_socket(self.path, self._identity)
+        self._identity = None
         for connection in tuple(self._connections):
             connection.stop_reading()
 
@@ -369,23 +371,9 @@ class NdjsonServer:
             connection.hang_up()
         if self._connections:
             self._emptied = asyncio.get_running_loop().create_future()
-            timer = self._kernel.loop.schedule(self._grace_ms, _expire, self._emptied)
+            timer = self._kernel.loop.schedule(self._grace_ms, wake, self._emptied)
             await self._emptied
             self._kernel.loop.cancel(timer)
         for connection in tuple(self._connections):
             connection.abort()
         self._server = None
-
-    def _remove_socket(self) -> None:
-        """Remove the socket file, unless somebody else has put another one there."""
-        try:
-            if self._inode is not None and os.stat(self.path).st_ino == self._inode:
-                os.unlink(self.path)
-        except FileNotFoundError:
-            pass
-        self._inode = None
-
-
-def _expire(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)

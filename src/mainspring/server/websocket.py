@@ -21,18 +21,16 @@ from typing import Final
 
 from aiohttp import WSCloseCode, WSMsgType, hdrs, web
 
+from mainspring.backoff import Backoff
 from mainspring.bus import BadFrame, Bus, LimitReached, Session, Who
-from mainspring.server.http.access import Identify
+from mainspring.server.http.access import Identify, chosen_protocol, while_valid
 from mainspring.server.http.problem import Handler, HttpProblem
-from mainspring.server.http.tokens import chosen_protocol, while_valid
 from mainspring.settings import Settings
 
-HOPELESS: Final = (
-    16  # times the limit: unsent bytes before reading stops, and the size of a frame that ends a connection
-)
+# Times the limit: unsent bytes before reading stops, and the size of a frame that ends a connection.
+HOPELESS: Final = 16
 READS_PER_TURN: Final = 256  # frames of one connection before the others have their turn
-FIRST_LOOK_S: Final = 0.002
-LAST_LOOK_S: Final = 0.05
+LOOKS: Final = Backoff(2, 50)  # ms between two looks whether a slow peer has read some of what is unsent
 HUNG_UP_S: Final = 0.2  # how often a connection with something unsent is asked whether its peer hung up
 
 
@@ -158,7 +156,7 @@ class Outlet:
         self._size = 0
         self._paused = False
         self._watched = False
-        self._look_s = FIRST_LOOK_S
+        self._looks = LOOKS.series()
         self._drained = asyncio.Event()
         self._drained.set()
         self._closed = False
@@ -229,10 +227,10 @@ class Outlet:
         """Too much is unsent. Look again soon, later less often, until half of it has left."""
         self._paused = True
         self._drained.clear()
-        self._look_s = FIRST_LOOK_S
+        self._looks.succeeded()
         if self.session is not None:
             self.session.pause()
-        self._loop.call_later(self._look_s, self._look)
+        self._loop.call_later(self._looks.failed() / 1000, self._look)
 
     def _look(self) -> None:
         if self._closed:
@@ -241,8 +239,7 @@ class Outlet:
             self._hang_up()
             return
         if self._unsent() > self._high // 2:
-            self._look_s = min(self._look_s * 2, LAST_LOOK_S)
-            self._loop.call_later(self._look_s, self._look)
+            self._loop.call_later(self._looks.failed() / 1000, self._look)
             return
         self._paused = False
         self._drained.set()

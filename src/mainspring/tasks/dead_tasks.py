@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from mainspring.client.errors import NodeRefused
-from mainspring.client.event import Event
-from mainspring.tasks.layout import NAME, TASK_ID, Layout
+from mainspring.client import Event, NodeRefused
+from mainspring.tasks.queue_topics import NAME, TASK_ID, Layout
 
 if TYPE_CHECKING:
-    from mainspring.client.client import Client
+    from mainspring.client import Client
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mainspring.client.errors import ClientError
+from mainspring.client import ClientError
 
 
 class TaskError(ClientError):

@@ -11,7 +11,7 @@
         print(await handle.result())
 
 A task is an event of a topic, so everything the bus promises holds for it: it is durable when `enqueue` returns, it
-waits for the first worker however long that takes, and it is delivered at least once. See `layout.py` for the topics.
+waits for the first worker however long that takes, and it is delivered at least once. See `queue_topics.py`.
 """
 
 from __future__ import annotations
@@ -22,16 +22,19 @@ from datetime import datetime
 from typing import Any, Final, ParamSpec, TypeVar, overload
 from urllib.parse import quote
 
-from mainspring.client.client import Client
-from mainspring.client.errors import BadArgument, NodeRefused
-from mainspring.client.placing import New
+from mainspring.client import BadArgument, Client, New, NodeRefused
 from mainspring.tasks.dead_tasks import DeadTask, dead_tasks, redrive
 from mainspring.tasks.errors import NotBound, UnknownTask
-from mainspring.tasks.handle import TaskHandle
-from mainspring.tasks.layout import NAME, RETRY, TIMEOUT, Layout, Priority, ensure_topics
-from mainspring.tasks.results import Records
-from mainspring.tasks.retry import Retry
-from mainspring.tasks.task import Cron, DeclaredTask
+from mainspring.tasks.queue_topics import (
+    NAME,
+    RETRY,
+    TIMEOUT,
+    Layout,
+    Priority,
+    ensure_topics,
+)
+from mainspring.tasks.results import TaskHandle, TaskRecords
+from mainspring.tasks.task import DeclaredTask, Retry, TaskSchedule
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -64,7 +67,7 @@ class TaskQueue:
         self.tasks: dict[str, DeclaredTask[..., Any]] = {}
         self._results_ms = round(results_kept * 1000)
         self._bus: Client | None = None
-        self._records: Records | None = None
+        self._records: TaskRecords | None = None
         self._ready: asyncio.Task[None] | None = None
         if bus is not None:
             self.use(bus)
@@ -109,7 +112,7 @@ class TaskQueue:
         """
         if cron is not None and every is not None:
             raise BadArgument("a task has either `cron` or `every`", remedy="give one of them")
-        repeated = Cron(cron, every, payload) if cron is not None or every is not None else None
+        repeated = TaskSchedule(cron, every, payload) if cron is not None or every is not None else None
 
         def declare(function: Callable[..., Any]) -> DeclaredTask[..., Any]:
             known = name or function.__name__
@@ -129,7 +132,7 @@ class TaskQueue:
         """Use this client from now on; itself."""
         if bus is not self._bus:
             self._bus = bus
-            self._records = Records(bus, self.layout.results)
+            self._records = TaskRecords(bus, self.layout.results)
             self._ready = None
         return self
 
@@ -141,7 +144,7 @@ class TaskQueue:
         return self._bus
 
     @property
-    def records(self) -> Records:
+    def records(self) -> TaskRecords:
         """What is known of tasks by their ids: states, results, cancellations. Raises NotBound before `use`."""
         if self._records is None:
             raise NotBound(f"queue {self.name!r} has no connection", remedy="call use(bus) first")
@@ -270,7 +273,7 @@ class TaskQueue:
             return {}
         return found
 
-    async def _schedule(self, task: DeclaredTask[..., Any], cron: Cron) -> None:
+    async def _schedule(self, task: DeclaredTask[..., Any], cron: TaskSchedule) -> None:
         name = f"{self.name}/{task.name}"
         headers = self._headers(task, None, None, None)
         known = await self.bus.insist(lambda: self._known_schedule(name))

@@ -13,18 +13,25 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from mainspring.client.errors import TimedOut
-from mainspring.client.frames import Envelope
+from mainspring.client import EventEnvelope, TimedOut
 
 if TYPE_CHECKING:
-    from mainspring.client.client import Client
+    from mainspring.client import Client
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from mainspring.client import decoder
+from mainspring.tasks.errors import TaskCancelled, TaskFailed
+
+if TYPE_CHECKING:
+    from mainspring.tasks.queue import TaskQueue
 
 State = Literal["progress", "retrying", "done", "failed", "cancelled"]
 FINAL: Final = frozenset({"done", "failed", "cancelled"})
 REMEMBERED: Final = 10_000
 
 
-class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+class TaskRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """One thing that happened to a task. `value` is its result or the progress it reported."""
 
     state: State
@@ -38,10 +45,10 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.state in FINAL
 
 
-_decode: Final = msgspec.json.Decoder(Record).decode
+_decode: Final = msgspec.json.Decoder(TaskRecord).decode
 
 
-def read_record(envelope: Envelope) -> Record | None:
+def read_record(envelope: EventEnvelope) -> TaskRecord | None:
     """The record of an event; None for what is none."""
     try:
         return _decode(envelope.payload)
@@ -49,14 +56,14 @@ def read_record(envelope: Envelope) -> Record | None:
         return None
 
 
-class Records:
+class TaskRecords:
     """The records of one queue, as far as this process has an interest in them."""
 
     def __init__(self, bus: Client, topic: str) -> None:
         self._bus = bus
         self._topic = topic
         self._begin: str | None = None  # a cursor from before the first task of this process
-        self._seen: OrderedDict[str, Record] = OrderedDict()
+        self._seen: OrderedDict[str, TaskRecord] = OrderedDict()
         self._forgot = False
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
         self._following: asyncio.Task[None] | None = None
@@ -66,11 +73,11 @@ class Records:
         if self._begin is None:
             self._begin = await self._bus.insist(lambda: self._bus.http.last_cursor(self._topic))
 
-    async def latest(self, id: str) -> Record | None:
+    async def latest(self, id: str) -> TaskRecord | None:
         """The newest record of a task that is stored now."""
         return await self._bus.insist(lambda: self._latest(id))
 
-    async def _latest(self, id: str) -> Record | None:
+    async def _latest(self, id: str) -> TaskRecord | None:
         found = None
         async for page in self._bus.http.read(self._topic, params={}):
             for envelope in page:
@@ -78,7 +85,7 @@ class Records:
                     found = read_record(envelope) or found
         return found
 
-    async def wait(self, id: str, *, mine: bool, timeout: float | None) -> Record:
+    async def wait(self, id: str, *, mine: bool, timeout: float | None) -> TaskRecord:
         """The task's final record. `mine`: it was enqueued here, so its records lie behind the mark."""
         try:
             async with asyncio.timeout(timeout):
@@ -89,7 +96,7 @@ class Records:
         except TimeoutError:
             raise TimedOut(f"task {id} did not end within {timeout} s", remedy="wait longer, or cancel it") from None
 
-    async def changed(self, id: str, known: Record | None, *, mine: bool) -> Record:
+    async def changed(self, id: str, known: TaskRecord | None, *, mine: bool) -> TaskRecord:
         """The task's newest record, as soon as it is another one than `known`."""
         waiter: asyncio.Future[None] | None = None
         await self._follow()
@@ -120,7 +127,7 @@ class Records:
             if record is not None and envelope.key is not None:
                 self._remember(envelope.key, record)
 
-    def _remember(self, id: str, record: Record) -> None:
+    def _remember(self, id: str, record: TaskRecord) -> None:
         self._seen[id] = record
         self._seen.move_to_end(id)
         if len(self._seen) > REMEMBERED:
@@ -139,3 +146,54 @@ def encode_record(state: State, name: str, attempt: int, value: Any = None, erro
     if error:
         told["error"] = error
     return told
+
+
+class TaskHandle:
+    """One task by its id. Cheap; nothing is asked of the node until a verb is used."""
+
+    __slots__ = ("_mine", "_queue", "id")
+
+    def __init__(self, queue: TaskQueue, id: str, *, mine: bool) -> None:
+        self.id: str = id
+        self._queue = queue
+        self._mine = mine
+
+    async def result(self, timeout: float | None = None, type: Any = None) -> Any:
+        """What the task returned, decoded into `type`.
+
+        Raises TaskFailed when it is a dead letter, TaskCancelled when it was cancelled, and TimedOut. A task declared
+        without results, and one whose result has expired, is waited for in vain.
+        """
+        record = await self._queue.records.wait(self.id, mine=self._mine, timeout=timeout)
+        if record.state == "done":
+            return decoder(type)(record.value)
+        if record.state == "cancelled":
+            raise TaskCancelled(f"task {self.id} was cancelled", task_id=self.id)
+        raise TaskFailed(f"task {self.id} failed: {record.error}", remedy="see `dead` and `redrive`", task_id=self.id)
+
+    async def status(self) -> str:
+        """The newest that is known: waiting, progress, retrying, done, failed or cancelled."""
+        record = await self._queue.records.latest(self.id)
+        return "waiting" if record is None else record.state
+
+    async def progress(self) -> AsyncIterator[Any]:
+        """What the task reports while it works; ends when the task does."""
+        seen: TaskRecord | None = None
+        while seen is None or not seen.final:
+            record = await self._queue.records.changed(self.id, seen, mine=self._mine)
+            if record.state == "progress":
+                yield msgspec.json.decode(record.value)
+            seen = record
+
+    async def cancel(self, reason: str = "") -> None:
+        """Ask for the task to end: it will not be started, or is interrupted where it waits. Durable when it returns.
+
+        A task that has already ended stays as it is.
+        """
+        await self._queue.cancel(self.id, reason)
+
+    def __await__(self) -> Any:
+        return self.result().__await__()
+
+    def __repr__(self) -> str:
+        return f"TaskHandle({self.id!r})"

@@ -9,25 +9,99 @@ from __future__ import annotations
 import asyncio
 import inspect
 import typing
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from mainspring.client.errors import BadArgument
-from mainspring.client.event import decoder
-from mainspring.tasks.retry import Retry
+from mainspring.client import BadArgument, decoder
 
 if TYPE_CHECKING:
-    from mainspring.tasks.context import TaskContext
-    from mainspring.tasks.handle import TaskHandle
     from mainspring.tasks.queue import TaskQueue
+    from mainspring.tasks.results import TaskHandle
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often a task is tried, and how long it waits in between.
+
+    After attempt k it waits `first * factor**(k-1)` seconds, at most `longest`, shortened at random by up to `jitter`
+    of it. After `attempts` deliveries it is a dead letter. The policy travels with the task, in a header, so that a
+    task keeps the promise it was enqueued with, whichever worker gets it. The node counts the attempts and does the
+    waiting: a worker that stops loses nothing.
+    """
+
+    attempts: int = 5
+    first: float = 1.0
+    factor: float = 2.0
+    longest: float = 600.0
+    jitter: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1 or self.first < 0 or self.factor < 1 or self.longest < 0 or not 0 <= self.jitter <= 1:
+            raise BadArgument(
+                f"{self} makes no sense", remedy="attempts >= 1, first and longest >= 0, factor >= 1, jitter 0 to 1"
+            )
+
+    def delay(self, attempt: int, random: Callable[[], float]) -> float:
+        """Seconds to wait after this attempt failed."""
+        full = min(self.first * self.factor ** min(attempt - 1, 64), self.longest)
+        return full * (1 - self.jitter * random())
+
+    def header(self) -> str:
+        """As it travels with a task."""
+        return f"{self.attempts} {self.first:g} {self.factor:g} {self.longest:g} {self.jitter:g}"
+
+    @classmethod
+    def from_header(cls, text: str | None, default: Retry) -> Retry:
+        """The policy of a task; a header that makes no sense counts as none."""
+        if not text:
+            return default
+        try:
+            attempts, first, factor, longest, jitter = text.split(" ")
+            return cls(int(attempts), float(first), float(factor), float(longest), float(jitter))
+        except (ValueError, BadArgument):
+            return default
+
+
+NEVER = Retry(attempts=1)
+
+
+class TaskContext:
+    """Handed to a task that takes two arguments."""
+
+    __slots__ = ("_report", "attempt", "cancelled", "enqueued_ms", "headers", "id", "key", "name")
+
+    def __init__(
+        self,
+        *,
+        id: str,
+        name: str,
+        attempt: int,
+        key: str | None,
+        headers: Mapping[str, str],
+        enqueued_ms: int,
+        report: Callable[[TaskContext, Any], None],
+    ) -> None:
+        self.id: str = id
+        self.name: str = name
+        self.attempt: int = attempt  # 1 the first time
+        self.key: str | None = key
+        self.headers: Mapping[str, str] = headers
+        self.enqueued_ms: int = enqueued_ms  # epoch ms
+        self.cancelled: bool = False  # for functions that run in a thread: nothing else can interrupt them
+        self._report = report
+
+    def progress(self, value: Any) -> None:
+        """Report progress: any JSON, for instance `{"done": 3, "of": 10}`. Does not wait; works from a thread, too."""
+        self._report(self, value)
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class Cron:
+class TaskSchedule:
     """When a task enqueues itself: five fields in UTC, or every so many seconds."""
 
     cron: str | None
@@ -47,7 +121,7 @@ class DeclaredTask(Generic[P, R]):
         retry: Retry | None,
         timeout: float | None,
         keep_result: bool,
-        cron: Cron | None,
+        cron: TaskSchedule | None,
     ) -> None:
         self.queue = queue
         self.function = function

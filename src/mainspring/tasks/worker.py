@@ -10,33 +10,265 @@ it returns later is ignored (it can look at `TaskContext.cancelled`).
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
+import bisect
 import logging
 from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from mainspring.client import ClientError, Event, Outgoing, describe, encode_event
+from mainspring.loop import wake
+from mainspring.tasks.dead_tasks import letter_headers
+from mainspring.tasks.results import State, encode_record
+from mainspring.tasks.task import Retry, TaskContext
+
+if TYPE_CHECKING:
+    from mainspring.tasks.queue import TaskQueue
+import asyncio
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from mainspring.client import EventEnvelope
+
+if TYPE_CHECKING:
+    from mainspring.client import Client
+import contextlib
 from contextlib import nullcontext
 from types import TracebackType
-from typing import Any, Final
 
 import msgspec
 
-from mainspring.client.consumer import describe
-from mainspring.client.errors import BadPayload, Closed
-from mainspring.client.event import Event
-from mainspring.client.subscription import Subscription
-from mainspring.tasks.cancellation import Cancellations
-from mainspring.tasks.context import TaskContext
+from mainspring.client import BadPayload, Closed, Subscription
 from mainspring.tasks.errors import UnknownTask
-from mainspring.tasks.layout import NAME as TASK_NAME
-from mainspring.tasks.layout import RETRY, TASK_ID, TIMEOUT
-from mainspring.tasks.order import KeyOrder
-from mainspring.tasks.outcomes import Outcomes
 from mainspring.tasks.queue import TaskQueue
-from mainspring.tasks.retry import Retry
+from mainspring.tasks.queue_topics import NAME as TASK_NAME
+from mainspring.tasks.queue_topics import RETRY, TASK_ID, TIMEOUT
 from mainspring.tasks.task import DeclaredTask
-from mainspring.telemetry.log_lines import CORRELATION, handling
+from mainspring.telemetry import CORRELATION, handling
+
+E = TypeVar("E", bound=Event[Any])
+
+
+class KeyOrder(Generic[E]):
+    """Tasks with a key: one at a time per key, in order, also when one of them must wait for another try.
+
+    The node gives all tasks of a key to one worker, but several at once, as far as the window goes. Here they stand in
+    line. When the first of a line failed and waits at the node for its next try, the others keep their place behind it:
+    they were delivered, but are not started until it came back and was settled.
+
+    No clock and no connection in here; the worker tells what arrives and what ends.
+    """
+
+    def __init__(self) -> None:
+        self.ready: deque[E] = deque()
+        self._lines: dict[str, list[E]] = {}  # behind the one that runs or is awaited
+        self._awaited: dict[str, int] = {}  # key -> offset that comes again
+        self._busy: set[str] = set()
+        self.blocked: int = 0  # tasks that stand behind an awaited one
+
+    def arrived(self, event: E) -> None:
+        """A task was delivered."""
+        key = event.key
+        if key is None:
+            self.ready.append(event)
+        elif key not in self._busy or self._awaited.get(key) == event.offset:
+            if self._awaited.pop(key, None) is not None:
+                self.blocked -= len(self._lines.get(key, ()))
+            self._busy.add(key)
+            self.ready.append(event)
+        else:
+            bisect.insort(self._lines.setdefault(key, []), event, key=lambda each: each.offset)
+            if key in self._awaited:
+                self.blocked += 1
+
+    def ended(self, event: E) -> None:
+        """A task was settled; the next of its key may start."""
+        key = event.key
+        if key is None or key not in self._busy:
+            return
+        line = self._lines.get(key)
+        if line:
+            self.ready.append(line.pop(0))
+        else:
+            self._lines.pop(key, None)
+            self._busy.discard(key)
+
+    def retrying(self, event: E) -> None:
+        """A task waits at the node for its next try; its key waits with it."""
+        key = event.key
+        if key is not None and key in self._busy:
+            self._awaited[key] = event.offset
+            self.blocked += len(self._lines.get(key, ()))
+
+    def drain(self) -> list[E]:
+        """Everything that stands in line and was not started; the lines are empty afterwards."""
+        found = [event for line in self._lines.values() for event in line]
+        self._lines.clear()
+        self.blocked = 0
+        return found
+
+    def lost(self, running: set[str]) -> None:
+        """The connection is gone, and every lease with it; only keys whose task still runs stay busy."""
+        self.ready.clear()
+        self._lines.clear()
+        self._awaited.clear()
+        self._busy = {key for key in self._busy if key in running}
+        self.blocked = 0
+
+    def __len__(self) -> int:
+        return len(self.ready) + sum(len(line) for line in self._lines.values())
+
 
 logger: logging.Logger = logging.getLogger("mainspring.tasks")
+
+Then = Callable[[ClientError | None], None]
+
+
+class Release(Protocol):
+    """Told when a task is no longer this worker's; `retrying`: it waits at the node for its next try."""
+
+    def __call__(self, event: Event[Any], *, retrying: bool = False) -> None: ...
+
+
+class _Reported(Outgoing):
+    """A result or dead letter on its way."""
+
+    __slots__ = ("_then",)
+
+    def __init__(self, id: str, event: bytes, then: Then) -> None:
+        super().__init__(id, event)
+        self._then = then
+
+    def placed(self, partition: int, offset: int) -> None:
+        self._then(None)
+
+    def failed(self, error: ClientError) -> None:
+        self._then(error)
+
+
+class Outcomes:
+    """Reports what became of a task that ran: its result, its next try, or its dead letter; then acknowledges it.
+
+    A result or a dead letter is published like any event, and the task is acknowledged when that is durable. A worker
+    that dies in between runs the task again and reports the same once more. Nothing waits meanwhile: the loop that ran
+    the task takes the next one.
+    """
+
+    def __init__(self, queue: TaskQueue, release: Release) -> None:
+        self.failures: int = 0
+        self._bus = queue.bus
+        self._results = queue.layout.results
+        self._pause = queue.lease / 3  # before a task comes again whose outcome could not be stored
+        self._release = release
+
+    def failed(self, event: Event[Any], id: str, name: str, policy: Retry, reason: str, *, keep: bool) -> None:
+        """Again later, or never again."""
+        self.failures += 1
+        if event.attempt >= policy.attempts:
+            self.bury(event, id, name, reason, keep=keep)
+            return
+        if keep:
+            self._put(id, encode_record("retrying", name, event.attempt, None, reason), lambda _: None)
+        self.refuse(event, policy.delay(event.attempt, self._bus.random), reason)
+
+    def tell(
+        self, event: Event[Any], id: str, state: State, name: str, *, value: Any = None, error: str = "", keep: bool
+    ) -> None:
+        """Store how the task ended; then acknowledge it."""
+        if not keep:
+            self._settle(event)
+            return
+
+        def then(failure: ClientError | None) -> None:
+            if failure is None:
+                self._settle(event)
+            else:
+                self.refuse(event, self._pause, describe(failure))
+
+        try:
+            self._put(id, encode_record(state, name, event.attempt, value, error), then)
+        except ClientError as unsaid:
+            self.bury(event, id, name, f"its result cannot be stored: {unsaid.message}", keep=True)
+
+    def bury(self, event: Event[Any], id: str, name: str, reason: str, *, keep: bool) -> None:
+        """Write the dead letter, then the record, then acknowledge."""
+        logger.error("task %s %s is dead: %s", name, id, reason)
+        letter_id = f"dead:{event.topic}:{event.partition}:{event.offset}"
+        headers = letter_headers(event, id, reason)
+        letter = encode_event(letter_id, event.delivered.envelope.payload, event.key, headers)
+
+        def then(failure: ClientError | None) -> None:
+            if failure is None:
+                self.tell(event, id, "failed", name, error=reason, keep=keep)
+            else:
+                self.refuse(event, self._pause, reason)
+
+        self._bus.put(f"{event.topic}.DLQ", _Reported(letter_id, letter, then))
+
+    def refuse(self, event: Event[Any], delay: float, reason: str) -> None:
+        """Again later. If its lease was lost meanwhile, another copy is here or elsewhere already."""
+        self._release(event, retrying=event.refuse(delay, reason))
+
+    def report(self, context: TaskContext, value: Any) -> None:
+        """Progress, perhaps from a thread. What JSON cannot say is raised where it was reported."""
+        told = self._record(context.id, encode_record("progress", context.name, context.attempt, value))
+        self._bus.event_loop.call_soon_threadsafe(self._bus.put, self._results, told)
+
+    def _settle(self, event: Event[Any]) -> None:
+        event.accept()
+        self._release(event)
+
+    def _put(self, id: str, record: dict[str, Any], then: Then) -> None:
+        self._bus.put(self._results, self._record(id, record, then))
+
+    def _record(self, id: str, record: dict[str, Any], then: Then = lambda _: None) -> _Reported:
+        record_id = self._bus.new_id()
+        return _Reported(record_id, encode_event(record_id, record, id, None), then)
+
+
+REMEMBERED: Final = 100_000
+
+
+class Cancellations:
+    """Ids of cancelled tasks, from `<queue>.control`; `on_cancel` is called with new ones.
+
+    Every worker reads the topic from its beginning before it takes its first task, so a task that was cancelled while
+    no worker ran is never started. Nothing is acknowledged and no group is left behind: each worker reads for itself.
+    """
+
+    def __init__(self, bus: Client, topic: str, on_cancel: Callable[[str], None]) -> None:
+        self._bus = bus
+        self._topic = topic
+        self._on_cancel = on_cancel
+        self._ids: OrderedDict[str, None] = OrderedDict()
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._ids
+
+    async def load(self) -> asyncio.Task[None]:
+        """Everything cancelled so far; then a task that follows."""
+        cursor = await self._bus.insist(self._read)
+        return self._bus.run(self._follow(cursor), "cancellations")
+
+    async def _read(self) -> str:
+        cursor = await self._bus.http.last_cursor(self._topic)
+        async for page in self._bus.http.read(self._topic, params={}):
+            for envelope in page:
+                self._take(envelope)
+        return cursor
+
+    async def _follow(self, cursor: str) -> None:
+        async for envelope in self._bus.envelopes(self._topic, {"cursor": cursor}):
+            self._take(envelope)
+
+    def _take(self, envelope: EventEnvelope) -> None:
+        if envelope.key is None:
+            return
+        self._ids[envelope.key] = None
+        if len(self._ids) > REMEMBERED:
+            self._ids.popitem(last=False)
+        self._on_cancel(envelope.key)
+
 
 ORDERED: Final = 1_000  # tasks with keys a worker may hold; most stand in line, and one that comes again needs room
 UNANSWERED: Final = 10  # deliveries beyond the policy that ended without an answer, before a task counts as deadly
@@ -115,7 +347,7 @@ class Worker:
             return
         self._stopping = True
         for waiter in self._idle:
-            _wake(waiter)
+            wake(waiter)
         leaving = asyncio.gather(*(self._leave(lane, waiting) for lane, waiting in self._lanes))
         await asyncio.wait([leaving], timeout=timeout)
         for running in list(self._running.values()):
@@ -206,7 +438,7 @@ class Worker:
     def _wake_loops(self) -> None:
         ready = sum(len(waiting) for _, waiting in self._lanes)
         while self._idle and ready > 0:
-            _wake(self._idle.popleft())
+            wake(self._idle.popleft())
             ready -= 1
 
     def _next(self) -> Event[Any] | None:
@@ -350,8 +582,3 @@ def _seconds(text: str | None) -> float | None:
         return float(text) if text else None
     except ValueError:
         return None
-
-
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)

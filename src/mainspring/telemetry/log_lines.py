@@ -1,9 +1,8 @@
 """Logs for people and machines: one line each, with the message that was being handled.
 
-While a handler, a consumer, an effect's handler or an enzyme runs, `handling` says for which message; every line that
-is logged meanwhile, by the program or by a library it calls, carries the message's id and correlation without being
-told. Where a trace is recorded, JSON lines carry its ids, too. Lines are readable text or JSON objects, and go to
-standard error.
+Every line that is logged while a message is handled, by the program or by a library it calls, carries the message's id
+and correlation; the program passes nothing along. Where a trace is recorded, JSON lines carry its ids, too. Lines are
+readable text or JSON objects, and go to standard error.
 """
 
 from __future__ import annotations
@@ -11,18 +10,13 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Final
 
 from mainspring.errors import BootError
 from mainspring.settings import Settings
-from mainspring.telemetry import spans as tracing
-
-handling: ContextVar[tuple[str, str | None] | None] = ContextVar("mainspring_handling", default=None)
-"""Id and correlation of the message that is being handled."""
-
-CORRELATION: Final = "x-correlation"  # header of an event: common to everything of one conversation
+from mainspring.telemetry.causation import handling
+from mainspring.telemetry.spans import tracing
 
 _LEVELS: Final = {
     "debug": logging.DEBUG,
@@ -59,6 +53,8 @@ class JsonLines(logging.Formatter):
         entry |= getattr(record, "fields", {})
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            entry["stack"] = record.stack_info
         return json.dumps(entry, default=str)
 
 

@@ -1,8 +1,7 @@
 """Traces: spans of OpenTelemetry over all parts, where an SDK is configured, and nothing at all where none is.
 
-`recorder` is None until `switch_on` finds a tracer provider that records. Every part looks at that one attribute and
-does nothing more while it is None: no span, no context, no import. The recorder belongs to the process, because
-OpenTelemetry's own provider does.
+`tracing.recorder` is None until `switch_on` finds a tracer provider that records. Every part looks at that one
+attribute and does nothing more while it is None: no span, no context, no import.
 
 A trace travels as W3C's `traceparent` text: in the headers of events, in the metadata of messages, in the records of
 durable runs. So it goes on after a crash, in another process, and through a node that records nothing itself.
@@ -23,54 +22,63 @@ SYSTEM: Final = "mainspring"
 _SHAPE: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 MOST_LINKS: Final = 128  # of one span; what the SDK keeps, too
 
-recorder: Recorder | None = None
-"""Makes spans; None while nobody records them."""
+
+class Tracing:
+    """Whether and how this process records spans. There is one: OpenTelemetry's own provider is the process's, too."""
+
+    __slots__ = ("recorder",)
+
+    def __init__(self) -> None:
+        self.recorder: Recorder | None = None
+        """Makes spans; None while nobody records them."""
+
+    def switch_on(self, provider: Any = None) -> bool:
+        """Record with the given tracer provider, or the process's if one is configured. Whether spans are recorded.
+
+        A provider that was given stays until `switch_off`.
+        """
+        if provider is None and self.recorder is None:
+            provider = configured_provider()
+        if provider is not None:
+            self.recorder = Recorder(provider)
+        return self.recorder is not None
+
+    def switch_off(self) -> None:
+        """Record nothing from now on."""
+        self.recorder = None
+
+    def here(self) -> str | None:
+        """The `traceparent` of what is being done here; None where nothing is recorded."""
+        return None if self.recorder is None else self.recorder.here()
+
+    def sent_in(self, headers: Mapping[str, str]) -> str | None:
+        """The `traceparent` a request is sent in: the current span's, else what its headers say, if that is one."""
+        given = headers.get(TRACEPARENT)
+        return self.here() or (given if given is not None and _SHAPE.fullmatch(given) else None)
+
+    def passed_on(self, request: Mapping[str, str], headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
+        """The headers of an event that a request publishes, with the request's trace where this node records none."""
+        if self.recorder is not None or TRACEPARENT not in request or (headers is not None and TRACEPARENT in headers):
+            return headers
+        trace = self.sent_in(request)
+        return headers if trace is None else {**(headers or {}), TRACEPARENT: trace}
 
 
-def switch_on(provider: Any = None) -> bool:
-    """Record with the given tracer provider, or with the process's if one is configured. Whether spans are recorded.
+tracing: Final = Tracing()
 
-    A provider that was given stays until `switch_off`. Otherwise the API package is only looked at when something else
-    has loaded it, or when its own environment variable names a provider: who traces nothing pays for no import.
+
+def configured_provider() -> Any:
+    """The process's tracer provider, if one is configured that records.
+
+    The API package is only looked at when something else has loaded it, or when its own environment variable names a
+    provider: who traces nothing pays for no import.
     """
-    global recorder
-    if provider is None and recorder is None:
-        provider = _configured_provider()
-    if provider is not None:
-        recorder = Recorder(provider)
-    return recorder is not None
-
-
-def switch_off() -> None:
-    """Record nothing from now on."""
-    global recorder
-    recorder = None
-
-
-def here() -> str | None:
-    """The `traceparent` of what is being done here; None where nothing is recorded."""
-    return None if recorder is None else recorder.here()
-
-
-def sent_in(headers: Mapping[str, str]) -> str | None:
-    """The `traceparent` a request is sent in: the current span's, else what its headers say, if that is one."""
-    given = headers.get(TRACEPARENT)
-    return here() or (given if given is not None and _SHAPE.fullmatch(given) else None)
-
-
-def passed_on(request: Mapping[str, str], headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
-    """The headers of an event that a request publishes, with the request's trace where this node records none."""
-    if recorder is not None or TRACEPARENT not in request or (headers is not None and TRACEPARENT in headers):
-        return headers
-    trace = sent_in(request)
-    return headers if trace is None else {**(headers or {}), TRACEPARENT: trace}
-
-
-def _configured_provider() -> Any:
     if "opentelemetry.trace" not in sys.modules and "OTEL_PYTHON_TRACER_PROVIDER" not in os.environ:
         return None
-    from opentelemetry import trace
-
+    try:
+        from opentelemetry import trace
+    except ImportError:
+        return None
     provider = trace.get_tracer_provider()
     return None if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider) else provider
 
@@ -103,14 +111,14 @@ _NAMES: Final = {
 class Recorder:
     """Makes spans with one tracer provider."""
 
-    def __init__(self, provider: Any) -> None:
+    def __init__(self, provider: Any, name: str = SYSTEM) -> None:
         from opentelemetry import context, trace
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         self._context = context
         self._trace = trace
         self._propagator = TraceContextTextMapPropagator()
-        self._tracer = provider.get_tracer("mainspring")
+        self._tracer = provider.get_tracer(name)
 
     def here(self) -> str | None:
         """The `traceparent` of the current span."""
@@ -129,7 +137,7 @@ class Recorder:
         *,
         parent: Parent = None,
         links: Iterable[str] = (),
-    ) -> Doing:
+    ) -> OpenSpan:
         """Begin a span below `parent`; without one, or when it names none, below the current span."""
         span = self._tracer.start_span(
             name,
@@ -138,7 +146,7 @@ class Recorder:
             attributes=dict(attributes),
             links=[self._trace.Link(found) for found in self._contexts(links)],
         )
-        return Doing(self, span)
+        return OpenSpan(self, span)
 
     @contextmanager
     def incoming(self, headers: Mapping[str, str]) -> Iterator[None]:
@@ -157,7 +165,7 @@ class Recorder:
         """The context a parent names; None, which means the current one, where it names none."""
         if parent is None:
             return None
-        if isinstance(parent, Doing):
+        if isinstance(parent, OpenSpan):
             return self._trace.set_span_in_context(parent._span)
         if isinstance(parent, str):
             carrier = {TRACEPARENT: parent}
@@ -175,7 +183,7 @@ class Recorder:
         return found
 
 
-class Doing:
+class OpenSpan:
     """One open span. Entered it is the current one; ended once, whatever comes first."""
 
     __slots__ = ("_ended", "_recorder", "_span")
@@ -201,6 +209,18 @@ class Doing:
     def leave(self, token: Any) -> None:
         self._recorder._context.detach(token)
 
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Make it the current span for the length of a `with` block; an exception that leaves the block is noted."""
+        token = self.enter()
+        try:
+            yield
+        except Exception as error:
+            self._span.record_exception(error)
+            raise
+        finally:
+            self.leave(token)
+
     def carried(self, headers: Mapping[str, str] | None) -> dict[str, str]:
         """Headers that carry this span on; those that carry a trace already stay as they are."""
         carried = dict(headers or {})
@@ -209,9 +229,9 @@ class Doing:
             recorder._propagator.inject(carried, recorder._trace.set_span_in_context(self._span))
         return carried
 
-    def note(self, **attributes: Any) -> None:
-        for name, value in attributes.items():
-            self._span.set_attribute(f"mainspring.{name}", value)
+    def note(self, name: str, value: Any) -> None:
+        """Set an attribute that was not known at the beginning."""
+        self._span.set_attribute(name, value)
 
     def end(self, error: BaseException | str | None = None) -> None:
         """The work is done, or failed with `error`."""
@@ -233,5 +253,5 @@ def _traceparent(context: Any) -> str | None:
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
-Parent = str | Mapping[str, str] | Doing | None
+Parent = str | Mapping[str, str] | OpenSpan | None
 """What a span can be begun below: a traceparent, headers that hold one, or a span of this process."""

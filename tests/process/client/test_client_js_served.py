@@ -8,7 +8,7 @@ from importlib.resources import files
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from mainspring.server.http.pages.assets import add_client_js
+from mainspring.server.http.pages import add_client_js
 
 TEXT = (files("mainspring") / "client" / "client.js").read_bytes()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from mainspring.client import Stall, connect
-from mainspring.client.stall import StallWatch
+from mainspring.client.consumer import StallWatch
 from tests.support.client_node import Node
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.guests.socket.server import LoopSocketServer, SocketTaken
+from mainspring.guests.socket import LoopSocketServer, SocketTaken
 from mainspring.loop import MonotonicClock
 from tests.support.guests import (
     FOREVER,

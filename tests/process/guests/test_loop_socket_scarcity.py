@@ -15,7 +15,7 @@ from tests.support.loop_server import Visitor
 NODE = """
 import asyncio, resource, sys
 from mainspring.loop import MonotonicClock
-from mainspring.guests.socket.server import LoopSocketServer
+from mainspring.guests.socket import LoopSocketServer
 
 async def main():
     server = LoopSocketServer(sys.argv[1], clock=MonotonicClock())

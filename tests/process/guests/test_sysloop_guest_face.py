@@ -20,9 +20,8 @@ from mainspring.guests import (
     connect,
     open_loop,
 )
-from mainspring.guests.abi import Abi
 from mainspring.guests.handles import Attached, HandleTable
-from mainspring.guests.heap import Heap
+from mainspring.guests.wasm import Abi, Heap
 from mainspring.loop import VirtualClock
 from tests.support.guests import (
     AGAIN,

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 import mainspring
-from mainspring.server.http.pages.dashboard import CONTENT_TYPES, Dashboard
+from mainspring.server.http.pages import CONTENT_TYPES, Dashboard
 from mainspring.server.http.problem import problems
 
 FILES = Path(mainspring.__file__).parent / "dashboard"

@@ -226,7 +226,7 @@ async def test_answers_fit_their_description(site: Site) -> None:
         schema = document["paths"][template]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
         OAS31Validator({**schema, "components": document["components"]}).validate(answer.json)
     refused = await site.get("/topics/nobody")
-    problem = {"$ref": "#/components/schemas/Problem", "components": document["components"]}
+    problem = {"$ref": "#/components/schemas/ProblemDocument", "components": document["components"]}
     OAS31Validator(problem).validate(refused.json)
 
 

@@ -121,7 +121,10 @@ class Stranger:
 async def test_whatever_is_asked_the_answer_is_one_of_the_described(site: Site, operation: Operation) -> None:
     await site.publish("t", 1, 2)
     described = http.openapi_document()["paths"][operation.path][operation.method.lower()]["responses"]
-    problem = {"$ref": "#/components/schemas/Problem", "components": json.loads(http.openapi_text())["components"]}
+    problem = {
+        "$ref": "#/components/schemas/ProblemDocument",
+        "components": json.loads(http.openapi_text())["components"],
+    }
     check = OAS31Validator(problem)
     stranger = Stranger(len(operation.name))
     ended = aiohttp.ClientTimeout(total=20)

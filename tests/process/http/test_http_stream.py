@@ -12,8 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from mainspring.server.http.cursor import BadCursor, Cursor
-from mainspring.server.http.documents import sse
+from mainspring.server.http.operations.events import BadCursor, Cursor, sse_message
 from tests.support.http_site import Site, serve
 
 
@@ -229,5 +228,5 @@ def test_other_text_is_no_cursor(text: str) -> None:
 
 
 def test_the_text_of_a_message() -> None:
-    assert sse.message(b'{"a":1}', id="0:1", event="e") == b'id: 0:1\nevent: e\ndata: {"a":1}\n\n'
-    assert sse.message(b"[\r\n1\r]\n") == b"data: [\ndata: 1\ndata: ]\ndata: \n\n"
+    assert sse_message(b'{"a":1}', "0:1") == b'id: 0:1\ndata: {"a":1}\n\n'
+    assert sse_message(b"[\r\n1\r]\n", "0:1") == b"id: 0:1\ndata: [\ndata: 1\ndata: ]\ndata: \n\n"

@@ -22,7 +22,7 @@ from mainspring.errors import BootError
 from mainspring.loop import VirtualClock
 from mainspring.server import ndjson
 from mainspring.server.ndjson import MAX_LINE_BYTES, MAX_OPEN_BYTES, TOO_LONG, Lines, NdjsonServer
-from mainspring.server.unix_socket import listen_at
+from mainspring.unix_socket import listen_at
 from tests.support.kernel import Client, booted, command, encoded, message, ping, query, served, virtual
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.server.unix_socket import listen_at, place_to_ask, place_to_listen
+from mainspring.unix_socket import listen_at, place_to_ask, place_to_listen
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ import pytest
 from mainspring.cluster import Alone
 from mainspring.log import Batch, LogUnavailable, Result
 from mainspring.loop import Loop, VirtualClock
-from mainspring.server.health import STUCK_MS, readiness, stuck_ms
-from mainspring.server.observed import Observed
+from mainspring.server.health import STUCK_MS, NodeParts, readiness, stuck_ms
 from tests.support.observability import Running
 
 
@@ -51,7 +50,7 @@ async def test_a_node_that_stops_is_not_ready_from_the_first_moment(running: Run
         seen.append(answer.status)
     stopping = asyncio.ensure_future(running.node.drain())
     await asyncio.sleep(0)
-    observed = running.node._observed()
+    observed = running.node._parts()
     assert readiness(observed).reason == "stopping"
     await stopping
     assert seen == [200]
@@ -62,7 +61,7 @@ async def test_a_node_whose_loop_no_longer_turns_does_not_live(running: Running)
     """Nothing drives the loop any more, and something waits for it; the clock of the test is moved, not waited for."""
     clock = VirtualClock()
     loop = Loop(clock)
-    observed = Observed(running.node.bus, loop=loop)
+    observed = NodeParts(running.node.bus, loop=loop)
     loop.post(print, "never")
     assert stuck_ms(observed) == 0
     clock.advance(STUCK_MS - 1)
@@ -74,7 +73,7 @@ async def test_a_node_whose_loop_no_longer_turns_does_not_live(running: Running)
 
 
 async def test_a_stuck_loop_is_told_over_http(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.server.http.operations.health.stuck_ms", lambda _: 31_000)
+    monkeypatch.setattr("mainspring.server.http.operations.node.stuck_ms", lambda _: 31_000)
     status, text = await running.get("/healthz")
     told: dict[str, Any] = json.loads(text)
     assert (status, told["code"]) == (503, "stuck")
@@ -85,6 +84,6 @@ async def test_a_node_that_may_have_lost_its_lease_is_not_ready(running: Running
     class Silent(Alone):
         trouble = "its lease is not certain"
 
-    observed = Observed(running.node.bus, cluster=Silent())
+    observed = NodeParts(running.node.bus, cluster=Silent())
     assert not readiness(observed).ready
     assert "lease" in readiness(observed).reason

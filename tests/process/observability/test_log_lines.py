@@ -14,7 +14,7 @@ from mainspring.cli.support.messages import Wire
 from mainspring.client import Event as ClientEvent
 from mainspring.client import connect
 from mainspring.runs import Effect, Runtime
-from mainspring.telemetry.log_lines import TextLines, WithMessage, handling
+from mainspring.telemetry import TextLines, WithMessage, handling
 from mainspring.testing import simulate
 from mainspring.testing.world import World
 from tests.support.observability import Lines, Running, Spans

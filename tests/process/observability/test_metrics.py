@@ -6,8 +6,8 @@ from typing import Any
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 
-from mainspring.server.metrics.families import MOST_ROWS, OTHERS, bounded
-from mainspring.telemetry.histogram import nanoseconds, numbers
+from mainspring.server.metrics import MOST_ROWS, OTHERS, bounded
+from mainspring.telemetry import nanoseconds, numbers
 from tests.support.metrics import busy, documented, metrics, value
 from tests.support.observability import Running
 

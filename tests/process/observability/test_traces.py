@@ -11,7 +11,7 @@ import pytest
 from aiohttp import ClientSession
 
 from mainspring.client import connect
-from mainspring.telemetry import spans as tracing
+from mainspring.telemetry import tracing
 from mainspring.testing import simulate
 from tests.support.observability import Running, Spans
 from tests.support.observed_shop import make_shop
@@ -182,7 +182,7 @@ async def test_a_node_that_records_nothing_passes_traces_on(running: Running) ->
 async def test_without_an_sdk_nothing_is_recorded_or_imported() -> None:
     script = """
 import sys
-import mainspring.telemetry.spans as tracing
+from mainspring.telemetry import tracing
 assert not tracing.switch_on()
 assert tracing.recorder is None and tracing.here() is None
 import mainspring.node.core

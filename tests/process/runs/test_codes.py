@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
-from mainspring.cluster import Order
+from mainspring.cluster import ProgramOrder
 from mainspring.runs.codes import code_of
 from mainspring.runs.programs import Program
 
@@ -73,7 +73,7 @@ def test_partial_functions_and_objects_have_the_code_of_what_is_called() -> None
 
 
 def test_codes_are_known_in_the_order_they_came() -> None:
-    order = Order().with_("one").with_("two").with_("three")
+    order = ProgramOrder().with_("one").with_("two").with_("three")
     assert order.newer_than("one") == ("two", "three")
     assert order.newer_than("three") == ()
     assert order.newer_than("never seen") == ()

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainspring.cluster.records import FORMAT, LEASES, NODES, Lease, Pulse, inbox, lease_key
+from mainspring.cluster.peers import FORMAT, LEASES, NODES, NodeLease, Pulse, inbox, lease_key
 from mainspring.kernel.durable.record import SPACE, decode_command
 from mainspring.kernel.remote import Letter
 from mainspring.log import Append, Batch
@@ -124,7 +124,7 @@ async def test_what_this_version_writes_an_older_node_can_read(world: World) -> 
 
 @in_virtual_time
 async def test_records_with_the_least_that_was_ever_written_are_read(world: World) -> None:
-    lease = msgspec.json.decode(b'{"node": "n", "instance": "i", "lease_ms": 5}', type=Lease)
+    lease = msgspec.json.decode(b'{"node": "n", "instance": "i", "lease_ms": 5}', type=NodeLease)
     assert (lease.format, lease.home) == (1, "")
     pulse = msgspec.json.decode(b'{"name": "n", "epoch": 5}', type=Pulse)
     assert pulse.serves == ()

@@ -15,8 +15,8 @@ import sqlalchemy
 from sqlalchemy.orm import Session
 
 from mainspring.loop import VirtualClock
-from mainspring.outbox.binding import NoTransaction
 from mainspring.outbox.inbox import Inbox
+from mainspring.outbox.sql import NoTransaction
 from tests.support.outbox import Shop, sqlite_shop
 from tests.support.paths import ROOT
 from tests.support.serving import clean_environment, serving

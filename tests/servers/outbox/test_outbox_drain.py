@@ -294,7 +294,7 @@ def test_a_mongodb_that_is_not_there_is_told() -> None:
 
 
 def test_a_missing_table_or_file_is_told_with_the_remedy(tmp_path: Path) -> None:
-    from mainspring.outbox.address import open_outbox
+    from mainspring.outbox import open_outbox
 
     with pytest.raises(OutboxUnavailable, match="there is no file"):
         open_outbox(f"sqlite:///{tmp_path / 'none.db'}").count()

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from mainspring.loop import VirtualClock
-from mainspring.outbox.address import open_outbox
+from mainspring.outbox import OutboxUnavailable, open_outbox
 from mainspring.outbox.inbox import Inbox
 from mainspring.outbox.outbox import Outbox
-from mainspring.outbox.store import OutboxUnavailable
 from tests.support.mongo_server import free_port
 from tests.support.outbox import FakeNode
 from tests.support.outbox_mongo import LEASE_MS, drainer

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from mainspring.loop import VirtualClock
-from mainspring.outbox.binding import NoTransaction
 from mainspring.outbox.inbox import Inbox
-from mainspring.outbox.outbox import Outbox
+from mainspring.outbox.outbox import NoTransaction, Outbox
 from tests.support.outbox import FakeNode
 from tests.support.outbox_mongo import drainer
 

@@ -17,8 +17,7 @@ from sqlalchemy.orm import Session
 
 from mainspring.client.errors import BadArgument, EventTooLarge, NotEncodable
 from mainspring.loop import VirtualClock
-from mainspring.outbox.binding import NoTransaction
-from mainspring.outbox.outbox import Outbox
+from mainspring.outbox import NoTransaction, Outbox
 from tests.support.outbox import FakeNode, Shop, drainer, sqlite_shop
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mainspring.bus import Conflict, Start
-from mainspring.bus.groups.shared.group import SharedGroup
-from mainspring.bus.groups.shared.position import Intent
+from mainspring.bus.groups import PositionWrite
+from mainspring.bus.groups.shared.position import ClaimWrite
 from tests.support.bus import BEGINNING, LATEST, Peer
 from tests.support.shared_bus import LEASE_MS, Node, Town, in_town, settle
 
@@ -365,12 +365,11 @@ async def test_what_turns_out_to_be_settled_is_not_given_back(town: Town) -> Non
     await publish(first, 1)
     await settle(0.1)
     group = first.bus.topics.get("t").groups["g"]
-    assert isinstance(group, SharedGroup)
-    (position,) = group.shared_positions()
-    event = position.open[1]
-    position.intents[1_000] = Intent({}, settled=frozenset({1}))
+    (position,) = group.positions.values()
+    shared, event = position.shared, position.open[1]
+    shared.writes[1_000] = ClaimWrite(PositionWrite(position), settled=frozenset({1}))
     one.close()
-    position.leave(event)
-    group.landed(position, 1_000, town.clock.now_ms())
-    assert not position.leaving
+    shared.return_to_group(event)
+    shared.on_stored(1_000, town.clock.now_ms(), to_wall=0)
+    assert not shared.returning
     assert not position.open

@@ -7,7 +7,6 @@ import random
 from typing import Any
 
 from mainspring.bus import Bus
-from mainspring.bus.groups.leases import leases
 from mainspring.log import Log, MemoryEngine
 from mainspring.loop import Loop
 from tests.support.bus import BEGINNING, Peer
@@ -31,7 +30,7 @@ async def test_every_node_sees_who_has_what(town: Town) -> None:
     await settle(0.1)
     two.nack("t", "g", 3, delay_ms=60_000, reason="later")
     await settle(0.1)
-    views = [leases(node.bus.topics.get("t").groups["g"], town.clock, 100) for node in town.nodes]
+    views = [node.bus.topics.get("t").groups["g"].leases(town.clock, 100) for node in town.nodes]
     for view in views:
         assert [(each.offset, each.deliveries) for each in view] == [(1, 1), (2, 1), (3, 1)]
         assert [each.state for each in view] == ["leased", "leased", "delayed"]

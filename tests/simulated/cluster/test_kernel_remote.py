@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.cluster.records import inbox
+from mainspring.cluster.peers import inbox
 from mainspring.kernel import Context, Fail, handler_from
 from tests.support.cluster import LEASE_MS, World, in_virtual_time, wait
 from tests.support.kernels import Gate, kernel_node, named, refusing

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mainspring.bus.errors import BadFrame, BadJson, BusError
-from mainspring.bus.publishing.payload import MAX_DEPTH, check_payload
+from mainspring.bus.errors import BadFrame, BadJson, BusError, bad_text
+from mainspring.json_text import MAX_DEPTH, JsonRefused, check_json
 
 LEVELS = 5  # for the model: small documents reach it
 
@@ -30,8 +30,10 @@ def depth_of(value: Any) -> int:
 
 def found_readable(text: str, levels: int) -> bool:
     try:
-        check_payload(text.encode(), levels=levels)
-    except BadFrame:
+        check_json(text.encode(), levels=levels)
+    except JsonRefused as refused:
+        if refused.code != "bad_frame":
+            raise
         return False
     return True
 
@@ -104,7 +106,7 @@ def test_the_depth_has_an_exact_bound(levels: int) -> None:
     ],
 )
 def test_what_is_no_json_is_told_from_what_nobody_should_send(text: bytes, kind: type[BusError]) -> None:
-    with pytest.raises(kind) as refused:
-        check_payload(text)
-    assert type(refused.value) is kind
-    assert refused.value.remedy
+    with pytest.raises(JsonRefused) as refused:
+        check_json(text)
+    assert type(bad_text(refused.value)) is kind
+    assert bad_text(refused.value).remedy

@@ -133,7 +133,7 @@ async def test_clocks_of_nodes_that_differ_a_little_keep_the_grid(world: World) 
 async def test_what_was_missed_is_made_up_once(world: World) -> None:
     await world.bus.put_schedule(every(1_000))
     world.loop.detach()
-    world.bus.delivery._closed = True
+    world.bus.delivery.closed = True
     world.bus.schedules.stop()
     await settle(100)
     await world.start()

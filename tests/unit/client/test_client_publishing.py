@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.client.errors import ClientError, Closed, NodeRefused, Uncertain
-from mainspring.client.frames import Error, encode_event
+from mainspring.client.frames import ErrorFrame, encode_event
 from mainspring.client.publishing import UNDER_WAY, Outgoing, Publishing
 from mainspring.loop import VirtualClock
 
@@ -69,7 +69,7 @@ class World:
         self.publishing.flush()
 
     def refuse(self, code: str, at: int = -1) -> None:
-        self.publishing.refused(self.frames[at]["corr"], Error(code, "no"))
+        self.publishing.refused(self.frames[at]["corr"], ErrorFrame(code, "no"))
         self.publishing.flush()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.client.reconnect import Reconnect, State
+from mainspring.client.connection import ConnectionState, Reconnect
 
 
 def waits(machine: Reconnect, count: int) -> list[int]:
@@ -24,7 +24,7 @@ def test_a_connection_that_opened_starts_the_series_anew() -> None:
     machine = Reconnect(lambda: 0.0)
     waits(machine, 5)
     machine.opened()
-    assert machine.state is State.OPEN
+    assert machine.state is ConnectionState.OPEN
     assert waits(machine, 2) == [500, 1000]
 
 
@@ -44,10 +44,10 @@ def test_a_closed_machine_stays_closed() -> None:
     machine.lost()
     machine.close()
     machine.waited()
-    assert machine.state is State.CLOSED
+    assert machine.state is ConnectionState.CLOSED
     assert machine.lost() == 0
     machine.opened()
-    assert machine.state is State.CLOSED
+    assert machine.state is ConnectionState.CLOSED
 
 
 def test_states_follow_each_other() -> None:
@@ -59,4 +59,9 @@ def test_states_follow_each_other() -> None:
     seen.append(machine.state)
     machine.waited()
     seen.append(machine.state)
-    assert seen == [State.CONNECTING, State.OPEN, State.WAITING, State.CONNECTING]
+    assert seen == [
+        ConnectionState.CONNECTING,
+        ConnectionState.OPEN,
+        ConnectionState.WAITING,
+        ConnectionState.CONNECTING,
+    ]

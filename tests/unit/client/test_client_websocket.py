@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.client.masking import mask_in_place, masked
-from mainspring.client.websocket import FrameReader, ProtocolError, frame_bytes
+from mainspring.client.websocket import FrameReader, WebSocketError, frame_bytes, mask_in_place, masked
 
 
 def server_frame(data: bytes, opcode: int = 1, final: bool = True) -> bytes:
@@ -54,7 +53,7 @@ def test_fragments_are_joined_and_control_frames_may_come_between() -> None:
     ids=["fragment without a first", "first within a first", "extension bits", "masked", "endless"],
 )
 def test_a_stream_that_makes_no_sense_is_refused(stream: bytes) -> None:
-    with pytest.raises(ProtocolError):
+    with pytest.raises(WebSocketError):
         FrameReader().feed(stream)
 
 

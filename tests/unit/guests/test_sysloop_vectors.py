@@ -19,8 +19,7 @@ from typing import Any
 import pytest
 
 from mainspring.guests import Guest
-from mainspring.guests.abi import Abi
-from mainspring.guests.heap import Heap
+from mainspring.guests.wasm import Abi, Heap
 from tests.support.guests import HEADER, Answer, Host, answers
 from tests.support.paths import ROOT
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from mainspring.guests.voyd import Guest, GuestFailure, GuestRefused, GuestTrap, ProtocolError
+from mainspring.guests.voyd import GuestFailure, GuestProtocolError, GuestRefused, GuestTrap, VoydGuest
 from mainspring.guests.voyd.frames import decode, invocation
 from mainspring.guests.voyd.machine import to_binary
-from mainspring.guests.voyd.schema import Schemas, fingerprint_of
-from mainspring.guests.voyd.table import effect_hash, export_id, parse_table, signature_hash
+from mainspring.guests.voyd.module import effect_hash, export_id, parse_table, signature_hash
+from mainspring.guests.voyd.schema import SchemaReader, fingerprint_of
 from mainspring.log import Log
 from mainspring.runs import Cancelled, Effect, Failed, Value, end, resume, tail
 from tests.support.runs import World, memory_log
@@ -72,7 +72,7 @@ class Stage:
         limits.setdefault("fuel_per_step", MODEST_FUEL)
         self.world = World(**({"log": log} if log is not None else {}))
         self.runtime = self.world.runtime
-        self.guest: Guest = self.runtime.load_wasm(source, **limits)
+        self.guest: VoydGuest = self.runtime.load_wasm(source, **limits)
         self.heard: list[str] = []
         self.guest.handle(*AWAIT, self.answer)
         self.guest.handle(*LOG, lambda effect, ctx: self.heard.append(f"log:{effect.args[0]}") or tail())
@@ -228,15 +228,15 @@ def test_a_missing_handler_fails_the_run_with_the_label() -> None:
     [
         (-1, GuestTrap, "the guest panicked"),
         (-2, GuestTrap, "limit of instructions"),
-        (-3, ProtocolError, "status 7"),
-        (-4, ProtocolError, "larger buffer_bytes"),
-        (-5, ProtocolError, "larger buffer_bytes"),
-        (-6, ProtocolError, "MessagePack"),
-        (-7, ProtocolError, "operation 99"),
+        (-3, GuestProtocolError, "status 7"),
+        (-4, GuestProtocolError, "larger buffer_bytes"),
+        (-5, GuestProtocolError, "larger buffer_bytes"),
+        (-6, GuestProtocolError, "MessagePack"),
+        (-7, GuestProtocolError, "operation 99"),
         (-8, GuestFailure, "the guest gave up"),
         (-9, GuestTrap, "the guest panicked"),
-        (-10, ProtocolError, "table does not describe"),
-        (-11, ProtocolError, "another export"),
+        (-10, GuestProtocolError, "table does not describe"),
+        (-11, GuestProtocolError, "another export"),
     ],
 )
 def test_a_guest_that_misbehaves_fails_its_run_and_nothing_else(way: int, kind: type, says: str) -> None:
@@ -414,7 +414,7 @@ async def test_a_durable_guest_goes_on_after_a_restart() -> None:
 
 
 def schema(source: Any) -> Any:
-    return Schemas().read(source)
+    return SchemaReader().read(source)
 
 
 RECORD = {
@@ -479,9 +479,9 @@ def test_a_long_integer_keeps_its_width_on_the_wire() -> None:
 )
 def test_values_that_do_not_fit_are_refused_in_both_directions(source: Any, value: Any, says: str) -> None:
     kind = schema(source)
-    with pytest.raises(ProtocolError, match=says):
+    with pytest.raises(GuestProtocolError, match=says):
         kind.to_wire(value)
-    with pytest.raises(ProtocolError, match=says):
+    with pytest.raises(GuestProtocolError, match=says):
         kind.from_wire(value)
 
 
@@ -497,7 +497,7 @@ def test_recursive_types_and_their_depth() -> None:
     deep: dict[str, Any] = {}
     for _ in range(200):
         deep = {"next": deep}
-    with pytest.raises(ProtocolError, match="deep"):
+    with pytest.raises(GuestProtocolError, match="deep"):
         tree.to_wire(deep)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mainspring.client.errors import BadArgument
 from mainspring.tasks import Retry
-from mainspring.tasks.order import KeyOrder
+from mainspring.tasks.worker import KeyOrder
 
 
 def test_waits_grow_up_to_the_longest() -> None:

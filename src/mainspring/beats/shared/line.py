@@ -32,8 +32,7 @@ from mainspring.beats.shared.follower import LineFollower
 from mainspring.beats.shared.signal_topic import LineInput, SignalTopic
 from mainspring.beats.storage.journal import Impulse
 from mainspring.beats.storage.line import RECENT_BEATS, SPACE, LineImage, LineWriter, StoredLine
-from mainspring.cluster import Membership, NodeView, Role, Roster
-from mainspring.cluster.records import NODES
+from mainspring.cluster import NODES, Membership, NodeView, ProgramVersions, Role
 from mainspring.errors import MainspringError
 from mainspring.log import ABSENT, Batch, Change, InDoubt, Log
 from mainspring.loop import BackgroundTasks, Clock
@@ -61,7 +60,7 @@ class SharedLine:
         self._cluster = cluster
         self._role_name = BEATS_ROLE if self._name == "main" else f"{BEATS_ROLE}/{self._name}"
         self._role: Role | None = None
-        self._roster: Roster | None = None
+        self._programs: ProgramVersions | None = None
         self._able = True
         self._topic = SignalTopic(log, self._name, cluster.node, lambda: cluster.epoch, clock)
         self._sending = asyncio.Lock()
@@ -74,9 +73,9 @@ class SharedLine:
 
     # --- opening and reading ------------------------------------------------------------------------------------------
 
-    async def open(self, roster: Roster | None, *, able: bool) -> None:
+    async def open(self, programs: ProgramVersions | None, *, able: bool) -> None:
         """Read the line, watch the log, and be ready to lead."""
-        self._roster, self._able = roster, able
+        self._programs, self._able = programs, able
         self._declared = self._heartbeat.state.bindings.records()
         self._log.watch(self._on_change)
         await self._read(leading=False)
@@ -270,16 +269,16 @@ class SharedLine:
 
     def _is_fit(self) -> bool:
         """Whether no other node has a newer program with enzymes."""
-        own = (self._able, 0 if self._roster is None else self._roster.rank(self._roster.digest))
+        own = (self._able, 0 if self._programs is None else self._programs.rank(self._programs.digest))
         return not any(self._rank(node) > own for node in self._cluster.nodes() if not node.here)
 
     def _rank(self, node: NodeView) -> tuple[bool, int]:
-        return BEATS_ROLE in node.able, 0 if self._roster is None else self._roster.rank(node.program)
+        return BEATS_ROLE in node.able, 0 if self._programs is None else self._programs.rank(node.program)
 
     def _on_node_change(self, change: Change) -> None:
         changed = False
         for record in change.records:
-            order_changed = self._roster is not None and self._roster.hear(record)
+            order_changed = self._programs is not None and self._programs.on_record(record)
             changed = changed or order_changed or record.space == NODES
         if changed and self.leads and not self._tasks.is_running("hand over") and not self._is_fit():
             self._tasks.start(self._hand_over(), "hand over")

@@ -11,6 +11,10 @@ as private as `orders`. The topics `system.bus.*` are written by the node alone.
 A checker may be a coroutine function, and a frame of a connection is handled without waiting. So an answer is asked for
 first (`ask`), remembered for a short while, and then found by the check itself. It holds for `ttl_ms`, which also keeps
 a slow checker from being asked for every event.
+
+Who published an event, on which connection and with which rights is written into its headers by the node alone
+(`VerifiedHeaders`). Consumers may rely on them, so what a client sends under these names is replaced. Where no tokens
+are configured nothing is proven, and headers stay as they were sent.
 """
 
 from __future__ import annotations
@@ -18,8 +22,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import lru_cache
 from inspect import isawaitable
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
@@ -27,8 +32,10 @@ from mainspring.bus.access.patterns import NameSet, Pattern
 from mainspring.bus.access.tokens import Scopes
 from mainspring.bus.errors import Forbidden, Unavailable
 from mainspring.bus.names import DEAD_LETTERS
-from mainspring.bus.topics.config import AccessList, TopicConfig
 from mainspring.loop import Clock
+
+if TYPE_CHECKING:
+    from mainspring.bus.topics.config import AccessList, TopicConfig
 
 logger: logging.Logger = logging.getLogger("mainspring.bus.access")
 
@@ -38,12 +45,15 @@ Checker = Callable[[str, Action, Mapping[str, Any]], bool | Awaitable[bool]]
 NODE_ONLY: Final = "system.bus."
 PATIENCE_S: Final = 5.0  # a checker that takes longer has not allowed anything
 MEMORY: Final = 10_000  # answers that are remembered at once, by a list and of the checker
+VERIFIED: Final = frozenset(("agent_id", "sid", "scopes"))  # the headers that only the node writes
+
+_to_json = msgspec.json.Encoder().encode
 
 
 class Caller:
     """Someone who asks from outside. `scopes` is None where no tokens are configured: then `agent` is only claimed."""
 
-    __slots__ = ("agent", "expires_ms", "headers", "revoked", "scopes", "sealed", "sid")
+    __slots__ = ("agent", "expires_ms", "headers", "revoked", "scopes", "sid", "verified")
 
     def __init__(
         self,
@@ -60,10 +70,10 @@ class Caller:
         self.expires_ms: int = expires_ms
         self.revoked: asyncio.Event | None = revoked  # set when the token is no longer valid
         self.headers: dict[str, str] = {}  # what the events of this caller carry
-        self.sealed: bytes = b""  # the same as the text of JSON members
+        self.verified: bytes = b""  # the same as the text of JSON members
         if scopes is not None:
             self.headers = {"agent_id": agent or "", "sid": sid, "scopes": str(scopes)}
-            self.sealed = msgspec.json.encode(self.headers)[1:-1]
+            self.verified = _to_json(self.headers)[1:-1]
 
     @property
     def is_proven(self) -> bool:
@@ -78,6 +88,42 @@ class Caller:
 
 # Text or None is the node's own program acting in a name: lists hold for it, scopes and the checker are not asked.
 Who = Caller | str | None
+
+
+def with_verified(headers: Mapping[str, str] | None, who: Who) -> dict[str, str] | None:
+    """The headers of an event of this caller, as they are stored."""
+    if not isinstance(who, Caller) or not who.is_proven:
+        return None if headers is None else dict(headers)
+    return {**{name: value for name, value in (headers or {}).items() if name not in VERIFIED}, **who.headers}
+
+
+class VerifiedHeaders:
+    """The same as JSON text, made once for many events: encoding it for each would cost more than checking its rights.
+
+    `verified` is `Caller.verified`, the text of the members that say who; `stamp` is a member that is added besides.
+    Either may be empty.
+    """
+
+    __slots__ = ("_is_proven", "_members", "alone")
+
+    def __init__(self, verified: bytes, stamp: bytes = b"") -> None:
+        self._members = b"%b,%b" % (verified, stamp) if verified and stamp else verified or stamp
+        self._is_proven = bool(verified)
+        # for an event without headers of its own
+        self.alone: bytes | None = b"{%b}" % self._members if self._members else None
+
+    def added_to(self, headers: Mapping[str, str]) -> bytes | None:
+        """The headers of an event with these; its own of the same names are left out."""
+        if not self._members:
+            return _to_json(headers)
+        kept = {name: value for name, value in headers.items() if not (self._is_proven and name in VERIFIED)}
+        return b"%b,%b}" % (_to_json(kept)[:-1], self._members) if kept else self.alone
+
+
+@lru_cache(maxsize=1_024)  # a connection's requests all get the same one
+def verified_headers(verified: bytes, stamp: bytes = b"") -> VerifiedHeaders:
+    """The headers with these members."""
+    return VerifiedHeaders(verified, stamp)
 
 
 class _List:

@@ -12,18 +12,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from mainspring.bus.audit import Audit
 from mainspring.bus.counters import BusCounters
-from mainspring.bus.groups.delivery import Delivery, Written
+from mainspring.bus.errors import UnknownEvent
+from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.group import Group
-from mainspring.bus.groups.position import OpenEvent, Position
+from mainspring.bus.groups.position import OpenEvent, Position, PositionWrite
 from mainspring.bus.names import DEAD_LETTERS
-from mainspring.bus.publishing.publisher import Placed, Publisher
-from mainspring.bus.results import DeadLetter
+from mainspring.bus.protocol import MAX_ID
+from mainspring.bus.publishing.admission import Admission
+from mainspring.bus.publishing.publisher import Placed, Publisher, refusal
+from mainspring.bus.results import DeadLetter, Published
+from mainspring.bus.topics.follow import read_on
+from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
 from mainspring.log import Append, Batch, DamagedEvent, Log, StoredEvent
@@ -43,12 +49,14 @@ ADDED: Final = (
     "x-reason",
 )
 TIMED_OUT: Final = "not acknowledged in time"
+PAGE: Final = 100
+REMEMBERED_MS: Final = 3_600_000  # far longer than a redrive that has read a letter takes to send it
 
 _encode = msgspec.json.Encoder().encode
 _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 
-class Undertaker:
+class DeadLetterWriter:
     """Writes dead letters for groups."""
 
     def __init__(
@@ -72,26 +80,26 @@ class Undertaker:
         self._new_id = new_id
         self._topic = topic
 
-    def bury(self, group: Group, position: Position) -> None:
-        """One burial per position at a time: its record is part of the batch and must not be overtaken."""
-        if not position.burying:
-            position.burying = True
-            self._delivery.run(self._bury(group, position))
+    def write(self, position: Position) -> None:
+        """Write the letters of the position's dying events; when somebody else writes the position, after that."""
+        if not position.write_locked:
+            position.write_locked = True
+            self._delivery.run(self._write(position))
 
-    async def _bury(self, group: Group, position: Position) -> None:
-        epoch = position.epoch
+    async def _write(self, position: Position) -> None:
+        group, resets = position.group, position.resets
         events = [event for event in position.open.values() if event.dying]
         try:
-            found = [(event, await self._read(group.topic, position.partition, event.offset)) for event in events]
+            read = [(event, await self._read(group.topic.name, position.partition, event.offset)) for event in events]
         except MainspringError as error:
-            logger.error("cannot write dead letters of %r: %s", group.topic, error)
-            group.not_buried(position, events, epoch, self._clock.now_ms())
-            self._delivery.release(group, position)
+            logger.error("cannot write dead letters of %r: %s", group.topic.name, error)
+            group.retry_dead_letters(position, events, resets, self._clock.now_ms())
+            self._delivery.unlock(position)
             return
-        if position.epoch != epoch:  # a seek took the events away meanwhile
-            self._delivery.release(group, position)
+        if position.resets != resets:  # a seek took the events away meanwhile
+            self._delivery.unlock(position)
             return
-        self._submit(group, position, events, [(event, stored) for event, stored in found if stored is not None])
+        self._submit(position, events, [(event, stored) for event, stored in read if stored is not None])
 
     async def _read(self, topic: str, partition: int, offset: int) -> StoredEvent | None:
         """The event, or None when retention was faster."""
@@ -103,21 +111,17 @@ class Undertaker:
         return found[0] if found and found[0].offset == offset else None
 
     def _submit(
-        self,
-        group: Group,
-        position: Position,
-        events: Sequence[OpenEvent],
-        found: Sequence[tuple[OpenEvent, StoredEvent]],
+        self, position: Position, events: Sequence[OpenEvent], stored: Sequence[tuple[OpenEvent, StoredEvent]]
     ) -> None:
-        letters, notices = self._topic(group.topic + DEAD_LETTERS), self._topic(NOTICES)
+        group = position.group
+        letters, notices = self._topic(group.topic.name + DEAD_LETTERS), self._topic(NOTICES)
         batch = Batch()
-        for event, stored in found:
-            batch.append(self._letter(letters, group, event, stored))
+        for event, original in stored:
+            batch.append(self._letter(letters, group, event, original))
             batch.append(self._notice(group, position, event))
-        without = frozenset(event.offset for event in events)
-        written = self._delivery.put_position(batch, group, position, without)
-        ticket = _Burial(self, group, position, events, len(found), written)
-        self._publisher.submit(batch, (letters, notices) if found else (), ticket, audited=False)  # as "dlq"
+        write = self._delivery.put_position(batch, position, frozenset(event.offset for event in events))
+        done = partial(self._on_decided, write, events, len(stored), position.resets)
+        self._publisher.submit_batch(batch, (letters, notices) if stored else (), done, audited=False)  # as "dlq"
 
     def _letter(self, letters: Topic, group: Group, event: OpenEvent, stored: StoredEvent) -> Append:
         headers = {} if stored.headers is None else _decode_headers(stored.headers)
@@ -144,7 +148,7 @@ class Undertaker:
 
     def _notice(self, group: Group, position: Position, event: OpenEvent) -> Append:
         payload = {
-            "topic": group.topic,
+            "topic": group.topic.name,
             "partition": position.partition,
             "offset": event.offset,
             "group": group.name,
@@ -153,46 +157,77 @@ class Undertaker:
         }
         return Append(NOTICES, 0, self._new_id(), self._clock.wall_ms(), _encode(payload))
 
-    def decided(self, burial: _Burial, error: MainspringError | None) -> None:
-        group, position, now = burial.group, burial.position, self._clock.now_ms()
-        if error is None or burial.written.happened:
-            self._counters.dlq += burial.count
-            for event in burial.events:
-                self._audit.note("dlq", self._topic(group.topic), position.partition, event.offset, 1, group.name)
-            position.durable = max(position.durable, burial.written.settled)
-            group.buried(position, burial.events, burial.epoch)
+    def _on_decided(
+        self,
+        write: PositionWrite,
+        events: Sequence[OpenEvent],
+        count: int,
+        resets: int,
+        result: Sequence[Placed] | MainspringError,
+    ) -> None:
+        position, group = write.position, write.position.group
+        if not isinstance(result, MainspringError) or write.happened:
+            self._counters.dlq += count
+            for event in events:
+                self._audit.note("dlq", group.topic, position.partition, event.offset, 1, group.name)
+            write.stored()
+            group.settle(position, events, resets)
         else:
-            logger.error("cannot write dead letters of %r: %s", group.topic, error)
-            group.not_buried(position, burial.events, burial.epoch, now)
-        self._delivery.release(group, position)
+            logger.error("cannot write dead letters of %r: %s", group.topic.name, result)
+            group.retry_dead_letters(position, events, resets, self._clock.now_ms())
+        self._delivery.unlock(position)
         self._delivery.wake(group)
 
 
-class _Burial:
-    """The ticket of one batch of dead letters."""
+class DeadLetters:
+    """Reads the dead letters of a topic, and sends them back."""
 
-    def __init__(
-        self,
-        undertaker: Undertaker,
-        group: Group,
-        position: Position,
-        events: Sequence[OpenEvent],
-        count: int,
-        written: Written,
-    ) -> None:
-        self._undertaker = undertaker
-        self.group = group
-        self.position = position
-        self.events = events
-        self.epoch: int = position.epoch
-        self.count = count
-        self.written = written
+    def __init__(self, log: Log, topics: TopicRegistry, admission: Admission, publisher: Publisher) -> None:
+        self._log = log
+        self._topics = topics
+        self._admission = admission
+        self._publisher = publisher
 
-    def stored(self, placed: Sequence[Placed]) -> None:
-        self._undertaker.decided(self, None)
+    async def page(self, topic: str, offset: int, limit: int) -> list[DeadLetter]:
+        """Of the original topic `topic`, from `offset` of its `.DLQ` topic on."""
+        self._topics.get(topic)
+        events = await read_on(self._log, topic + DEAD_LETTERS, 0, max(1, offset), limit)
+        return [read_letter(event) for event in events]
 
-    def failed(self, error: MainspringError) -> None:
-        self._undertaker.decided(self, error)
+    async def get(self, topic: str, offset: int) -> DeadLetter:
+        """One; raises UnknownEvent."""
+        letters = await self.page(topic, offset, 1)
+        if not letters or letters[0].offset != offset:
+            raise UnknownEvent(f"topic {topic!r} has no dead letter {offset}")
+        return letters[0]
+
+    async def redrive(self, topic: str, offsets: Sequence[int] | None) -> list[Published]:
+        """All dead letters of `topic` that are there now, or those at `offsets`; where they are now."""
+        if offsets is not None:
+            letters = [await self.get(topic, offset) for offset in offsets]
+            return [await self._send_back(topic, letter) for letter in letters]
+        sent: list[Published] = []
+        start = 1
+        while letters := await self.page(topic, start, PAGE):
+            sent += [await self._send_back(topic, letter) for letter in letters]
+            start = letters[-1].offset + 1
+        return sent
+
+    async def _send_back(self, topic: str, letter: DeadLetter) -> Published:
+        target = self._topics.open(topic)
+        append = self._admission.own_event(target, bytes(letter.payload), letter.key, letter.headers)
+        # Two redrives may have read the same letter; the second one finds that it was sent. The mark is longer than any
+        # id of a client, so that nobody can take a letter away by publishing under its mark.
+        letter_id = f"{topic}{DEAD_LETTERS}/{letter.partition}/{letter.offset}".rjust(MAX_ID + 1, "/")
+        append = msgspec.structs.replace(append, dedupe=letter_id, dedupe_until=append.ts + REMEMBERED_MS)
+        batch = Batch()
+        batch.append(append)
+        batch.remove(topic + DEAD_LETTERS, letter.partition, offsets=(letter.offset,))
+        try:
+            ((partition, offset, _),) = await self._publisher.commit_batch(batch, (target,))
+        except MainspringError as error:
+            raise refusal(error) from error
+        return Published(topic, partition, offset, append.id, append.ts)
 
 
 def read_letter(event: StoredEvent) -> DeadLetter:

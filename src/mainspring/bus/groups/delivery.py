@@ -1,66 +1,61 @@
-"""Drives the groups: wakes them, reads for them, watches their leases.
+"""Drives the groups: wakes them, reads for them, watches their leases, and stores their positions.
 
-Work is collected per slice: however many acknowledgements arrive in one slice, a group delivers once. How positions are
-kept is the difference between a node that owns its log (`storing.py`) and one that shares it (`claims.py`); which of
-the two it is, is decided once, when the bus is made.
+Work is collected per slice: however many acknowledgements arrive in one slice, a group delivers once. Positions are
+collected for a few milliseconds: however many events are acknowledged within that time, each position is stored once.
+How it is stored is the supply's business (`local.py`, `shared/supply.py`).
+
+A position has one writer at a time. Who writes its record in a batch of their own (a dead letter, an acknowledgement
+together with what it led to) holds its write lock until the batch is decided.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Final
 
 from mainspring.bus.audit import Audit
 from mainspring.bus.counters import BusCounters
-from mainspring.bus.groups.group import Group
-from mainspring.bus.groups.position import Position
+from mainspring.bus.groups.group import PAGE, Group
+from mainspring.bus.groups.position import Position, PositionWrite
+from mainspring.bus.groups.supply import Supply
 from mainspring.bus.topics.tail import ReadyEvent
 from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
 from mainspring.log import Batch, DamagedEvent, Log
-from mainspring.loop import Clock, Loop
+from mainspring.loop import BackgroundTasks, Clock, Loop
 
 logger: logging.Logger = logging.getLogger("mainspring.bus")
 
 READ_BYTES: Final = 1 << 20
+STORE_MS: Final = 10  # positions may be this old when the node dies; what was acknowledged then comes once more
 
 
-class Written:
-    """A position's record as part of somebody's batch: up to where everything is settled with it.
+class Delivery:
+    """What groups need from the bus. `write_dead_letters` is given by the owner, because dead letters are published."""
 
-    `happened` is what the log's news say about the batch, where they do: they come also when its answer got lost.
-    """
-
-    __slots__ = ("happened", "settled")
-
-    def __init__(self, settled: int = 0) -> None:
-        self.settled: int = settled
-        self.happened: bool | None = None
-
-
-class Delivery(ABC):
-    """The groups' host. `on_bury` is given by the owner, because dead letters are published."""
-
-    def __init__(self, log: Log, clock: Clock, loop: Loop, counters: BusCounters, audit: Audit) -> None:
+    def __init__(self, log: Log, clock: Clock, loop: Loop, counters: BusCounters, audit: Audit, supply: Supply) -> None:
         self._log = log
         self._clock = clock
         self._loop = loop
         self._counters = counters
         self._audit = audit
-        self._topics: dict[str, Topic] = {}
+        self._supply = supply
         self._due: dict[Group, None] = {}
         self._timers: dict[Group, tuple[int, Hashable]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._turns: dict[Position, deque[asyncio.Future[None]]] = {}
-        self._closed = False
-        self.on_bury: Callable[[Group, Position], None] = lambda _group, _position: None
+        self._changed: dict[Position, None] = {}
+        self._store_planned = False
+        self._lock_waiters: dict[Position, deque[asyncio.Future[None]]] = {}
+        self._tasks = BackgroundTasks(logger, "bus")
+        self.closed: bool = False
+        self.write_dead_letters: Callable[[Position], None] = lambda _position: None
+        supply.attach(self)
 
-    def adopt(self, topic: Topic) -> None:
-        self._topics[topic.name] = topic
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """A background task of the bus; `close` ends it."""
+        self._tasks.start(work, getattr(work, "__qualname__", "work"))
 
     # -- waking
 
@@ -73,23 +68,25 @@ class Delivery(ABC):
 
     def wake(self, group: Group) -> None:
         """Let the group deliver at the end of this slice."""
-        if not self._due and not self._closed:
+        if not self._due and not self.closed:
             asyncio.get_running_loop().call_soon(self._run_due)
         self._due[group] = None
 
     def _run_due(self) -> None:
         due, self._due = self._due, {}
         now = self._clock.now_ms()
+        deliver = self._supply.deliver
         for group in due:
-            group.deliver(now)
+            deliver(group, now)
 
     def wake_at(self, group: Group, deadline: int) -> None:
+        """Call `Group.check` at this monotonic ms, if not earlier."""
         planned = self._timers.get(group)
         if planned is not None:
             if planned[0] <= deadline:
                 return
             self._loop.cancel(planned[1])
-        if not self._closed:
+        if not self.closed:
             self._timers[group] = (deadline, self._loop.schedule_at(deadline, self._check, group, ref=False))
 
     def _check(self, group: Group) -> None:
@@ -102,117 +99,125 @@ class Delivery(ABC):
         planned = self._timers.pop(group, None)
         if planned is not None:
             self._loop.cancel(planned[1])
+        for position in group.positions.values():
+            self._changed.pop(position, None)
+            position.dirty = False
 
     # -- reading
 
-    def fetch(self, group: Group, position: Position, start: int, limit: int) -> None:
-        self.run(self._fetch(group, position, start, limit))
+    def fetch(self, position: Position, start: int) -> None:
+        """Read a page of events; the group is told with `fetched` or `not_fetched`."""
+        self.run(self._fetch(position, start))
 
-    async def _fetch(self, group: Group, position: Position, start: int, limit: int) -> None:
-        epoch, tail = position.epoch, position.tail.offset
+    async def _fetch(self, position: Position, start: int) -> None:
+        group, resets, tail = position.group, position.resets, position.tail.offset
         try:
-            events = await self.read(group.topic, position, start, limit)
+            events = await self._read(position, start)
         except MainspringError as error:
-            logger.error("cannot read %r partition %d: %s", group.topic, position.partition, error)
-            group.not_fetched(position, epoch, self._clock.now_ms())
+            logger.error("cannot read %r partition %d: %s", group.topic.name, position.partition, error)
+            group.not_fetched(position, resets, self._clock.now_ms())
             return
-        group.fetched(position, epoch, start, events, events[-1].offset if events else tail)
+        group.fetched(position, resets, start, events, events[-1].offset if events else tail)
         self.wake(group)
 
-    async def read(self, topic: str, position: Position, start: int, limit: int) -> list[ReadyEvent]:
+    async def _read(self, position: Position, start: int) -> list[ReadyEvent]:
         """Events from `start` on; damaged ones are passed over and reported."""
         while True:
             try:
-                found = await self._log.read(topic, position.partition, start, limit, READ_BYTES)
+                found = await self._log.read(position.group.topic.name, position.partition, start, PAGE, READ_BYTES)
             except DamagedEvent as error:
                 logger.error("%s", error)
                 start = error.offset + 1
             else:
                 return [position.tail.ready(event) for event in found]
 
-    def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """A background task of the bus; `close` waits for it."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("background work failed", exc_info=task.exception())
-
-    # -- positions
-
-    @abstractmethod
-    def changed(self, group: Group, position: Position) -> None:
-        """The position must be stored soon."""
-
-    @abstractmethod
-    def put_position(
-        self, batch: Batch, group: Group, position: Position, without: frozenset[int] = frozenset()
-    ) -> Written:
-        """Write the position's record with this batch.
-
-        `without` are open events that the batch settles. The position is held until the batch is decided.
-        """
-
     # -- counting
 
-    def delivered(self, group: Group, position: Position, offset: int, attempt: int, count: int) -> None:
+    def delivered(self, position: Position, offset: int, attempt: int, count: int) -> None:
+        """`count` events were sent, the last one at `offset`; `attempt` is 1 for first deliveries."""
         counters = self._counters
         counters.delivered += count
-        topic = self._topics[group.topic]
+        topic = position.group.topic
         topic.delivered += count
         if attempt > 1:
             counters.redeliveries += 1
-            self._audit.note("redelivery", topic, position.partition, offset, 1, group.name)
+            self._audit.note("redelivery", topic, position.partition, offset, 1, position.group.name)
 
-    def settled(self, group: Group, position: Position, offset: int, count: int) -> None:
+    def settled(self, position: Position, offset: int, count: int) -> None:
+        """`count` events were acknowledged, the last one at `offset`."""
         self._counters.acks += count
-        self._audit.note("ack", self._topics[group.topic], position.partition, offset, count, group.name)
+        group = position.group
+        self._audit.note("ack", group.topic, position.partition, offset, count, group.name)
 
     def inflight(self, change: int) -> None:
         self._counters.inflight += change
 
-    def bury(self, group: Group, position: Position) -> None:
-        self.on_bury(group, position)
+    # -- storing positions
+
+    def changed(self, position: Position) -> None:
+        """The position must be stored soon."""
+        if position.dirty:
+            return
+        position.dirty = True
+        self._changed[position] = None
+        if not self._store_planned and not self.closed:
+            self._store_planned = True
+            self._loop.schedule(STORE_MS, self.store_changed, False, ref=False)
+
+    def store_changed(self, at_once: bool) -> None:
+        """Store what changed, `at_once` also what could wait; what somebody else is writing comes again."""
+        self._store_planned = False
+        now = self._clock.now_ms()
+        changed, self._changed = self._changed, {}
+        ready = []
+        for position in changed:
+            position.dirty = False
+            if position.write_locked or (now < position.store_after and not at_once):
+                self.changed(position)
+            else:
+                ready.append(position)
+        if ready:
+            self._supply.store(ready)
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether some position must still be stored."""
+        return bool(self._changed)
+
+    def put_position(self, batch: Batch, position: Position, settles: frozenset[int]) -> PositionWrite:
+        """Write the position's record with this batch, which settles these open events."""
+        assert position.write_locked, "only the holder of a position's write lock may write it"
+        return self._supply.put_position(batch, position, settles)
 
     # -- one writer of a position at a time
 
-    async def hold(self, position: Position) -> None:
-        """Wait until nobody writes the position's record with a batch of their own, and keep everybody else out."""
-        if position.burying:
+    async def lock(self, position: Position) -> None:
+        """Wait until nobody else writes the position's record, and keep everybody out until `unlock`."""
+        if position.write_locked:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._turns.setdefault(position, deque()).append(turn)
+            self._lock_waiters.setdefault(position, deque()).append(turn)
             await turn
-        position.burying = True
+        position.write_locked = True
 
-    def release(self, group: Group, position: Position) -> None:
+    def unlock(self, position: Position) -> None:
         """The batch is decided. Who waited longest is next; then dead letters that came up meanwhile."""
-        turns = self._turns.get(position)
+        turns = self._lock_waiters.get(position)
         while turns:
             turn = turns.popleft()
             if not turn.done():
                 turn.set_result(None)
                 return
-        self._turns.pop(position, None)
-        position.burying = False
+        self._lock_waiters.pop(position, None)
+        position.write_locked = False
         if any(event.dying for event in position.open.values()):
-            self.bury(group, position)
-
-    # -- the end
-
-    @abstractmethod
-    async def flush(self) -> None:
-        """Store everything that is known of the positions now, and wait until it is."""
+            self.write_dead_letters(position)
 
     async def close(self) -> None:
-        self._closed = True
-        for turn in [turn for turns in self._turns.values() for turn in turns]:
+        """End all background work."""
+        self.closed = True
+        for turn in [turn for turns in self._lock_waiters.values() for turn in turns]:
             turn.cancel()
         for _, timer in self._timers.values():
             self._loop.cancel(timer)
         self._timers.clear()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.cancel()

@@ -1,15 +1,20 @@
 """A group: members that share a topic's events, each event leased to one of them at a time.
 
 This is the state machine of delivery, without clocks, sockets or storage. Its inputs are joins, leaves,
-acknowledgements, expired leases, events that were read; its outputs go to a `Host`: reads it needs, positions that
-changed, events that died. `deliver` moves as many events as there is room for and is cheap when there is nothing to do.
+acknowledgements, expired leases, events that were read; its outputs go to `Delivery`: reads it needs, positions that
+changed, dead letters to write. Where new events come from is the business of its `Supply`: the end of each partition,
+or what this node has taken from a log that it shares.
 
 Members share *within* a partition: the default topic has one partition, and a task queue wants many workers. So the
 unit of ownership is the event, not the partition. What comes first goes first: waiting events (redeliveries) before new
 ones, new ones by ascending offset; partitions take turns.
 
-An event that must wait for one member while others have room (see `chooser.py`) is parked, a bounded number of them, so
-that the others can go on. An event that no live member accepts is settled.
+An event that must wait for one member while others have room (see `member_choice.py`) is parked, a bounded number of
+them, so that the others can go on. An event that no live member accepts is settled.
+
+A lease is given by `_lease` and `_lease_run`, and ended by `end_lease`. What becomes of the event then is a second
+decision: it is closed (settled), it is redelivered by this group (`redeliver`), or, where nodes share the group, it is
+returned to all of them (the supply's `return_to_group`).
 """
 
 from __future__ import annotations
@@ -17,15 +22,21 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from mainspring.bus.errors import BadOffset
-from mainspring.bus.groups.host import Host
 from mainspring.bus.groups.member import Member, up_to
-from mainspring.bus.groups.member_choice import Chooser
+from mainspring.bus.groups.member_choice import MemberChoice
 from mainspring.bus.groups.position import OpenEvent, Position
-from mainspring.bus.protocol import json_text
 from mainspring.bus.topics.tail import PartitionTail, ReadyEvent
+from mainspring.loop import Clock
+
+if TYPE_CHECKING:
+    from mainspring.bus.groups.delivery import Delivery
+    from mainspring.bus.groups.supply import Supply
+    from mainspring.bus.topics.topic import Topic
 
 TURN: Final = 64  # events of one partition before the next has its turn
 PARKED: Final = 256  # events kept for members without room before the partition waits with them
@@ -35,91 +46,84 @@ RETRY_MS: Final = 1_000  # when the log could not be read or written
 COARSEST_CHECK_MS: Final = 1_000
 
 
+class LeaseView(msgspec.Struct, frozen=True, gc=False):
+    """One event a group was given and has not settled.
+
+    `state` is leased, waiting (to be delivered again), delayed or dying (its dead letter is being written). `until` is
+    the end of the lease or of the delay (epoch ms), 0 where there is none; `reason` is why it was refused. `epoch` is
+    that of another node that has it; 0: this node, or none.
+    """
+
+    partition: int
+    offset: int
+    state: str
+    deliveries: int
+    until: int
+    key: str | None = None
+    reason: str = ""
+    epoch: int = 0
+
+
 class Group:
     """One group of one topic."""
 
-    def __init__(self, topic: str, name: str, host: Host, *, ack_timeout_ms: int, max_attempts: int) -> None:
+    def __init__(self, topic: Topic, name: str, delivery: Delivery, supply: Supply) -> None:
         self.topic = topic
         self.name = name
-        self.ack_timeout_ms = ack_timeout_ms
-        self.max_attempts = max_attempts  # 0: as often as it takes
+        self.ack_timeout_ms: int = 1
+        self.max_attempts: int = 0  # 0: as often as it takes
         self.positions: dict[int, Position] = {}
         self.deleted = False  # while a subscription may still be about to join it
-        self._host = host
-        self._chooser = Chooser()
-        self._turns: deque[Position] = deque()
-        self._parked: list[tuple[Position, ReadyEvent, OpenEvent]] = []
+        self.choice: MemberChoice = MemberChoice()
+        self.turns: deque[Position] = deque()
+        self.parked: list[tuple[Position, ReadyEvent, OpenEvent]] = []
+        self._delivery = delivery
+        self._supply = supply
         self._check_planned = 0
         self._leases_end = 0  # no lease ends before; 0: there is none
         self._ascending = True  # a member's first deliveries of a partition ascend
 
     @property
     def members(self) -> list[Member]:
-        return self._chooser.members
-
-    # -- partitions
+        return self.choice.members
 
     def add_position(self, tail: PartitionTail, cursor: int = 1) -> Position:
-        head = b'{"type":"MESSAGE","topic":%b,"partition":%d,"group":%b,"offset":' % (
-            json_text(self.topic),
-            tail.partition,
-            json_text(self.name),
-        )
-        position = self._new_position(tail, head, cursor)
+        """The group in a partition that it was not in before."""
+        position = Position(self, tail, cursor)
+        self._supply.add_position(position)
         self.positions[tail.partition] = position
-        self._turns.append(position)
+        self.turns.append(position)
         return position
-
-    def _new_position(self, tail: PartitionTail, head: bytes, cursor: int) -> Position:
-        return Position(tail, head, cursor)
-
-    def seek(self, position: Position, cursor: int, skip_before: int = 0) -> None:
-        """Move the whole group in this partition; what members held there is no longer theirs."""
-        self._take_back(position)
-        position.move(cursor, skip_before)
-        self._host.changed(self, position)
-
-    def _take_back(self, position: Position) -> None:
-        """Nobody holds anything of this partition any more."""
-        for member in self.members:
-            for event in list(member.held.get(position.partition, {}).values()):
-                self._let_go(position, member, event)
-            self._chooser.woken(member)
-        self._parked = [parked for parked in self._parked if parked[0] is not position]
-        self._chooser.owners.release(position.open.values())
 
     # -- members
 
     def join(self, member: Member) -> None:
-        self._chooser.join(member)
-        self._unpark_if_not_choosy()
+        self.choice.join(member)
+        self._members_changed()
 
     def changed_member(self, member: Member) -> None:
         """Its window or filter is a new one."""
-        self._chooser.changed()
-        self._chooser.woken(member)
-        self._unpark_if_not_choosy()
+        self.choice.on_members_changed()
+        self.choice.recheck_room(member)
+        self._members_changed()
 
     def leave(self, member: Member, now: int) -> None:
-        """What it held is given back at once."""
-        self._chooser.leave(member)
+        """What it held is delivered again at once."""
+        self.choice.leave(member)
         for partition, held in member.held.items():
             position = self.positions[partition]
             for event in list(held.values()):
-                self._let_go(position, member, event)
-                self._give_back(position, event, now)
-        self._unpark_if_not_choosy()
+                self.end_lease(position, event)
+                self.redeliver(position, event, now)
+        self._members_changed()
 
-    def woken(self, member: Member) -> None:
-        """It may have room again (credits, or its peer reads again)."""
-        self._chooser.woken(member)
-
-    def _unpark_if_not_choosy(self) -> None:
-        if self._parked and not self._chooser.choosy:
-            parked, self._parked = self._parked, []
+    def _members_changed(self) -> None:
+        if self.parked and not self.choice.selective:
+            parked, self.parked = self.parked, []
             for position, ready, event in parked:
                 position.bodies[ready.offset] = ready
                 position.wait(event)
+        self._supply.on_members_changed(self)
 
     # -- what members say
 
@@ -135,19 +139,19 @@ class Group:
         else:
             settled = up_to(offset, held, in_order=self._ascending and not member.retries)
         for event in settled:
-            if event.deliveries == 1 and event.key is None:  # `_let_go` and `_close`, for most
+            if event.deliveries == 1 and event.key is None:  # `end_lease` and `close`, for most
                 del held[event.offset], position.open[event.offset]
                 event.member = None
                 plain += 1
             else:
-                self._let_go(position, member, event)
-                self._close(position, event)
+                self.end_lease(position, event)
+                self.close(position, event)
         member.inflight -= plain
-        self._host.inflight(-plain)
+        self._delivery.inflight(-plain)
         if settled:
-            self._host.settled(self, position, offset, len(settled))
-            self._host.changed(self, position)
-            self._chooser.woken(member)
+            self._delivery.settled(position, offset, len(settled))
+            self._delivery.changed(position)
+            self.choice.recheck_room(member)
 
     def nack(self, member: Member, partition: int, offset: int, reason: str, delay_ms: int, now: int) -> bool:
         """Refuse one event; it comes again, after `delay_ms` at the earliest. False: this member does not hold it."""
@@ -157,9 +161,9 @@ class Group:
             return False
         event.nacked = True
         event.reason = reason[:1_000]
-        self._let_go(position, member, event)
-        self._give_back(position, event, now, delay_ms)
-        self._chooser.woken(member)
+        self.end_lease(position, event)
+        self.redeliver(position, event, now, delay_ms)
+        self.choice.recheck_room(member)
         return True
 
     def extend(self, member: Member, partition: int, offset: int, deadline: int) -> None:
@@ -178,26 +182,75 @@ class Group:
             return position
         raise BadOffset(f"offset {offset} of partition {partition} was never delivered to group {self.name!r}")
 
-    def _let_go(self, position: Position, member: Member, event: OpenEvent) -> None:
-        """The lease ends."""
+    # -- leases that end
+
+    def end_lease(self, position: Position, event: OpenEvent) -> None:
+        """Its member no longer holds the event; what becomes of it is decided separately."""
+        member = event.member
+        assert member is not None
         del member.held[position.partition][event.offset]
         member.inflight -= 1
         if event.deliveries > 1:
             member.retries -= 1
         event.member = None
-        self._host.inflight(-1)
+        self._delivery.inflight(-1)
 
-    def _close(self, position: Position, event: OpenEvent) -> None:
+    def end_leases(self, position: Position) -> None:
+        """Members no longer hold anything of this partition, and nothing is kept for them."""
+        for member in self.members:
+            for event in list(member.held.get(position.partition, {}).values()):
+                self.end_lease(position, event)
+            self.choice.recheck_room(member)
+        self.unpark(position)
+        for event in position.open.values():
+            self.choice.owners.release(event)
+
+    def unpark(self, position: Position) -> None:
+        """Keep nothing of this partition for members without room."""
+        if self.parked:
+            self.parked = [parked for parked in self.parked if parked[0] is not position]
+
+    def close(self, position: Position, event: OpenEvent) -> None:
         """The event is settled."""
         if position.open.pop(event.offset, None) is None:
             return
         if event.deliveries != 1:
             position.bodies.pop(event.offset, None)
         if event.key is not None:
-            self._chooser.owners.taken_up(event)
-            self._chooser.owners.closed(event.key)
+            self.choice.owners.release(event)
 
-    # -- leases that end without an answer
+    def settle(self, position: Position, events: Iterable[OpenEvent], resets: int) -> None:
+        """A batch that settles these events is durable; `resets` are the position's of when it was made."""
+        if position.resets == resets:
+            for event in events:
+                self.close(position, event)
+            self._delivery.changed(position)
+
+    def settle_offset(self, position: Position, offset: int) -> None:
+        """The log says that this event is settled; who submitted that may never be answered."""
+        event = position.open.get(offset)
+        if event is None:
+            return
+        if self.parked:
+            self.parked = [parked for parked in self.parked if parked[2] is not event]
+        member = event.member
+        if member is not None:
+            self.end_lease(position, event)
+            self._delivery.settled(position, offset, 1)
+            self.choice.recheck_room(member)
+        self.close(position, event)
+
+    def redeliver(self, position: Position, event: OpenEvent, now: int, delay_ms: int = 0) -> None:
+        """A delivery failed: the event comes again, or becomes a dead letter when this was its last attempt."""
+        self.choice.owners.hold_back(event)
+        if self._is_exhausted(event):
+            self._write_dead_letter(position, event)
+        elif delay_ms:
+            position.delay(event, now + delay_ms)
+            self.check_at(now + delay_ms)
+        else:
+            position.wait(event)
+        self._delivery.changed(position)
 
     def check(self, now: int) -> None:
         """End the leases whose time is up, let delayed events wait, and plan the next check."""
@@ -205,19 +258,24 @@ class Group:
         for position in self.positions.values():
             position.promote(now)
         if self._leases_end and self._leases_end <= now:
-            self._leases_end = self._end_leases(now)
+            self._leases_end = self._end_expired_leases(now)
         due = min((position.delayed[0][0] for position in self.positions.values() if position.delayed), default=0)
         following = min(filter(None, (self._leases_end, due)), default=0)
         if following:
-            self._check_at(following)
+            self.check_at(following)
 
-    def _end_leases(self, now: int) -> int:
+    def _end_expired_leases(self, now: int) -> int:
         """End those whose time is up; when to look again."""
         earliest = 0
         for position in self.positions.values():
-            for event in [e for e in position.open.values() if e.member is not None]:
+            for event in list(position.open.values()):
+                member = event.member
+                if member is None:
+                    continue
                 if event.deadline <= now:
-                    self._expire(position, event, now)
+                    self.end_lease(position, event)
+                    self.redeliver(position, event, now)
+                    self.choice.recheck_room(member)
                 elif not earliest or event.deadline < earliest:
                     earliest = event.deadline
         # Leases end one by one; looking at all of them for each would be quadratic.
@@ -226,104 +284,89 @@ class Group:
     def _lease_ends_at(self, deadline: int) -> None:
         if not self._leases_end or deadline < self._leases_end:
             self._leases_end = deadline
-            self._check_at(deadline)
+            self.check_at(deadline)
 
-    def _expire(self, position: Position, event: OpenEvent, now: int) -> None:
-        member = event.member
-        assert isinstance(member, Member)
-        self._let_go(position, member, event)
-        self._give_back(position, event, now)
-        self._chooser.woken(member)
-
-    def _check_at(self, deadline: int) -> None:
+    def check_at(self, deadline: int) -> None:
+        """Look at delays and leases at this monotonic ms, if not earlier."""
         if not self._check_planned or deadline < self._check_planned:
             self._check_planned = deadline
-            self._host.wake_at(self, deadline)
+            self._delivery.wake_at(self, deadline)
 
-    def _give_back(self, position: Position, event: OpenEvent, now: int, delay_ms: int = 0) -> None:
-        """A delivery failed: again later, or never again."""
-        self._chooser.owners.held_back(event)
-        if self.max_attempts and event.deliveries >= self.max_attempts:
-            self._bury(position, event)
-        elif delay_ms:
-            position.delay(event, now + delay_ms)
-            self._check_at(now + delay_ms)
-        else:
-            position.wait(event)
-        self._host.changed(self, position)
+    # -- dead letters
 
-    def restored(self, now: int) -> None:
-        """The positions were read from the log: what had its last delivery before the node ended dies now."""
-        if self.max_attempts:
-            for position in self.positions.values():
-                for event in position.open.values():
-                    if event.deliveries >= self.max_attempts:
-                        self._bury(position, event)
-        self.check(now)
+    def _is_exhausted(self, event: OpenEvent) -> bool:
+        return bool(self.max_attempts) and event.deliveries >= self.max_attempts
 
-    def _bury(self, position: Position, event: OpenEvent) -> None:
+    def _write_dead_letter(self, position: Position, event: OpenEvent) -> None:
         event.dying = True
-        self._host.bury(self, position)
+        self._delivery.write_dead_letters(position)
 
-    def buried(self, position: Position, events: Iterable[OpenEvent], epoch: int) -> None:
-        """Their dead letters are durable (or the events are gone)."""
-        if position.epoch == epoch:
-            for event in events:
-                self._close(position, event)
-            self._host.changed(self, position)
-
-    def not_buried(self, position: Position, events: Iterable[OpenEvent], epoch: int, now: int) -> None:
-        """Their dead letters could not be written; try again later."""
-        if position.epoch == epoch:
+    def retry_dead_letters(self, position: Position, events: Iterable[OpenEvent], resets: int, now: int) -> None:
+        """The dead letters of these events could not be written; try again later."""
+        if position.resets == resets:
             for event in events:
                 event.dying = False
                 position.delay(event, now + RETRY_MS)
-            self._check_at(now + RETRY_MS)
+            self.check_at(now + RETRY_MS)
+
+    def on_restored(self, now: int) -> None:
+        """The positions were read from the log: what had its last attempt before the node ended dies now."""
+        for position in self.positions.values():
+            for event in position.open.values():
+                if self._is_exhausted(event):
+                    self._write_dead_letter(position, event)
+        self.check(now)
 
     # -- delivery
 
-    def deliver(self, now: int) -> None:
-        """Give out what there is and what there is room for."""
-        if not self._chooser.someone_has_room:
-            return
-        self._deliver_again(now)
-        idle = 0
-        while self._chooser.someone_has_room and idle < len(self._turns):
-            position = self._turns[0]
-            self._turns.rotate(-1)
-            # What waits in a partition and could not go yet goes before anything new of it.
-            ready = position.cursor <= position.tail.offset and not position.waiting and not self._is_unread(position)
-            idle = 0 if ready and self._deliver_new(position, now) else idle + 1
-        self._flush()
+    def adopt(
+        self, position: Position, event: OpenEvent, ready: ReadyEvent | None, due: int, now: int, *, returned: bool
+    ) -> None:
+        """Deliver an event that this node took from the others; `due`: not before; `returned`: another node had it."""
+        position.open[event.offset] = event
+        self._ascending = False  # it may be lower than what a member already has
+        if ready is not None:
+            position.bodies[event.offset] = ready
+            self._note_key(event, ready)
+            if returned:  # what is new of its key waits for it
+                self.choice.owners.hold_back(event)
+        if self._is_exhausted(event):
+            self._write_dead_letter(position, event)
+        elif due > now:
+            position.delay(event, due)
+            self.check_at(due)
+        else:
+            position.wait(event)
 
-    def _deliver_again(self, now: int) -> None:
+    def deliver_again(self, now: int) -> None:
         """What was kept for a member without room, and what waits."""
-        if self._parked:
+        if self.parked:
             self._deliver_parked(now)
-        for position in self._turns:
+        for position in self.turns:
             if position.delayed:
                 position.promote(now)
-            if self._is_unread(position):
-                self._fetch(position, position.unread[0])
+            if self.lacks_keys(position):
+                self.fetch(position, position.unread[0])
             elif position.waiting:
                 self._deliver_waiting(position, now)
 
-    def _is_unread(self, position: Position) -> bool:
+    def lacks_keys(self, position: Position) -> bool:
         """Whether others may have to wait for events whose keys are not known yet."""
-        return bool(position.unread) and self._chooser.owners.active
+        return bool(position.unread) and self.choice.owners.active
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send the MESSAGES frames that are not full."""
         for member in self.members:
             if member.unsent:
                 member.flush()
 
-    def _deliver_new(self, position: Position, now: int) -> bool:
+    def deliver_new(self, position: Position, now: int) -> bool:
         """Up to one turn's worth of this partition; whether anything moved."""
         before = position.cursor
         events = position.upcoming(min(TURN, MAX_OPEN - len(position.open)))
         if not events and before <= position.tail.offset and len(position.open) < MAX_OPEN:
-            self._fetch(position, before)
-        only = self._chooser.only_member
+            self.fetch(position, before)
+        only = self.choice.only_member
         if only is not None and not position.skip_before:
             self._lease_run(position, only, events, now)
         else:
@@ -331,39 +374,40 @@ class Group:
                 if not self._place(position, ready, None, now):
                     break
         if position.cursor != before:
-            self._host.changed(self, position)
+            self._delivery.changed(position)
             return True
         return False
 
     def _deliver_waiting(self, position: Position, now: int) -> None:
         """Redeliveries, until there are no more or nobody has room."""
         while (event := position.next_waiting()) is not None:
-            if self.max_attempts and event.deliveries >= self.max_attempts:  # its burial failed, or the limit is new
-                self._bury(position, event)
+            if self._is_exhausted(event):  # its dead letter could not be written, or the limit is new
+                self._write_dead_letter(position, event)
                 continue
             ready = position.bodies.get(event.offset) or position.tail.get(event.offset)
             if ready is None:
-                self._fetch(position, event.offset)
+                self.fetch(position, event.offset)
                 return
             if not self._place(position, ready, event, now):
                 return
-            self._host.changed(self, position)
+            self._delivery.changed(position)
 
-    def _fetch(self, position: Position, start: int) -> None:
+    def fetch(self, position: Position, start: int) -> None:
+        """Have a page of events read from `start` on; the answer is `fetched` or `not_fetched`."""
         if not position.fetching:
             position.fetching = True
-            self._host.fetch(self, position, start, PAGE)
+            self._delivery.fetch(position, start)
 
-    def fetched(self, position: Position, epoch: int, start: int, events: list[ReadyEvent], end: int) -> None:
+    def fetched(self, position: Position, resets: int, start: int, events: list[ReadyEvent], end: int) -> None:
         """The log's answer: every event from `start` to `end` that still exists."""
-        if position.epoch != epoch:
+        if position.resets != resets:
             return
         position.fetching = False
         present = {event.offset: event for event in events}
         gone = [e for e in position.open.values() if start <= e.offset <= end and e.offset not in present]
         for event in gone:
             if event.member is None and not event.dying:
-                self._close(position, event)
+                self.close(position, event)
         for offset in position.waiting:
             if offset in present:
                 position.bodies[offset] = present[offset]
@@ -375,29 +419,29 @@ class Group:
             if not position.ahead:
                 position.cursor = end + 1
         if gone or not position.ahead:
-            self._host.changed(self, position)
+            self._delivery.changed(position)
+        self._supply.on_fetched(position, present, start, end)
 
     def _read_keys(self, position: Position, present: dict[int, ReadyEvent], start: int, end: int) -> None:
         """Of events that were restored with a delay: later ones of their keys wait for them, as before."""
         for offset in position.unread:
             event, ready = position.open.get(offset), present.get(offset)
             if event is not None and ready is not None:
-                self._has_key(event, ready)
+                self._note_key(event, ready)
                 if event.member is None and not event.dying:
-                    self._chooser.owners.held_back(event)
+                    self.choice.owners.hold_back(event)
         position.unread = [offset for offset in position.unread if not start <= offset <= end]
 
-    def _has_key(self, event: OpenEvent, ready: ReadyEvent) -> None:
+    def _note_key(self, event: OpenEvent, ready: ReadyEvent) -> None:
         """Its key matters now, also when it was opened before that was known."""
-        if event.key is None and ready.key is not None and self._chooser.owners.active:
-            event.key = ready.key
-            self._chooser.owners.opened(ready.key)
+        if event.key is None and ready.key is not None and self.choice.owners.active:
+            self.choice.owners.take(event, ready.key)
 
-    def not_fetched(self, position: Position, epoch: int, now: int) -> None:
+    def not_fetched(self, position: Position, resets: int, now: int) -> None:
         """The log could not be read; try again later."""
-        if position.epoch == epoch:
+        if position.resets == resets:
             position.fetching = False
-            self._check_at(now + RETRY_MS)
+            self.check_at(now + RETRY_MS)
 
     def _place(self, position: Position, ready: ReadyEvent, event: OpenEvent | None, now: int) -> bool:
         """Lease the event to someone, park it or settle it. False: it must stay where it is, nobody has room."""
@@ -406,24 +450,31 @@ class Group:
                 position.cursor = ready.offset + 1
                 return True
             position.skip_before = 0
-        if not self._chooser.anyone_accepts(ready):
+        choice = self.choice
+        if not choice.anyone_accepts(ready):
             if event is None:
                 position.cursor = ready.offset + 1
-            else:
+                return True
+            if not self._supply.accepted_elsewhere(self, ready):
                 heapq.heappop(position.waiting)
-                self._close(position, event)
-            return True
+                self.close(position, event)
+                return True
         if event is not None:
-            self._has_key(event, ready)
-        member = self._chooser.choose(ready, event)
-        if member is None and not (self._chooser.choosy and len(self._parked) < PARKED):
-            return False
+            self._note_key(event, ready)
+        member = choice.choose(ready, event)
+        if member is None:
+            if not choice.selective:
+                return False
+            if event is not None and self._supply.return_unplaced(position, event, ready):
+                return True
+            if len(self.parked) >= PARKED:
+                return False
         if event is None:
             event = self._opened(position, ready)
         else:
             heapq.heappop(position.waiting)
         if member is None:
-            self._parked.append((position, ready, event))
+            self.parked.append((position, ready, event))
             self._ascending = False  # it goes out behind higher ones
         else:
             self._lease(position, member, ready, event, now)
@@ -433,7 +484,7 @@ class Group:
         event = OpenEvent(ready.offset)
         position.open[ready.offset] = event
         position.cursor = ready.offset + 1
-        self._has_key(event, ready)
+        self._note_key(event, ready)
         return event
 
     def _lease(self, position: Position, member: Member, ready: ReadyEvent, event: OpenEvent, now: int) -> None:
@@ -449,13 +500,13 @@ class Group:
             position.bodies.pop(event.offset, None)
         if event.deliveries > 1:
             member.retries += 1
-            self._chooser.owners.taken_up(event)
+            self.choice.owners.let_pass(event)
         gate = member.gate
         if gate.credits is not None:
             gate.credits -= 1
         self._lease_ends_at(event.deadline)
-        self._host.inflight(1)
-        self._host.delivered(self, position, event.offset, event.deliveries, 1)
+        self._delivery.inflight(1)
+        self._delivery.delivered(position, event.offset, event.deliveries, 1)
         member.deliver(position, ready, event.deliveries)
 
     def _lease_run(self, position: Position, member: Member, events: list[ReadyEvent], now: int) -> None:
@@ -482,25 +533,58 @@ class Group:
             if member.gate.credits is not None:
                 member.gate.credits -= len(events)
             self._lease_ends_at(deadline)
-            self._host.inflight(len(events))
-            self._host.delivered(self, position, events[-1].offset, 1, len(events))
+            self._delivery.inflight(len(events))
+            self._delivery.delivered(position, events[-1].offset, 1, len(events))
 
     def _deliver_parked(self, now: int) -> None:
-        chooser = self._chooser
+        choice = self.choice
         kept = []
         stuck: set[str | None] = set()  # keys whose first parked event had to stay
-        for position, ready, event in self._parked:
-            if not chooser.anyone_accepts(ready):
-                self._close(position, event)
-                self._host.changed(self, position)
+        for position, ready, event in self.parked:
+            if not choice.anyone_accepts(ready) and not self._supply.accepted_elsewhere(self, ready):
+                self.close(position, event)
+                self._delivery.changed(position)
                 continue
             # An event the others of its key wait for goes first, also when it was parked behind one of them.
             held_back = ready.key in stuck and not event.holds_key
-            member = None if held_back else chooser.choose(ready, event)
+            member = None if held_back else choice.choose(ready, event)
             if member is None:
+                if self._supply.return_unplaced(position, event, ready):
+                    continue
                 kept.append((position, ready, event))
-                if ready.key is not None and chooser.owners.active:
+                if ready.key is not None and choice.owners.active:
                     stuck.add(ready.key)
             else:
                 self._lease(position, member, ready, event, now)
-        self._parked = kept
+        self.parked = kept
+
+    # -- looking at it
+
+    def leases(self, clock: Clock, limit: int) -> list[LeaseView]:
+        """The open events by partition and offset, at most so many of each partition.
+
+        Read when somebody asks; nothing is kept for it. Where several nodes share the group, what the others have is
+        known from their claims: that they have it and how often it was delivered, not until when.
+        """
+        wall = clock.wall_ms()
+        to_wall = wall - clock.now_ms()
+        views: list[LeaseView] = []
+        for number, position in sorted(self.positions.items()):
+            here = [_view(number, event, to_wall) for event in list(position.open.values())[:limit]]
+            there = self._supply.leases_elsewhere(position, wall)
+            views += sorted([*here, *there], key=lambda view: view.offset)[:limit]
+        return views
+
+
+def _view(partition: int, event: OpenEvent, to_wall: int) -> LeaseView:
+    if event.dying:
+        state, until = "dying", 0
+    elif event.member is not None:
+        state, until = "leased", event.deadline
+    elif event.due:
+        state, until = "delayed", event.due
+    else:
+        state, until = "waiting", 0
+    return LeaseView(
+        partition, event.offset, state, event.deliveries, until + to_wall if until else 0, event.key, event.reason
+    )

@@ -17,13 +17,22 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from mainspring.bus.names import SEPARATOR
+from mainspring.bus.protocol import json_text
 from mainspring.bus.topics.tail import PartitionTail, ReadyEvent
 
+if TYPE_CHECKING:
+    from mainspring.bus.groups.group import Group
+    from mainspring.bus.groups.member import Member
+    from mainspring.bus.groups.shared.position import SharedPosition
+
 SPACE = "groups"
+BYTES_PER_MS: Final = 2_000  # of one position's records: thousands of delayed events must not occupy the disk
+STORE_AT_MOST_MS: Final = 300
 
 
 class OpenEvent(msgspec.Struct, eq=False):
@@ -34,7 +43,7 @@ class OpenEvent(msgspec.Struct, eq=False):
     """
 
     offset: int
-    member: object | None = None
+    member: Member | None = None
     deadline: int = 0
     deliveries: int = 0
     nacked: bool = False
@@ -65,6 +74,27 @@ class PositionRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     fresh: tuple[tuple[int, int], ...] = ()
 
 
+class PositionWrite:
+    """A position's record as part of a batch: up to where everything is settled once the batch is stored.
+
+    `happened` is what the change feed of a shared log says about the batch; it says so even when the batch's own answer
+    was lost. None: not known yet, and never known where no other node shares the log.
+    """
+
+    __slots__ = ("happened", "position", "settled")
+
+    def __init__(self, position: Position, settled: int = 0) -> None:
+        self.position: Position = position
+        self.settled: int = settled
+        self.happened: bool | None = None
+
+    def stored(self) -> None:
+        """The batch is durable."""
+        position = self.position
+        position.durable = max(position.durable, self.settled)
+        position.stored = True
+
+
 class Position:
     """One group in one partition."""
 
@@ -72,31 +102,38 @@ class Position:
         "ahead",
         "ahead_at",
         "bodies",
-        "burying",
         "cursor",
         "delayed",
         "dirty",
         "durable",
-        "epoch",
         "fetching",
         "floor",
+        "group",
         "head",
         "open",
         "partition",
+        "resets",
+        "shared",
         "skip_before",
         "store_after",
         "stored",
         "tail",
         "unread",
         "waiting",
+        "write_locked",
     )
 
-    def __init__(self, tail: PartitionTail, head: bytes, cursor: int = 1, floor: int = 0) -> None:
+    def __init__(self, group: Group, tail: PartitionTail, cursor: int = 1) -> None:
+        self.group: Group = group
         self.partition: int = tail.partition
         self.tail: PartitionTail = tail
-        self.head: bytes = head  # how every MESSAGE frame of this position begins
+        self.head: bytes = b'{"type":"MESSAGE","topic":%b,"partition":%d,"group":%b,"offset":' % (
+            json_text(group.topic.name),
+            tail.partition,
+            json_text(group.name),
+        )  # how every MESSAGE frame of this position begins
         self.cursor: int = cursor
-        self.floor: int = floor
+        self.floor: int = 0
         self.skip_before: int = 0  # events with an older `ts` are settled unseen; 0 once the first one was not older
         self.open: dict[int, OpenEvent] = {}  # by ascending offset
         self.waiting: list[int] = []  # heap of offsets to be delivered again
@@ -106,12 +143,13 @@ class Position:
         self.ahead: list[ReadyEvent] = []  # read for the cursor
         self.ahead_at: int = 0
         self.fetching: bool = False
-        self.epoch: int = 0  # raised by a seek, so that reads under way are ignored
-        self.dirty: bool = False
-        self.burying: bool = False  # a dead letter of this position is being written; its record must wait
-        self.durable: int = floor  # `settled` of the stored record
+        self.resets: int = 0  # how often the open events were dropped; reads and writes from before are ignored
+        self.dirty: bool = False  # it changed since it was last stored
+        self.write_locked: bool = False  # a batch with its record is under way; a second one could overtake it
+        self.durable: int = 0  # `settled` of the stored record
         self.stored: bool = False
         self.store_after: int = 0  # a large record is written less often
+        self.shared: SharedPosition  # set and used by the supply of a shared log, by nothing else
 
     def settled(self, without: Collection[int] = ()) -> int:
         """Everything up to here is settled, also what does not exist yet when the group waits beyond the tail.
@@ -182,7 +220,7 @@ class Position:
 
     def clear(self) -> None:
         """Forget every event that is under way."""
-        self.epoch += 1
+        self.resets += 1
         self.open.clear()
         self.waiting.clear()
         self.delayed.clear()
@@ -194,9 +232,7 @@ class Position:
 
     # -- stored form
 
-    def record(
-        self, topic: str, group: str, wall_ms: int, to_wall: int, without: Collection[int] = ()
-    ) -> PositionRecord:
+    def record(self, wall_ms: int, to_wall: int, without: Collection[int] = ()) -> PositionRecord:
         """`to_wall` is what must be added to a monotonic time to make it epoch ms."""
         ranges: list[tuple[int, int]] = []
         retried: list[tuple[int, int, bool, int, str]] = []
@@ -216,8 +252,8 @@ class Position:
         if start >= 0:
             ranges.append((start, end))
         return PositionRecord(
-            topic=topic,
-            group=group,
+            topic=self.group.topic.name,
+            group=self.group.name,
             partition=self.partition,
             last_committed=min(self.settled(without), max(self.tail.offset, 0)),
             updated_ts=wall_ms,
@@ -226,6 +262,10 @@ class Position:
             retried=tuple(retried),
             skip_before=self.skip_before,
         )
+
+    def written(self, now: int, size: int) -> None:
+        """Its record goes to the log now; a large one may be written again only after a while."""
+        self.store_after = now + min(size // BYTES_PER_MS, STORE_AT_MOST_MS)
 
     def restore(self, record: PositionRecord, to_wall: int) -> None:
         """What was under way when the record was written waits to be delivered again."""
@@ -250,6 +290,11 @@ class Position:
             else:
                 heapq.heappush(self.waiting, event.offset)
         self.durable = self.settled()
+
+    @property
+    def key(self) -> str:
+        """Of its record."""
+        return record_key(self.group.topic.name, self.group.name, self.partition)
 
 
 def record_key(topic: str, group: str, partition: int) -> str:

@@ -16,96 +16,100 @@ is skipped, moving backward never lowers the commit.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from mainspring.bus.audit import Audit
-from mainspring.bus.errors import BadOffset, Conflict, Unavailable, UnknownGroup
+from mainspring.bus.errors import BadOffset, BusError, Conflict, Unavailable, UnknownGroup
 from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.group import Group
-from mainspring.bus.groups.position import SPACE, Position, decode_position, record_key
-from mainspring.bus.groups.shared.records import CLAIMS, ClaimRecord, claim_key, decode_claim, with_claims
+from mainspring.bus.groups.position import Position
+from mainspring.bus.groups.supply import Starts, Supply
 from mainspring.bus.names import check_name
 from mainspring.bus.protocol import Start
 from mainspring.bus.results import GroupInfo, GroupOffsets, PartitionOffsets
 from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
-from mainspring.log import Batch, Log
-from mainspring.loop import Clock
+from mainspring.log import Log
 
 
-class GroupTable:
-    """Makes, finds, moves and deletes groups."""
+class GroupRegistry:
+    """Makes, finds, moves and deletes groups. They are kept with their topics (`Topic.groups`)."""
 
-    def __init__(self, log: Log, clock: Clock, topics: TopicRegistry, delivery: Delivery, audit: Audit) -> None:
+    def __init__(self, log: Log, topics: TopicRegistry, delivery: Delivery, supply: Supply, audit: Audit) -> None:
         self._log = log
-        self._clock = clock
         self._topics = topics
         self._delivery = delivery
+        self._supply = supply
         self._audit = audit
 
     async def start(self) -> None:
         """Bring back every group as it was stored."""
-        to_wall = self._clock.wall_ms() - self._clock.now_ms()
-        left = await self._left_by_nodes()
-        async for record in self._log.scan(SPACE):
-            stored = with_claims(decode_position(record.value), left.get(record.key, []))
-            topic = self._topics.found(stored.topic)
-            group = topic.groups.get(stored.group)
-            if group is None:
-                group = self._make(topic, stored.group, {})
-            if stored.partition in group.positions:
-                group.positions[stored.partition].restore(stored, to_wall)
-        for topic in self._topics.all():
-            if topic.groups:
-                await self._topics.load(topic)
-                for group in topic.groups.values():
-                    group.restored(self._clock.now_ms())
-        if left:
-            await self._take_over(left)
+        await self._supply.load(self)
 
-    async def _left_by_nodes(self) -> dict[str, list[ClaimRecord]]:
-        """What nodes held when the log was still shared by several; by the key of the position."""
-        left: dict[str, list[ClaimRecord]] = {}
-        async for record in self._log.scan(CLAIMS):
-            claim = decode_claim(record.value)
-            left.setdefault(record_key(claim.topic, claim.group, claim.partition), []).append(claim)
-        return left
+    # -- finding and making
 
-    async def _take_over(self, left: dict[str, list[ClaimRecord]]) -> None:
-        batch = Batch()
-        for claim in [claim for claims in left.values() for claim in claims]:
-            batch.delete(CLAIMS, claim_key(claim.topic, claim.group, claim.partition, claim.epoch))
-        for topic in self._topics.all():
-            for group in topic.groups.values():
-                for position in group.positions.values():
-                    if record_key(topic.name, group.name, position.partition) in left:
-                        self._delivery.put_position(batch, group, position)
-        await self._log.commit(batch)
+    def all(self) -> list[Group]:
+        return [group for topic in self._topics.all() for group in topic.groups.values()]
 
-    def _new(self, topic: Topic, name: str) -> Group:
-        return Group(topic.name, name, self._delivery, ack_timeout_ms=1, max_attempts=0)
+    def get(self, topic: Topic, name: str) -> Group:
+        group = topic.groups.get(name)
+        if group is None:
+            raise UnknownGroup(f"topic {topic.name!r} has no group {name!r}", remedy="subscribe to make one")
+        return group
 
-    def _make(self, topic: Topic, name: str, starts: dict[int, tuple[int, int]]) -> Group:
-        group = self._new(topic, name)
+    def find(self, topic_name: str, name: str) -> Group | None:
+        topic = self._topics.find(topic_name)
+        return None if topic is None else topic.groups.get(name)
+
+    def find_or_make(self, topic_name: str, name: str) -> Group:
+        """A group that is in the log."""
+        topic = self._topics.found(topic_name)
+        return topic.groups.get(name) or self._make(topic, name, {})
+
+    def _make(self, topic: Topic, name: str, starts: Starts) -> Group:
+        group = Group(topic, name, self._delivery, self._supply)
         self._topics.apply(topic, group)
-        self._delivery.adopt(topic)
         for tail in topic.tails:
             cursor, skip_before = starts.get(tail.partition, (1, 0))
             group.add_position(tail, cursor).skip_before = skip_before
         topic.groups[name] = group
         return group
 
+    async def load_topics(self) -> None:
+        """Make sure that the tails of all topics with groups are known."""
+        for topic in self._topics.all():
+            if topic.groups:
+                await self._topics.load(topic)
+
+    def remove(self, group: Group) -> None:
+        """The group is deleted; what is stored of it is not this method's business."""
+        del group.topic.groups[group.name]
+        group.deleted = True
+        self._delivery.forget(group)
+
+    def keep(self, group: Group) -> Group:
+        """The group of that name now; one that was deleted while somebody was about to join it is there again."""
+        current = group.topic.groups.setdefault(group.name, group)
+        if current is group and group.deleted:
+            group.deleted = False
+            self._delivery.run(self.store(group))
+        return current
+
+    # -- where a group starts and goes
+
     async def begin(self, topic: Topic, name: str, start: Start | None) -> tuple[Group, bool]:
         """The group for a new subscription, and whether its position must be stored before anyone relies on it."""
         check_name("group", name)
         await self._topics.load(topic)
-        found = await self._by_time(topic, start)
+        starts = await self._by_time(topic, start)
         group = topic.groups.get(name)
         if group is None:
-            return self._make(topic, name, found or self._by_place(topic, start)), True
-        if found:
-            await self._move(topic, group, found)
+            return self._make(topic, name, starts or self._by_place(topic, start)), True
+        if starts:
+            await self._move(group, starts)
         elif start is not None and start.kind == "offset" and start.value:
-            await self._move(topic, group, self._by_place(topic, start))
+            await self._move(group, self._by_place(topic, start))
         else:
             return group, not all(position.stored for position in group.positions.values())
         return group, True
@@ -115,11 +119,7 @@ class GroupTable:
         if start is None or start.kind != "timestamp":
             return {}
         ts = start.checked().value or 0
-        found = {}
-        for tail in topic.tails:
-            cursor = await self._log.offset_at(topic.name, tail.partition, ts)
-            found[tail.partition] = (cursor, ts)
-        return found
+        return {tail.partition: (await self._log.offset_at(topic.name, tail.partition, ts), ts) for tail in topic.tails}
 
     def _by_place(self, topic: Topic, start: Start | None) -> dict[int, tuple[int, int]]:
         if start is None:
@@ -128,29 +128,15 @@ class GroupTable:
             return {tail.partition: (tail.offset + 1, 0) for tail in topic.tails}
         return {tail.partition: (max(1, start.value or 0), 0) for tail in topic.tails}
 
-    async def _move(self, topic: Topic, group: Group, starts: dict[int, tuple[int, int]]) -> None:
-        for partition, (cursor, skip_before) in starts.items():
-            group.seek(group.positions[partition], cursor, skip_before)
-            self._audit.note("seek", topic, partition, cursor, 1, group.name)
+    async def _move(self, group: Group, starts: Starts) -> None:
+        for partition, (cursor, _) in starts.items():
+            self._audit.note("seek", group.topic, partition, cursor, 1, group.name)
+        await _or_unavailable("moved", self._supply.move(group, starts))
         self._delivery.wake(group)
 
     async def store(self, group: Group) -> None:
-        """Make the group's positions durable now."""
-        batch = Batch()
-        stored = [
-            (position, self._delivery.put_position(batch, group, position))
-            for position in group.positions.values()
-            if not position.burying
-        ]
-        try:
-            await self._log.commit(batch)
-        except MainspringError as error:
-            raise Unavailable(f"the group could not be stored: {error.message}", remedy=error.remedy) from error
-        for position, written in stored:
-            position.durable = max(position.durable, written.settled)
-            position.stored = True
-
-    # -- from outside
+        """Make sure that the group is durable where it stands."""
+        await _or_unavailable("stored", self._supply.store_group(group))
 
     async def seek(self, topic: Topic, name: str, start: Start, partition: int | None) -> Group:
         group = self.get(topic, name)
@@ -160,53 +146,29 @@ class GroupTable:
         starts = await self._by_time(topic, start) or self._by_place(topic, start)
         if partition is not None:
             starts = {partition: starts[partition]}
-        await self._move(topic, group, starts)
+        await self._move(group, starts)
         await self.store(group)
         return group
 
     async def delete(self, topic: Topic, name: str) -> None:
         group = self.get(topic, name)
-        if group.members:
-            raise Conflict(
-                f"group {name!r} of {topic.name!r} has {len(group.members)} members",
-                remedy="stop its consumers first",
-            )
-        del topic.groups[name]
-        group.deleted = True
-        self._delivery.forget(group)
-        batch = Batch()
-        for partition in group.positions:
-            batch.delete(SPACE, record_key(topic.name, name, partition))
-        try:
-            await self._log.commit(batch)
-        except MainspringError as error:
-            self.keep(topic, group)
-            raise Unavailable(f"the group could not be deleted: {error.message}", remedy=error.remedy) from error
+        members = self._supply.member_count(group)
+        if members:
+            raise Conflict(f"group {name!r} of {topic.name!r} has {members} members", remedy="stop its consumers first")
+        await _or_unavailable("deleted", self._supply.delete(group))
 
-    def keep(self, topic: Topic, group: Group) -> Group:
-        """The group of that name now; one that was deleted while somebody was about to join it is there again."""
-        current = topic.groups.setdefault(group.name, group)
-        if current is group and group.deleted:
-            group.deleted = False
-            self._delivery.run(self.store(group))
-        return current
-
-    def get(self, topic: Topic, name: str) -> Group:
-        group = topic.groups.get(name)
-        if group is None:
-            raise UnknownGroup(f"topic {topic.name!r} has no group {name!r}", remedy="subscribe to make one")
-        return group
+    # -- looking at groups
 
     def infos(self, topic: str | None = None) -> list[GroupInfo]:
         """The groups of one topic, or of all. Raises UnknownTopic."""
-        topics = self._topics.all() if topic is None else [self._topics.get(topic)]
-        return [self.info(group) for each in topics for group in each.groups.values()]
+        groups = self.all() if topic is None else self._topics.get(topic).groups.values()
+        return [self.info(group) for group in groups]
 
     def info(self, group: Group) -> GroupInfo:
         return GroupInfo(
-            topic=group.topic,
+            topic=group.topic.name,
             group=group.name,
-            members=len(group.members),
+            members=self._supply.member_count(group),
             partitions={position.partition: self._offsets(position) for position in group.positions.values()},
         )
 
@@ -228,5 +190,14 @@ class GroupTable:
         return GroupOffsets(
             last_committed=committed,
             lag=max(0, position.tail.offset - committed),
-            inflight=position.inflight(),
+            inflight=position.inflight() + self._supply.inflight_elsewhere(position),
         )
+
+
+async def _or_unavailable(done: str, work: Awaitable[None]) -> None:
+    try:
+        await work
+    except BusError:
+        raise
+    except MainspringError as error:
+        raise Unavailable(f"the group could not be {done}: {error.message}", remedy=error.remedy) from error

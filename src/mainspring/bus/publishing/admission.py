@@ -1,7 +1,11 @@
-"""Takes publish requests: may they, do they fit, where do they go.
+"""Decides about publish requests: who may publish what, does it fit, where does it go.
 
-Everything is checked before anything is stored, so that a refused request uses no offset. WebSocket frames and Python
-or HTTP callers come through the same door.
+Everything is checked before anything is stored, so that a refused request uses no offset. Every face of the bus comes
+through `Admission.accept` and hands what it gives to `Publisher.submit`.
+
+Where spans are recorded, one begins here and ends when the events are durable. Who publishes may have a span of its own
+and say so in the events' headers; then the node's span, `append`, stands below it and the headers stay as they are.
+Otherwise the node's span, `publish`, is the producer's: it is put into the headers, so that consumers go on from it.
 """
 
 from __future__ import annotations
@@ -9,38 +13,33 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from mainspring.bus.access.access import Access, Caller, Who
-from mainspring.bus.access.verified_headers import Seal, seal_of, sealed
-from mainspring.bus.errors import (
-    BadFrame,
-    BusError,
-    ExpectationFailed,
-    RateLimited,
-    TooLarge,
-    Unavailable,
-)
+from mainspring.bus.access.access import Access, Caller, VerifiedHeaders, Who, verified_headers, with_verified
+from mainspring.bus.errors import BadFrame, RateLimited, TooLarge, Unavailable, bad_text
 from mainspring.bus.publishing.partitioning import partition_of
-from mainspring.bus.publishing.payload import check_payload
-from mainspring.bus.publishing.publisher import Publisher, Ticket
+from mainspring.bus.publishing.publisher import Accepted
 from mainspring.bus.publishing.rate_limit import TokenBucket
-from mainspring.bus.publishing.spans import TracedTicket, ending, traced
-from mainspring.bus.schedules.schedules import Schedule, Schedules
+from mainspring.bus.results import NewEvent
 from mainspring.bus.schemas.registry import SchemaRegistry
 from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
-from mainspring.log import Append, Batch, InDoubt, Operation, Receipt, Refused
+from mainspring.json_text import HALF, JsonRefused, check_json
+from mainspring.log import Append
 from mainspring.loop import Clock
 from mainspring.settings import Settings
-from mainspring.telemetry import spans as tracing
+from mainspring.telemetry import TRACEPARENT, OpenSpan, Recorder, messaging, tracing
+
+if TYPE_CHECKING:
+    from mainspring.bus.schedules.schedules import Schedule
 
 MAX_DELAY_MS: Final = 10 * 366 * 86_400_000  # ten years: beyond that a delay is a mistake in its unit
 
-_sorted = msgspec.json.Encoder(order="sorted").encode
+_to_json = msgspec.json.Encoder().encode
+_to_sorted_json = msgspec.json.Encoder(order="sorted").encode
 
 
 class Offered(Protocol):
@@ -60,26 +59,13 @@ class Offered(Protocol):
     def not_before(self) -> int | None: ...
 
 
-class Accepted(msgspec.Struct, frozen=True, gc=False):
-    """A request that was taken: its events, and when each is due (0: at once). `due` is empty when all are at once."""
-
-    topic: Topic
-    appends: list[Append]
-    due: list[int]
-
-    def due_at(self, index: int) -> int:
-        return self.due[index] if self.due else 0
-
-
 class Admission:
-    """Checks and submits."""
+    """Checks events, and gives them their ids and partitions."""
 
     def __init__(
         self,
         clock: Clock,
         topics: TopicRegistry,
-        publisher: Publisher,
-        schedules: Schedules,
         access: Access,
         schemas: SchemaRegistry,
         settings: Settings,
@@ -89,85 +75,55 @@ class Admission:
     ) -> None:
         self._clock = clock
         self._topics = topics
-        self._publisher = publisher
-        self._schedules = schedules
         self._access = access
         self._schemas = schemas
-        self._settings = settings
         self._new_id = new_id
         self._random = random
         self._most_bytes = settings.max_frame_bytes
+        self._dedupe_window_ms = settings.dedupe_window_ms
         self.closed = False
 
-    def publish(
+    def accept(
         self,
         name: str,
         events: Sequence[Offered],
-        ticket: Callable[[Accepted], Ticket],
+        who: Who,
         *,
-        agent: Who,
         bucket: TokenBucket | None = None,
         expect: int | None = None,
-    ) -> None:
-        """Submit the events, all or none; `ticket` is made for what was accepted and hears of the rest.
+        limited: bool = True,
+    ) -> Accepted:
+        """The events as they are to be stored, all or none. Raises BusError when the request is refused.
 
-        Raises BusError when the request is refused; then nothing was submitted.
+        `bucket` limits the rate of whoever asks; `limited=False` leaves out every limit of a rate.
         """
-        if tracing.recorder is None:
-            self._publish(name, events, ticket, agent, bucket, expect)
-            return
-        doing, carrying = traced(tracing.recorder, name, events)
-        try:
-            self._publish(name, carrying, lambda taken: TracedTicket(doing, ticket(taken)), agent, bucket, expect)
-        except MainspringError as error:
-            doing.end(error)
-            raise
-
-    def _publish(
-        self,
-        name: str,
-        events: Sequence[Offered],
-        ticket: Callable[[Accepted], Ticket],
-        agent: Who,
-        bucket: TokenBucket | None,
-        expect: int | None,
-    ) -> None:
-        if self.closed:
-            raise Unavailable("the node is stopping", remedy="publish again in a moment")
-        topic = self._topics.open(name)
-        self._access.check_now(topic.config, "publish", agent)
-        self._check_rates(topic, bucket, len(events))
-        now = self._clock.wall_ms()
-        appends = self._appends(topic, events, now, expect, agent.sealed if isinstance(agent, Caller) else b"")
-        delayed = any(event.delay_ms or event.not_before for event in events)
-        due = [self._due(event, now) for event in events] if delayed else []
-        accepted = Accepted(topic, appends, due)
-        if due and any(due):
-            if expect is not None:
-                raise BadFrame("a delayed event has no place yet, so it cannot `expect` one")
-            self._submit_delayed(accepted, ticket(accepted))
-        elif expect is not None:
-            self._publisher.publish_alone(topic, appends, ticket(accepted))
-        else:
-            self._publisher.publish(topic, appends, ticket(accepted))
-
-    def prepare(self, name: str, event: Offered) -> tuple[list[Operation], Callable[[Receipt], None]]:
-        """One event of the node's own program, to be stored in a batch of someone else's."""
-        if self.closed:
-            raise Unavailable("the node is stopping", remedy="publish again in a moment")
-        topic = self._topics.open(name)
-        self._access.check_now(topic.config, "publish", None)
-        doing = None
+        span = None
         if tracing.recorder is not None:
-            doing, (event,) = traced(tracing.recorder, name, (event,))
-        (append,) = self._appends(topic, (event,), self._clock.wall_ms(), None, b"")
-        operations, stored = self._publisher.prepare(topic, [append])
-        return operations, stored if doing is None else ending(doing, stored)
+            span, events = _begin_span(tracing.recorder, name, events)
+        try:
+            if self.closed:
+                raise Unavailable("the node is stopping", remedy="publish again in a moment")
+            topic = self._topics.open(name)
+            self._access.check_now(topic.config, "publish", who)
+            if limited and (bucket is not None or topic.bucket is not None):
+                self._check_rates(topic, bucket, len(events))
+            now = self._clock.wall_ms()
+            appends = self._appends(topic, events, now, expect, who.verified if isinstance(who, Caller) else b"")
+            due: Sequence[int] = ()
+            for event in events:
+                if event.delay_ms or event.not_before:
+                    due = _due_times(events, now, expect)
+                    break
+        except MainspringError as error:
+            if span is not None:
+                span.end(error)
+            raise
+        return Accepted(topic, appends, due, expect is not None, span)
 
-    def scheduled(self, schedule: Schedule, who: Who) -> Schedule:
+    def accept_schedule(self, schedule: Schedule, who: Who) -> Schedule:
         """The schedule as it is kept: its payload fits the topic, its headers say who made it."""
-        check_payload(bytes(schedule.payload))
-        headers = sealed(schedule.headers, who)
+        _check_payloads([bytes(schedule.payload)])
+        headers = with_verified(schedule.headers, who)
         schemas = self._schemas.of(schedule.topic)
         if schemas is not None:
             topic = self._topics.open(schedule.topic)
@@ -176,48 +132,55 @@ class Admission:
                 headers = {**(headers or {}), **msgspec.json.decode(b"{%b}" % stamp)}
         return msgspec.structs.replace(schedule, headers=headers)
 
-    def partition(self, key: str | None, partitions: int) -> int:
+    def own_event(
+        self, topic: Topic, payload: bytes, key: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> Append:
+        """An event that the node itself makes: there is nothing to check."""
+        return Append(
+            topic=topic.name,
+            partition=self._partition(key, topic.config.partitions),
+            id=self._new_id(),
+            ts=self._clock.wall_ms(),
+            payload=payload,
+            key=key,
+            headers=_to_json(headers) if headers else None,
+        )
+
+    def _partition(self, key: str | None, partitions: int) -> int:
         if key is not None:
             return partition_of(key, partitions)
         return int(self._random() * partitions) if partitions > 1 else 0
 
     def _appends(
-        self, topic: Topic, events: Sequence[Offered], now: int, expect: int | None, sealed: bytes
+        self, topic: Topic, events: Sequence[Offered], now: int, expect: int | None, verified: bytes
     ) -> list[Append]:
         """The events as they are stored. What is put on headers is joined once for all events that get the same."""
         payloads = [bytes(event.payload) for event in events]
-        _check_all(payloads)
+        _check_payloads(payloads)
         schemas = self._schemas.of(topic.name)
-        seals: Iterable[Seal]
+        added: Iterable[VerifiedHeaders]
         if schemas is None:
-            seals = repeat(seal_of(sealed), len(events))
+            added = repeat(verified_headers(verified), len(events))
         else:
-            seals = [seal_of(sealed, stamp) for stamp in schemas.check_all(events, tombstones=topic.config.compact)]
+            stamps = schemas.check_all(events, tombstones=topic.config.compact)
+            added = [verified_headers(verified, stamp) for stamp in stamps]
         name, partitions = topic.name, topic.config.partitions
-        window = self._settings.dedupe_window_ms
+        window, most_bytes = self._dedupe_window_ms, self._most_bytes
         appends = []
-        for event, payload, seal in zip(events, payloads, seals, strict=True):
-            headers = seal.put_on(event.headers) if event.headers else seal.alone
-            if len(payload) + (0 if headers is None else len(headers)) > self._most_bytes:
-                raise TooLarge(f"an event may have {self._most_bytes} bytes", remedy="publish a reference")
+        for event, payload, more in zip(events, payloads, added, strict=True):
+            headers = more.added_to(event.headers) if event.headers else more.alone
+            if len(payload) + (0 if headers is None else len(headers)) > most_bytes:
+                raise TooLarge(f"an event may have {most_bytes} bytes", remedy="publish a reference")
             id, key, dedupe = event.id, event.key, None
             if id is None:
                 id = self._new_id()
             elif window:
                 dedupe = id
-            partition = 0 if partitions == 1 else self.partition(key, partitions)
+            partition = 0 if partitions == 1 else self._partition(key, partitions)
             appends.append(Append(name, partition, id, now, payload, key, headers, dedupe, now + window, expect))
         return appends
 
-    def _due(self, event: Offered, now: int) -> int:
-        due = max(event.not_before or 0, now + event.delay_ms if event.delay_ms else 0)
-        if due > now + MAX_DELAY_MS:
-            raise BadFrame("the event would wait for more than ten years", remedy="give milliseconds")
-        return due if due > now else 0
-
     def _check_rates(self, topic: Topic, bucket: TokenBucket | None, count: int) -> None:
-        if bucket is None and topic.bucket is None:
-            return
         now = self._clock.now_ms()
         for limit in (bucket, topic.bucket):
             if limit is None or limit.take(count, now):
@@ -232,66 +195,71 @@ class Admission:
             refused.retry_after_ms = wait_ms
             raise refused
 
-    def _submit_delayed(self, accepted: Accepted, ticket: Ticket) -> None:
-        batch = Batch()
-        for append, due in zip(accepted.appends, accepted.due, strict=True):
-            if due:
-                self._schedules.delay(batch, append, due)
-            else:
-                batch.append(append)
-        earliest = min(due for due in accepted.due if due)
-        self._publisher.submit(batch, (accepted.topic,), _Delayed(self._schedules, earliest, accepted, ticket))
 
-
-class _Delayed:
-    """Puts the places of delayed events (partition, 0) between those of the others, then plans their firing."""
-
-    def __init__(self, schedules: Schedules, earliest: int, accepted: Accepted, ticket: Ticket) -> None:
-        self._schedules = schedules
-        self._earliest = earliest
-        self._accepted = accepted
-        self._ticket = ticket
-
-    def stored(self, placed: Sequence[tuple[int, int, bool]]) -> None:
-        given = iter(placed)
-        answer = [
-            (append.partition, 0, False) if due else next(given)
-            for append, due in zip(self._accepted.appends, self._accepted.due, strict=True)
-        ]
-        self._schedules.plan(self._earliest)
-        self._ticket.stored(answer)
-
-    def failed(self, error: MainspringError) -> None:
-        self._ticket.failed(error)
-
-
-def refusal(error: MainspringError) -> BusError:
-    """What a client is told when the log did not take its request."""
-    if isinstance(error, BusError):
-        return error
-    if isinstance(error, Refused):
-        return ExpectationFailed(
-            f"`expect` is not the partition's last offset: {error.message}",
-            remedy="read what was published, then retry",
-        )
-    if isinstance(error, InDoubt):
-        return Unavailable(
-            f"it is not known whether the event was stored: {error.message}",
-            remedy="publish it again with the same id; it is then stored once",
-        )
-    return Unavailable(f"the event could not be stored: {error.message}", remedy=error.remedy or "try again")
-
-
-def _check_all(payloads: list[bytes]) -> None:
-    """The event that is refused is named, where there are several."""
+def _check_payloads(payloads: list[bytes]) -> None:
+    """Raise BadFrame or BadJson unless everybody can read them; it names the event, where there are several."""
     for number, payload in enumerate(payloads):
         try:
-            check_payload(payload)
-        except BusError as error:
+            check_json(payload)
+        except JsonRefused as refused:
+            error = bad_text(refused)
             if len(payloads) > 1:
                 error.message = f"event {number} of the batch: {error.message}"
-                error.details = {**error.details, "event": number}
-            raise
+                error.details = {"event": number}
+            raise error from None
+
+
+def _due_times(events: Sequence[Offered], now: int, expect: int | None) -> list[int]:
+    """When each event is due, 0: at once; an empty list when all are due at once."""
+    due = [max(event.not_before or 0, now + event.delay_ms if event.delay_ms else 0) for event in events]
+    latest = max(due)
+    if latest > now + MAX_DELAY_MS:
+        raise BadFrame("the event would wait for more than ten years", remedy="give milliseconds")
+    if latest <= now:
+        return []
+    if expect is not None:
+        raise BadFrame("a delayed event has no place yet, so it cannot `expect` one")
+    return [each if each > now else 0 for each in due]
+
+
+def _begin_span(recorder: Recorder, topic: str, events: Sequence[Offered]) -> tuple[OpenSpan, Sequence[Offered]]:
+    """A span for publishing these events, and the events with headers that carry the trace."""
+    carried = next((event.headers for event in events if event.headers and TRACEPARENT in event.headers), None)
+    one = events[0] if len(events) == 1 else None
+    attributes = messaging(
+        "publish" if carried is None else "append",
+        "send",
+        topic,
+        message_id=None if one is None else one.id,
+        key=None if one is None else one.key,
+        count=None if one is not None else len(events),
+    )
+    name, kind = (f"publish {topic}", "PRODUCER") if carried is None else (f"append {topic}", "INTERNAL")
+    span = recorder.begin(name, kind, attributes, parent=carried)
+    return span, [
+        NewEvent(
+            bytes(event.payload),
+            event.key,
+            span.carried(event.headers),
+            event.id,
+            event.delay_ms or 0,
+            event.not_before or 0,
+        )
+        for event in events
+    ]
+
+
+def check_event(event: NewEvent) -> None:
+    """Raise BadFrame for what a frame could not say: a program may have made it."""
+    try:
+        (event.key or "").encode()
+        (event.id or "").encode()
+    except UnicodeEncodeError:
+        raise BadFrame(HALF) from None
+    if event.id is not None and not 0 < len(event.id) <= 255:
+        raise BadFrame("an event's id has 1 to 255 characters")
+    if event.delay_ms < 0 or event.not_before < 0:
+        raise BadFrame("a delay is not negative")
 
 
 def check_headers(headers: Mapping[str, str] | None) -> dict[str, str] | None:
@@ -304,6 +272,6 @@ def check_headers(headers: Mapping[str, str] | None) -> dict[str, str] | None:
 
 def check_sha256(payload: bytes, digest: str) -> None:
     """The SHA-256 of the payload as JSON with sorted keys and no spaces, in UTF-8, in hexadecimal."""
-    check_payload(payload)
-    if hashlib.sha256(_sorted(msgspec.json.decode(payload))).hexdigest() != digest.lower():
+    _check_payloads([payload])
+    if hashlib.sha256(_to_sorted_json(msgspec.json.decode(payload))).hexdigest() != digest.lower():
         raise BadFrame("payload_sha256 does not fit the payload", remedy="hash JSON with sorted keys and no spaces")

@@ -1,4 +1,4 @@
-"""The bus's one way to the log.
+"""The bus's one way to the log: `submit` writes what `Admission.accept` has accepted.
 
 What connections publish in one slice is collected in one batch, because a batch costs more than an event. Events that
 carry an expectation need a batch of their own: it may be refused, and its neighbours must stand. The order of
@@ -14,107 +14,160 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from functools import partial
+
+import msgspec
 
 from mainspring.bus.audit import Audit
 from mainspring.bus.counters import BusCounters
+from mainspring.bus.errors import BusError, ExpectationFailed, Unavailable
+from mainspring.bus.results import Published
 from mainspring.bus.topics.tail import PartitionTail
 from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
-from mainspring.log import Append, Batch, Log, Operation, Receipt, Result
+from mainspring.log import Append, Batch, InDoubt, Log, Prepared, Receipt, Refused, Result
+from mainspring.loop import reject, resolve
+from mainspring.telemetry import OpenSpan
 
 Placed = tuple[int, int, bool]  # partition, offset, duplicate
-Announce = Callable[[Batch, Topic], None]
+OnDone = Callable[[Sequence[Placed] | MainspringError], None]  # where the events are, or why they are not stored
+StoreTopic = Callable[[Batch, Topic], None]
 
 
-class Ticket(Protocol):
-    """Someone who waits for events to be durable."""
+class Accepted(msgspec.Struct, frozen=True, gc=False):
+    """Events of one request that may be stored: checked, with their ids and partitions.
 
-    def stored(self, placed: Sequence[Placed]) -> None: ...
+    `due` says when each is due (epoch ms; 0: at once); it is empty when all are due at once. `expects`: one of them
+    is only to be stored behind a certain offset. `span` ends when the events are durable, or refused.
+    """
 
-    def failed(self, error: MainspringError) -> None: ...
+    topic: Topic
+    appends: list[Append]
+    due: Sequence[int] = ()
+    expects: bool = False
+    span: OpenSpan | None = None
+
+    def due_at(self, index: int) -> int:
+        return self.due[index] if self.due else 0
+
+    def published(self, placed: Sequence[Placed]) -> list[Published]:
+        """Where each event went, as callers are told."""
+        return [
+            Published(append.topic, partition, offset, append.id, append.ts, duplicate, self.due_at(index))
+            for index, (append, (partition, offset, duplicate)) in enumerate(zip(self.appends, placed, strict=True))
+        ]
 
 
 class _Pending:
     """A batch being collected or under way, and who waits for which part of it."""
 
-    __slots__ = ("announce", "appends", "audited", "batch", "bytes", "tickets", "topics")
+    __slots__ = ("appends", "audited", "batch", "store_topic", "topics", "waiting")
 
-    def __init__(self, announce: Announce, audited: bool = True) -> None:
-        self.announce: Announce = announce
+    def __init__(self, store_topic: StoreTopic, audited: bool = True) -> None:
+        self.store_topic: StoreTopic = store_topic
         self.audited = audited
         self.batch = Batch()
         self.appends: list[Append] = []
-        self.tickets: list[tuple[Ticket, int, int]] = []
+        self.waiting: list[tuple[OnDone, int, int]] = []
         self.topics: dict[str, Topic] = {}
-        self.bytes = 0
 
-    def add(self, topic: Topic, appends: Sequence[Append], ticket: Ticket | None) -> None:
+    def add(self, topic: Topic, appends: Sequence[Append], on_done: OnDone | None) -> None:
         if topic.name not in self.topics:
             self.topics[topic.name] = topic
             if not topic.stored:
-                self.announce(self.batch, topic)
-        if ticket is not None:
-            self.tickets.append((ticket, len(self.appends), len(appends)))
+                self.store_topic(self.batch, topic)
+        if on_done is not None:
+            self.waiting.append((on_done, len(self.appends), len(appends)))
         self.appends.extend(appends)
         self.batch.operations.extend(appends)
-        self.bytes += sum([len(append.payload) for append in appends])
 
 
 class Publisher:
-    """Collects, submits, answers. `appended` is called with every topic that has new events.
+    """Collects, submits, answers.
 
-    `announce` stores a topic that is new, before its first event.
+    `appended` is called with every topic that has new events. `store_topic` stores a topic that is new, before its
+    first event. `store_delayed` stores events of which some are due later; the owner sets it, because what is due is
+    published here again.
     """
 
+    store_delayed: Callable[[Accepted, OnDone], None]
+
     def __init__(
-        self, log: Log, counters: BusCounters, audit: Audit, appended: Callable[[Topic], None], announce: Announce
+        self,
+        log: Log,
+        counters: BusCounters,
+        audit: Audit,
+        appended: Callable[[Topic], None],
+        store_topic: StoreTopic,
     ) -> None:
         self._log = log
         self._counters = counters
         self._audit = audit
         self._appended = appended
-        self._announce = announce
+        self._store_topic = store_topic
         self._open: _Pending | None = None
         self._under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self.bytes_under_way: int = 0
 
-    def publish(self, topic: Topic, appends: Sequence[Append], ticket: Ticket | None) -> None:
-        """Events without an expectation; they share a batch with others of this slice."""
-        pending = self._open
-        if pending is None:
-            pending = self._open = _Pending(self._announce)
-            asyncio.get_running_loop().call_soon(self._flush)
-        pending.add(topic, appends, ticket)
+    # -- accepted events
 
-    def publish_alone(self, topic: Topic, appends: Sequence[Append], ticket: Ticket | None) -> None:
-        """Events that may be refused."""
-        self._flush()
-        pending = _Pending(self._announce)
-        pending.add(topic, appends, ticket)
-        self._submit(pending)
+    def submit(self, accepted: Accepted, on_done: OnDone | None = None) -> None:
+        """Write the events, all or none; `on_done` is called when it is decided. Never raises."""
+        if accepted.span is not None:
+            on_done = partial(_end_span, accepted.span, on_done)
+        if accepted.due:
+            self.store_delayed(accepted, on_done or _ignore)
+        elif accepted.expects:
+            self._flush()
+            pending = _Pending(self._store_topic)
+            pending.add(accepted.topic, accepted.appends, on_done)
+            self._submit(pending)
+        else:
+            if self._open is None:
+                self._open = _Pending(self._store_topic)
+                asyncio.get_running_loop().call_soon(self._flush)
+            self._open.add(accepted.topic, accepted.appends, on_done)
 
-    def submit(self, batch: Batch, topics: Sequence[Topic], ticket: Ticket, *, audited: bool = True) -> None:
+    async def store(self, accepted: Accepted) -> list[Published]:
+        """`submit`, and wait until the events are durable. Raises BusError."""
+        done: asyncio.Future[Sequence[Placed]] = asyncio.get_running_loop().create_future()
+        self.submit(accepted, partial(_settle, done))
+        try:
+            return accepted.published(await done)
+        except MainspringError as error:
+            raise refusal(error) from error
+
+    def prepare(self, accepted: Accepted) -> Prepared:
+        """The events as part of someone else's batch."""
+        pending = _Pending(self._store_topic)
+        pending.add(accepted.topic, accepted.appends, None)
+
+        def stored(receipt: Receipt) -> None:
+            if accepted.span is not None:
+                accepted.span.end()
+            self._show(pending, receipt.offsets)
+
+        return Prepared(pending.batch.operations, stored)
+
+    # -- batches of the bus itself
+
+    def submit_batch(self, batch: Batch, topics: Sequence[Topic], on_done: OnDone, *, audited: bool = True) -> None:
         """A batch that belongs together, with events of these topics in it; `audited`: as published."""
         self._flush()
-        pending = _Pending(self._announce, audited)
+        pending = _Pending(self._store_topic, audited)
         for topic in topics:
             pending.add(topic, (), None)
         pending.appends = [operation for operation in batch.operations if isinstance(operation, Append)]
         pending.batch.operations.extend(batch.operations)
-        pending.tickets.append((ticket, 0, len(pending.appends)))
+        pending.waiting.append((on_done, 0, len(pending.appends)))
         self._submit(pending)
 
-    def prepare(self, topic: Topic, appends: Sequence[Append]) -> tuple[list[Operation], Callable[[Receipt], None]]:
-        """Events that someone else's batch will store: what to put into it, and whom to tell with its receipt.
-
-        The receipt's offsets must be those of these events alone, told in the log's own callback.
-        """
-        pending = _Pending(self._announce)
-        pending.add(topic, appends, None)
-        return pending.batch.operations, lambda receipt: self._show(pending, receipt.offsets)
+    def commit_batch(self, batch: Batch, topics: Sequence[Topic]) -> asyncio.Future[Sequence[Placed]]:
+        """`submit_batch` at once; wait for what this gives to learn where the events are."""
+        done: asyncio.Future[Sequence[Placed]] = asyncio.get_running_loop().create_future()
+        self.submit_batch(batch, topics, partial(_settle, done))
+        return done
 
     async def idle(self) -> None:
         """Wait until everything published so far is decided."""
@@ -129,20 +182,18 @@ class Publisher:
     def _submit(self, pending: _Pending) -> None:
         self._under_way += 1
         self._idle.clear()
-        self.bytes_under_way += pending.bytes
         self._log.submit(pending.batch, lambda result: self._decided(pending, result))
 
     def _decided(self, pending: _Pending, result: Result) -> None:
         self._under_way -= 1
-        self.bytes_under_way -= pending.bytes
         if isinstance(result, Receipt):
             placed = result.offsets
             self._show(pending, placed)
-            for ticket, start, count in pending.tickets:
-                ticket.stored(placed[start : start + count])
+            for on_done, start, count in pending.waiting:
+                on_done(placed[start : start + count])
         else:
-            for ticket, _, _ in pending.tickets:
-                ticket.failed(result)
+            for on_done, _, _ in pending.waiting:
+                on_done(result)
         if not self._under_way and self._open is None:
             self._idle.set()
 
@@ -158,7 +209,7 @@ class Publisher:
                 for partition, offset in newest.items():
                     topic.tails[partition].advance(offset)
                     self._count(pending, topic, partition, offset, len(stored) if counts is None else counts[partition])
-                self._told(topics)
+                self._wake_readers(topics)
                 return
         for tail, (first, appends) in _runs(pending, placed).items():
             topic, last = topics[tail.topic], first + len(appends) - 1
@@ -167,7 +218,7 @@ class Publisher:
                 tail.extend(first, appends)
             else:
                 tail.advance(last)
-        self._told(topics)
+        self._wake_readers(topics)
 
     def _count(self, pending: _Pending, topic: Topic, partition: int, offset: int, count: int) -> None:
         """So many events were stored, the last one at `offset`. What was there already is not counted again."""
@@ -176,7 +227,7 @@ class Publisher:
         if pending.audited:
             self._audit.note("publish", topic, partition, offset, count)
 
-    def _told(self, topics: dict[str, Topic]) -> None:
+    def _wake_readers(self, topics: dict[str, Topic]) -> None:
         for topic in topics.values():
             topic.stored = True
             self._appended(topic)
@@ -197,3 +248,37 @@ def _runs(pending: _Pending, placed: Sequence[Placed]) -> dict[PartitionTail, tu
                 run = runs[tail] = (offset, [])
             run[1].append(append)
     return runs
+
+
+def refusal(error: MainspringError) -> BusError:
+    """What a client is told when the log did not take its request."""
+    if isinstance(error, BusError):
+        return error
+    if isinstance(error, Refused):
+        return ExpectationFailed(
+            f"`expect` is not the partition's last offset: {error.message}",
+            remedy="read what was published, then retry",
+        )
+    if isinstance(error, InDoubt):
+        return Unavailable(
+            f"it is not known whether the event was stored: {error.message}",
+            remedy="publish it again with the same id; it is then stored once",
+        )
+    return Unavailable(f"the event could not be stored: {error.message}", remedy=error.remedy or "try again")
+
+
+def _settle(done: asyncio.Future[Sequence[Placed]], result: Sequence[Placed] | MainspringError) -> None:
+    if isinstance(result, MainspringError):
+        reject(done, result)
+    else:
+        resolve(done, result)
+
+
+def _end_span(span: OpenSpan, on_done: OnDone | None, result: Sequence[Placed] | MainspringError) -> None:
+    span.end(result if isinstance(result, MainspringError) else None)
+    if on_done is not None:
+        on_done(result)
+
+
+def _ignore(_: object) -> None:
+    """Nobody waits."""

@@ -16,9 +16,10 @@ firing missed while no node ran is made up once.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Annotated, Final
 
 import msgspec
@@ -26,8 +27,8 @@ import msgspec
 from mainspring.bus.errors import BadFrame, Unavailable, UnknownSchedule
 from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.names import check_name
-from mainspring.bus.publishing.publisher import Publisher
-from mainspring.bus.publishing.tickets import Settling
+from mainspring.bus.publishing.admission import Admission
+from mainspring.bus.publishing.publisher import Accepted, OnDone, Placed, Publisher
 from mainspring.bus.schedules.cron import CronLine
 from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.cluster import Role
@@ -108,22 +109,22 @@ class Schedules:
         clock: Clock,
         loop: Loop,
         topics: TopicRegistry,
+        admission: Admission,
         publisher: Publisher,
         delivery: Delivery,
         *,
         role: Role,
         new_id: Callable[[], str],
-        partition: Callable[[str | None, int], int],
     ) -> None:
         self._role = role
         self._log = log
         self._clock = clock
         self._loop = loop
         self._topics = topics
+        self._admission = admission
         self._publisher = publisher
         self._delivery = delivery
         self._new_id = new_id
-        self._partition = partition
         self._named: dict[str, tuple[Schedule, int]] = {}
         self._timer: tuple[int, Hashable] | None = None
         self._firing = False
@@ -167,8 +168,28 @@ class Schedules:
 
     # -- delayed events
 
-    def delay(self, batch: Batch, append: Append, due_ms: int) -> None:
-        """Add the row of an event that is due at `due_ms` (epoch ms) to the batch."""
+    def store_delayed(self, accepted: Accepted, on_done: OnDone) -> None:
+        """Store accepted events of which some are due later: those have offset 0 until then."""
+        batch = Batch()
+        for append, due in zip(accepted.appends, accepted.due, strict=True):
+            if due:
+                self._put_delayed(batch, append, due)
+            else:
+                batch.append(append)
+
+        def done(result: Sequence[Placed] | MainspringError) -> None:
+            if not isinstance(result, MainspringError):
+                stored = iter(result)
+                result = [
+                    (append.partition, 0, False) if due else next(stored)
+                    for append, due in zip(accepted.appends, accepted.due, strict=True)
+                ]
+                self.plan(min(due for due in accepted.due if due))
+            on_done(result)
+
+        self._publisher.submit_batch(batch, (accepted.topic,), done)
+
+    def _put_delayed(self, batch: Batch, append: Append, due_ms: int) -> None:
         row = _Delayed(
             topic=append.topic,
             partition=append.partition,
@@ -314,15 +335,15 @@ class Schedules:
                 following = at
                 break
             due.append(record)
-        if due:
-            settling = Settling()
-            for record in due:
-                self._submit(record, _decode_delayed(record.value), now, settling)
-            await settling.wait()
+        submitted = [self._submit_delayed(record, now) for record in due]
+        for result in await asyncio.gather(*submitted, return_exceptions=True):
+            if isinstance(result, BaseException) and not isinstance(result, Refused):
+                raise result
         if following is not None:
             self.plan(following)
 
-    def _submit(self, record: Record, row: _Delayed, now: int, settling: Settling) -> None:
+    def _submit_delayed(self, record: Record, now: int) -> asyncio.Future[Sequence[Placed]]:
+        row = _decode_delayed(record.value)
         batch = Batch()
         self._role.guard(batch)
         batch.delete(SPACE, record.key, expect=record.version)
@@ -339,7 +360,7 @@ class Schedules:
                 dedupe_until=now + row.dedupe_ms if row.dedupe is not None else 0,
             )
         )
-        self._publisher.submit(batch, (self._topics.found(row.topic),), settling.ticket(ignore=Refused))
+        return self._publisher.commit_batch(batch, (self._topics.found(row.topic),))
 
     async def _fire_named(self) -> None:
         now = self._clock.wall_ms()
@@ -366,21 +387,10 @@ class Schedules:
         batch = Batch()
         self._role.guard(batch)
         batch.put(SPACE, NAMED + name, _encode(moved), expect=version)
-        batch.append(
-            Append(
-                topic=topic.name,
-                partition=self._partition(schedule.key, topic.config.partitions),
-                id=self._new_id(),
-                ts=now,
-                payload=bytes(schedule.payload),
-                key=schedule.key,
-                headers=None if schedule.headers is None else _encode(schedule.headers),
-            )
-        )
-        settling = Settling()
-        self._publisher.submit(batch, (topic,), settling.ticket(ignore=Refused))
-        await settling.wait()
-        record = await self._log.get(SPACE, NAMED + name)  # someone else may have changed or fired it
+        batch.append(self._admission.own_event(topic, bytes(schedule.payload), schedule.key, schedule.headers))
+        with contextlib.suppress(Refused):  # someone else changed or fired it
+            await self._publisher.commit_batch(batch, (topic,))
+        record = await self._log.get(SPACE, NAMED + name)
         if record is None:
             self._named.pop(name, None)
         else:

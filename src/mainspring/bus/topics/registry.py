@@ -129,7 +129,7 @@ class TopicRegistry:
             self.apply(topic, group)
         return TopicChange(config, created)
 
-    def announce(self, batch: Batch, topic: Topic) -> None:
+    def store_new(self, batch: Batch, topic: Topic) -> None:
         """Store a topic that exists because someone publishes to it, with the batch of its first event.
 
         Where another node may create it at the same time with other settings, theirs must stand: then the default ones

@@ -15,7 +15,7 @@ from mainspring.cli.support.moments import date_text, moment_ms
 from mainspring.cli.support.node_options import NodeOptions, TopicArgument, YesOption, complete_topic, confirm, path
 from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import JsonOption, compact, listing, safe, say, say_json, short
-from mainspring.client.sync_http import NodeConnection
+from mainspring.client import NodeConnection
 from mainspring.loop import MonotonicClock
 
 app: typer.Typer = Commands("List, show and resend dead letters: what groups gave up on.")

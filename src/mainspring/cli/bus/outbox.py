@@ -24,12 +24,10 @@ from mainspring.cli.support.moments import date_text, duration_ms, duration_text
 from mainspring.cli.support.node_options import NodeOptions, YesOption, confirm
 from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import JsonOption, note, safe, say, say_json, short, table
-from mainspring.client.sync_http import PATIENCE_S, NodeConnection
+from mainspring.client import PATIENCE_S, NodeConnection
 from mainspring.loop import MonotonicClock
-from mainspring.outbox.address import open_outbox
+from mainspring.outbox import TABLE, OutboxStore, open_outbox
 from mainspring.outbox.drainer import Drained, Drainer, DrainOptions
-from mainspring.outbox.outbox import TABLE
-from mainspring.outbox.store import OutboxStore
 
 app: typer.Typer = Commands("Carry rows of a program's own database to the bus.")
 

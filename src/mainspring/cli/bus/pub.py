@@ -27,8 +27,7 @@ import uuid_utils
 from mainspring.cli.support.moments import duration_ms
 from mainspring.cli.support.node_options import NodeOptions, TopicArgument, path
 from mainspring.cli.support.output import JsonOption, note, safe, say, say_json
-from mainspring.client.errors import CannotConnect, NodeRefused
-from mainspring.client.sync_http import NDJSON, NodeConnection
+from mainspring.client import NDJSON, CannotConnect, NodeConnection, NodeRefused
 from mainspring.errors import MainspringError
 
 _READ_BYTES: Final = 1 << 20

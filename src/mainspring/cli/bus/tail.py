@@ -21,8 +21,7 @@ from mainspring.cli.bus.filters import Envelope, Fits, parse_filter
 from mainspring.cli.support.moments import moment_ms
 from mainspring.cli.support.node_options import NodeOptions, complete_topic, path
 from mainspring.cli.support.output import JsonOption, event_line, note, safe, say, say_json
-from mainspring.client.errors import CannotConnect
-from mainspring.client.sync_http import NodeConnection
+from mainspring.client import CannotConnect, NodeConnection
 from mainspring.errors import MainspringError
 from mainspring.loop import MonotonicClock
 

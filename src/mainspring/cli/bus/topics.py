@@ -16,8 +16,7 @@ from mainspring.cli.support.moments import duration_ms, duration_text
 from mainspring.cli.support.node_options import NodeOptions, TopicArgument, path
 from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import JsonOption, listing, safe, say, say_json, table
-from mainspring.client.errors import NodeRefused
-from mainspring.client.sync_http import NodeConnection
+from mainspring.client import NodeConnection, NodeRefused
 from mainspring.errors import MainspringError
 
 app: typer.Typer = Commands("List, show, create and alter topics.")

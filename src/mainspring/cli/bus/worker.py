@@ -18,7 +18,7 @@ from mainspring.errors import MainspringError
 from mainspring.import_path import find_object
 from mainspring.loop import new_event_loop
 from mainspring.tasks import TaskQueue, Worker
-from mainspring.telemetry.log_lines import configure_logging
+from mainspring.telemetry import configure_logging
 
 logger: logging.Logger = logging.getLogger("mainspring.tasks")
 

@@ -28,7 +28,7 @@ from mainspring.loop import new_event_loop
 from mainspring.node import Node
 from mainspring.runs import Effect, Runtime, Sleep, resume
 from mainspring.settings import Settings
-from mainspring.telemetry.log_lines import configure_logging
+from mainspring.telemetry import configure_logging
 
 _CUSTOMERS: Final = ("ada", "grace", "edsger", "barbara", "alan", "tony")
 _NO_MAIL: Final = frozenset({"edsger", "tony"})  # their letters always fail

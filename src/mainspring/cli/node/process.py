@@ -21,7 +21,7 @@ from mainspring.loop import MonotonicClock, new_event_loop
 from mainspring.message import Message, Metadata, counted_ids, encode_data, encode_line
 from mainspring.node import Node
 from mainspring.settings import Settings, without_secrets
-from mainspring.telemetry.log_lines import configure_logging
+from mainspring.telemetry import configure_logging
 
 logger: logging.Logger = logging.getLogger("mainspring")
 

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mainspring.client.sync_http import NodeConnection
+from mainspring.client import NodeConnection
 from mainspring.loop import Clock
 
 COUNTERS: Final = ("published", "delivered", "acks", "nacks", "redeliveries", "dlq")

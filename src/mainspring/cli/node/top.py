@@ -16,8 +16,7 @@ from mainspring.cli.node.sampling import COUNTERS, Sample, report, take
 from mainspring.cli.support.moments import clock_text, duration_ms
 from mainspring.cli.support.node_options import NodeOptions
 from mainspring.cli.support.output import JsonOption, coloured, make_table, note, number, say, say_json
-from mainspring.client.errors import CannotConnect
-from mainspring.client.sync_http import NodeConnection
+from mainspring.client import CannotConnect, NodeConnection
 from mainspring.loop import MonotonicClock
 
 _LEAST_MS: Final = 100  # a look costs the node five requests

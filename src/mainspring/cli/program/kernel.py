@@ -154,7 +154,7 @@ def run(
 async def _run(program: str, data: Path | None) -> int:
     from mainspring.log import Log, open_engine
     from mainspring.node import load_program
-    from mainspring.server.batch import run_batch
+    from mainspring.server import run_batch
 
     app = load_program(program)
     assert app is not None

@@ -24,8 +24,8 @@ from mainspring.cli.support.settings import load_all
 from mainspring.errors import MainspringError
 from mainspring.loop import MonotonicClock
 from mainspring.message import counted_ids
-from mainspring.server.unix_socket import place_to_ask, somebody_listens
 from mainspring.settings import Loaded
+from mainspring.unix_socket import place_to_ask, somebody_listens
 
 TIMEOUT_MS: Final = 30_000
 LONGEST_MS: Final = 600_000  # that a node keeps an HTTP request open
@@ -117,7 +117,7 @@ class HttpWire:
     """The same at an address. It connects with the first question."""
 
     def __init__(self, url: str, token: str | None, timeout_ms: int = TIMEOUT_MS) -> None:
-        from mainspring.client.sync_http import NodeConnection
+        from mainspring.client import NodeConnection
 
         self._timeout_ms = timeout_ms
         self._node = NodeConnection(url, token, patience_s=(timeout_ms + _PATIENCE_MS) / 1000)

@@ -15,7 +15,7 @@ import typer
 
 from mainspring.cli.support.options import TokenOption, UrlOption
 from mainspring.cli.support.settings import load_all
-from mainspring.client.sync_http import NodeConnection, path
+from mainspring.client import NodeConnection, path
 from mainspring.errors import MainspringError
 
 _TAB_PATIENCE_S: Final = 1.0

@@ -1,7 +1,7 @@
 // What a person wants to know first: is it moving, is something behind, did something break.
 
 import { Chart, spark } from "../chart.js";
-import { h, empty, refill, head, panel, say } from "../dom.js";
+import { h, empty, fill, refill, head, panel, say } from "../dom.js";
 import { ago, count, plural, rate, span } from "../format.js";
 import { to } from "../router.js";
 import { WINDOW_MS } from "../store.js";
@@ -27,7 +27,8 @@ export function open(ctx) {
   });
   const figures = FIGURES.map((figure) => makeFigure(...figure));
   const loop = h("div", { class: "lanes" });
-  const slow = h("ul", { class: "note-list" });
+  const blocked = h("ul", { class: "note-list" });
+  const longest = h("p", { class: "dim" });
   const faults = h("ul", { class: "note-list" });
   const behind = h("div", { class: "rank" });
   const busy = h("div", { class: "rank" });
@@ -51,7 +52,7 @@ export function open(ctx) {
         "div",
         { class: "stack" },
         panel("Groups that are behind", { note: "events" }, h("div", { class: "body" }, behind)),
-        panel("Loop", {}, h("div", { class: "body stack" }, loop, h("h3", { text: "Slow turns" }), slow)),
+        panel("Loop", {}, h("div", { class: "body stack" }, loop, h("h3", { text: "What blocked the loop" }), blocked, longest)),
       ),
     ),
   );
@@ -64,7 +65,8 @@ export function open(ctx) {
     say(sentence, `${place}Mainspring ${node.version}, up ${span(node.now - node.started)}, ${plural(store.stats.connections, "connection")}.`);
     for (const figure of figures) figure.update(points);
     chart.draw(points, node.now);
-    drawLoop(loop, slow, node);
+    drawLoop(loop, longest, node);
+    drawBlocked(blocked, node);
     drawFaults(faults, node);
     rank(busy, busiest(store), "Nothing was published in the last seconds.");
     rank(behind, furthest(store), "Every group has settled everything.");
@@ -88,7 +90,7 @@ function makeFigure(name, unit, token, pick, format, href) {
   return { element, update };
 }
 
-function drawLoop(place, slow, node) {
+function drawLoop(place, longest, node) {
   const { loop } = node;
   if (!loop) return;
   const lanes = [
@@ -100,9 +102,32 @@ function drawLoop(place, slow, node) {
     ["Failed turns", count(loop.failed_turns)],
   ];
   refill(place, lanes.map(([name, value]) => h("div", {}, h("b", { text: value }), h("span", { text: name }))));
-  const turns = node.slowTurns.slice(0, 4).map((turn) => h("li", {}, h("code", { text: turn.name }), ` took ${span(turn.ms)}`, when(turn.at, node.now)));
-  const longest = loop.longest_turn ? h("li", {}, "Longest so far: ", h("code", { text: loop.longest_turn }), ` ${span(loop.longest_turn_ns / 1e6)}`) : null;
-  refill(slow, turns.length ? turns : h("li", { class: "dim", text: "None since the node started." }), longest);
+  say(longest, loop.longest_turn ? `The longest turn was ${loop.longest_turn} with ${span(loop.longest_turn_ns / 1e6)}.` : "");
+}
+
+/** While something blocks the loop no page can say so. The list is made anew only when it changed: an open stack stays open. */
+function drawBlocked(place, node) {
+  const shown = node.slowTurns.slice(0, 8);
+  const state = shown.map((each) => each.at).join() || "none";
+  if (place.dataset.shown !== state) {
+    place.dataset.shown = state;
+    fill(place, shown.length ? shown.map(blockedItem) : h("li", { class: "dim", text: "Nothing since the node started." }));
+  }
+  [...place.querySelectorAll(".when")].forEach((element, index) => say(element, ago(shown[index].at, node.now)));
+}
+
+function blockedItem(each) {
+  return h(
+    "li",
+    {},
+    each.kind,
+    " ",
+    h("code", { text: each.name }),
+    ` blocked it for ${span(each.ms)}`,
+    h("span", { class: "when" }),
+    each.where ? h("div", { class: "dim", text: each.where }) : null,
+    each.stack ? h("details", {}, h("summary", { text: "Stack" }), h("pre", { class: "raw", text: each.stack })) : null,
+  );
 }
 
 function drawFaults(place, node) {

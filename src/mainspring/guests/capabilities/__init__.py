@@ -1,1 +1,5 @@
-"""What a guest may use: the loop, the clock and machine, topics in memory."""
+"""What a guest may open.
+
+- `loop`: `sys/loop@v1`, watches, timers and POLL. `info`: `sys/info@v1`, the machine, its clock and random bytes.
+- `event_bus`: `event/bus@v1`, topics in memory.
+"""

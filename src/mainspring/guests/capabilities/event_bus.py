@@ -16,7 +16,7 @@ import struct
 
 from mainspring.guests.errors import RequestRefused
 from mainspring.guests.protocol import zcl1
-from mainspring.guests.protocol.stream import OUTPUT_LIMIT, RESERVE, Stream
+from mainspring.guests.protocol.stream import OUTPUT_LIMIT, RESERVE, GuestCapability, Stream
 
 SUBSCRIBE, UNSUBSCRIBE, PUBLISH, EVENT = 1, 2, 3, 100
 MAX_SUBSCRIPTIONS = 4096  # of one handle
@@ -57,7 +57,7 @@ class Hub:
         return len(subscribers)
 
 
-class EventBus:
+class EventBusCapability(GuestCapability):
     """One open `event/bus`."""
 
     trace = "t_event_bus"
@@ -103,12 +103,6 @@ class EventBus:
         self._hub.unsubscribe(topic, ident)
         return 1
 
-    def resume(self, room: int) -> bytes | None:
-        raise AssertionError("nothing here waits")
-
-    def interrupt(self) -> None:
-        pass
-
     def close(self) -> None:
         for ident, topic in self._subscriptions.items():
             self._hub.unsubscribe(topic, ident)
@@ -121,7 +115,7 @@ class EventStream(Stream):
     descriptor: int
 
     def __init__(self, hub: Hub) -> None:
-        super().__init__(EventBus(hub, self))
+        super().__init__(EventBusCapability(hub, self))
         self.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def push(self, frames: bytes) -> None:

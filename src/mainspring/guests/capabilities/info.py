@@ -7,6 +7,7 @@ import struct
 from collections.abc import Callable
 
 from mainspring.guests.errors import RequestRefused
+from mainspring.guests.protocol.stream import GuestCapability
 from mainspring.loop import Clock
 
 INFO, STATS, TIME_NOW, RANDOM_SEED = 1, 2, 3, 4
@@ -15,7 +16,7 @@ _SEED_BYTES = 32
 _LOADS, _MEMORY = 0x1, 0x2  # flags of STATS: which parts follow
 
 
-class InfoCapability:
+class InfoCapability(GuestCapability):
     """One open `sys/info`. Requests carry no payload; every answer begins with version 1."""
 
     trace = "sys.info"
@@ -38,15 +39,6 @@ class InfoCapability:
         if op == RANDOM_SEED:
             return struct.pack("<II", 1, _SEED_BYTES) + self._entropy(_SEED_BYTES)
         raise RequestRefused("unknown op")
-
-    def resume(self, room: int) -> bytes | None:
-        raise AssertionError("nothing here waits")
-
-    def interrupt(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def _machine() -> bytes:

@@ -1,1 +1,5 @@
-"""ZCL1 and the operations of `sys/loop@v1` as bytes."""
+"""ZCL1 as bytes, for both sides of the wire.
+
+- `zcl1`: frames. `operations`: the requests of `sys/loop@v1` and their layouts. `codes`: results of a guest's calls.
+- `control`: single frames outside any handle. `stream`: requests and responses of one capability, without I/O.
+"""

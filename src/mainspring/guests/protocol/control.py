@@ -45,7 +45,7 @@ LISTINGS = (  # sorted by kind and name
 def control(request: bytes, cap: int, handles: HandleTable) -> bytes | int:
     """The response frame of at most `cap` bytes, or a code. Bytes behind the request's frame are ignored."""
     frame = zcl1.next_frame(request, 0)
-    if not isinstance(frame, zcl1.Frame) or frame.fault:
+    if not isinstance(frame, zcl1.Zcl1Frame) or frame.fault:
         return Code.INVALID
     if frame.op == CAPS_LIST:
         payload = struct.pack("<II", 1, len(LISTINGS)) + b"".join(listing.encode() for listing in LISTINGS)

@@ -9,7 +9,6 @@ When a request has to wait (POLL), `waiting` is true and nothing more is taken u
 
 from __future__ import annotations
 
-from mainspring.guests.capabilities.capability import Capability
 from mainspring.guests.errors import RequestRefused
 from mainspring.guests.protocol import zcl1
 from mainspring.guests.protocol.codes import Code
@@ -18,17 +17,40 @@ OUTPUT_LIMIT = 65536  # bytes of unread answers; with it a guest that never read
 RESERVE = 512  # more than any answer but those that adapt to the room they get
 
 
+class GuestCapability:
+    """One open capability: it answers requests one at a time.
+
+    `answer` gives the payload of an OK response, raises `RequestRefused` for an error response, or gives None when it
+    has to wait first; then `resume` is called until it gives the payload. Neither ever blocks. `room` is how many bytes
+    the whole response frame may have; it is never less than `RESERVE`.
+    """
+
+    trace: str  # the "where" of its error frames
+
+    def answer(self, op: int, rid: int, payload: bytes, room: int) -> bytes | None:
+        raise NotImplementedError
+
+    def resume(self, room: int) -> bytes | None:
+        raise AssertionError("this capability never waits")
+
+    def interrupt(self) -> None:
+        """Lets the next `resume` give what there is."""
+
+    def close(self) -> None:
+        """Gives back what it holds of the system."""
+
+
 class Stream:
     """One ZCL1 stream in front of one capability."""
 
     descriptor: int | None = None  # what a loop may watch instead of the stream, where there is something
     watchable = True
 
-    def __init__(self, capability: Capability) -> None:
+    def __init__(self, capability: GuestCapability) -> None:
         self.capability = capability
         self._input = bytearray()  # the beginning of one unfinished frame
         self._output = bytearray()
-        self._waiting: zcl1.Frame | None = None
+        self._waiting: zcl1.Zcl1Frame | None = None
         self._closed = False
 
     @property

@@ -23,7 +23,7 @@ ERROR, OK = 0, 1  # the status of a response
 _TEXT_LENGTH = struct.Struct("<I")
 
 
-class Frame(NamedTuple):
+class Zcl1Frame(NamedTuple):
     """One whole frame. `fault` says why it must be refused although its borders are known; it is empty otherwise."""
 
     op: int
@@ -50,7 +50,7 @@ class ErrorText(NamedTuple):
     detail: str
 
 
-def next_frame(buffer: bytes | bytearray, start: int) -> Frame | Broken | None:
+def next_frame(buffer: bytes | bytearray, start: int) -> Zcl1Frame | Broken | None:
     """The frame that begins at `start`; None while more bytes are needed.
 
     A wrong magic is known from its first wrong byte, however the bytes were cut into pieces; it is answered with op and
@@ -71,7 +71,7 @@ def next_frame(buffer: bytes | bytearray, start: int) -> Frame | Broken | None:
         return None
     begin = start + HEADER.size
     end = begin + length
-    return Frame(op, rid, status, bytes(buffer[begin:end]), end, "reserved must be 0" if reserved else "")
+    return Zcl1Frame(op, rid, status, bytes(buffer[begin:end]), end, "reserved must be 0" if reserved else "")
 
 
 def encode(op: int, rid: int, payload: bytes = b"", status: int = ERROR) -> bytes:

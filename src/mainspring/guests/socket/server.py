@@ -2,7 +2,7 @@
 
 One connection is one open loop. Descriptors that travel with the bytes (SCM_RIGHTS) become handles 3, 4, 5 ... in the
 order they come. The session does the thinking; this adapter moves bytes between it and the socket, on asyncio, and
-never blocks: while a guest waits in POLL, the session's own epoll descriptor (see `guest_wakeups`) and one timer are
+never blocks: while a guest waits in POLL, the session's own epoll descriptor (see `wakeups.py`) and one timer are
 all that is kept for it, so the node's loop does not see the thousands of descriptors behind them.
 
 Three ends need care. A guest that stops reading is not read from either, so its requests wait in its own buffers. A
@@ -27,11 +27,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mainspring.errors import BootError, MainspringError
-from mainspring.guests.capabilities.readiness import require_epoll
+from mainspring.guests.capabilities.loop import require_epoll
 from mainspring.guests.socket.session import GuestSession, let_go
 from mainspring.guests.socket.wakeups import Wakeups
 from mainspring.loop import Clock
-from mainspring.server.unix_socket import listen_at
+from mainspring.unix_socket import Identity, identity_of, listen_at, remove_socket
 
 logger: logging.Logger = logging.getLogger("mainspring.wire.loop_socket")
 
@@ -71,7 +71,7 @@ class LoopSocketServer:
         self._max_guests = max_guests
         self._connections: dict[int, _Connection] = {}
         self._listener: socket.socket | None = None
-        self._identity: tuple[int, int] | None = None
+        self._identity: Identity | None = None
         self._hangups: select.epoll | None = None
         self._wakeups: Wakeups | None = None
         self._starved = False  # of descriptors; said once until it is over
@@ -93,8 +93,7 @@ class LoopSocketServer:
         require_epoll()
         _raise_descriptor_limit()
         self._listener = _listen(self.path)
-        status = os.stat(self.path)
-        self._identity = (status.st_dev, status.st_ino)
+        self._identity = identity_of(self.path)
         self._hangups = select.epoll()
         self._wakeups = Wakeups()
         loop = asyncio.get_running_loop()
@@ -114,10 +113,7 @@ class LoopSocketServer:
         self._hangups.close()
         self._wakeups.close()
         self._listener = self._hangups = self._wakeups = None
-        with contextlib.suppress(FileNotFoundError):
-            status = os.stat(self.path)
-            if (status.st_dev, status.st_ino) == self._identity:  # not somebody else's by now
-                self.path.unlink()
+        remove_socket(self.path, self._identity)
 
     def _on_connection(self) -> None:
         assert self._listener is not None

@@ -5,9 +5,13 @@
     run = runtime.start(guest.entry("main"), 5)
 
 Use it through `Runtime.load_wasm`; this package imports nothing of wasmtime before a guest is loaded.
+
+- `guest`: a loaded module, its operations as effects and its exports as programs. `machine`: the only user of wasmtime.
+- `module`: what a module says about itself. `schema`: values that cross the border. `frames`: the messages.
+- `errors`: what can go wrong with a guest.
 """
 
-from mainspring.guests.voyd.errors import GuestFailure, GuestRefused, GuestTrap, ProtocolError
-from mainspring.guests.voyd.guest import Guest
+from mainspring.guests.voyd.errors import GuestFailure, GuestProtocolError, GuestRefused, GuestTrap
+from mainspring.guests.voyd.guest import VoydGuest
 
-__all__ = ["Guest", "GuestFailure", "GuestRefused", "GuestTrap", "ProtocolError"]
+__all__ = ["GuestFailure", "GuestProtocolError", "GuestRefused", "GuestTrap", "VoydGuest"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mainspring.runs.errors import RunError
+from mainspring.runs import RunError
 
 
 class GuestRefused(RunError):
@@ -11,7 +11,7 @@ class GuestRefused(RunError):
     code = "guest_refused"
 
 
-class ProtocolError(RunError):
+class GuestProtocolError(RunError):
     """Host and guest do not understand each other: a bad status, frame or value. Fails the run."""
 
     code = "guest_protocol"

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mainspring.guests.voyd.errors import GuestFailure, ProtocolError
+from mainspring.guests.voyd.errors import GuestFailure, GuestProtocolError
 from mainspring.guests.voyd.schema import Schema
 
 ABI: Final = 2
@@ -34,7 +34,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 def invocation(export: int, schemas: list[Schema], args: tuple[Any, ...]) -> bytes:
-    """Call an export; ProtocolError when an argument does not fit its schema."""
+    """Call an export; GuestProtocolError when an argument does not fit its schema."""
     typed = [
         [schema.fingerprint, schema.to_wire(value, f"argument {index}")]
         for index, (schema, value) in enumerate(zip(schemas, args, strict=True))
@@ -52,25 +52,25 @@ def decode(text: bytes) -> list[Any]:
     try:
         frame = _decode(text)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        raise ProtocolError(f"the guest sent something that is not MessagePack: {error}") from None
+        raise GuestProtocolError(f"the guest sent something that is not MessagePack: {error}") from None
     if not isinstance(frame, list) or len(frame) < 3 or frame[0] != ABI:
-        raise ProtocolError("the guest sent something that is not a frame of host ABI 2")
+        raise GuestProtocolError("the guest sent something that is not a frame of host ABI 2")
     return frame
 
 
 def completion(frame: list[Any], export: int, result: Schema) -> Any:
     """The value of a completion; GuestFailure when the guest reports a failure."""
     if frame[1] != COMPLETION or len(frame) != 4 or frame[2] != export:
-        raise ProtocolError("the guest completed with a frame of another kind, or of another export")
+        raise GuestProtocolError("the guest completed with a frame of another kind, or of another export")
     match frame[3]:
         case [0, [str(fingerprint), value]]:
             if fingerprint != result.fingerprint:
-                raise ProtocolError("the guest completed with a value of another type than its export declares")
+                raise GuestProtocolError("the guest completed with a value of another type than its export declares")
             return result.from_wire(value, "result")
         case [1, failure]:
             raise _failure(failure)
         case _:
-            raise ProtocolError("the guest completed without an outcome")
+            raise GuestProtocolError("the guest completed without an outcome")
 
 
 def request(frame: list[Any]) -> Request:
@@ -79,12 +79,12 @@ def request(frame: list[Any]) -> Request:
         case [_, 2, int(index), effect, int(op), int(signature), int(kind), list(args), str(result)]:
             if all(isinstance(each, list) and len(each) == 2 for each in args):
                 return Request(index, effect, op, signature & 0xFFFFFFFF, kind, args, result)
-    raise ProtocolError("the guest sent something that is not an effect request")
+    raise GuestProtocolError("the guest sent something that is not an effect request")
 
 
-def _failure(failure: Any) -> GuestFailure | ProtocolError:
+def _failure(failure: Any) -> GuestFailure | GuestProtocolError:
     if not isinstance(failure, list) or len(failure) != _FAILURE_ITEMS:
-        return ProtocolError("the guest reported a failure in an unknown form")
+        return GuestProtocolError("the guest reported a failure in an unknown form")
     direction, _, phase, category, code, _, message, path = failure
     where = f" at {path}" if path else ""
     return GuestFailure(f"{message}{where} ({direction} {phase} {category} {code})")

@@ -17,17 +17,25 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Generator
+from types import new_class
 from typing import Any, ClassVar, Final
 
 import msgspec
 
 from mainspring.guests.voyd import frames
-from mainspring.guests.voyd.errors import GuestRefused, GuestTrap, ProtocolError
+from mainspring.guests.voyd.errors import GuestProtocolError, GuestRefused, GuestTrap
 from mainspring.guests.voyd.machine import Machine, Ref, to_binary
-from mainspring.guests.voyd.schema import Schema, Schemas
-from mainspring.guests.voyd.sections import custom_sections, exported_names, first_import
-from mainspring.guests.voyd.table import SECTION, Operation, export_id, parse_table
-from mainspring.runs.effects import Effect, EffectMeta
+from mainspring.guests.voyd.module import (
+    EFFECT_TABLE,
+    GuestOperation,
+    custom_sections,
+    export_id,
+    exported_names,
+    first_import,
+    parse_table,
+)
+from mainspring.guests.voyd.schema import Schema, SchemaReader
+from mainspring.runs import Effect
 
 EXPORT_ABI: Final = "voyd.export_abi"
 EFFECT_ABI: Final = "voyd.effect_abi"
@@ -49,10 +57,10 @@ class GuestEffect(Effect[Any]):
     """An operation performed by a guest. `args` are its arguments; the class knows its `operation`."""
 
     args: list[Any]
-    operation: ClassVar[Operation]
+    operation: ClassVar[GuestOperation]
 
 
-class Export(msgspec.Struct):
+class GuestExport(msgspec.Struct):
     """An exported program: its id on the wire, and the types of its parameters and its result."""
 
     name: str
@@ -61,7 +69,7 @@ class Export(msgspec.Struct):
     result: Schema
 
 
-class Guest:
+class VoydGuest:
     """Made by `Runtime.load_wasm`. `handle` its operations, then start its entries."""
 
     def __init__(
@@ -75,10 +83,12 @@ class Guest:
     ) -> None:
         module = to_binary(source)
         sections = custom_sections(module)
-        if SECTION not in sections:
-            raise GuestRefused(f"the module has no section {SECTION}", remedy="compile it for the Voyd host protocol")
-        self.operations: list[Operation] = parse_table(sections[SECTION])
-        self.exports: dict[str, Export] = _read_exports(sections.get(EXPORT_ABI))
+        if EFFECT_TABLE not in sections:
+            raise GuestRefused(
+                f"the module has no section {EFFECT_TABLE}", remedy="compile it for the Voyd host protocol"
+            )
+        self.operations: list[GuestOperation] = parse_table(sections[EFFECT_TABLE])
+        self.exports: dict[str, GuestExport] = _read_exports(sections.get(EXPORT_ABI))
         self._signatures = _read_effects(sections.get(EFFECT_ABI), len(self.operations))
         _check_module(module)
         self._register = register
@@ -98,7 +108,7 @@ class Guest:
             self._machine.require(start + 4 * count)
             self._machine.write(start, struct.pack(f"<{count}I", *range(count)))
             self._machine.call("init_effects", start, result=False)
-        except (ProtocolError, GuestTrap) as error:
+        except (GuestProtocolError, GuestTrap) as error:
             raise GuestRefused(f"the module cannot be initialised: {error.message}", remedy=error.remedy) from None
         return (start + 4 * count + 7) // 8 * 8
 
@@ -120,9 +130,9 @@ class Guest:
         """The effect class of an operation, for `runtime.handle`."""
         return self._by_key[effect, op, signature & 0xFFFFFFFF]
 
-    def entry(self, name: str = "main") -> Entry:
+    def entry(self, name: str = "main") -> GuestEntry:
         """An exported program, to be started like any other. One that does not exist fails when it runs."""
-        return Entry(self, name)
+        return GuestEntry(self, name)
 
     @property
     def memory_bytes(self) -> int:
@@ -132,10 +142,10 @@ class Guest:
     # -- a run
 
     def run(self, name: str, args: tuple[Any, ...]) -> Generator[Any, Any, Any]:
-        """The program of one run; used by `Entry`."""
+        """The program of one run; used by `GuestEntry`."""
         export = self.exports.get(name)
         if export is None or not self._machine.has(f"{name}_effectful"):
-            raise ProtocolError(f"missing export {name}: the module has no effectful program of that name")
+            raise GuestProtocolError(f"missing export {name}: the module has no effectful program of that name")
         buffer = self._take_buffer()
         held: list[Ref] = []
         try:
@@ -163,7 +173,7 @@ class Guest:
         """Call an export that gives a reference, and hold it until it is dropped."""
         ref = self._machine.call(name, *args)
         if not isinstance(ref, Ref):
-            raise ProtocolError(f"export {name} gave a number instead of a reference")
+            raise GuestProtocolError(f"export {name} gave a number instead of a reference")
         held.append(ref)
         return ref
 
@@ -175,9 +185,9 @@ class Guest:
         """The effect the guest asks for; None when it completed."""
         status, length = self._machine.call("effect_status", result), self._machine.call("effect_len", result)
         if status not in (_VALUE, _EFFECT):
-            raise ProtocolError(f"the guest reported the unknown status {status}")
+            raise GuestProtocolError(f"the guest reported the unknown status {status}")
         if not 0 < length <= self._buffer_bytes:
-            raise ProtocolError(
+            raise GuestProtocolError(
                 f"the guest reported a message of {length} bytes for a buffer of {self._buffer_bytes}",
                 remedy="load it with a larger buffer_bytes",
             )
@@ -188,11 +198,11 @@ class Guest:
     def _checked(self, request: frames.Request) -> frames.Request:
         """A request must be what the table says about its operation."""
         if not 0 <= request.index < len(self.operations):
-            raise ProtocolError(f"the guest asked for operation {request.index}, which is not in its table")
+            raise GuestProtocolError(f"the guest asked for operation {request.index}, which is not in its table")
         known = self.operations[request.index]
         same = (known.op, known.signature, _KIND_NUMBERS[known.kind]) == (request.op, request.signature, request.kind)
         if not same or request.effect not in (known.effect, known.effect_hash):
-            raise ProtocolError(f"the guest asked for {known.label} in a way that its table does not describe")
+            raise GuestProtocolError(f"the guest asked for {known.label} in a way that its table does not describe")
         return request
 
     def _effect(self, request: frames.Request) -> GuestEffect:
@@ -200,7 +210,9 @@ class Guest:
         if signature is None:
             args = [value for _, value in request.args]
         elif len(signature[0]) != len(request.args):
-            raise ProtocolError(f"{self.operations[request.index].label} was asked with {len(request.args)} arguments")
+            raise GuestProtocolError(
+                f"{self.operations[request.index].label} was asked with {len(request.args)} arguments"
+            )
         else:
             pairs = zip(signature[0], request.args, strict=True)
             args = [schema.from_wire(value, f"argument {i}") for i, (schema, (_, value)) in enumerate(pairs)]
@@ -211,9 +223,9 @@ class Guest:
         try:
             wire = answer if signature is None else signature[1].to_wire(answer, "answer")
             frame = frames.outcome(request.index, request.result_fingerprint, wire)
-        except (ProtocolError, TypeError, ValueError, OverflowError) as error:
-            text = error.message if isinstance(error, ProtocolError) else str(error)
-            raise ProtocolError(
+        except (GuestProtocolError, TypeError, ValueError, OverflowError) as error:
+            text = error.message if isinstance(error, GuestProtocolError) else str(error)
+            raise GuestProtocolError(
                 f"{text} (answering {known.label}, effect {known.effect}, op {known.op}, {known.kind}, before resuming)"
             ) from None
         self._fits(frame)
@@ -221,7 +233,7 @@ class Guest:
 
     def _fits(self, frame: bytes) -> None:
         if len(frame) > self._buffer_bytes:
-            raise ProtocolError(
+            raise GuestProtocolError(
                 f"a message of {len(frame)} bytes does not fit the buffer of {self._buffer_bytes}",
                 remedy="load the guest with a larger buffer_bytes",
             )
@@ -235,10 +247,10 @@ class Guest:
         return start
 
 
-class Entry:
+class GuestEntry:
     """One program of a guest: start it with `runtime.start(entry, *args)`."""
 
-    def __init__(self, guest: Guest, name: str) -> None:
+    def __init__(self, guest: VoydGuest, name: str) -> None:
         self.guest = guest
         self.name = name
         self.__qualname__ = name
@@ -251,9 +263,9 @@ class Entry:
         return self.guest.run(self.name, args)
 
 
-def _effect_class(operation: Operation) -> type[GuestEffect]:
+def _effect_class(operation: GuestOperation) -> type[GuestEffect]:
     name = operation.label or f"{operation.effect}.{operation.op}"
-    made: Any = EffectMeta(name, (GuestEffect,), {"__module__": __name__}, kind=operation.kind)
+    made: Any = new_class(name, (GuestEffect,), {"kind": operation.kind}, lambda body: body.update(__module__=__name__))
     made.operation = operation
     return made  # type: ignore[no-any-return]
 
@@ -277,7 +289,7 @@ def _json(section: bytes, name: str) -> dict[str, Any]:
     return found
 
 
-def _read_exports(section: bytes | None) -> dict[str, Export]:
+def _read_exports(section: bytes | None) -> dict[str, GuestExport]:
     if section is None:
         raise GuestRefused(f"the module has no section {EXPORT_ABI}", remedy="compile it with host ABI 2")
     found = _json(section, EXPORT_ABI)
@@ -287,13 +299,13 @@ def _read_exports(section: bytes | None) -> dict[str, Export]:
     transport = found.get("transport") or {}
     if (transport.get("id"), transport.get("version")) != TRANSPORT:
         raise GuestRefused(f"{EXPORT_ABI} asks for the transport {transport}; this host speaks {TRANSPORT[0]} 1")
-    schemas = Schemas()
+    schemas = SchemaReader()
     exports = {}
     try:
         for each in found.get("exports", ()):
             name = each["name"]
             parameters = [schemas.read(parameter) for parameter in each["params"]]
-            exports[name] = Export(name, each.get("id", export_id(name)), parameters, schemas.read(each["result"]))
+            exports[name] = GuestExport(name, each.get("id", export_id(name)), parameters, schemas.read(each["result"]))
     except (KeyError, TypeError, AttributeError) as error:
         raise GuestRefused(f"{EXPORT_ABI} is incomplete: {error!r}") from None
     return exports
@@ -305,7 +317,7 @@ def _read_effects(section: bytes | None, count: int) -> dict[int, tuple[list[Sch
     found = _json(section, EFFECT_ABI)
     if found.get("version") != 1:
         raise GuestRefused(f"{EFFECT_ABI} has version {found.get('version')!r}; this host speaks 1")
-    schemas = Schemas()
+    schemas = SchemaReader()
     signatures = {}
     try:
         for each in found.get("ops", ()):

@@ -15,7 +15,7 @@ import ctypes
 from typing import Any, Final
 
 from mainspring.errors import MissingExtra
-from mainspring.guests.voyd.errors import GuestRefused, GuestTrap, ProtocolError
+from mainspring.guests.voyd.errors import GuestProtocolError, GuestRefused, GuestTrap
 
 PAGE: Final = 65_536
 _I32: Final = 0  # the kind of a number in wasmtime_val_t; everything else the protocol returns is a reference
@@ -102,7 +102,9 @@ class Machine:
         try:
             self._memory.grow(self._store, -(-missing // PAGE))
         except self._wasmtime.WasmtimeError:
-            raise ProtocolError("the guest's memory cannot grow further", remedy="raise max_memory_bytes") from None
+            raise GuestProtocolError(
+                "the guest's memory cannot grow further", remedy="raise max_memory_bytes"
+            ) from None
 
     def memory_size(self) -> int:
         return int(self._memory.data_len(self._store))
@@ -148,7 +150,7 @@ class Machine:
                     ffi.wasmtime_val_unroot(ctypes.byref(given[index]))
         if error:
             text = str(self._wasmtime.WasmtimeError._from_ptr(error)).splitlines()[0]
-            raise ProtocolError(f"export {name} cannot be called this way: {text}")
+            raise GuestProtocolError(f"export {name} cannot be called this way: {text}")
         if trap:
             raise self._trapped(name, self._wasmtime.Trap._from_ptr(trap))
         return self._result(results[0]) if result else None

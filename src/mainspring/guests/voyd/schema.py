@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mainspring.guests.voyd.errors import GuestRefused, ProtocolError
+from mainspring.guests.voyd.errors import GuestProtocolError, GuestRefused
 
 MAX_DEPTH: Final = 128
 MAX_SCALAR_BYTES: Final = 16_777_216
@@ -44,20 +44,20 @@ class Schema:
     # -- towards the guest
 
     def to_wire(self, value: Any, path: str = "value", depth: int = 0) -> Any:
-        """The value as MessagePack will carry it; ProtocolError with the path when it does not fit."""
+        """The value as MessagePack will carry it; GuestProtocolError with the path when it does not fit."""
         if depth > MAX_DEPTH:
-            raise ProtocolError(f"{path} is nested more than {MAX_DEPTH} deep")
+            raise GuestProtocolError(f"{path} is nested more than {MAX_DEPTH} deep")
         return _TO_WIRE[self.kind](self, value, path, depth)
 
     def from_wire(self, value: Any, path: str = "value", depth: int = 0) -> Any:
-        """The value as a handler sees it; ProtocolError when the guest sent something else."""
+        """The value as a handler sees it; GuestProtocolError when the guest sent something else."""
         if depth > MAX_DEPTH:
-            raise ProtocolError(f"{path} is nested more than {MAX_DEPTH} deep")
+            raise GuestProtocolError(f"{path} is nested more than {MAX_DEPTH} deep")
         return _FROM_WIRE[self.kind](self, value, path, depth)
 
 
-def _wrong(schema: Schema, value: Any, path: str) -> ProtocolError:
-    return ProtocolError(f"{path} should be {schema.name or schema.kind}, not {type(value).__name__}")
+def _wrong(schema: Schema, value: Any, path: str) -> GuestProtocolError:
+    return GuestProtocolError(f"{path} should be {schema.name or schema.kind}, not {type(value).__name__}")
 
 
 def _whole(schema: Schema, value: Any, path: str, depth: int) -> Any:
@@ -65,7 +65,7 @@ def _whole(schema: Schema, value: Any, path: str, depth: int) -> Any:
         raise _wrong(schema, value, path)
     limit = _RANGES[schema.kind]
     if not -limit <= value < limit:
-        raise ProtocolError(f"{path} does not fit {schema.kind}")
+        raise GuestProtocolError(f"{path} does not fit {schema.kind}")
     return value
 
 
@@ -82,7 +82,7 @@ def _real(schema: Schema, value: Any, path: str, depth: int) -> float:
         try:
             number = float(struct.unpack("<f", struct.pack("<f", number))[0])
         except OverflowError:
-            raise ProtocolError(f"{path} does not fit f32") from None
+            raise GuestProtocolError(f"{path} does not fit f32") from None
     return number
 
 
@@ -91,7 +91,7 @@ def _scalar(expected: type) -> Callable[[Schema, Any, str, int], Any]:
         if type(value) is not expected:
             raise _wrong(schema, value, path)
         if isinstance(value, str | bytes) and len(value) > MAX_SCALAR_BYTES:
-            raise ProtocolError(f"{path} has more than {MAX_SCALAR_BYTES} bytes")
+            raise GuestProtocolError(f"{path} has more than {MAX_SCALAR_BYTES} bytes")
         return value
 
     return check
@@ -107,7 +107,7 @@ def _list(towards_guest: bool) -> Callable[[Schema, Any, str, int], Any]:
         if not isinstance(value, list | tuple):
             raise _wrong(schema, value, path)
         if len(value) > MAX_LENGTH:
-            raise ProtocolError(f"{path} has more than {MAX_LENGTH} items")
+            raise GuestProtocolError(f"{path} has more than {MAX_LENGTH} items")
         assert schema.element is not None
         each = schema.element.to_wire if towards_guest else schema.element.from_wire
         return [each(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
@@ -117,18 +117,18 @@ def _list(towards_guest: bool) -> Callable[[Schema, Any, str, int], Any]:
 
 def _fields(fields: list[Field], value: Any, path: str, depth: int, towards_guest: bool, extra: str = "") -> Any:
     if not isinstance(value, Mapping):
-        raise ProtocolError(f"{path} should be a mapping, not {type(value).__name__}")
+        raise GuestProtocolError(f"{path} should be a mapping, not {type(value).__name__}")
     known = {name for name, _, _ in fields} | ({extra} if extra else set())
     for key in value:
         if key not in known:
-            raise ProtocolError(f"{path} has the unknown field {key!r}")
+            raise GuestProtocolError(f"{path} has the unknown field {key!r}")
     found = {}
     for name, optional, schema in fields:
         if name in value:
             convert = schema.to_wire if towards_guest else schema.from_wire
             found[name] = convert(value[name], f"{path}.{name}", depth + 1)
         elif not optional:
-            raise ProtocolError(f"{path}.{name} is missing")
+            raise GuestProtocolError(f"{path}.{name} is missing")
     return found
 
 
@@ -143,7 +143,7 @@ def _union(towards_guest: bool) -> Callable[[Schema, Any, str, int], Any]:
     def convert(schema: Schema, value: Any, path: str, depth: int) -> Any:
         variant = value.get(VARIANT) if isinstance(value, Mapping) else None
         if variant not in schema.variants:
-            raise ProtocolError(f"{path} is no variant of {schema.name or 'the union'}: {variant!r}")
+            raise GuestProtocolError(f"{path} is no variant of {schema.name or 'the union'}: {variant!r}")
         found = _fields(schema.variants[variant], value, path, depth, towards_guest, VARIANT)
         return {VARIANT: variant, **found}
 
@@ -175,7 +175,7 @@ _FROM_WIRE: Final[dict[str, Callable[[Schema, Any, str, int], Any]]] = {
 }
 
 
-class Schemas:
+class SchemaReader:
     """Reads schemas; a `ref` names a type read before it, also one that is still being read."""
 
     def __init__(self) -> None:

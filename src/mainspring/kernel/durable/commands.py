@@ -34,7 +34,7 @@ from mainspring.kernel.durable.record import SPACE, StoredCommand, decode_comman
 from mainspring.kernel.durable.recovery import Recovery
 from mainspring.kernel.errors import ErrorData
 from mainspring.kernel.mail import Mail, same_content
-from mainspring.log import ABSENT, Append, Batch, Change, InDoubt, Log, Operation, Receipt, Refused
+from mainspring.log import ABSENT, Batch, Change, InDoubt, Log, Prepared, Receipt, Refused, add_prepared
 from mainspring.loop import BackgroundTasks
 from mainspring.message import Message, validation_text
 
@@ -48,9 +48,6 @@ _RETRY_MS: Final = 1_000
 _TAKEN: Final = "this id belongs to another durable command"
 _OWN_ID: Final = "give every command its own id"
 _LONGEST_ID: Final = 200
-
-Prepared = tuple[list[Operation], Callable[[Receipt], None]]
-"""An event to be stored with an outcome: its operations, and what to call with the offsets that its appends got."""
 
 
 class _Entry:
@@ -213,9 +210,7 @@ class DurableCommands:
         batch = Batch()
         self._cluster.guard(batch)
         batch.put(SPACE, entry.stored.message.metadata.id, encode_command(entry.stored), expect=entry.version)
-        for operations, _ in entry.prepared:
-            batch.operations.extend(operations)
-        self._submit(batch, self._turn_recorded, entry)
+        self._submit(batch, self._turn_recorded, entry, show_events=add_prepared(batch, entry.prepared))
 
     def _turn_recorded(self, item: tuple[_Entry, Any]) -> None:
         entry, result = item
@@ -339,12 +334,14 @@ class DurableCommands:
 
     # --- the log -------------------------------------------------------------------------------------------------
 
-    def _submit(self, batch: Batch, turn: Any, entry: _Entry) -> None:
+    def _submit(
+        self, batch: Batch, turn: Any, entry: _Entry, show_events: Callable[[Receipt], None] | None = None
+    ) -> None:
         loop = self._exchange.loop
 
         def settled(result: Any) -> None:
-            if isinstance(result, Receipt) and entry.stored.outcome is not None:
-                _publish_prepared(entry.prepared, result)
+            if isinstance(result, Receipt) and show_events is not None:
+                show_events(result)
             loop.post(turn, (entry, result))
 
         self._log.submit(batch, settled)
@@ -353,12 +350,3 @@ class DurableCommands:
         """End what reads the log here; what was submitted to the log is the log's to finish."""
         await self._recovery.stop()
         await self._tasks.cancel()
-
-
-def _publish_prepared(prepared: list[Prepared], receipt: Receipt) -> None:
-    """Call each event's own function with the offsets it got."""
-    first = 0
-    for operations, stored in prepared:
-        count = sum(isinstance(operation, Append) for operation in operations)
-        stored(Receipt(offsets=receipt.offsets[first : first + count]))
-        first += count

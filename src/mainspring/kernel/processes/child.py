@@ -32,8 +32,7 @@ from mainspring.kernel.processes.frames import Job, ProcessFrame, next_frame, pa
 from mainspring.kernel.processes.locate import find_handler, find_spawn, names_of
 from mainspring.loop import Loop, MonotonicClock, pause, resolve
 from mainspring.message import Message, Metadata, NotEncodable, counted_ids, encode_data, parse
-from mainspring.telemetry import spans as tracing
-from mainspring.telemetry.log_lines import handling, write_lines
+from mainspring.telemetry import TRACEPARENT, handling, tracing, write_lines
 
 logger: logging.Logger = logging.getLogger("mainspring.kernel")
 
@@ -113,7 +112,7 @@ class HandlerHost:
             if tracing.recorder is None:
                 await self._run(contract, message, answer)
             else:
-                with tracing.recorder.incoming({tracing.TRACEPARENT: message.metadata.traceparent or ""}):
+                with tracing.recorder.incoming({TRACEPARENT: message.metadata.traceparent or ""}):
                     await self._run(contract, message, answer)
         except Fail as refusal:
             answer.op, answer.raw = "refused", bytes(encode_data(refusal.data()))

@@ -28,7 +28,7 @@ from mainspring.kernel.supervisor import HandlerSlot
 from mainspring.kernel.workers import WorkerSlot
 from mainspring.loop import BackgroundTasks, reject, resolve
 from mainspring.message import Message, encode_data, encode_line
-from mainspring.telemetry.log_lines import handling, lines_written
+from mainspring.telemetry import handling, lines_written
 
 if TYPE_CHECKING:
     from mainspring.kernel.kernel import Kernel

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mainspring.cluster import Cluster, Order
+from mainspring.cluster import Cluster, ProgramOrder
 from mainspring.log import ABSENT, Batch, InDoubt, KeptRecord, Log, Refused
 from mainspring.runs.codes import CODES
 from mainspring.runs.durable.records import RunRecord
@@ -47,7 +47,7 @@ class Others:
         self._cluster = cluster
         self._programs = programs
         self._by_epoch: dict[int, dict[str, str]] = {}  # the codes of the programs of each node
-        self._orders: dict[str, tuple[Order, int]] = {}  # and the version of the record
+        self._orders: dict[str, tuple[ProgramOrder, int]] = {}  # and the version of the record
         self._taken_back: set[tuple[str, str]] = set()  # newer codes that were gone when this node started
         self._told: tuple[int, dict[str, str]] | None = None
 
@@ -65,7 +65,7 @@ class Others:
         """News about one node's programs, or about the codes of one program."""
         if record.space == CODES:
             if record.version != ABSENT:
-                self._orders[record.key] = (msgspec.json.decode(record.value, type=Order), record.version)
+                self._orders[record.key] = (msgspec.json.decode(record.value, type=ProgramOrder), record.version)
         elif record.version == ABSENT:
             self._by_epoch.pop(int(record.key), None)
         else:
@@ -91,7 +91,7 @@ class Others:
     async def _introduce(self, codes: dict[str, str], guard: Callable[[Batch], None]) -> None:
         """Put codes that are new to the log behind those that are known, before anybody can meet a run of theirs."""
         for name, code in codes.items():
-            while code and code not in (order := self._orders.get(name, (Order(), ABSENT)))[0].digests:
+            while code and code not in (order := self._orders.get(name, (ProgramOrder(), ABSENT)))[0].digests:
                 batch, longer = Batch(), order[0].with_(code)
                 guard(batch)
                 batch.put(CODES, name, msgspec.json.encode(longer), expect=order[1])

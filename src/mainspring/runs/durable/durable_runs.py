@@ -41,8 +41,7 @@ from mainspring.runs.scheduler import Scheduler
 from mainspring.runs.signals import Mailboxes
 from mainspring.runs.tree import family_of
 from mainspring.runs.values import Raw, return_type
-from mainspring.telemetry import spans as tracing
-from mainspring.telemetry.log_lines import handling
+from mainspring.telemetry import handling, tracing
 
 Binder = Callable[[Run[Any], Program, tuple[Any, ...]], None]
 

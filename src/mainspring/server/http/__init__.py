@@ -1,11 +1,27 @@
-"""The HTTP face of a node: every operation on one table, and the pages that live on the same port.
+"""The HTTP face of a node: every operation in one table, and the pages that live on the same port.
 
-`routes` puts the table on an application. Each thing a client can do stands next to its description, in the module
-named after what it is about (`topics`, `publish`, `groups`...); what they share is in `face`, `table`, `problem`,
-`query`, `body` and `strict_json`; who may come in is decided in `access` and `tokens`, for WebSockets too,
-and what they are shown in `sight`.
+- `routes`: puts the table on an application. `table`: what an operation is. `operations/`: what a client can do, each
+  next to its description, in the module named after what it is about.
+- `face`: what every handler is given. `request`: bodies, parameters and accepted types. `problem`: every error.
+- `access`: who may come in, who is asking, and what they are shown; for WebSockets too.
+- `documents/`: OpenAPI, AsyncAPI, CloudEvents. `pages`: the dashboard, the JavaScript client, the program's pages.
 """
 
+from mainspring.server.http.access import Identify, TokenDoor, claimed_agent
+from mainspring.server.http.face import Face
+from mainspring.server.http.pages import Dashboard, add_client_js, add_pages
 from mainspring.server.http.routes import OPERATIONS, add_routes, openapi_document, openapi_text
 
-__all__ = ["OPERATIONS", "add_routes", "openapi_document", "openapi_text"]
+__all__ = [
+    "OPERATIONS",
+    "Dashboard",
+    "Face",
+    "Identify",
+    "TokenDoor",
+    "add_client_js",
+    "add_pages",
+    "add_routes",
+    "claimed_agent",
+    "openapi_document",
+    "openapi_text",
+]

@@ -1,21 +1,34 @@
-"""Who may talk to the node over HTTP, before any topic is looked at.
+"""Who may talk to the node over HTTP, who is asking, and which topics they are shown. For WebSocket handshakes too.
 
-Two questions are answered here, for WebSocket handshakes as for plain requests. *Which page is asking?* A browser
-lets any web page send requests to this machine, and tells the page's origin. Only the node's own pages and the
-origins in the settings are let in; a foreign origin or `null` gets 403 whatever the method. Programs send no origin
-and are not affected.
+*Which page is asking?* A browser lets any web page send requests to this machine, and tells the page's origin. Only the
+node's own pages and the origins in the settings are let in (`OriginCheck`); a foreign origin or `null` gets 403
+whatever the method. Programs send no origin and are not affected.
 
 A page can also reach the node under a name of its own by making that name point to this machine (DNS rebinding); its
 requests then look like the node's own. So while the node is open (no tokens), the name in `Host` must be an address,
 a name of this machine, or one of the allowed origins' names: an address cannot be rebound.
 
-*Who is asking?* One function says it. Without tokens it believes `?agent_id=` or `X-Agent-Id`: that is for finding
-one's way on a single machine, not for keeping anyone out. A node with tokens passes its own function.
+*Who is asking?* One function says it. Without tokens it is `claimed_agent`, which believes `?agent_id=` or
+`X-Agent-Id`: that is for finding one's way on a single machine, not for keeping anyone out.
+
+On a node with tokens it is `TokenDoor`. A token comes in `Authorization: Bearer`. A page in a browser cannot set that
+header for a WebSocket, so it offers the subprotocols `mainspring` and `mainspring.token.<token>`; the node answers with
+the first and never repeats the second. `?token=` works where neither does (a WebSocket from a shell, an EventSource);
+addresses end up in histories and in logs of proxies, so it is the last choice. Whatever is wrong with a token, the
+answer is the same 401. A token is never repeated, in no answer and no log.
+
+*What are they shown?* A topic's name can say a lot (`layoffs.2027`), and so can a count that grows. So lists and
+numbers follow the same rules as the events themselves: the scopes of the token, the topics' lists and the program's
+checker. Who may read a topic sees its numbers and groups. Who may only publish to it knows its name and settings.
+Nobody else learns that it is there. Where no tokens are, a name is only claimed, so hiding anything from it would be
+for show; and an admin could change the rights anyway. Both see everything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
@@ -23,7 +36,9 @@ from urllib.parse import urlsplit
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 
-from mainspring.bus import Caller, Who
+from mainspring.bus import Action, Bus, BusError, Caller, TopicConfig, Who, origin_of
+from mainspring.bus.access.tokens import TokenSource
+from mainspring.loop import Clock
 from mainspring.server.http.problem import Handler, HttpProblem
 
 Identify = Callable[[web.Request], Awaitable[Who]]
@@ -32,15 +47,18 @@ _LOCAL_NAMES: Final = frozenset({"localhost", "ip6-localhost"})
 _EXPOSED_HEADERS: Final = "Allow, Location, Retry-After"
 _PREFLIGHT_AGE_S: Final = "600"
 
+SUBPROTOCOL: Final = "mainspring"
+TOKEN_PROTOCOL: Final = "mainspring.token."
+SID_DIGITS: Final = 12  # of a random id: enough to tell connections apart, and every event carries it
+MAX_TOKEN: Final = 512  # characters; ours have 46
+FURTHEST_S: Final = 86_400.0  # one sleep; clocks are set, so the rest is counted again then
 
-async def claimed_agent(request: web.Request) -> Caller:
-    """The identity a request claims while no tokens are configured; the query wins over the header."""
-    agent = request.query.get("agent_id") or request.headers.get("X-Agent-Id")
-    if agent is not None and not agent.isprintable():
-        raise HttpProblem(
-            "The agent id is not printable text.", status=400, code="bad_query", remedy="Send plain text."
-        )
-    return Caller(agent or None)
+_CALLER: Final = web.RequestKey("caller", Caller)
+
+ASKED_AT_ONCE: Final = 32  # topics that a checker which takes its time is asked about
+
+
+# --- which page is asking ---
 
 
 class OriginCheck:
@@ -136,3 +154,153 @@ def _foreign(origin: str) -> HttpProblem:
         code="forbidden",
         remedy="Add the origin to MAINSPRING_ALLOWED_ORIGINS if it should.",
     )
+
+
+# --- who is asking ---
+
+
+async def claimed_agent(request: web.Request) -> Caller:
+    """The identity a request claims while no tokens are configured; the query wins over the header."""
+    agent = request.query.get("agent_id") or request.headers.get("X-Agent-Id")
+    if agent is not None and not agent.isprintable():
+        raise HttpProblem(
+            "The agent id is not printable text.", status=400, code="bad_query", remedy="Send plain text."
+        )
+    return Caller(agent or None)
+
+
+class TokenDoor:
+    """Gives the Caller of a request, or refuses it with 401."""
+
+    def __init__(self, source: TokenSource, clock: Clock, new_id: Callable[[], str]) -> None:
+        self._source = source
+        self._clock = clock
+        self._new_id = new_id
+
+    async def identify(self, request: web.Request) -> Caller:
+        """Who sent the request; the same Caller however often it is asked."""
+        if _CALLER in request:
+            return request[_CALLER]
+        text = _presented(request)
+        if text is None:
+            raise _unauthorized("This node wants a token.", 'Bearer realm="mainspring"')
+        token = self._source.book.find(text, self._clock.wall_ms()) if len(text) <= MAX_TOKEN else None
+        if token is None:
+            raise _unauthorized(
+                "The token is not known here, or has expired.", 'Bearer realm="mainspring", error="invalid_token"'
+            )
+        sid = self._new_id().replace("-", "")[-SID_DIGITS:]
+        caller = Caller(token.agent, sid=sid, scopes=token.scopes, expires_ms=token.expires_ms, revoked=token.revoked)
+        request[_CALLER] = caller
+        return caller
+
+
+def offered(request: web.Request) -> list[str]:
+    """The subprotocols a WebSocket handshake offers."""
+    given = request.headers.getall(hdrs.SEC_WEBSOCKET_PROTOCOL, [])
+    return [each.strip() for line in given for each in line.split(",") if each.strip()]
+
+
+def chosen_protocol(request: web.Request) -> tuple[str, ...]:
+    """The subprotocol to answer a handshake with, if any.
+
+    A token among others the node does not speak is refused, before the handshake complains of them by name in the log.
+    """
+    protocols = offered(request)
+    if SUBPROTOCOL in protocols:
+        return (SUBPROTOCOL,)
+    if any(protocol.startswith(TOKEN_PROTOCOL) for protocol in protocols):
+        raise HttpProblem(
+            f"A token is offered without the subprotocol {SUBPROTOCOL!r}.",
+            status=400,
+            code="bad_frame",
+            remedy=f"Offer both, {SUBPROTOCOL!r} first.",
+        )
+    return ()
+
+
+def _presented(request: web.Request) -> str | None:
+    """The token of the request. Given in two ways, the header counts."""
+    header = request.headers.get(hdrs.AUTHORIZATION)
+    if header is not None:
+        scheme, _, text = header.partition(" ")
+        return text.strip() if scheme.lower() == "bearer" and text.strip() else None
+    for protocol in offered(request):
+        if protocol.startswith(TOKEN_PROTOCOL):
+            return protocol.removeprefix(TOKEN_PROTOCOL)
+    if request.method in (hdrs.METH_GET, hdrs.METH_HEAD):
+        return request.query.get("token")
+    return None
+
+
+def _unauthorized(message: str, challenge: str) -> HttpProblem:
+    return HttpProblem(
+        message,
+        status=401,
+        code="unauthorized",
+        remedy="Send a valid one as `Authorization: Bearer ...`; `mainspring token new` makes one.",
+        headers={hdrs.WWW_AUTHENTICATE: challenge},
+    )
+
+
+@asynccontextmanager
+async def while_valid(caller: Who, clock: Clock, end: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Call `end` when the caller's token expires or is taken away within this block: what lasts must not outlast it."""
+    if not isinstance(caller, Caller) or caller.revoked is None:
+        yield
+        return
+    revoked = caller.revoked
+
+    async def watch() -> None:
+        while not revoked.is_set():
+            left_s = (caller.expires_ms - clock.wall_ms()) / 1000 if caller.expires_ms else FURTHEST_S
+            if left_s <= 0:
+                break
+            with suppress(TimeoutError):
+                await asyncio.wait_for(revoked.wait(), min(left_s, FURTHEST_S))
+        ending.set()
+        await end()
+
+    ending = asyncio.Event()
+    task = asyncio.get_running_loop().create_task(watch())
+    try:
+        yield
+    finally:
+        if not ending.is_set():
+            task.cancel()
+        await asyncio.wait([task])
+
+
+# --- which topics they are shown ---
+
+
+async def readable_topics(bus: Bus, who: Who, topics: Iterable[str]) -> set[str]:
+    """Those of the topics whose events `who` may read."""
+    return await _allowed(bus, who, "subscribe", topics)
+
+
+async def known_topics(bus: Bus, who: Who, topics: Iterable[str]) -> set[str]:
+    """Those of the topics that `who` has any right on."""
+    names = set(topics)
+    may_read = await _allowed(bus, who, "subscribe", names)
+    return may_read | await _allowed(bus, who, "publish", names - may_read)
+
+
+async def _allowed(bus: Bus, who: Who, action: Action, topics: Iterable[str]) -> set[str]:
+    if not isinstance(who, Caller) or who.scopes is None or who.is_admin:
+        return set(topics)
+    within = [topic for topic in topics if who.scopes.allow(action, origin_of(topic))]
+    for start in range(0, len(within), ASKED_AT_ONCE):
+        asked = (bus.access.ask(topic, action, who) for topic in within[start : start + ASKED_AT_ONCE])
+        if waiting := [answer for answer in asked if answer is not None]:
+            await asyncio.gather(*waiting)
+    return {topic for topic in within if _may(bus, who, action, topic)}
+
+
+def _may(bus: Bus, caller: Caller, action: Action, topic: str) -> bool:
+    state = bus.topics.find(topic)
+    try:
+        bus.access.check_now(TopicConfig(topic=topic) if state is None else state.config, action, caller)
+    except BusError:  # also while the checker has no answer: who is in doubt shows nothing
+        return False
+    return True

@@ -1,49 +1,42 @@
-"""What every handler is given: the bus, the kernel, who is asking, and the limits of this face."""
+"""What every handler is given: the parts of the node, who is asking, and the limits of the HTTP face."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from mainspring.bus import Bus, Caller, Forbidden, TopicConfig, Who
 from mainspring.kernel import Kernel
-from mainspring.server.http.access import Identify, claimed_agent
-from mainspring.server.http.sight import known_topics, readable_topics
-from mainspring.server.observed import Observed
-
-SLOW_TURNS: Final = 50  # the latest ones; a node with more of them has told enough
-
-
-class SlowTurnSeen(msgspec.Struct, frozen=True):
-    """A turn that kept everything else waiting, and when it ended (epoch ms)."""
-
-    at: int
-    name: str
-    ms: float
-    limit_ms: float = msgspec.field(name="limitMs")
+from mainspring.server.health import NodeParts
+from mainspring.server.http.access import Identify, claimed_agent, known_topics, readable_topics
 
 
 @dataclass(frozen=True, slots=True)
 class Face:
     """The HTTP side of one node. `max_body_bytes` bounds a request, `heartbeat_ms` the silence of a stream."""
 
-    bus: Bus
-    observed: Observed
+    node: NodeParts
     identify: Identify = claimed_agent
     max_body_bytes: int = 16 << 20  # a batch of some thousand ordinary events; held in memory until it is durable
     max_batch_events: int = 10_000  # one commit; more would make everybody else wait for it
     heartbeat_ms: int = 15_000  # proxies commonly give up on a silent connection after 30 to 60 seconds
     stalled_reader_ms: int = 60_000  # a reader that takes nothing for so long is gone or broken
-    kernel: Kernel | None = None  # None where a bus is served alone
-    slow_turns: deque[SlowTurnSeen] = field(default_factory=lambda: deque(maxlen=SLOW_TURNS))
     started_ms: int = 0  # epoch
     closing: asyncio.Event = field(default_factory=asyncio.Event)  # set when streams must end
+
+    @property
+    def bus(self) -> Bus:
+        return self.node.bus
+
+    @property
+    def kernel(self) -> Kernel | None:
+        """None where a bus is served alone."""
+        return self.node.kernel
 
     @property
     def max_event_bytes(self) -> int:

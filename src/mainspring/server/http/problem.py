@@ -68,7 +68,7 @@ class HttpProblem(MainspringError):
         self.headers: dict[str, str] = headers or {}
 
 
-class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+class ProblemDocument(msgspec.Struct, frozen=True, omit_defaults=True):
     """The body of every error answer."""
 
     type: str
@@ -110,7 +110,7 @@ def problem_response(
     remedy: str = "",
     headers: dict[str, str] | None = None,
     details: Mapping[str, Any] | None = None,
-    kind: type[Problem] = Problem,
+    kind: type[ProblemDocument] = ProblemDocument,
 ) -> web.Response:
     """One problem document. `code` also names its type, so that two kinds of 400 can be told apart.
 

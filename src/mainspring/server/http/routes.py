@@ -4,45 +4,43 @@ The application is the node's; the WebSocket and the dashboard live on it too. `
 and nothing else. HEAD is given for every GET, OPTIONS for every path, both made here so that no handler has to think
 of them. Three middlewares are for the whole application: counting, errors as problem documents, and the check of
 origins, which a WebSocket handshake needs as much as a POST.
+
+Requests are counted by method, route and status. A route is the pattern that matched, never the path that was asked
+for, and methods are those of HTTP; so what clients send cannot make the table grow.
 """
 
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterable
 from importlib.metadata import version
 from typing import Any, Final
 
 import msgspec
 from aiohttp import hdrs, web
+from aiohttp.typedefs import Middleware
 
-from mainspring.bus import Bus
-from mainspring.kernel import Kernel
-from mainspring.server.http.access import Identify, OriginCheck, claimed_agent
-from mainspring.server.http.count import counting
+from mainspring.server.health import NodeParts, Requests
+from mainspring.server.http.access import Identify, OriginCheck, claimed_agent, while_valid
 from mainspring.server.http.documents.openapi import build_document
-from mainspring.server.http.face import Face, SlowTurnSeen
-from mainspring.server.http.operations import dead_letters as deadletters
+from mainspring.server.http.face import Face
 from mainspring.server.http.operations import (
+    dead_letters,
+    events,
     groups,
-    health,
     messages,
     node,
-    numbers,
-    publish,
-    read,
     schedules,
     schemas,
-    stream,
     topics,
 )
-from mainspring.server.http.problem import problems
-from mainspring.server.http.query import check_names
-from mainspring.server.http.table import JSON, PATH_PARAMETERS, Answer, Content, Operation
-from mainspring.server.http.tokens import while_valid
-from mainspring.server.observed import Observed
-from mainspring.telemetry import spans as tracing
+from mainspring.server.http.problem import Handler, problems
+from mainspring.server.http.request import check_names
+from mainspring.server.http.table import JSON, PATH_PARAMETERS, BodyContent, Operation, Success
+from mainspring.telemetry import tracing
+
+NO_ROUTE: Final = "(none)"
+CLIENT_LEFT: Final = 499  # before it had its answer
 
 
 async def _show_openapi(_face: Face, _: web.Request) -> web.StreamResponse:
@@ -51,24 +49,20 @@ async def _show_openapi(_face: Face, _: web.Request) -> web.StreamResponse:
 
 OPERATIONS: Final = (
     *topics.OPERATIONS,
-    *publish.OPERATIONS,
-    *read.OPERATIONS,
-    *stream.OPERATIONS,
+    *events.OPERATIONS,
     *groups.OPERATIONS,
-    *deadletters.OPERATIONS,
+    *dead_letters.OPERATIONS,
     *schedules.OPERATIONS,
     *schemas.OPERATIONS,
     *messages.OPERATIONS,
     *node.OPERATIONS,
-    *numbers.OPERATIONS,
-    *health.OPERATIONS,
     Operation(
         "GET",
         "/openapi.json",
         "showOpenapi",
         "This document",
         _show_openapi,
-        (Answer(200, "OpenAPI 3.1.", (Content(JSON, {"type": "object"}),)),),
+        (Success(200, "OpenAPI 3.1.", (BodyContent(JSON, {"type": "object"}),)),),
         "node",
     ),
 )
@@ -86,12 +80,9 @@ def openapi_text() -> bytes:
 
 def add_routes(
     app: web.Application,
-    bus: Bus,
+    parts: NodeParts,
     *,
     allowed_origins: Iterable[str] = (),
-    kernel: Kernel | None = None,
-    slow_turns: deque[SlowTurnSeen] | None = None,
-    observed: Observed | None = None,
     check_host: bool = True,
     identify: Identify = claimed_agent,
     max_body_bytes: int = 16 << 20,
@@ -101,23 +92,17 @@ def add_routes(
 ) -> Face:
     """Put every operation on the application, with the middlewares that all of its routes need.
 
-    `kernel` is asked by POST /messages and shown by GET /node, with `slow_turns`, which somebody else fills. `observed`
-    is what the metrics and the health checks read; without it that is the bus and the kernel.
     `identify` says who sent a request; a node with tokens passes its own, and `check_host=False`. Streams end when the
     application shuts down, so that it does not wait for readers that never leave.
     """
-    observed = observed or Observed(bus, kernel=kernel)
     face = Face(
-        bus,
-        observed,
+        parts,
         identify,
         max_body_bytes=max_body_bytes,
         max_batch_events=max_batch_events,
         heartbeat_ms=heartbeat_ms,
         stalled_reader_ms=stalled_reader_ms,
-        kernel=kernel,
-        slow_turns=deque() if slow_turns is None else slow_turns,
-        started_ms=bus.clock.wall_ms(),
+        started_ms=parts.bus.clock.wall_ms(),
     )
     by_path: dict[str, list[Operation]] = {}
     for operation in OPERATIONS:
@@ -130,12 +115,30 @@ def add_routes(
         face.closing.set()
 
     origins = OriginCheck(allowed_origins, check_host=check_host)
-    app.middlewares.insert(0, counting(observed.requests))
+    app.middlewares.insert(0, _counting(parts.requests))
     app.middlewares.insert(1, problems)
     app.middlewares.insert(2, origins.middleware())
     app.on_shutdown.append(end_streams)
     app.on_response_prepare.append(origins.tell)
     return face
+
+
+def _counting(requests: Requests) -> Middleware:
+    """The outermost middleware. An answer that goes on for ever is counted when it ends."""
+
+    @web.middleware
+    async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
+        status = CLIENT_LEFT
+        try:
+            response = await handler(request)
+            status = response.status
+            return response
+        finally:
+            method = request.method if request.method in hdrs.METH_ALL else "(other)"
+            resource = request.match_info.route.resource
+            requests[method, NO_ROUTE if resource is None else resource.canonical, status] += 1
+
+    return count
 
 
 def _add_path(app: web.Application, face: Face, path: str, operations: list[Operation]) -> None:

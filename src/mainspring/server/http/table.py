@@ -34,7 +34,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class BodyContent:
     """What a body may be: a media type, and what it holds: a Struct, one of several, or a schema."""
 
     media_type: str
@@ -48,12 +48,12 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Success:
     """One way an operation succeeds."""
 
     status: int
     description: str
-    contents: tuple[Content, ...] = ()
+    contents: tuple[BodyContent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +65,10 @@ class Operation:
     name: str
     summary: str
     handler: OperationHandler
-    answers: tuple[Answer, ...]
+    answers: tuple[Success, ...]
     tag: str
     parameters: tuple[Parameter, ...] = ()
-    body: tuple[Content, ...] = ()
+    body: tuple[BodyContent, ...] = ()
     body_required: bool = True
     errors: tuple[int, ...] = ()
     needs_token: bool = True  # on a node that has tokens

@@ -1,16 +1,16 @@
 """Where a group stands in one partition that several nodes work on.
 
 The **shared record** says what nobody has: the next offset that no node has taken (the cursor), and the events below it
-that are free, because a node gave them back or died. What nodes have taken is in their **claims**, one record each. An
+that are free, because a node returned them or died. What nodes have taken is in their **claims**, one record each. An
 event is in exactly one of these places, or settled. Every commit that moves an event changes both places at once, under
 the versions they had; so two nodes can never have the same event.
 
-`open` is what this node has taken and not settled, with the same states as on a node that is alone. Where the group as
-a whole stands follows from all the records; every node hears of all of them and so says the same.
+`Position.open` is what this node has taken and not settled, with the same states as on a node that is alone. Where the
+group as a whole stands follows from all the records; every node is shown all of them and so says the same.
 
-A write whose answer was lost is an **intent** that may have happened, or may happen yet. Until the log says which
-(every claim carries the number of the write it came from), what it would take is not delivered, and what it would give
-back is not delivered either. Each later write expects the same versions, so at most one of them can ever happen.
+A write whose answer was lost may have happened, or may happen yet. Until the log says which (every claim carries the
+number of the write it came from), what it would take is not delivered, and what it would return is not delivered
+either. Each later write expects the same versions, so at most one of them can ever happen.
 """
 
 from __future__ import annotations
@@ -19,33 +19,31 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from mainspring.bus.groups.delivery import Written
-from mainspring.bus.groups.position import OpenEvent, Position, PositionRecord
-from mainspring.bus.groups.shared.records import ClaimRecord
-from mainspring.bus.groups.unsettled import Packed, Unsettled, lowest, pack, unpack
-from mainspring.bus.topics.tail import PartitionTail, ReadyEvent
+from mainspring.bus.groups.position import OpenEvent, Position, PositionRecord, PositionWrite
+from mainspring.bus.groups.shared.records import ClaimRecord, UnsettledEvent, UnsettledFields, pack, unpack
+from mainspring.bus.topics.tail import ReadyEvent
 from mainspring.log import ABSENT
 
 
-class Taking(msgspec.Struct, frozen=True, gc=False):
-    """An event that is being taken: what is known of it, and its body where that was read.
+class TakenEvent(msgspec.Struct, frozen=True, gc=False):
+    """An event that is being taken: its state, and its body where that was read.
 
     `at_once`: a member has room for it, so it counts as delivered with the write that takes it.
     """
 
-    known: Unsettled
+    state: UnsettledEvent
     ready: ReadyEvent | None
     at_once: bool = True
-    given_back: bool = False  # somebody had it before
+    returned: bool = False  # another node had it before
 
 
-class Intent(msgspec.Struct, frozen=True):
-    """What a write does once it is stored."""
+class ClaimWrite(msgspec.Struct, frozen=True):
+    """A write of this node's claim that is under way or in doubt, and what it does once it is stored."""
 
-    taken: Mapping[int, Taking]
+    outcome: PositionWrite
+    taken: Mapping[int, TakenEvent] = {}
     returned: tuple[int, ...] = ()
     settled: frozenset[int] = frozenset()
-    written: Written = msgspec.field(default_factory=Written)
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -56,99 +54,103 @@ class Claim(msgspec.Struct, frozen=True):
     lowest: int | None
 
 
-class SharedPosition(Position):
-    """One group in one partition, as one of several nodes sees it."""
+class SharedPosition:
+    """What one of several nodes knows of a position, besides what a node that is alone knows (`Position`)."""
 
     __slots__ = (
         "claims",
+        "failures",
         "free",
-        "generation",
-        "intents",
         "last_committed",
-        "leaving",
-        "moved",
+        "lost",
+        "moves",
         "next_offset",
-        "own_epoch",
-        "tries",
+        "position",
+        "retry_at",
+        "returning",
         "vanished",
         "version",
-        "wait_until",
+        "writes",
     )
 
-    def __init__(self, tail: PartitionTail, head: bytes, cursor: int = 1) -> None:
-        super().__init__(tail, head, cursor)
+    def __init__(self, position: Position) -> None:
+        self.position: Position = position
         self.version: int = ABSENT  # of the shared record
-        self.generation: int = 0
-        self.next_offset: int = cursor  # the shared record's cursor; this node may know that nothing is there
+        self.moves: int = 0  # how often the group was moved: the `generation` of the shared record
+        self.next_offset: int = position.cursor  # the shared record's cursor; this node may know that nothing is there
         self.last_committed: int = 0
-        self.free: dict[int, Unsettled] = {}
-        self.vanished: set[int] = set()  # free events that do not exist any more
+        self.free: dict[int, UnsettledEvent] = {}  # any node may take them
+        self.vanished: set[int] = set()  # free events that do not exist any more, or that nobody accepts
         self.claims: dict[int, Claim] = {}  # by epoch, this node's own as well
-        self.own_epoch: int = 0  # of this node when it last wrote its claim
-        self.leaving: dict[int, OpenEvent] = {}  # to be given back with the next write
-        self.intents: dict[int, Intent] = {}  # by number: under way, or in doubt
-        self.moved: bool = False  # the group was sent elsewhere, or lost what it held here
-        self.wait_until: int = 0  # monotonic ms before which nothing is written: the last write failed
-        self.tries: int = 0
+        self.returning: dict[int, OpenEvent] = {}  # to be returned to the group with the next write
+        self.writes: dict[int, ClaimWrite] = {}  # by number: under way, or in doubt
+        self.lost: bool = False  # the group was moved, or this node's claim was taken: nothing here is its own
+        self.retry_at: int = 0  # monotonic ms before which nothing is written: the last write failed
+        self.failures: int = 0  # writes in a row
 
     # -- what the log says
 
-    def saw_shared(self, record: PositionRecord, version: int) -> bool:
-        """The shared record was written; whether that is news."""
+    def on_record_changed(self, record: PositionRecord, version: int) -> bool:
+        """The shared record was written; whether that is new."""
         if version <= self.version:
             return False
-        if self.version == ABSENT or record.generation != self.generation:
-            self.moved = self.moved or self.version != ABSENT
-            self.durable = self.committed()  # a group that waited beyond the tail has not settled what was not there
-            self.cursor = record.cursor
-            self.ahead.clear()
-            self.ahead_at = 0
+        position = self.position
+        if self.version == ABSENT or record.generation != self.moves:
+            self.lost = self.lost or self.version != ABSENT
+            position.durable = position.committed()  # who waited beyond the tail has not settled what was not there
+            position.cursor = record.cursor
+            position.ahead.clear()
+            position.ahead_at = 0
         else:
-            self.cursor = max(self.cursor, record.cursor)
-        self.version, self.generation, self.stored = version, record.generation, True
-        self.next_offset, self.skip_before = record.cursor, record.skip_before
+            position.cursor = max(position.cursor, record.cursor)
+        self.version, self.moves, position.stored = version, record.generation, True
+        self.next_offset, position.skip_before = record.cursor, record.skip_before
         self.last_committed = max(self.last_committed, record.last_committed)
         self.free = unpack(record)
         self.vanished.intersection_update(self.free)
         return True
 
-    def saw_shared_deleted(self) -> None:
-        """The group was deleted; who still has members of it begins it again."""
-        self.version, self.stored, self.moved = ABSENT, False, True
+    def on_record_deleted(self) -> None:
+        """The group was deleted; a node that still has members of it starts it again."""
+        self.version, self.position.stored, self.lost = ABSENT, False, True
         self.free.clear()
         self.claims.clear()
 
-    def saw_claim(self, epoch: int, record: ClaimRecord, version: int) -> bool:
-        known = self.claims.get(epoch)
-        if known is not None and version <= known.version:
+    def on_claim_changed(self, epoch: int, record: ClaimRecord, version: int) -> bool:
+        """A claim was written; whether that is new."""
+        claim = self.claims.get(epoch)
+        if claim is not None and version <= claim.version:
             return False
-        self.claims[epoch] = Claim(version, record, lowest(record))
+        self.claims[epoch] = Claim(version, record, record.lowest())
         return True
+
+    def update(self) -> None:
+        """Say anew where the group as a whole stands; when all records of a commit were shown."""
+        position = self.position
+        lowest = [claim.lowest for claim in self.claims.values() if claim.record.generation == self.moves]
+        below = min([self.next_offset, *self.free, *(offset for offset in lowest if offset is not None)])
+        position.durable = max(position.durable, self.last_committed, below - 1)
+        position.floor = max(position.floor, self.last_committed)
 
     def forget_bodies(self) -> None:
         """Bodies are only kept for what may be delivered from here."""
-        self.bodies = {
-            offset: body for offset, body in self.bodies.items() if offset in self.open or offset in self.free
-        }
-
-    def look(self) -> None:
-        """Say anew where the group as a whole stands; when all records of a commit are known."""
-        firsts = [claim.lowest for claim in self.claims.values() if claim.record.generation == self.generation]
-        below = min([self.next_offset, *self.free, *(first for first in firsts if first is not None)])
-        self.durable = max(self.durable, self.last_committed, below - 1)
-        self.floor = max(self.floor, self.last_committed)
+        position, free = self.position, self.free
+        if len(position.bodies) > len(position.open) + len(free):
+            position.bodies = {
+                offset: body for offset, body in position.bodies.items() if offset in position.open or offset in free
+            }
 
     def claim_version(self, epoch: int) -> int:
         claim = self.claims.get(epoch)
         return ABSENT if claim is None else claim.version
 
-    def taken_elsewhere(self, own: int) -> int:
-        """How many events other nodes have; they lease what they take at once."""
-        return sum(
-            claim.record.count()
+    def other_claims(self, own: int) -> list[ClaimRecord]:
+        """What other nodes have; `own` is this node's epoch."""
+        return [
+            claim.record
             for epoch, claim in self.claims.items()
-            if epoch != own and claim.record.generation == self.generation
-        )
+            if epoch != own and claim.record.generation == self.moves
+        ]
 
     # -- what a write says
 
@@ -157,52 +159,96 @@ class SharedPosition(Position):
         to_wall: int,
         *,
         without: frozenset[int] = frozenset(),
-        taken: Mapping[int, Taking] = {},
-        leaving: Mapping[int, OpenEvent] = {},
-    ) -> Packed:
-        """The content of this node's claim, `leaving` where the write does not give it back yet."""
+        taken: Mapping[int, TakenEvent] = {},
+        returning: Mapping[int, OpenEvent] = {},
+    ) -> UnsettledFields:
+        """The content of this node's claim, `returning` where the write does not return it yet."""
         events = {
-            offset: as_unsettled(event, to_wall)
-            for offset, event in (*self.open.items(), *leaving.items())
+            offset: _state(event, to_wall)
+            for offset, event in (*self.position.open.items(), *returning.items())
             if offset not in without
         }
-        for offset, taking in taken.items():
-            known = taking.known
-            if taking.at_once:
-                known = msgspec.structs.replace(known, deliveries=known.deliveries + 1)
-            events[offset] = known
+        for offset, event in taken.items():
+            state = event.state
+            if event.at_once:
+                state = msgspec.structs.replace(state, deliveries=state.deliveries + 1)
+            events[offset] = state
         return pack(events)
 
     def free_after(
-        self, to_wall: int, taken: Iterable[int], passed: Iterable[int], dead: Iterable[ClaimRecord]
-    ) -> Packed:
-        """The free events when this node has taken, passed on and given back, and the dead have lost everything."""
+        self, to_wall: int, taken: Iterable[int], passed: Iterable[int], orphans: Iterable[ClaimRecord]
+    ) -> UnsettledFields:
+        """The free events when this node has taken, passed on and returned, and orphaned claims have lost theirs."""
         free = dict(self.free)
         for offset in (*taken, *self.vanished):
             free.pop(offset, None)
         for offset in passed:
-            free[offset] = Unsettled()
-        for offset, event in self.leaving.items():
-            free[offset] = as_unsettled(event, to_wall)
-        for record in dead:
-            if record.generation == self.generation:
+            free[offset] = UnsettledEvent()
+        for offset, event in self.returning.items():
+            free[offset] = _state(event, to_wall)
+        for record in orphans:
+            if record.generation == self.moves:
                 free.update(unpack(record))
         return pack(free)
 
-    def leave(self, event: OpenEvent) -> None:
-        """Give it back with the next write; from now on it is not this node's to deliver."""
-        self.open.pop(event.offset, None)
+    # -- what becomes of this node's events
+
+    def return_to_group(self, event: OpenEvent) -> None:
+        """Any node may have it after the next write; from now on it is not this node's to deliver."""
+        position = self.position
+        position.group.choice.owners.release(event)
+        position.open.pop(event.offset, None)
         event.dying = False
-        self.leaving[event.offset] = event
+        self.returning[event.offset] = event
 
-    def clear(self) -> None:
-        super().clear()
-        self.leaving.clear()
-        for intent in self.intents.values():
-            intent.written.happened = False
-        self.intents.clear()
-        self.moved = False
+    def return_unleased(self) -> None:
+        """Everything no member holds; what is dying stays until its letter is written."""
+        position = self.position
+        position.group.unpark(position)
+        for event in list(position.open.values()):
+            if event.member is None and not event.dying:
+                self.return_to_group(event)
+
+    def return_waiting(self) -> None:
+        while (event := self.position.next_waiting()) is not None:
+            self.return_to_group(event)
+
+    def return_all(self) -> None:
+        """The node stops: everything goes back, whatever its state."""
+        self.position.group.end_leases(self.position)
+        for event in list(self.position.open.values()):
+            self.return_to_group(event)
+
+    def on_stored(self, number: int, now: int, to_wall: int) -> None:
+        """The claim of this write is in the log; earlier ones can never be."""
+        write = self.writes.pop(number, None)
+        for earlier in [each for each in self.writes if each < number]:
+            self.writes.pop(earlier).outcome.happened = False
+        if write is None:
+            return
+        write.outcome.happened = True
+        for offset in write.returned:
+            self.returning.pop(offset, None)
+        position, group = self.position, self.position.group
+        for offset in write.settled:  # who submitted the write may never be answered
+            self.returning.pop(offset, None)
+            group.settle_offset(position, offset)
+        for offset, taken in write.taken.items():
+            state = taken.state
+            event = OpenEvent(offset, deliveries=state.deliveries, nacked=state.refused, reason=state.reason)
+            due = state.due - to_wall if state.due else 0
+            group.adopt(position, event, taken.ready, due, now, returned=taken.returned)
+
+    def drop(self) -> None:
+        """The group was moved, or what this node had taken is no longer its own."""
+        self.position.group.end_leases(self.position)
+        self.position.clear()
+        self.returning.clear()
+        for write in self.writes.values():
+            write.outcome.happened = False
+        self.writes.clear()
+        self.lost = False
 
 
-def as_unsettled(event: OpenEvent, to_wall: int) -> Unsettled:
-    return Unsettled(event.deliveries, event.nacked, event.due + to_wall if event.due else 0, event.reason)
+def _state(event: OpenEvent, to_wall: int) -> UnsettledEvent:
+    return UnsettledEvent(event.deliveries, event.nacked, event.due + to_wall if event.due else 0, event.reason)

@@ -1,14 +1,15 @@
 """Who is in a group on the other nodes: how many members, and what they want.
 
-Each node says so in a record of its own, under its lease. The others hear of it, and use it for three things: an event
-that nobody here accepts is settled only if nobody elsewhere does either; a group in which keys stick to members is
-worked on by one node per partition; and a group with members anywhere is not deleted.
+Each node says so in a record of its own, under its lease. The others are shown it, and use it for three things: an
+event that no member here accepts is settled only if no member elsewhere does either; a group in which keys stick to
+members is worked on by one node per partition; and a group with members anywhere is not deleted.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from enum import Enum
 
 from mainspring.bus.groups.group import RETRY_MS, Group
 from mainspring.bus.groups.member import accepts
@@ -28,26 +29,30 @@ from mainspring.loop import Loop
 
 logger: logging.Logger = logging.getLogger("mainspring.bus")
 
-Name = tuple[str, str]  # topic, group
+GroupName = tuple[str, str]  # topic, group
+
+
+class Division(Enum):
+    """Which nodes work on a partition of a group."""
+
+    TOGETHER = "all nodes with members"
+    HERE = "this node alone"
+    ELSEWHERE = "another node alone"
 
 
 class Presence:
-    """This node's members told to the others, and theirs as they tell them."""
+    """This node's members as it tells them to the others, and those of the others."""
 
-    def __init__(self, log: Log, loop: Loop, cluster: Cluster, said: Callable[[str, str], int]) -> None:
-        """`said` gives what this node's own consumer says about a group's `max_attempts`; 0: nothing."""
+    def __init__(self, log: Log, loop: Loop, cluster: Cluster, declared: Callable[[str, str], int]) -> None:
+        """`declared` gives what this node's own consumer declares as a group's `max_attempts`; 0: nothing."""
         self._log = log
         self._loop = loop
         self._cluster = cluster
-        self._said = said
-        self._known: dict[Name, dict[int, tuple[int, PresenceRecord]]] = {}
+        self._declared = declared
+        self._records: dict[GroupName, dict[int, tuple[int, PresenceRecord]]] = {}  # by epoch, with their versions
         self._own: dict[Group, PresenceRecord] = {}
         self._writing: set[Group] = set()
         self._closed = False
-
-    @property
-    def epoch(self) -> int:
-        return self._cluster.epoch
 
     # -- this node's members
 
@@ -62,7 +67,7 @@ class Presence:
         if record == former or (former is None and not record.members):
             return
         self._writing.add(group)
-        batch, key = Batch(), presence_key(group.topic, group.name, record.epoch)
+        batch, key = Batch(), presence_key(group.topic.name, group.name, record.epoch)
         self._cluster.guard(batch)
         if record.members:
             batch.put(MEMBERS, key, encode(record))
@@ -83,16 +88,16 @@ class Presence:
         members = group.members
         filters = dict.fromkeys(member.filter for member in members)
         return PresenceRecord(
-            topic=group.topic,
+            topic=group.topic.name,
             group=group.name,
             epoch=self._cluster.epoch,
             members=len(members),
             sticky=any(member.sticky for member in members),
             filters=tuple(filters),
-            max_attempts=self._said(group.topic, group.name),
+            max_attempts=self._declared(group.topic.name, group.name),
         )
 
-    def fenced(self) -> None:
+    def on_fenced(self) -> None:
         """This node has a new epoch: say everything again."""
         groups, self._own = list(self._own), {}
         for group in groups:
@@ -104,7 +109,7 @@ class Presence:
         batch = Batch()
         self._cluster.guard(batch)
         for group, record in self._own.items():
-            batch.delete(MEMBERS, presence_key(group.topic, group.name, record.epoch))
+            batch.delete(MEMBERS, presence_key(group.topic.name, group.name, record.epoch))
         if self._own:
             try:
                 await self._log.commit(batch)
@@ -113,63 +118,66 @@ class Presence:
 
     # -- the others'
 
-    def heard(self, record: KeptRecord) -> Name | None:
-        """Someone's members changed; of which group."""
-        topic, group, epoch = parts_of(record.key)
-        known = self._known.setdefault((topic, group), {})
+    def on_changed(self, record: KeptRecord) -> GroupName:
+        """A node's members changed; of which group."""
+        topic, group, (epoch,) = parts_of(record.key)
+        records = self._records.setdefault((topic, group), {})
         if record.version == ABSENT:
-            known.pop(epoch, None)
-        elif epoch not in known or known[epoch][0] < record.version:
-            known[epoch] = (record.version, decode_presence(record.value))
+            records.pop(epoch, None)
+        elif epoch not in records or records[epoch][0] < record.version:
+            records[epoch] = (record.version, decode_presence(record.value))
         return (topic, group)
 
-    def groups_of(self, epoch: int) -> list[Name]:
+    def groups_of(self, epoch: int) -> list[GroupName]:
         """The groups a node has, or had, members in."""
-        return [name for name, known in self._known.items() if epoch in known]
+        return [name for name, records in self._records.items() if epoch in records]
 
-    def left_by_the_dead(self) -> list[str]:
-        """The keys of what nodes that are gone have said."""
+    def orphans(self) -> list[str]:
+        """The keys of records of nodes that are gone."""
         return [
             presence_key(topic, group, epoch)
-            for (topic, group), known in self._known.items()
-            for epoch in known
+            for (topic, group), records in self._records.items()
+            for epoch in records
             if not self._cluster.alive(epoch)
         ]
 
-    def others(self, group: Group) -> list[PresenceRecord]:
+    def _others(self, group: Group) -> list[PresenceRecord]:
         """The members of other living nodes."""
-        known = self._known.get((group.topic, group.name))
-        if not known:
+        records = self._records.get((group.topic.name, group.name))
+        if not records:
             return []
         own = self._cluster.epoch
-        return [record for epoch, (_, record) in known.items() if epoch != own and self._cluster.alive(epoch)]
+        return [record for epoch, (_, record) in records.items() if epoch != own and self._cluster.alive(epoch)]
 
     def count(self, group: Group) -> int:
         """Members on all nodes."""
-        return len(group.members) + sum(record.members for record in self.others(group))
+        return len(group.members) + sum(record.members for record in self._others(group))
 
-    def someone_else_accepts(self, group: Group, ready: ReadyEvent) -> bool:
-        return any(accepts(wanted, ready) for record in self.others(group) for wanted in record.filters)
+    def accepted_elsewhere(self, group: Group, ready: ReadyEvent) -> bool:
+        return any(accepts(wanted, ready) for record in self._others(group) for wanted in record.filters)
 
-    def may_take(self, group: Group, partition: int, sticky: bool) -> bool | None:
-        """Whether this node works on the partition alone (True) or not at all (False); None: together with others.
+    def anyone_accepts(self, group: Group, ready: ReadyEvent) -> bool:
+        """Whether a member on any node accepts the event."""
+        return group.choice.anyone_accepts(ready) or self.accepted_elsewhere(group, ready)
 
-        Only groups with sticky members are divided. With filters among them they are not: an event must reach whoever
-        accepts it, wherever that is.
+    def division(self, group: Group, partition: int) -> Division:
+        """Which nodes work on the partition.
+
+        Only groups with sticky members are divided. With filters among them they are not: an event must reach a member
+        that accepts it, wherever that is.
         """
-        others = self.others(group)
-        if not (sticky or any(record.sticky for record in others)):
-            return None
+        others = self._others(group)
+        if not (group.choice.owners.active or any(record.sticky for record in others)):
+            return Division.TOGETHER
         if any(member.filter is not None for member in group.members):
-            return None
+            return Division.TOGETHER
         if any(wanted is not None for record in others for wanted in record.filters):
-            return None
-        here = [self._cluster.epoch] if group.members else []
-        nodes = sorted([*here, *(record.epoch for record in others)])
-        return bool(here) and nodes[partition % len(nodes)] == self._cluster.epoch
+            return Division.TOGETHER
+        own = self._cluster.epoch
+        nodes = sorted([*([own] if group.members else []), *(record.epoch for record in others)])
+        return Division.HERE if nodes and nodes[partition % len(nodes)] == own else Division.ELSEWHERE
 
     def max_attempts(self, topic: str, group: str) -> int:
-        """What consumers on other nodes say."""
-        known = self._known.get((topic, group), {})
-        said = [record.max_attempts for epoch, (_, record) in known.items() if self._cluster.alive(epoch)]
-        return max(said, default=0)
+        """What consumers of living nodes declare."""
+        records = self._records.get((topic, group), {})
+        return max((r.max_attempts for epoch, (_, r) in records.items() if self._cluster.alive(epoch)), default=0)

@@ -1,4 +1,4 @@
-"""What nodes on one log write about a group, besides its shared position: who holds which events, and who is there.
+"""What nodes on one log write about a group, besides its position: which events each has, and who is there.
 
 A **claim** holds the events of one partition that one node has taken and not settled. Only that node writes it, under
 the version it last wrote and under its lease; others touch it only to take everything from the node: when the group is
@@ -7,25 +7,55 @@ lost.
 
 A **presence** says how many members a node has in a group and what they want, so that a node knows whether somebody
 elsewhere accepts what nobody here does.
+
+Claims and positions hold unsettled events. Most of them were delivered once or never, and follow each other: those are
+stored as ranges, so that a large window costs no more than a small one. The rest say how often they were delivered,
+whether they were refused, until when they must wait, and why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from mainspring.bus.groups.position import PositionRecord, record_key
-from mainspring.bus.groups.unsettled import Range, Retried, pack, unpack
 from mainspring.bus.names import SEPARATOR
 from mainspring.bus.protocol import Filter
 
 CLAIMS = "claims"
 MEMBERS = "members"
 
+Range = tuple[int, int]  # the first offset and the last
+Retried = tuple[int, int, bool, int, str]  # offset, deliveries, refused, due (epoch ms), why
+
+
+class UnsettledEvent(msgspec.Struct, frozen=True, gc=False):
+    """The state of one event. `due`: epoch ms before which it must not be delivered; 0: at once."""
+
+    deliveries: int = 0
+    refused: bool = False
+    due: int = 0
+    reason: str = ""
+
+
+NEW = UnsettledEvent()
+_ONCE = UnsettledEvent(1)
+
+
+class UnsettledFields(msgspec.Struct, frozen=True):
+    """The three fields of a record: ranges never delivered, ranges delivered once, and all others."""
+
+    fresh: tuple[Range, ...] = ()
+    open: tuple[Range, ...] = ()
+    retried: tuple[Retried, ...] = ()
+
+
+NOTHING = UnsettledFields()
+
 
 class ClaimRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The stored form of a claim; `generation` is that of the shared position it was taken from."""
+    """The stored form of a claim; `generation` is that of the position it was taken from."""
 
     topic: str
     group: str
@@ -42,6 +72,13 @@ class ClaimRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
         ranges = sum(last - first + 1 for first, last in (*self.fresh, *self.open))
         return ranges + sum(1 for _, _, _, due, _ in self.retried if not due)
 
+    def lowest(self) -> int | None:
+        """The lowest offset it holds."""
+        return min([each[0][0] for each in (self.fresh, self.open, self.retried) if each], default=None)
+
+    def fields(self) -> UnsettledFields:
+        return UnsettledFields(self.fresh, self.open, self.retried)
+
 
 class PresenceRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """Members of one node. No filter among `filters` (None) stands for a member that takes everything."""
@@ -52,7 +89,42 @@ class PresenceRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     members: int
     sticky: bool = False
     filters: tuple[Filter | None, ...] = ()
-    max_attempts: int = 0  # what the node's own consumer says; 0: nothing
+    max_attempts: int = 0  # what the node's own consumer declares; 0: nothing
+
+
+def pack(events: Mapping[int, UnsettledEvent]) -> UnsettledFields:
+    new: list[int] = []
+    once: list[int] = []
+    retried: list[Retried] = []
+    for offset in sorted(events):
+        event = events[offset]
+        if event == NEW:
+            new.append(offset)
+        elif event == _ONCE:
+            once.append(offset)
+        else:
+            retried.append((offset, event.deliveries, event.refused, event.due, event.reason))
+    return UnsettledFields(_ranges(new), _ranges(once), tuple(retried))
+
+
+def unpack(record: PositionRecord | ClaimRecord) -> dict[int, UnsettledEvent]:
+    """By ascending offset."""
+    events = {offset: NEW for first, last in record.fresh for offset in range(first, last + 1)}
+    events.update({offset: _ONCE for first, last in record.open for offset in range(first, last + 1)})
+    for offset, deliveries, refused, due, reason in record.retried:
+        events[offset] = UnsettledEvent(deliveries, refused, due, reason)
+    return dict(sorted(events.items()))
+
+
+def _ranges(offsets: Iterable[int]) -> tuple[Range, ...]:
+    """Ascending offsets as ranges."""
+    ranges: list[Range] = []
+    for offset in offsets:
+        if ranges and ranges[-1][1] == offset - 1:
+            ranges[-1] = (ranges[-1][0], offset)
+        else:
+            ranges.append((offset, offset))
+    return tuple(ranges)
 
 
 def with_claims(position: PositionRecord, claims: Sequence[ClaimRecord]) -> PositionRecord:
@@ -63,8 +135,8 @@ def with_claims(position: PositionRecord, claims: Sequence[ClaimRecord]) -> Posi
     for claim in claims:
         if claim.generation == position.generation:
             free.update(unpack(claim))
-    packed = pack(free)
-    return msgspec.structs.replace(position, fresh=packed.fresh, open=packed.open, retried=packed.retried)
+    fields = pack(free)
+    return msgspec.structs.replace(position, fresh=fields.fresh, open=fields.open, retried=fields.retried)
 
 
 def claim_key(topic: str, group: str, partition: int, epoch: int) -> str:
@@ -75,10 +147,10 @@ def presence_key(topic: str, group: str, epoch: int) -> str:
     return f"{topic}{SEPARATOR}{group}{SEPARATOR}{epoch:020d}"
 
 
-def parts_of(key: str) -> tuple[str, str, int]:
-    """Topic, group and the number at the end of a key: a partition or an epoch."""
-    topic, group, *_, last = key.split(SEPARATOR)
-    return topic, group, int(last)
+def parts_of(key: str) -> tuple[str, str, list[int]]:
+    """Topic, group and the numbers behind them: a partition, an epoch, or both."""
+    topic, group, *numbers = key.split(SEPARATOR)
+    return topic, group, [int(number) for number in numbers]
 
 
 encode: Callable[[object], bytes] = msgspec.json.Encoder().encode

@@ -38,9 +38,10 @@ from mainspring.log.contract import (
 )
 from mainspring.log.engines.nats import encoding
 from mainspring.log.engines.nats.encoding import Snapshot, StreamEnvelope
+from mainspring.log.engines.sqlite.backup import restore
 from mainspring.log.engines.sqlite.engine import SqliteEngine
 from mainspring.log.engines.sqlite.reader import SqliteReader
-from mainspring.log.engines.sqlite.writer import SqliteWriter, Statement, restore
+from mainspring.log.engines.sqlite.writer import SqliteWriter, Statement
 
 T = TypeVar("T")
 

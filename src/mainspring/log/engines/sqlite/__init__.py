@@ -3,12 +3,12 @@
 | module | what it is |
 |---|---|
 | engine | `SqliteEngine`: the file's lock, the writer's thread and the readers' threads behind the engine contract |
-| writer | the one thread that writes: from a plan to statements, restoring, SQLite's errors |
+| writer | the one thread that writes: from a plan to statements; what SQLite's errors mean |
 | plan | deciding a commit in memory: where each partition ends, offsets, versions, refusals |
 | reader | answering reads with a connection of its own |
 | schema | tables, formats, checksums, how connections are set up |
 | check | looking at a file: is there a log, and is every row what was written |
-| backup | a copy of a log that is being written |
+| backup | a copy of a log that is being written; storing what another log gave out |
 """
 
 from __future__ import annotations

@@ -32,10 +32,11 @@ from mainspring.log.contract import (
     Result,
     StoredEvent,
 )
+from mainspring.log.engines.sqlite.backup import restore
 from mainspring.log.engines.sqlite.plan import LogState
 from mainspring.log.engines.sqlite.reader import SqliteReader
 from mainspring.log.engines.sqlite.schema import check_format
-from mainspring.log.engines.sqlite.writer import SqliteWriter, restore, unavailable
+from mainspring.log.engines.sqlite.writer import SqliteWriter, unavailable
 from mainspring.loop import resolve, time_stands_still
 
 T = TypeVar("T")

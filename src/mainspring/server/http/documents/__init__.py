@@ -1,1 +1,1 @@
-"""Formats that others defined: OpenAPI, AsyncAPI, CloudEvents, server-sent events."""
+"""Formats that others defined: `openapi`, `asyncapi`, `cloudevents`."""

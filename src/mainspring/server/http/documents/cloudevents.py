@@ -29,10 +29,9 @@ from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
 
-from mainspring.bus.publishing.payload import check_payload, why_unreadable
 from mainspring.errors import MainspringError
+from mainspring.json_text import check_json, check_text, refuse_duplicates, why_unreadable
 from mainspring.log import StoredEvent
-from mainspring.server.http.strict_json import check_text, refuse_duplicates
 
 STRUCTURED: Final = "application/cloudevents+json"
 BATCHED: Final = "application/cloudevents-batch+json"
@@ -78,15 +77,15 @@ def is_binary_mode(headers: Mapping[str, str]) -> bool:
 
 def from_structured(body: bytes) -> CloudEvent:
     """One CloudEvent in the JSON format."""
-    check_text(body)
+    check_text(body, "the body")
     members = _decoded(_OBJECTS, body, "an object")
-    refuse_duplicates(body, tuple(members))
+    refuse_duplicates(body, members, "the body")
     return _from_members(members)
 
 
 def from_batch(body: bytes) -> Iterator[CloudEvent]:
     """The CloudEvents of a JSON array, one by one as they are asked for; an error says which one it is."""
-    check_text(body)
+    check_text(body, "the body")
     for number, raw in enumerate(_decoded(_ARRAYS, body, "an array"), 1):
         try:
             event = from_structured(bytes(raw))
@@ -156,7 +155,7 @@ def _decoded(decoder: msgspec.json.Decoder[Any], body: bytes, what: str) -> Any:
     except msgspec.ValidationError:
         raise BadCloudEvent(f"A CloudEvent body of this type is {what}.", remedy=_SPECIFICATION) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise why_unreadable(body, error, "body") from None
+        raise why_unreadable(body, error, "the body") from None
 
 
 def _from_members(members: dict[str, msgspec.Raw]) -> CloudEvent:
@@ -203,11 +202,11 @@ def _payload_of(content_type: str | None, body: bytes) -> tuple[bytes, bool]:
         return b"null", False
     kind = (content_type or "application/json").split(";")[0].strip().lower()
     if _JSON_TYPE.match(kind):
-        check_text(body)
-        check_payload(body)
+        check_text(body, "the body")
+        check_json(body)
         return body.strip(b" \t\r\n"), False
     if kind.startswith("text/"):
-        check_text(body)
+        check_text(body, "the body")
         return msgspec.json.encode(body.decode("utf-8")), False
     return msgspec.json.encode(base64.b64encode(body).decode("ascii")), True
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from mainspring.server.http.problem import PROBLEM_TYPE, Problem
-from mainspring.server.http.table import PATH_PARAMETERS, Content, Operation, Schema
+from mainspring.server.http.problem import PROBLEM_TYPE, ProblemDocument
+from mainspring.server.http.table import PATH_PARAMETERS, BodyContent, Operation, Schema
 
 _ALWAYS_POSSIBLE: Final = (401, 403, 500)
 _REF: Final = "#/components/schemas/{name}"
@@ -32,7 +32,8 @@ _TAGS: Final = {
 
 def build_document(operations: Sequence[Operation], version: str) -> dict[str, Any]:
     """The whole document, ready to be encoded."""
-    models = sorted({model for content in _contents(operations) for model in content.models} | {Problem}, key=_name)
+    used = {model for content in _contents(operations) for model in content.models}
+    models = sorted(used | {ProblemDocument}, key=lambda model: model.__name__)
     refs, components = msgspec.json.schema_components(models, ref_template=_REF)
     ref_of = dict(zip(models, refs, strict=True))
     paths: dict[str, dict[str, Any]] = {}
@@ -65,11 +66,7 @@ def build_document(operations: Sequence[Operation], version: str) -> dict[str, A
     }
 
 
-def _name(model: type) -> str:
-    return model.__name__
-
-
-def _contents(operations: Iterable[Operation]) -> Iterable[Content]:
+def _contents(operations: Iterable[Operation]) -> Iterable[BodyContent]:
     for operation in operations:
         yield from operation.body
         for answer in operation.answers:
@@ -129,12 +126,12 @@ def _responses(operation: Operation, ref_of: dict[type, Schema]) -> dict[str, An
         if str(status) not in answers:
             answers[str(status)] = {
                 "description": HTTPStatus(status).phrase,
-                "content": {PROBLEM_TYPE: {"schema": ref_of[Problem]}},
+                "content": {PROBLEM_TYPE: {"schema": ref_of[ProblemDocument]}},
             }
     return answers
 
 
-def _schema(content: Content, ref_of: dict[type, Schema]) -> Schema:
+def _schema(content: BodyContent, ref_of: dict[type, Schema]) -> Schema:
     if isinstance(content.model, dict):
         return content.model
     refs = [ref_of[model] for model in content.models]

@@ -1,1 +1,4 @@
-"""The operations of the HTTP face, one module for each kind of thing."""
+"""What a client can do over HTTP, one module for each noun; each has its `OPERATIONS`, which `routes` puts together.
+
+`topics` · `events` (publish, read, follow) · `groups` · `dead_letters` · `schedules` · `schemas` · `messages` · `node`
+"""

@@ -13,12 +13,17 @@ import msgspec
 from aiohttp import web
 
 from mainspring.bus import DeadLetter, Forbidden, UnknownEvent, Who
-from mainspring.server.http.body import read_body, require_json
 from mainspring.server.http.face import Face, json_response
-from mainspring.server.http.operations.publish import PublishedEvent, told
-from mainspring.server.http.query import MAX_INTEGER, integer, path_integer
-from mainspring.server.http.strict_json import decode, refuse_duplicates
-from mainspring.server.http.table import JSON, Answer, Content, Operation, Parameter
+from mainspring.server.http.operations.events import PublishedEvent, told
+from mainspring.server.http.request import (
+    MAX_INTEGER,
+    body_decoder,
+    integer,
+    path_integer,
+    read_body,
+    require_json,
+)
+from mainspring.server.http.table import JSON, BodyContent, Operation, Parameter, Success
 
 SUFFIX: Final = ".DLQ"
 PAGE: Final = 256
@@ -81,7 +86,7 @@ class RedriveBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER)] | None = None
 
 
-class Redriven(msgspec.Struct, frozen=True):
+class RedriveResult(msgspec.Struct, frozen=True):
     """Where the dead letters went."""
 
     topic: str
@@ -89,7 +94,7 @@ class Redriven(msgspec.Struct, frozen=True):
     published: list[PublishedEvent]
 
 
-_REDRIVE: Final = msgspec.json.Decoder(RedriveBody)
+_REDRIVE: Final = body_decoder(RedriveBody)
 
 
 def _told(letter: DeadLetter) -> DeadLetterView:
@@ -172,8 +177,7 @@ async def redrive(face: Face, request: web.Request) -> web.StreamResponse:
     await _check_read(face, agent, topic)
     await face.bus.check_access(agent, "publish", topic)
     body = await read_body(request, face.max_body_bytes)
-    wanted = decode(body, _REDRIVE) if body.strip() else RedriveBody()
-    refuse_duplicates(body, RedriveBody.__struct_encode_fields__)
+    wanted = _REDRIVE.decode(body) if body.strip() else RedriveBody()
     face.bus.topics.get(topic)  # raises UnknownTopic
     published: list[PublishedEvent] = []
     for offset in [letter.offset async for letter in _limited(face, topic, wanted)]:
@@ -181,7 +185,7 @@ async def redrive(face: Face, request: web.Request) -> web.StreamResponse:
             published.extend(told(each) for each in await face.bus.redrive(topic, [offset]))
         except UnknownEvent:
             continue  # someone else was faster with this one
-    return json_response(Redriven(topic, len(published), published))
+    return json_response(RedriveResult(topic, len(published), published))
 
 
 async def _limited(face: Face, topic: str, wanted: RedriveBody) -> AsyncIterator[DeadLetter]:
@@ -220,7 +224,7 @@ OPERATIONS: Final = (
         "listDeadLetterTopics",
         "Topics that have dead letters",
         list_dead_letter_topics,
-        (Answer(200, "The topics, by name.", (Content(JSON, DeadLetterTopics),)),),
+        (Success(200, "The topics, by name.", (BodyContent(JSON, DeadLetterTopics),)),),
         "dead letters",
     ),
     Operation(
@@ -229,7 +233,7 @@ OPERATIONS: Final = (
         "listDeadLetters",
         "Dead letters of one topic, oldest first",
         list_dead_letters,
-        (Answer(200, "The dead letters.", (Content(JSON, DeadLetters),)),),
+        (Success(200, "The dead letters.", (BodyContent(JSON, DeadLetters),)),),
         "dead letters",
         parameters=(
             Parameter("offset", "Begin at this offset of the dead-letter topic.", {"type": "integer", "minimum": 0}),
@@ -246,7 +250,7 @@ OPERATIONS: Final = (
         "showDeadLetter",
         "One dead letter",
         show_dead_letter,
-        (Answer(200, "The dead letter.", (Content(JSON, DeadLetterView),)),),
+        (Success(200, "The dead letter.", (BodyContent(JSON, DeadLetterView),)),),
         "dead letters",
         errors=(400, 404),
     ),
@@ -256,9 +260,9 @@ OPERATIONS: Final = (
         "redrive",
         "Send dead letters to their topic again",
         redrive,
-        (Answer(200, "Where they went.", (Content(JSON, Redriven),)),),
+        (Success(200, "Where they went.", (BodyContent(JSON, RedriveResult),)),),
         "dead letters",
-        body=(Content(JSON, RedriveBody),),
+        body=(BodyContent(JSON, RedriveBody),),
         body_required=False,
         errors=(400, 404, 413, 415, 429, 503),
     ),

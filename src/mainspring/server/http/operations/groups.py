@@ -12,13 +12,11 @@ import msgspec
 from aiohttp import web
 
 from mainspring.bus import GroupInfo, GroupOffsets, Start, UnknownGroup
-from mainspring.bus.groups.leases import LeaseView, leases
-from mainspring.server.http.body import read_body, require_json
+from mainspring.bus.groups import LeaseView
+from mainspring.server.http.access import readable_topics
 from mainspring.server.http.face import Face, json_response
-from mainspring.server.http.query import MAX_INTEGER, integer
-from mainspring.server.http.sight import readable_topics
-from mainspring.server.http.strict_json import decode, refuse_duplicates
-from mainspring.server.http.table import JSON, Answer, Content, Operation, Parameter
+from mainspring.server.http.request import MAX_INTEGER, body_decoder, integer, read_json
+from mainspring.server.http.table import JSON, BodyContent, Operation, Parameter, Success
 
 DEFAULT_LEASES: Final = 200
 MAX_LEASES: Final = 1_000
@@ -50,7 +48,7 @@ class GroupList(msgspec.Struct, frozen=True):
     groups: list[Group]
 
 
-class Leases(msgspec.Struct, frozen=True):
+class GroupLeases(msgspec.Struct, frozen=True):
     """What the members of a group hold or must get again, by partition and offset."""
 
     topic: str
@@ -67,7 +65,7 @@ class SeekBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partition: Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)] | None = None
 
 
-_SEEK: Final = msgspec.json.Decoder(SeekBody)
+_SEEK: Final = body_decoder(SeekBody)
 
 
 def _told(info: GroupInfo) -> Group:
@@ -116,18 +114,15 @@ async def show_leases(face: Face, request: web.Request) -> web.StreamResponse:
         raise UnknownGroup(f"the topic has no group {name!r}", remedy="GET /groups lists the groups there are")
     limit = integer(request, "limit", least=1, most=MAX_LEASES) or DEFAULT_LEASES
     members = face.bus.groups.info(group).members  # on all nodes
-    return json_response(Leases(topic, name, members, leases(group, face.bus.clock, limit)))
+    return json_response(GroupLeases(topic, name, members, group.leases(face.bus.clock, limit)))
 
 
 async def seek_group(face: Face, request: web.Request) -> web.StreamResponse:
     """Move the group; what its members hold is given back."""
     topic, group = request.match_info["topic"], request.match_info["group"]
-    require_json(request)
     agent = await face.identify(request)
     await face.bus.check_access(agent, "subscribe", topic, group)
-    body = await read_body(request, face.max_body_bytes)
-    wanted = decode(body, _SEEK)
-    refuse_duplicates(body, SeekBody.__struct_encode_fields__)
+    wanted = await read_json(request, face.max_body_bytes, _SEEK)
     start = Start(wanted.kind, wanted.value).checked()
     return json_response(_told(await face.bus.seek(topic, group, start, partition=wanted.partition)))
 
@@ -147,7 +142,7 @@ OPERATIONS: Final = (
         "listGroups",
         "Groups, of one topic or of all",
         list_groups,
-        (Answer(200, "The groups, by topic and name.", (Content(JSON, GroupList),)),),
+        (Success(200, "The groups, by topic and name.", (BodyContent(JSON, GroupList),)),),
         "groups",
         parameters=(Parameter("topic", "Only groups of this topic."),),
         errors=(400, 404),
@@ -158,7 +153,7 @@ OPERATIONS: Final = (
         "showGroup",
         "Where one group stands",
         show_group,
-        (Answer(200, "The group.", (Content(JSON, Group),)),),
+        (Success(200, "The group.", (BodyContent(JSON, Group),)),),
         "groups",
         errors=(404,),
     ),
@@ -168,9 +163,9 @@ OPERATIONS: Final = (
         "seekGroup",
         "Move a group to another place",
         seek_group,
-        (Answer(200, "Where the group stands now.", (Content(JSON, Group),)),),
+        (Success(200, "Where the group stands now.", (BodyContent(JSON, Group),)),),
         "groups",
-        body=(Content(JSON, SeekBody),),
+        body=(BodyContent(JSON, SeekBody),),
         errors=(400, 404, 409, 413, 415, 503),
     ),
     Operation(
@@ -179,7 +174,7 @@ OPERATIONS: Final = (
         "deleteGroup",
         "Forget a group that has no members",
         delete_group,
-        (Answer(204, "Forgotten."),),
+        (Success(204, "Forgotten."),),
         "groups",
         errors=(404, 409, 503),
     ),
@@ -189,7 +184,7 @@ OPERATIONS: Final = (
         "listLeases",
         "What the members of a group hold or must get again",
         show_leases,
-        (Answer(200, "The events, by partition and offset.", (Content(JSON, Leases),)),),
+        (Success(200, "The events, by partition and offset.", (BodyContent(JSON, GroupLeases),)),),
         "groups",
         parameters=(
             Parameter(

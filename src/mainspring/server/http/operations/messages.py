@@ -18,16 +18,14 @@ import msgspec
 from aiohttp import web
 
 from mainspring.bus import Caller, Forbidden, Who
-from mainspring.bus.publishing.payload import check_payload
+from mainspring.json_text import check_json
 from mainspring.kernel import HeaderView, Inspector, Kernel
 from mainspring.message import MAX_DEPTH, Message, Metadata, encode_line, is_type
-from mainspring.server.http.body import read_body, require_json
 from mainspring.server.http.face import Face, json_response
-from mainspring.server.http.problem import HttpProblem, Problem, problem_response
-from mainspring.server.http.query import integer
-from mainspring.server.http.strict_json import decode, refuse_duplicates
-from mainspring.server.http.table import JSON, Answer, Content, Operation, Parameter
-from mainspring.telemetry import spans as tracing
+from mainspring.server.http.problem import HttpProblem, ProblemDocument, problem_response
+from mainspring.server.http.request import body_decoder, integer, read_json
+from mainspring.server.http.table import JSON, BodyContent, Operation, Parameter, Success
+from mainspring.telemetry import tracing
 
 DEFAULT_LIMIT: Final = 100
 MAX_LIMIT: Final = 1_000
@@ -69,7 +67,7 @@ class Reply(msgspec.Struct, frozen=True):
     metadata: MessageMetadata
 
 
-class MessageProblem(Problem, frozen=True, omit_defaults=True):
+class MessageProblem(ProblemDocument, frozen=True, omit_defaults=True):
     """A problem document that also holds the error message."""
 
     error: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
@@ -81,7 +79,7 @@ class Passed(msgspec.Struct, frozen=True):
     messages: list[HeaderView]
 
 
-_BODY: Final = msgspec.json.Decoder(MessageBody)
+_BODY: Final = body_decoder(MessageBody)
 
 
 def may_command(who: Who) -> bool:
@@ -110,11 +108,8 @@ def kernel_of(face: Face) -> Kernel:
 
 async def send_message(face: Face, request: web.Request) -> web.StreamResponse:
     """The outcome of one command or query."""
-    require_json(request)
-    body = await read_body(request, face.max_event_bytes)
-    wanted = decode(body, _BODY)
-    refuse_duplicates(body, MessageBody.__struct_encode_fields__)
-    check_payload(bytes(wanted.data), levels=MAX_DEPTH, what="data")
+    wanted = await read_json(request, face.max_event_bytes, _BODY)
+    check_json(bytes(wanted.data), "the data", levels=MAX_DEPTH)
     await check_message(face, request, wanted.kind, wanted.type)
     if not is_type(wanted.type):
         raise HttpProblem(
@@ -177,9 +172,9 @@ OPERATIONS: Final = (
         "sendMessage",
         "Send the kernel a command or a query",
         send_message,
-        (Answer(200, "The reply message.", (Content(JSON, Reply),)),),
+        (Success(200, "The reply message.", (BodyContent(JSON, Reply),)),),
         "messages",
-        body=(Content(JSON, MessageBody),),
+        body=(BodyContent(JSON, MessageBody),),
         errors=(400, 404, 409, 413, 415, 422, 503, 504),
     ),
     Operation(
@@ -188,7 +183,7 @@ OPERATIONS: Final = (
         "listMessages",
         "Headers of the messages that passed lately, newest first",
         list_messages,
-        (Answer(200, "The headers.", (Content(JSON, Passed),)),),
+        (Success(200, "The headers.", (BodyContent(JSON, Passed),)),),
         "messages",
         parameters=(
             Parameter("text", "Only messages whose type, id or correlation holds this."),

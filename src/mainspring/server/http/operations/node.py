@@ -1,26 +1,32 @@
-"""The node from inside, read-only: its loop, its kernel, and the nodes beside it.
+"""The node from inside, read-only: what it is doing, its numbers, the nodes beside it, and whether it lives.
 
 `GET /node` is one answer for everything a person looks at first. It says the numbers and names of this moment; payloads
 are in none of it. It also says what the caller may do, so that a page can tell before it is refused.
+
+`GET /stats` and `GET /metrics` are the counters, as JSON and in Prometheus' text format. Numbers of a topic and its
+groups are for those who may read it. Totals count everything: they name nobody.
+
+`GET /healthz` and `GET /readyz` are answered to anybody, for those who restart and route.
 """
 
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
-from aiohttp import web
+from aiohttp import hdrs, web
 
-from mainspring.bus import Caller, Who
+from mainspring.bus import Caller, Stats, Who
 from mainspring.cluster import Alone, NodeView
 from mainspring.kernel import ActorView, FaultView, Inspector, Kernel, RequestView
-from mainspring.loop import Counters
-from mainspring.server.health import readiness
-from mainspring.server.http.face import Face, SlowTurnSeen, json_response
+from mainspring.loop import Blocked, Counters
+from mainspring.server.health import NodeParts, readiness, stuck_ms
+from mainspring.server.http.access import readable_topics
+from mainspring.server.http.face import Face, json_response
 from mainspring.server.http.operations.messages import may_command
-from mainspring.server.http.table import JSON, Answer, Content, Operation
-from mainspring.server.observed import Observed
+from mainspring.server.http.problem import problem_response
+from mainspring.server.http.table import JSON, BodyContent, Operation, Success
 
 SHOWN_REQUESTS: Final = 200
 
@@ -44,6 +50,21 @@ class KernelView(msgspec.Struct, frozen=True):
     faults: list[FaultView]
 
 
+class BlockedView(msgspec.Struct, frozen=True):
+    """Work that kept everything else on the node waiting, and when that was noticed (epoch ms).
+
+    `where` is the line of the program it was at. Only callers who may send commands see `where` and `stack`.
+    """
+
+    at: int
+    kind: str
+    name: str
+    ms: float
+    limit_ms: float = msgspec.field(name="limitMs")
+    where: str = ""
+    stack: str = ""
+
+
 class NodeInside(msgspec.Struct, frozen=True):
     """One node. `reason` says why it is not ready. `loop` and `kernel` are null where the face serves a bus alone."""
 
@@ -55,7 +76,7 @@ class NodeInside(msgspec.Struct, frozen=True):
     you: Asking
     loop: Counters | None
     kernel: KernelView | None
-    slow_turns: list[SlowTurnSeen] = msgspec.field(name="slowTurns")
+    slow_turns: list[BlockedView] = msgspec.field(name="slowTurns")
 
 
 class EngineView(msgspec.Struct, frozen=True):
@@ -91,10 +112,20 @@ def _kernel(kernel: Kernel) -> KernelView:
     )
 
 
+def _blocked(node: NodeParts, *, with_code: bool) -> list[BlockedView]:
+    """What blocked the loop lately, the latest first. Paths and lines of a program are not for every reader."""
+
+    def view(each: Blocked) -> BlockedView:
+        where, stack = (each.where, each.stack) if with_code else ("", "")
+        return BlockedView(each.at_ms, each.kind, each.name, each.duration_ms, each.limit_ms, where, stack)
+
+    return [] if node.watchdog is None else [view(each) for each in reversed(node.watchdog.blocked)]
+
+
 async def show_node(face: Face, request: web.Request) -> web.StreamResponse:
     """What the node is doing now."""
     who = await face.identify(request)
-    kernel, ready = face.kernel, readiness(face.observed)
+    kernel, ready = face.kernel, readiness(face.node)
     shown = NodeInside(
         version("mainspring"),
         face.started_ms,
@@ -104,7 +135,7 @@ async def show_node(face: Face, request: web.Request) -> web.StreamResponse:
         _asking(who),
         None if kernel is None else kernel.loop.counters(),
         None if kernel is None else _kernel(kernel),
-        list(reversed(face.slow_turns)),
+        _blocked(face.node, with_code=may_command(who)),
     )
     return json_response(shown)
 
@@ -112,17 +143,63 @@ async def show_node(face: Face, request: web.Request) -> web.StreamResponse:
 async def show_nodes(face: Face, _: web.Request) -> web.StreamResponse:
     """Who is on this node's log, as this node sees it."""
     cluster = face.kernel.cluster if face.kernel is not None else Alone()
-    return json_response(Nodes(cluster.nodes(), await _engine(face.observed)))
+    return json_response(Nodes(cluster.nodes(), await _engine(face.node)))
 
 
-async def _engine(observed: Observed) -> EngineView | None:
-    log = observed.log
+async def _engine(node: NodeParts) -> EngineView | None:
+    log = node.log
     if log is None:
         return None
-    found = await observed.promise.of(log)
+    found = await node.durability()
     if found is None:
         return EngineView(log.engine.name, log.shared)
     return EngineView(log.engine.name, log.shared, found.durable, found.statement)
+
+
+async def show_stats(face: Face, request: web.Request) -> web.StreamResponse:
+    """Counters since the node started, and gauges of now."""
+    stats = face.bus.stats()
+    visible = await readable_topics(face.bus, await face.identify(request), stats.by_topic)
+    shown = {topic: count for topic, count in stats.by_topic.items() if topic in visible}
+    return json_response(msgspec.structs.replace(stats, by_topic=shown))
+
+
+async def show_metrics(face: Face, request: web.Request) -> web.StreamResponse:
+    """The numbers for Prometheus."""
+    from mainspring.server.metrics import exposition
+
+    counted = {*face.bus.stats().by_topic, *(group.topic for group in face.bus.groups.infos())}
+    visible = await readable_topics(face.bus, await face.identify(request), counted)
+    text, content_type = exposition(face.node, request.headers.get(hdrs.ACCEPT, ""), visible)
+    return web.Response(body=text, headers={hdrs.CONTENT_TYPE: content_type})
+
+
+class Health(msgspec.Struct, frozen=True):
+    """The process answers and its loop turns."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """The node takes requests."""
+
+    status: Literal["ready"] = "ready"
+
+
+async def show_health(face: Face, _: web.Request) -> web.StreamResponse:
+    """Ok while the loop turns: a node that only cannot write now should not be restarted. 503 when it is stuck."""
+    waited_ms = stuck_ms(face.node)
+    if not waited_ms:
+        return json_response(Health())
+    return problem_response(503, "stuck", f"The loop has not turned for {waited_ms} ms.", "Restart the node.")
+
+
+async def show_readiness(face: Face, _: web.Request) -> web.StreamResponse:
+    """200 while requests are taken, else 503 with the reason."""
+    found = readiness(face.node)
+    if found.ready:
+        return json_response(Ready())
+    return problem_response(503, "unavailable", f"The node takes no requests: {found.reason}.", "Try again later.")
 
 
 OPERATIONS: Final = (
@@ -132,7 +209,7 @@ OPERATIONS: Final = (
         "showNode",
         "What the node is doing now: loop, kernel, actors, open requests, faults",
         show_node,
-        (Answer(200, "The node.", (Content(JSON, NodeInside),)),),
+        (Success(200, "The node.", (BodyContent(JSON, NodeInside),)),),
         "node",
     ),
     Operation(
@@ -141,7 +218,47 @@ OPERATIONS: Final = (
         "showNodes",
         "The nodes that share this node's log",
         show_nodes,
-        (Answer(200, "The nodes, this one too.", (Content(JSON, Nodes),)),),
+        (Success(200, "The nodes, this one too.", (BodyContent(JSON, Nodes),)),),
         "node",
+    ),
+    Operation(
+        "GET",
+        "/stats",
+        "showStats",
+        "Counters since the node started, and gauges of now",
+        show_stats,
+        (Success(200, "The numbers.", (BodyContent(JSON, Stats),)),),
+        "node",
+    ),
+    Operation(
+        "GET",
+        "/metrics",
+        "showMetrics",
+        "The numbers in Prometheus' text format",
+        show_metrics,
+        (Success(200, "The numbers.", (BodyContent("text/plain", {"type": "string"}),)),),
+        "node",
+    ),
+    Operation(
+        "GET",
+        "/healthz",
+        "showHealth",
+        "Whether the process answers and its loop turns",
+        show_health,
+        (Success(200, "It does.", (BodyContent(JSON, Health),)),),
+        "node",
+        errors=(503,),
+        needs_token=False,
+    ),
+    Operation(
+        "GET",
+        "/readyz",
+        "showReadiness",
+        "Whether the node takes requests",
+        show_readiness,
+        (Success(200, "It does.", (BodyContent(JSON, Ready),)),),
+        "node",
+        errors=(503,),
+        needs_token=False,
     ),
 )

@@ -13,12 +13,10 @@ from aiohttp import web
 
 from mainspring.bus import Schedule, UnknownSchedule
 from mainspring.bus.schedules.schedules import LEAST_EVERY_MS
-from mainspring.server.http.body import read_body, require_json
+from mainspring.server.http.access import known_topics
 from mainspring.server.http.face import Face, json_response
-from mainspring.server.http.query import MAX_INTEGER
-from mainspring.server.http.sight import known_topics
-from mainspring.server.http.strict_json import decode, refuse_duplicates
-from mainspring.server.http.table import JSON, Answer, Content, Operation
+from mainspring.server.http.request import MAX_INTEGER, body_decoder, read_json
+from mainspring.server.http.table import JSON, BodyContent, Operation, Success
 
 
 class ScheduleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,7 +37,7 @@ class ScheduleList(msgspec.Struct, frozen=True):
     schedules: list[Schedule]
 
 
-_DECODER: Final = msgspec.json.Decoder(ScheduleBody)
+_SCHEDULE: Final = body_decoder(ScheduleBody)
 
 
 async def list_schedules(face: Face, request: web.Request) -> web.StreamResponse:
@@ -60,11 +58,8 @@ async def show_schedule(face: Face, request: web.Request) -> web.StreamResponse:
 
 async def put_schedule(face: Face, request: web.Request) -> web.StreamResponse:
     """Create or replace the schedule of this name; durable when the answer comes."""
-    require_json(request)
     agent = await face.identify(request)
-    body = await read_body(request, face.max_body_bytes)
-    given = decode(body, _DECODER)
-    refuse_duplicates(body, ScheduleBody.__struct_encode_fields__)
+    given = await read_json(request, face.max_body_bytes, _SCHEDULE)
     for other in face.bus.schedules.all():
         if other.name == given.name:  # replacing one takes it away from its topic
             await face.bus.check_access(agent, "publish", other.topic)
@@ -105,7 +100,7 @@ OPERATIONS: Final = (
         "listSchedules",
         "Every schedule",
         list_schedules,
-        (Answer(200, "The schedules, by name.", (Content(JSON, ScheduleList),)),),
+        (Success(200, "The schedules, by name.", (BodyContent(JSON, ScheduleList),)),),
         "schedules",
     ),
     Operation(
@@ -114,9 +109,9 @@ OPERATIONS: Final = (
         "putSchedule",
         "Create or replace a schedule",
         put_schedule,
-        (Answer(201, "The schedule, and when it fires next.", (Content(JSON, Schedule),)),),
+        (Success(201, "The schedule, and when it fires next.", (BodyContent(JSON, Schedule),)),),
         "schedules",
-        body=(Content(JSON, ScheduleBody),),
+        body=(BodyContent(JSON, ScheduleBody),),
         errors=(400, 413, 415, 503),
     ),
     Operation(
@@ -125,7 +120,7 @@ OPERATIONS: Final = (
         "showSchedule",
         "One schedule",
         show_schedule,
-        (Answer(200, "The schedule.", (Content(JSON, Schedule),)),),
+        (Success(200, "The schedule.", (BodyContent(JSON, Schedule),)),),
         "schedules",
         errors=(404,),
     ),
@@ -135,7 +130,7 @@ OPERATIONS: Final = (
         "deleteSchedule",
         "Forget a schedule",
         delete_schedule,
-        (Answer(204, "Forgotten."),),
+        (Success(204, "Forgotten."),),
         "schedules",
         errors=(404, 503),
     ),

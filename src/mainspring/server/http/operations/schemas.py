@@ -7,23 +7,22 @@ needs the scope `admin`; looking needs any right on the topic.
 from __future__ import annotations
 
 from importlib.metadata import version as package_version
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from aiohttp import web
 
 from mainspring.bus import Compatibility, SchemaCheck, SchemaMismatch, SchemaVersion, UnknownSchema
-from mainspring.bus.publishing.payload import check_payload
 from mainspring.bus.schemas.registry import HEADER
-from mainspring.server.http.access import claimed_agent
-from mainspring.server.http.body import read_body, require_json
+from mainspring.json_text import StrictDecoder, check_json
+from mainspring.server.http.access import claimed_agent, known_topics
 from mainspring.server.http.documents.asyncapi import asyncapi_document, topics_of
 from mainspring.server.http.face import Face, json_response
 from mainspring.server.http.problem import HttpProblem
-from mainspring.server.http.query import path_integer
-from mainspring.server.http.sight import known_topics
-from mainspring.server.http.strict_json import decode, refuse_duplicates
-from mainspring.server.http.table import JSON, Answer, Content, Operation
+from mainspring.server.http.request import body_decoder, path_integer, read_body, require_json
+from mainspring.server.http.table import JSON, BodyContent, Operation, Success
+
+T = TypeVar("T")
 
 
 class SchemaSummary(msgspec.Struct, frozen=True):
@@ -72,8 +71,8 @@ class PayloadCheck(msgspec.Struct, frozen=True):
     reason: str | msgspec.UnsetType = msgspec.UNSET
 
 
-_REGISTER: Final = msgspec.json.Decoder(RegisterBody)
-_CHECK: Final = msgspec.json.Decoder(CheckBody)
+_REGISTER: Final = body_decoder(RegisterBody)
+_CHECK: Final = body_decoder(CheckBody)
 
 
 async def list_schemas(face: Face, request: web.Request) -> web.StreamResponse:
@@ -108,7 +107,7 @@ async def show_version(face: Face, request: web.Request) -> web.StreamResponse:
 async def register(face: Face, request: web.Request) -> web.StreamResponse:
     """201 for a new version, 200 for one that was there; both answer with it."""
     topic = request.match_info["topic"]
-    given = await _body(face, request, _REGISTER, RegisterBody.__struct_encode_fields__)
+    given = await _body(face, request, _REGISTER)
     told, is_new = await face.bus.register_schema(
         topic, given.schema, compatibility=given.compatibility, agent=await face.identify(request)
     )
@@ -119,14 +118,15 @@ async def check(face: Face, request: web.Request) -> web.StreamResponse:
     """What registering or publishing would say; nothing changes."""
     topic = request.match_info["topic"]
     await face.check_seen(request, topic)
-    given = await _body(face, request, _CHECK, CheckBody.__struct_encode_fields__)
+    given = await _body(face, request, _CHECK)
     if (given.schema is msgspec.UNSET) == (given.payload is msgspec.UNSET):
         raise HttpProblem(
             "Either a schema or a payload is checked.", status=400, code="bad_frame", remedy="Give exactly one of them."
         )
-    if not isinstance(given.schema, msgspec.UnsetType):
-        return json_response(face.bus.schemas.check(topic, given.schema, given.compatibility))
-    return json_response(_check_payload(face, topic, bytes(given.payload), given.version))
+    if not isinstance(given.payload, msgspec.UnsetType):
+        return json_response(_check_payload(face, topic, bytes(given.payload), given.version))
+    assert not isinstance(given.schema, msgspec.UnsetType)
+    return json_response(face.bus.schemas.check(topic, given.schema, given.compatibility))
 
 
 def _check_payload(face: Face, topic: str, payload: bytes, version: int | None) -> PayloadCheck:
@@ -140,12 +140,11 @@ def _check_payload(face: Face, topic: str, payload: bytes, version: int | None) 
     return PayloadCheck(True, told.version)
 
 
-async def _body(face: Face, request: web.Request, decoder: msgspec.json.Decoder[Any], names: tuple[str, ...]) -> Any:
+async def _body(face: Face, request: web.Request, decoder: StrictDecoder[T]) -> T:
     require_json(request)
     body = await read_body(request, face.max_event_bytes)
-    given = decode(body, decoder)
-    refuse_duplicates(body, names)
-    check_payload(body, what="body")  # a schema is as deep as it likes to be only within bounds
+    given = decoder.decode(body)
+    check_json(body, "the body")  # a schema is as deep as it likes to be only within bounds
     return given
 
 
@@ -169,7 +168,7 @@ OPERATIONS: Final = (
         "showAsyncapi",
         "Topics, their messages and schemas, as AsyncAPI 3",
         show_asyncapi,
-        (Answer(200, "AsyncAPI 3.0.", (Content(JSON, {"type": "object"}),)),),
+        (Success(200, "AsyncAPI 3.0.", (BodyContent(JSON, {"type": "object"}),)),),
         "schemas",
     ),
     Operation(
@@ -178,7 +177,7 @@ OPERATIONS: Final = (
         "listSchemas",
         "Topics that have a schema",
         list_schemas,
-        (Answer(200, "The topics, by name.", (Content(JSON, SchemaList),)),),
+        (Success(200, "The topics, by name.", (BodyContent(JSON, SchemaList),)),),
         "schemas",
     ),
     Operation(
@@ -187,7 +186,7 @@ OPERATIONS: Final = (
         "showSchemas",
         "Every version of a topic's schema",
         show_versions,
-        (Answer(200, "The versions, ascending.", (Content(JSON, SchemaVersions),)),),
+        (Success(200, "The versions, ascending.", (BodyContent(JSON, SchemaVersions),)),),
         "schemas",
         errors=(404,),
     ),
@@ -198,11 +197,11 @@ OPERATIONS: Final = (
         "Register the next version of a topic's schema",
         register,
         (
-            Answer(201, "A new version.", (Content(JSON, SchemaVersion),)),
-            Answer(200, "The version that has this schema already.", (Content(JSON, SchemaVersion),)),
+            Success(201, "A new version.", (BodyContent(JSON, SchemaVersion),)),
+            Success(200, "The version that has this schema already.", (BodyContent(JSON, SchemaVersion),)),
         ),
         "schemas",
-        body=(Content(JSON, RegisterBody),),
+        body=(BodyContent(JSON, RegisterBody),),
         errors=(400, 409, 413, 415, 422, 503),
     ),
     Operation(
@@ -211,7 +210,7 @@ OPERATIONS: Final = (
         "showSchema",
         "One version of a topic's schema",
         show_version,
-        (Answer(200, "The version.", (Content(JSON, SchemaVersion),)),),
+        (Success(200, "The version.", (BodyContent(JSON, SchemaVersion),)),),
         "schemas",
         errors=(400, 404),
     ),
@@ -221,9 +220,9 @@ OPERATIONS: Final = (
         "checkSchema",
         "Ask whether a schema could be registered, or a payload published",
         check,
-        (Answer(200, "What would happen.", (Content(JSON, (SchemaCheck, PayloadCheck)),)),),
+        (Success(200, "What would happen.", (BodyContent(JSON, (SchemaCheck, PayloadCheck)),)),),
         "schemas",
-        body=(Content(JSON, CheckBody),),
+        body=(BodyContent(JSON, CheckBody),),
         errors=(400, 404, 413, 415, 422, 503),
     ),
 )

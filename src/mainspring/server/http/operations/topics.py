@@ -8,11 +8,11 @@ import msgspec
 from aiohttp import web
 
 from mainspring.bus import Forbidden, PartitionOffsets, TopicConfig, Who, encode_topic
-from mainspring.server.http.body import read_body, require_json
+from mainspring.json_text import check_text, refuse_duplicates
+from mainspring.server.http.access import known_topics, readable_topics
 from mainspring.server.http.face import Face, json_response
-from mainspring.server.http.sight import known_topics, readable_topics
-from mainspring.server.http.strict_json import check_text, refuse_duplicates
-from mainspring.server.http.table import JSON, Answer, Content, Operation, Parameter
+from mainspring.server.http.request import read_body, require_json
+from mainspring.server.http.table import JSON, BodyContent, Operation, Parameter, Success
 
 _MEMBERS: Final = tuple(member.encode_name for member in msgspec.structs.fields(TopicConfig))
 
@@ -45,8 +45,8 @@ async def put_topic(face: Face, request: web.Request) -> web.StreamResponse:
     require_json(request)
     agent = await face.identify(request)
     body = await read_body(request, face.max_body_bytes)
-    check_text(body)
-    refuse_duplicates(body, _MEMBERS)
+    check_text(body, "the body")
+    refuse_duplicates(body, _MEMBERS, "the body")
     config = face.bus.topics.settings_after(body)
     await face.bus.check_access(
         agent, "subscribe", config.topic
@@ -105,11 +105,11 @@ OPERATIONS: Final = (
         "Create a topic, or change its settings",
         put_topic,
         (
-            Answer(201, "The topic is new; its settings.", (Content(JSON, TopicConfig),)),
-            Answer(200, "The topic was there; its settings now.", (Content(JSON, TopicConfig),)),
+            Success(201, "The topic is new; its settings.", (BodyContent(JSON, TopicConfig),)),
+            Success(200, "The topic was there; its settings now.", (BodyContent(JSON, TopicConfig),)),
         ),
         "topics",
-        body=(Content(JSON, TopicConfig),),
+        body=(BodyContent(JSON, TopicConfig),),
         errors=(400, 409, 413, 415, 503),
     ),
     Operation(
@@ -118,7 +118,7 @@ OPERATIONS: Final = (
         "listTopics",
         "Every topic with its settings, also those that were only published to",
         list_topics,
-        (Answer(200, "The topics, by name.", (Content(JSON, TopicList),)),),
+        (Success(200, "The topics, by name.", (BodyContent(JSON, TopicList),)),),
         "topics",
         parameters=(Parameter("prefix", "Only topics whose name begins with this."),),
         errors=(400,),
@@ -129,7 +129,7 @@ OPERATIONS: Final = (
         "showTopic",
         "The settings of one topic",
         show_topic,
-        (Answer(200, "Its settings.", (Content(JSON, TopicConfig),)),),
+        (Success(200, "Its settings.", (BodyContent(JSON, TopicConfig),)),),
         "topics",
         errors=(404,),
     ),
@@ -139,7 +139,7 @@ OPERATIONS: Final = (
         "showOffsets",
         "Where each partition begins and ends, and where each group stands",
         show_offsets,
-        (Answer(200, "The partitions, ascending.", (Content(JSON, TopicOffsets),)),),
+        (Success(200, "The partitions, ascending.", (BodyContent(JSON, TopicOffsets),)),),
         "topics",
         errors=(404,),
     ),
@@ -149,7 +149,7 @@ OPERATIONS: Final = (
         "showRights",
         "What the caller may do with a topic",
         show_rights,
-        (Answer(200, "The rights.", (Content(JSON, Rights),)),),
+        (Success(200, "The rights.", (BodyContent(JSON, Rights),)),),
         "topics",
     ),
 )

@@ -1,0 +1,197 @@
+"""The supply of a node that owns its log: events straight from the log, positions written a few ms after they changed.
+
+All positions that changed share the log's next commit with whatever is published at the time. Nobody else writes them,
+so a record says what is in memory and needs no version.
+
+The log may have been shared by several nodes before. Then their claims are still there; what they held waits to be
+delivered again, and the claims go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from mainspring.bus.groups.delivery import Delivery
+from mainspring.bus.groups.group import RETRY_MS, Group, LeaseView
+from mainspring.bus.groups.position import (
+    SPACE,
+    OpenEvent,
+    Position,
+    PositionWrite,
+    decode_position,
+    encode_position,
+    record_key,
+)
+from mainspring.bus.groups.registry import GroupRegistry
+from mainspring.bus.groups.shared.records import CLAIMS, ClaimRecord, claim_key, decode_claim, with_claims
+from mainspring.bus.groups.supply import OnRecordChanged, Starts
+from mainspring.bus.topics.tail import ReadyEvent
+from mainspring.errors import MainspringError
+from mainspring.log import Batch, Log, Receipt, Result
+from mainspring.loop import Clock, Loop
+
+
+class LocalSupply:
+    """The only node on its log."""
+
+    def __init__(self, log: Log, clock: Clock, loop: Loop) -> None:
+        self._log = log
+        self._clock = clock
+        self._loop = loop
+        self._storing = 0  # batches of positions under way
+        self._stored = asyncio.Event()
+
+    def attach(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+
+    # -- life
+
+    def listen(self, listeners: Mapping[str, OnRecordChanged]) -> None:
+        """Nobody else writes."""
+
+    async def load(self, registry: GroupRegistry) -> None:
+        self._registry = registry
+        to_wall = self._clock.wall_ms() - self._clock.now_ms()
+        claims = await self._claims_of_former_nodes()
+        async for record in self._log.scan(SPACE):
+            stored = with_claims(decode_position(record.value), claims.get(record.key, []))
+            group = registry.find_or_make(stored.topic, stored.group)
+            if stored.partition in group.positions:
+                group.positions[stored.partition].restore(stored, to_wall)
+        await registry.load_topics()
+        for group in registry.all():
+            group.on_restored(self._clock.now_ms())
+        if claims:
+            await self._take_over(registry, claims)
+
+    async def _claims_of_former_nodes(self) -> dict[str, list[ClaimRecord]]:
+        """What nodes held when the log was still shared by several; by the key of the position."""
+        claims: dict[str, list[ClaimRecord]] = {}
+        async for record in self._log.scan(CLAIMS):
+            claim = decode_claim(record.value)
+            claims.setdefault(record_key(claim.topic, claim.group, claim.partition), []).append(claim)
+        return claims
+
+    async def _take_over(self, registry: GroupRegistry, claims: dict[str, list[ClaimRecord]]) -> None:
+        batch = Batch()
+        for claim in [claim for found in claims.values() for claim in found]:
+            batch.delete(CLAIMS, claim_key(claim.topic, claim.group, claim.partition, claim.epoch))
+        for group in registry.all():
+            for position in group.positions.values():
+                if position.key in claims:
+                    self.put_position(batch, position)
+        await self._log.commit(batch)
+
+    async def catch_up(self) -> None:
+        """Nobody else writes."""
+
+    async def stop(self) -> None:
+        """Store every changed position, and wait until it is."""
+        delivery = self._delivery
+        while delivery.has_changes or self._storing:
+            delivery.store_changed(True)
+            if self._storing:
+                self._stored.clear()
+                await self._stored.wait()
+            elif delivery.has_changes:  # only positions that somebody else is writing are left
+                await asyncio.sleep(0.001)
+
+    # -- delivering
+
+    def add_position(self, position: Position) -> None:
+        """A position needs nothing more."""
+
+    def deliver(self, group: Group, now: int) -> None:
+        """What waits, then new events straight from the partitions, which take turns."""
+        choice = group.choice
+        if not choice.someone_has_room:
+            return
+        group.deliver_again(now)
+        turns = group.turns
+        idle = 0
+        while choice.someone_has_room and idle < len(turns):
+            position = turns[0]
+            turns.rotate(-1)
+            # What waits in a partition and could not go yet goes before anything new of it.
+            ready = position.cursor <= position.tail.offset and not position.waiting and not group.lacks_keys(position)
+            idle = 0 if ready and group.deliver_new(position, now) else idle + 1
+        group.flush()
+
+    def on_members_changed(self, group: Group) -> None:
+        """Nobody else needs to know."""
+
+    def on_fetched(self, position: Position, present: Mapping[int, ReadyEvent], start: int, end: int) -> None:
+        """The group keeps what it needs."""
+
+    def accepted_elsewhere(self, group: Group, ready: ReadyEvent) -> bool:
+        return False
+
+    def return_unplaced(self, position: Position, event: OpenEvent, ready: ReadyEvent) -> bool:
+        return False
+
+    # -- storing
+
+    def store(self, positions: Sequence[Position]) -> None:
+        batch = Batch()
+        writes = [self.put_position(batch, position) for position in positions]
+
+        def decided(result: Result) -> None:
+            self._storing -= 1
+            for write in writes:
+                if isinstance(result, Receipt):
+                    write.stored()
+                else:
+                    self._loop.schedule(RETRY_MS, self._delivery.changed, write.position, ref=False)
+            self._stored.set()
+
+        self._storing += 1
+        try:
+            self._log.submit(batch, decided)
+        except MainspringError as error:
+            decided(error)
+
+    def put_position(self, batch: Batch, position: Position, settles: frozenset[int] = frozenset()) -> PositionWrite:
+        wall, now = self._clock.wall_ms(), self._clock.now_ms()
+        text = encode_position(position.record(wall, wall - now, settles))
+        position.written(now, len(text))
+        batch.put(SPACE, position.key, text)
+        return PositionWrite(position, position.settled(settles))
+
+    # -- groups
+
+    async def store_group(self, group: Group) -> None:
+        """Write the positions now; one that somebody else is writing is durable with that write."""
+        batch = Batch()
+        positions = [position for position in group.positions.values() if not position.write_locked]
+        writes = [self.put_position(batch, position) for position in positions]
+        await self._log.commit(batch)
+        for write in writes:
+            write.stored()
+
+    async def move(self, group: Group, starts: Starts) -> None:
+        for partition, (cursor, skip_before) in starts.items():
+            position = group.positions[partition]
+            group.end_leases(position)
+            position.move(cursor, skip_before)
+            self._delivery.changed(position)
+
+    async def delete(self, group: Group) -> None:
+        self._registry.remove(group)
+        batch = Batch()
+        for position in group.positions.values():
+            batch.delete(SPACE, position.key)
+        try:
+            await self._log.commit(batch)
+        except MainspringError:
+            self._registry.keep(group)
+            raise
+
+    def member_count(self, group: Group) -> int:
+        return len(group.members)
+
+    def inflight_elsewhere(self, position: Position) -> int:
+        return 0
+
+    def leases_elsewhere(self, position: Position, wall_ms: int) -> list[LeaseView]:
+        return []

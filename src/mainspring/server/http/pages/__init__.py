@@ -1,1 +1,0 @@
-"""Pages for people on the HTTP port: the dashboard, and those of the program."""

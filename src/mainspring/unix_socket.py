@@ -1,0 +1,131 @@
+"""A unix socket to listen on: only its owner can use it, a dead server's is replaced, a live one's is respected."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import stat
+from pathlib import Path
+from typing import Final
+
+from mainspring.errors import BootError
+
+BACKLOG: Final = 512  # connections that wait to be accepted
+
+Identity = tuple[int, int]
+"""Device and inode of a socket file: tells the file a server made from one that another server put there later."""
+
+
+def place_to_listen(given: str, data: str, name: str) -> Path:
+    """Where a node puts its socket: at the `given` path, else in the user's runtime directory, else beside its data.
+
+    All nodes of a user share the runtime directory: the first one has its socket there, the next one beside its data.
+    """
+    shared, own = _places(data, name)
+    if given or shared is None:
+        return Path(given) if given else own
+    return own if somebody_listens(shared) else shared
+
+
+def place_to_ask(given: str, data: str, name: str) -> Path:
+    """Where a node of this data directory is likely to listen."""
+    shared, own = _places(data, name)
+    if given or shared is None:
+        return Path(given) if given else own
+    return own if somebody_listens(own) else shared
+
+
+def _places(data: str, name: str) -> tuple[Path | None, Path]:
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(runtime, "mainspring", name) if runtime else None, Path(data, name)
+
+
+def somebody_listens(path: Path) -> bool:
+    """Whether a server accepts connections at `path`."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
+def listen_at(path: Path) -> socket.socket:
+    """A listening socket at `path`. Its folder is locked meanwhile: of two servers that start at once, one is refused.
+
+    Without that, both could find the socket of a dead server, and the slower one would remove the faster one's.
+    """
+    try:
+        if not path.parent.exists():
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise BootError(f"the socket {path} cannot be used: {error.strerror or error}") from None
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        return _listening(path)
+    finally:
+        os.close(folder)
+
+
+def identity_of(path: Path) -> Identity:
+    """Which file is at `path` now."""
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
+
+
+def remove_socket(path: Path, identity: Identity | None) -> None:
+    """Remove the socket file, unless it is gone or another server's by now."""
+    try:
+        if identity is not None and identity_of(path) == identity:
+            os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def _listening(path: Path) -> socket.socket:
+    try:
+        _clear_stale(path)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as error:
+        raise BootError(f"the socket {path} cannot be used: {error.strerror or error}") from None
+    mask = os.umask(0o177)
+    try:
+        listener.bind(str(path))
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise BootError(
+            f"the socket {path} cannot be bound: {error.strerror or error}",
+            remedy="give a short path in a folder you may write to",
+        ) from None
+    finally:
+        os.umask(mask)
+    return listener
+
+
+def _clear_stale(path: Path) -> None:
+    """Remove a socket nobody listens on; anything else at that path is left alone."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise BootError(f"{path} exists and is not a socket", remedy="move it away, or choose another path")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(str(path))
+        except OSError as error:
+            if error.errno not in (errno.ECONNREFUSED, errno.ENOENT):
+                raise BootError(f"whether {path} is in use cannot be told: {error.strerror or error}") from None
+        else:
+            raise BootError(
+                f"another server listens on {path}",
+                remedy="stop it, or choose another path with --kernel-socket and --loop-socket",
+            )
+    path.unlink(missing_ok=True)
