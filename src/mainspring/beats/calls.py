@@ -1,8 +1,8 @@
-"""Calling an enzyme: whatever it does ends as an outcome, and nothing else gets out.
+"""Calling an enzyme: everything it does ends as an outcome.
 
-Exceptions become the result "failed", and so does a cancellation nobody asked for: an enzyme may well have waited for
-a task that somebody else cancelled. Other things that are no `Exception` (a keyboard interrupt, the cancellation of
-whoever runs the beat) are not the enzyme's to answer for: they go through, and the beat has not happened.
+Exceptions become the result "failed", and so does a cancellation that is not the beat's own: an enzyme may have waited
+for a task that was cancelled. What is no `Exception` (a keyboard interrupt, the cancellation of the task that runs the
+beat) is not the enzyme's failure: it goes through, and the beat has not happened.
 
 An enzyme that takes long changes nothing about the order; it is only reported, while it lasts, by a thread that waits.
 """
@@ -95,7 +95,7 @@ def a_loop_runs_here() -> bool:
 
 
 def _being_cancelled() -> bool:
-    """Whether it is the beat itself that somebody cancels."""
+    """Whether it is the beat itself that is being cancelled."""
     if not a_loop_runs_here():
         return False
     task = asyncio.current_task()

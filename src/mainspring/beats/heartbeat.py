@@ -455,8 +455,8 @@ class Heartbeat:
                 outcome = done.get(planned.run)
                 if outcome is None:
                     outcome = await self._call(draft, planned, stage_for(planned), host)
-                if planned.item in origins and (outcome.signals or outcome.result == "retry"):
-                    self._origins.note_emissions(draft.beat, planned.run, origins[planned.item], outcome.traceparent)
+                if planned.item in origins:
+                    self._origins.note_outcome(draft.beat, planned, outcome, origins[planned.item])
             draft.settle(planned, outcome)
             if draft.aborted:
                 return

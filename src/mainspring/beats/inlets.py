@@ -1,6 +1,6 @@
-"""Where signals come from besides `signal`: the port through which a beat takes from elsewhere.
+"""Where signals come from besides `signal`: inlets, which are asked at the start of each beat.
 
-Whatever an inlet gives to a beat, it takes with the beat: the operations it names (a group's new position, say) are
+What an inlet gives to a beat is taken with the beat: the operations it names (a group's new position, say) are
 stored in the beat's own batch. So each event becomes a signal exactly once, although the process may die anywhere. When
 the beat does not happen, nothing was taken and the same is given to the next one.
 """
@@ -102,7 +102,7 @@ class TopicInlet:
         except Exception as error:
             # Without its target the signal would mean something else, so the event waits, and all others behind it.
             raise InvalidImpulse(
-                f"the target of event {source} cannot be told: {error!r}",
+                f"the target of event {source} cannot be determined: {error!r}",
                 remedy="correct the function that names targets; nothing is lost meanwhile",
             ) from error
 
@@ -152,7 +152,7 @@ def event_text(event: StoredEvent) -> str:
 
 
 def _kept(data: bytes) -> str:
-    # Whatever a publisher sent, the beat that takes it must come to an end: the event would stand before all others.
+    # The beat that takes it must come to an end in any case: the event would stand before all others.
     try:
         return to_text(msgspec.json.decode(data))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InvalidValue):

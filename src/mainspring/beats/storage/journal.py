@@ -127,7 +127,7 @@ class CarryFact(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="ca
 
 
 class DeadSignal(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="dead"):
-    """A signal nobody will try again. `reason` is attempts, emission_budget or chain_depth."""
+    """A signal that is not tried again. `reason` is attempts, emission_budget or chain_depth."""
 
     signal: str | None
     target: str | None

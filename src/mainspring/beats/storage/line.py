@@ -509,7 +509,7 @@ class LineWriter:
             receipt = await self.line.log.commit(batch)
         except Refused as error:
             raise LineBusy(
-                f"line {name!r} was written by somebody else", remedy="open the heartbeat again; drive it once"
+                f"line {name!r} was written by another process", remedy="open the heartbeat again; drive it once"
             ) from error
         self._head_version = receipt.versions[-1 - sum(isinstance(each, Put) for each in operations)]
         self._place, self._saved_paused = place, head.paused
