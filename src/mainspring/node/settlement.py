@@ -22,13 +22,12 @@ from mainspring.bus.groups import Group, Member, Position, PositionWrite
 from mainspring.errors import MainspringError
 from mainspring.log import Batch, InDoubt, Log, LogUnavailable, Prepared, Receipt, Refused, add_prepared
 from mainspring.runs import RunConflict, RunRecord, Runtime, UnknownRun
-from mainspring.runs.durable.operations import beginning
 
 logger: logging.Logger = logging.getLogger("mainspring.app")
 
 _DOUBT_S = 0.05  # between two looks whether a lost answer is found out
 _AWAY_S = 0.5  # between two tries while the log cannot be reached
-_TRIES = 5  # a settlement is refused when a run exists already, or when the runs' lease was just renewed
+_TRIES = 5  # a settlement is refused when a run exists already, or when the node's lease was lost
 
 
 class LeaseLost(MainspringError):
@@ -172,7 +171,7 @@ class Settlement:
         return True
 
     async def _commit(self, position: Position, queue: list[_Waiting]) -> tuple[Receipt | Exception, PositionWrite]:
-        batch = Batch([operation for each in queue for record in each.together.runs for operation in beginning(record)])
+        batch = Batch()
         show_events = add_prepared(batch, (prepared for each in queue for prepared in each.together.events))
         delivery, resets = self._bus.delivery, position.resets
         offsets = frozenset(each.offset for each in queue)
@@ -189,8 +188,9 @@ class Settlement:
             if not decided.done():
                 decided.set_result(result)
 
-        if any(each.together.runs for each in queue):  # only the node that has the runs' lease begins runs
-            self._runtime.durable.writer.alone(batch.operations, done)
+        runs = [record for each in queue for record in each.together.runs]
+        if runs:
+            self._runtime.durable.submit(runs, batch, done)
         else:
             self._log.submit(batch, done)
         return await decided, write
