@@ -1,4 +1,4 @@
-"""Beat: signals, beats and what they made, for everyone who can send a message."""
+"""Beat: signals, beats and the state they make, as messages."""
 
 from __future__ import annotations
 

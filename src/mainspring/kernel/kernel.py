@@ -27,7 +27,7 @@ from mainspring.kernel.blobs import BlobKeeper
 from mainspring.kernel.capability import Capability, RestartPolicy
 from mainspring.kernel.contracts import CapabilityPlan, Contract
 from mainspring.kernel.durable.commands import OUTCOME_TTL_MS, DurableCommands
-from mainspring.kernel.errors import CapabilityError, ErrorData, NotConfigured, text_of
+from mainspring.kernel.errors import CapabilityError, NotConfigured, text_of
 from mainspring.kernel.exchange import Exchange, Observer
 from mainspring.kernel.inspect import CausationNode, causation_tree
 from mainspring.kernel.mail import AskOrigin, Mail, Origin, SendOrigin
@@ -283,17 +283,10 @@ class Kernel:
 
     def _fail_open(self) -> None:
         """Every open request gets its outcome, also at the end."""
-        exchange = self.exchange
-        for mail in tuple(exchange.pending):
-            data = ErrorData(
-                503,
-                "the node is shutting down",
-                remedy="a stored command runs after the restart: ask Syscall.Outcome"
-                if mail.unrecorded
-                else "try again",
-                requestType=mail.message.type,
-            )
-            exchange.conclude(mail, exchange.error(mail.message, faults.SHUTTING_DOWN, data))
+        for mail in tuple(self.exchange.pending):
+            later = "a stored command runs after the restart: ask Syscall.Outcome"
+            remedy = later if mail.unrecorded else "try again"
+            self.exchange.fail(mail, faults.SHUTTING_DOWN, 503, "the node is shutting down", remedy)
 
     async def stop(self) -> None:
         """Fail what is still open, terminate every actor, let go of the loop. Idempotent."""

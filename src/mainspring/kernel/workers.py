@@ -27,7 +27,7 @@ import msgspec
 
 from mainspring.errors import MainspringError
 from mainspring.kernel import errors as faults
-from mainspring.kernel.actors import error_event_text
+from mainspring.kernel.actors import error_event_text, listen
 from mainspring.kernel.capability import RestartPolicy
 from mainspring.kernel.contracts import CapabilityPlan
 from mainspring.kernel.errors import is_error_data, text_of
@@ -92,11 +92,7 @@ class WorkerSlot(ActorSlot):
             life.failed = True
             self.fault(actor, None, faults.ACTOR_CRASH, error_event_text(event))
 
-        if callable(getattr(actor, "add_event_listener", None)):
-            actor.add_event_listener("message", on_message)
-            actor.add_event_listener("error", on_error)
-        else:
-            actor.onmessage, actor.onerror = on_message, on_error
+        listen(actor, on_message, on_error)
 
     def _post(self, mail: Mail) -> None:
         message, life = mail.message, self._life

@@ -18,7 +18,7 @@ from mainspring.bus import Bus
 from mainspring.kernel import CausationNode, Kernel
 from mainspring.log import Log, Prepared
 from mainspring.runs import Runtime, UnknownRun
-from mainspring.runs.durable.records import entry_key
+from mainspring.runs.durable import entry_key
 from mainspring.telemetry import CAUSATION, CORRELATION, causation_headers, current_correlation, with_causation
 
 

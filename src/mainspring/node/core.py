@@ -205,7 +205,6 @@ class Core:
             log=self.log,
             random=self._source,
             cluster=self.cluster,
-            lease_ms=settings.runs_lease_ms,
             recovery_ms=settings.runs_recovery_ms,
             retention_ms=settings.runs_retention_ms or None,
         )

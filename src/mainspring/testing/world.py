@@ -235,7 +235,7 @@ class World:
 
     def dead_letters(self, topic: str) -> list[DeadLetter]:
         """The events of a topic that a group gave up."""
-        return self._run(self.node.bus.dead_letters(topic))
+        return self._run(self.node.bus.dead_letters.page(topic))
 
     def schedules(self) -> list[Schedule]:
         """What will fire, by name."""

@@ -128,14 +128,10 @@ class DurableCommands:
         del self._open[mail.message.metadata.id]
 
     def _not_stored(self, entry: _Entry) -> None:
-        data = ErrorData(
-            503,
-            "the command could not be stored, so it was not accepted",
-            remedy="try again; the node's log says what is wrong with its storage",
-            requestType=entry.stored.message.type,
-        )
+        text = "the command could not be stored, so it was not accepted"
+        remedy = "try again; the node's log says what is wrong with its storage"
         for mail in entry.mails:
-            self._exchange.conclude(mail, self._exchange.error(mail.message, faults.NOT_STORED, data))
+            self._exchange.fail(mail, faults.NOT_STORED, 503, text, remedy)
 
     async def _repeat(self, entry: _Entry, result: Refused | InDoubt) -> None:
         """The log has this id, or may: go on, give its outcome again, wait for it, or say that the id is taken."""
@@ -157,7 +153,7 @@ class DurableCommands:
             return
         for mail in entry.mails:
             if not same_content(stored.message, mail.message):
-                self._exchange.conclude(mail, self._taken(mail))
+                self._exchange.fail(mail, faults.DUPLICATE_ID, 409, _TAKEN, _OWN_ID)
             elif stored.outcome is not None:
                 self._answer(mail, stored.outcome)
             else:
@@ -166,10 +162,6 @@ class DurableCommands:
     def _wrote(self, entry: _Entry, stored: StoredCommand) -> bool:
         """Whether the record is this entry's own, and only the log's answer got lost. No sequence comes twice."""
         return (stored.epoch, stored.sequence) == (entry.stored.epoch, entry.stored.sequence)
-
-    def _taken(self, mail: Mail) -> Message:
-        data = ErrorData(409, _TAKEN, remedy=_OWN_ID, requestType=mail.message.type)
-        return self._exchange.error(mail.message, faults.DUPLICATE_ID, data)
 
     # --- publishing ----------------------------------------------------------------------------------------------
 
