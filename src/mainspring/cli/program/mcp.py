@@ -20,6 +20,7 @@ from mainspring.cli.program.kernel import listed
 from mainspring.cli.program.tools import Tool, tool_from
 from mainspring.cli.support.messages import TIMEOUT_MS, AnyWire, WireOptions
 from mainspring.errors import MainspringError
+from mainspring.json_text import JsonRefused, read_value
 
 VERSIONS: Final = ("2025-06-18", "2025-03-26", "2024-11-05")  # of the protocol, the newest first
 PARSE_ERROR: Final = -32700
@@ -49,8 +50,8 @@ class Server:
     def answer(self, line: str) -> str | None:
         """The answer to one line; None for notifications."""
         try:
-            given = json.loads(line)
-        except ValueError:
+            given = read_value(line, "the line")
+        except JsonRefused:
             return _encoded(_failure(None, RpcError(PARSE_ERROR, "this is not JSON")))
         if isinstance(given, list):
             answers = [answer for each in given if (answer := self._one(each)) is not None]
