@@ -113,14 +113,11 @@ class Settings:
     audit: bool = setting(True, "Write what the bus decided to system.bus.audit.")
 
     # Runs
-    runs_lease_ms: int = setting(
-        15_000,
-        "On a log of its own: after so long without renewal the next node there goes on with this node's runs.",
-        unit="ms",
-        least=1_000,
-    )
     runs_recovery_ms: int = setting(
-        5_000, "How often the lease is renewed and runs of nodes that are gone are taken.", unit="ms", least=100
+        5_000,
+        "How often runs that no node executes are looked for, and old ones removed.",
+        unit="ms",
+        least=100,
     )
     runs_retention_ms: int = setting(
         0,

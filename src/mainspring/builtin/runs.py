@@ -1,6 +1,6 @@
 """Run: durable runs as messages, and what runs need from a node.
 
-`Run.Start` answers as soon as the run is written down; whoever wants the outcome asks `Run.Outcome` or hears the
+`Run.Start` answers as soon as the run is written down; the outcome is asked with `Run.Outcome`, or comes as one of the
 events `Run.Completed`, `Run.Failed` and `Run.Cancelled`. Nothing here waits for a run, because a capability answers one
 message after the other.
 """
@@ -13,58 +13,65 @@ from typing import Annotated, Any, Final, Protocol
 
 import msgspec
 
+from mainspring.builtin.answers import about, errors_as_answers
 from mainspring.builtin.events import on_remote_change
-from mainspring.errors import MainspringError
 from mainspring.kernel import Capability, Context, Fail, Kernel, handler_from
-from mainspring.log import ABSENT, Change, Prepared, StoredEvent
-from mainspring.runs import DurableRuns, Outcome, Run, RunRecord, Runtime, UnknownProgram, UnknownRun, Value
-from mainspring.runs.durable.records import LIVE, RUNS, decode_record, error_fields, reason_json
-from mainspring.runs.outcome import Failed
+from mainspring.log import Change, Prepared, StoredEvent
+from mainspring.runs import (
+    DurableRuns,
+    Failed,
+    Outcome,
+    Run,
+    RunRecord,
+    Runtime,
+    Value,
+)
+from mainspring.runs.durable import ended_runs, error_fields, reason_json
 from mainspring.telemetry import current_correlation
 
 _PAGE: Final = 50
 _EVENTS: Final = {"value": "Run.Completed", "failed": "Run.Failed", "cancelled": "Run.Cancelled"}
 
-RunId = Annotated[str, msgspec.Meta(description="The id of a durable run.")]
+RunId = Annotated[str, about("The id of a durable run.")]
 
 
-class Start(msgspec.Struct):
-    program: Annotated[str, msgspec.Meta(description="The name under which the program is registered.")]
-    args: Annotated[list[Any], msgspec.Meta(description="Its arguments, in order.")] = []
-    id: Annotated[str | None, msgspec.Meta(description="Starting the same id again gives the same run.")] = None
+class StartRun(msgspec.Struct):
+    program: Annotated[str, about("The name under which the program is registered.")]
+    args: Annotated[list[Any], about("Its arguments, in order.")] = []
+    id: Annotated[str | None, about("Starting the same id again gives the same run.")] = None
 
 
-class Started(msgspec.Struct):
+class StartedRun(msgspec.Struct):
     id: str
 
 
-class Cancel(msgspec.Struct):
+class CancelRun(msgspec.Struct):
     id: RunId
-    reason: Annotated[Any, msgspec.Meta(description="Kept with the outcome.")] = None
+    reason: Annotated[Any, about("Kept with the outcome.")] = None
 
 
-class Cancelled(msgspec.Struct):
-    cancelled: Annotated[bool, msgspec.Meta(description="False when the run was over.")]
+class CancelledRun(msgspec.Struct):
+    cancelled: Annotated[bool, about("False when the run was over.")]
 
 
-class Signal(msgspec.Struct):
+class SignalRun(msgspec.Struct):
     id: RunId
-    name: Annotated[str, msgspec.Meta(description="What WaitSignal in the program waits for.")]
-    value: Annotated[Any, msgspec.Meta(description="What it receives.")] = None
+    name: Annotated[str, about("What WaitSignal in the program waits for.")]
+    value: Annotated[Any, about("What it receives.")] = None
 
 
-class Signalled(msgspec.Struct):
-    signalled: Annotated[bool, msgspec.Meta(description="False when the run was over.")]
+class SignalledRun(msgspec.Struct):
+    signalled: Annotated[bool, about("False when the run was over.")]
 
 
-class AskOutcome(msgspec.Struct):
+class AskRunOutcome(msgspec.Struct):
     id: RunId
 
 
 class RunState(msgspec.Struct, omit_defaults=True):
     id: str
     program: str
-    state: Annotated[str, msgspec.Meta(description="running, value, failed or cancelled.")]
+    state: Annotated[str, about("running, value, failed or cancelled.")]
     created: int
     updated: int
     value: Any = None
@@ -73,34 +80,32 @@ class RunState(msgspec.Struct, omit_defaults=True):
     parent: str | None = None
     forkedFrom: str | None = None
     retries: int = 0
-    owner: Annotated[str | None, msgspec.Meta(description="The node that executes it, where several share a log.")] = (
-        None
-    )
-    waitsFor: Annotated[str | None, msgspec.Meta(description="Why nobody executes it, where that is so.")] = None
+    owner: Annotated[str | None, about("The node that executes it, where several share a log.")] = None
+    waitsFor: Annotated[str | None, about("Why no node executes it, where that is so.")] = None
 
 
 class ListRuns(msgspec.Struct):
-    state: Annotated[str | None, msgspec.Meta(description="Only running, value, failed or cancelled ones.")] = None
-    prefix: Annotated[str, msgspec.Meta(description="Only ids that start with this.")] = ""
-    after: Annotated[str, msgspec.Meta(description="Only ids greater than this: the next page.")] = ""
+    state: Annotated[str | None, about("Only running, value, failed or cancelled ones.")] = None
+    prefix: Annotated[str, about("Only ids that start with this.")] = ""
+    after: Annotated[str, about("Only ids greater than this: the next page.")] = ""
     limit: Annotated[int, msgspec.Meta(ge=1, le=_PAGE, description="How many at most.")] = _PAGE
 
 
-class Runs(msgspec.Struct):
+class RunPage(msgspec.Struct):
     runs: list[RunState]
 
 
-class Retry(msgspec.Struct):
+class RetryRun(msgspec.Struct):
     id: RunId
 
 
-class Fork(msgspec.Struct):
+class ForkRun(msgspec.Struct):
     id: RunId
     at: Annotated[int, msgspec.Meta(ge=0, description="How many answers the new run begins with.")]
-    newId: Annotated[str | None, msgspec.Meta(description="The id of the new run; one is made otherwise.")] = None
+    newId: Annotated[str | None, about("The id of the new run; one is made otherwise.")] = None
 
 
-class AskHistory(msgspec.Struct):
+class AskRunHistory(msgspec.Struct):
     id: RunId
 
 
@@ -108,59 +113,50 @@ def run(kernel: Kernel, runtime: Runtime) -> Capability:
     """The capability `Run` of this node; also announces the ends of durable runs as events."""
     durable = runtime.durable
 
-    async def start(data: Start, ctx: Context) -> Started:
+    async def start(data: StartRun, ctx: Context) -> StartedRun:
         """Start a durable run of a registered program."""
         try:
-            begun = runtime.start(data.program, *data.args, durable=True, id=data.id)
-        except (MainspringError, TypeError) as error:
-            raise _refusal(error) from None
+            with errors_as_answers():
+                begun = runtime.start(data.program, *data.args, durable=True, id=data.id)
+        except TypeError as error:  # the arguments are not the program's
+            raise Fail(422, str(error)) from None
         await durable.written(begun)
         _note(kernel, begun, ctx)
-        return Started(begun.id)
+        return StartedRun(begun.id)
 
-    async def cancel(data: Cancel, ctx: Context) -> Cancelled:
+    async def cancel(data: CancelRun, ctx: Context) -> CancelledRun:
         """Cancel a run, wherever it is executed."""
-        return Cancelled(await durable.cancel(data.id, data.reason))
+        return CancelledRun(await durable.cancel(data.id, data.reason))
 
-    async def signal(data: Signal, ctx: Context) -> Signalled:
+    async def signal(data: SignalRun, ctx: Context) -> SignalledRun:
         """Send a value to a run; durable when answered."""
-        try:
-            return Signalled(await durable.signal(data.id, data.name, data.value))
-        except MainspringError as error:
-            raise _refusal(error) from None
+        with errors_as_answers():
+            return SignalledRun(await durable.signal(data.id, data.name, data.value))
 
-    async def outcome(data: AskOutcome, ctx: Context) -> RunState:
+    async def outcome(data: AskRunOutcome, ctx: Context) -> RunState:
         """How a run stands, and how it ended."""
-        try:
+        with errors_as_answers():
             return _state(durable, await durable.store.record(data.id))
-        except MainspringError as error:
-            raise _refusal(error) from None
 
-    async def list_runs(data: ListRuns, ctx: Context) -> Runs:
+    async def list_runs(data: ListRuns, ctx: Context) -> RunPage:
         """Durable runs by id, at most fifty at a time, without their values."""
         found = await durable.store.runs(state=data.state, prefix=data.prefix, after=data.after, limit=data.limit)
-        return Runs([_state(durable, record, brief=True) for record in found])
+        return RunPage([_state(durable, record, brief=True) for record in found])
 
-    async def retry(data: Retry, ctx: Context) -> Started:
+    async def retry(data: RetryRun, ctx: Context) -> StartedRun:
         """Go on with a run that failed or was cancelled, from its journal."""
-        try:
-            return Started((await durable.retry(data.id)).id)
-        except MainspringError as error:
-            raise _refusal(error) from None
+        with errors_as_answers():
+            return StartedRun((await durable.retry(data.id)).id)
 
-    async def fork(data: Fork, ctx: Context) -> Started:
+    async def fork(data: ForkRun, ctx: Context) -> StartedRun:
         """Start a new run with the first answers of another."""
-        try:
-            return Started((await durable.fork(data.id, data.at, data.newId)).id)
-        except MainspringError as error:
-            raise _refusal(error) from None
+        with errors_as_answers():
+            return StartedRun((await durable.fork(data.id, data.at, data.newId)).id)
 
-    async def history(data: AskHistory, ctx: Context) -> dict[str, Any]:
+    async def history(data: AskRunHistory, ctx: Context) -> dict[str, Any]:
         """A run and its journal."""
-        try:
+        with errors_as_answers():
             found = await durable.history(data.id)
-        except MainspringError as error:
-            raise _refusal(error) from None
         return {"run": found.run, "journal": found.journal}
 
     runtime.on_outcome(lambda ended, how: _announce(kernel, ended, how))
@@ -190,17 +186,14 @@ def _announce(kernel: Kernel, ended: Run[Any], outcome: Outcome[Any]) -> None:
 
 
 def _stream_ended(kernel: Kernel, change: Change) -> None:
-    """Runs that ended on another node: those whose record moved from the unfinished to the finished."""
-    gone = {record.key for record in change.records if record.space == LIVE and record.version == ABSENT}
-    for record in change.records if gone else ():
-        if record.space == RUNS and record.key in gone and record.version != ABSENT:
-            ended = decode_record(record.value)
-            data: dict[str, Any] = {"id": ended.id, "program": ended.program}
-            if ended.state == "failed":
-                data["error"] = ended.error
-            elif ended.state == "cancelled":
-                data["reason"] = ended.reason
-            kernel.stream(_EVENTS[ended.state], data, causation=ended.id)
+    """Stream the ends of runs that were executed by another node."""
+    for ended in ended_runs(change):
+        data: dict[str, Any] = {"id": ended.id, "program": ended.program}
+        if ended.state == "failed":
+            data["error"] = ended.error
+        elif ended.state == "cancelled":
+            data["reason"] = ended.reason
+        kernel.stream(_EVENTS[ended.state], data, causation=ended.id)
 
 
 def _note(kernel: Kernel, begun: Run[Any], ctx: Context) -> None:
@@ -222,17 +215,9 @@ def _state(durable: DurableRuns, record: RunRecord, *, brief: bool = False) -> R
         parent=record.parent,
         forkedFrom=record.forked_from,
         retries=record.retries,
-        owner=record.owner if record.epoch else None,
-        waitsFor=durable.waits_for(record) or None,
+        owner=durable.ownership.owner_of(record),
+        waitsFor=durable.ownership.waits_for(record) or None,
     )
-
-
-def _refusal(error: Exception) -> Fail:
-    if isinstance(error, UnknownRun | UnknownProgram):
-        return Fail(404, error.message, remedy=error.remedy)
-    if isinstance(error, MainspringError):
-        return Fail(409 if error.code == "run_conflict" else 422, error.message, remedy=error.remedy)
-    return Fail(422, str(error))
 
 
 # -- what runs need from a node
@@ -247,7 +232,7 @@ class KernelPort:
     async def ask(self, type: str, data: Any, *, kind: str, timeout_ms: int | None, key: str) -> Any:
         correlation = current_correlation()
         self._kernel.note("effect", "Ask", key, causation=key.rpartition("#")[0], correlation=correlation)
-        correlation = correlation or key  # a run that nobody's message started is a conversation of its own
+        correlation = correlation or key  # a run that no message started is a conversation of its own
         return await self._kernel.ask(kind, type, data, timeout_ms=timeout_ms, correlation=correlation, causation=key)
 
 

@@ -27,7 +27,7 @@ from mainspring.bus.errors import (
     UnknownTopic,
     UnknownType,
 )
-from mainspring.bus.protocol import BEGINNING, LATEST, Start, envelope
+from mainspring.bus.protocol import BEGINNING, LATEST, EventId, Start, envelope
 from mainspring.bus.publishing.partitioning import key_hash, partition_of
 from mainspring.bus.results import (
     DeadLetter,
@@ -36,10 +36,11 @@ from mainspring.bus.results import (
     NewEvent,
     PartitionOffsets,
     Published,
-    Readiness,
+    ReadyState,
     Stats,
 )
-from mainspring.bus.schedules.schedules import Schedule
+from mainspring.bus.schedules.schedules import LEAST_EVERY_MS, Schedule
+from mainspring.bus.schemas.registry import HEADER as SCHEMA_HEADER
 from mainspring.bus.schemas.registry import Compatibility, SchemaCheck, SchemaVersion
 from mainspring.bus.session import Session
 from mainspring.bus.topics.config import AccessList, TopicChange, TopicConfig, encode_topic, parse_topic
@@ -47,6 +48,8 @@ from mainspring.bus.topics.config import AccessList, TopicChange, TopicConfig, e
 __all__ = [
     "BEGINNING",
     "LATEST",
+    "LEAST_EVERY_MS",
+    "SCHEMA_HEADER",
     "Access",
     "AccessList",
     "Action",
@@ -61,6 +64,7 @@ __all__ = [
     "Compatibility",
     "Conflict",
     "DeadLetter",
+    "EventId",
     "ExpectationFailed",
     "Forbidden",
     "GroupInfo",
@@ -71,7 +75,7 @@ __all__ = [
     "PartitionOffsets",
     "Published",
     "RateLimited",
-    "Readiness",
+    "ReadyState",
     "Schedule",
     "SchemaCheck",
     "SchemaIncompatible",

@@ -17,7 +17,7 @@ from mainspring.bus.access.access import Access, Action, Caller, Checker, Who
 from mainspring.bus.audit import AUDIT_TOPIC, Audit
 from mainspring.bus.counters import BusCounters
 from mainspring.bus.errors import BadOffset
-from mainspring.bus.groups.dead_letters import DeadLetters, DeadLetterWriter
+from mainspring.bus.groups.dead_letters import DeadLetterQueue, DeadLetterWriter
 from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.local import LocalSupply
 from mainspring.bus.groups.registry import GroupRegistry
@@ -27,12 +27,11 @@ from mainspring.bus.protocol import Start
 from mainspring.bus.publishing.admission import Admission, check_event, check_headers
 from mainspring.bus.publishing.publisher import Accepted, Publisher
 from mainspring.bus.results import (
-    DeadLetter,
     GroupInfo,
     NewEvent,
     PartitionOffsets,
     Published,
-    Readiness,
+    ReadyState,
     Stats,
 )
 from mainspring.bus.schedules.schedules import SPACE as SCHEDULES
@@ -118,7 +117,7 @@ class Bus:
         self.admission: Admission = Admission(
             clock, self.topics, self.access, self.schemas, settings, new_id=new_id, random=random
         )
-        self._dead_letters = DeadLetters(log, self.topics, self.admission, self.publisher)
+        self.dead_letters: DeadLetterQueue = DeadLetterQueue(log, self.topics, self.admission, self.publisher)
         self.schedules: Schedules = Schedules(
             log,
             clock,
@@ -188,11 +187,11 @@ class Bus:
         await self._supply.stop()
         await self.delivery.close()
 
-    def readiness(self) -> Readiness:
+    def readiness(self) -> ReadyState:
         """Ready between `start` and `drain`."""
         if self._state == "ready":
-            return Readiness(True)
-        return Readiness(False, {"new": "starting", "draining": "stopping", "stopped": "stopped"}[self._state])
+            return ReadyState(True)
+        return ReadyState(False, {"new": "starting", "draining": "stopping", "stopped": "stopped"}[self._state])
 
     # -- connections
 
@@ -332,23 +331,6 @@ class Bus:
     async def delete_group(self, topic: str, group: str) -> None:
         """Forget a group. Raises UnknownGroup, and Conflict while it has members."""
         await self.groups.delete(self.topics.get(topic), group)
-
-    # -- dead letters
-
-    async def dead_letters(self, topic: str, *, offset: int = 0, limit: int = 100) -> list[DeadLetter]:
-        """Of the original topic `topic`, from `offset` of its `.DLQ` topic on."""
-        return await self._dead_letters.page(topic, offset, min(limit, MAX_PAGE))
-
-    async def dead_letter(self, topic: str, offset: int) -> DeadLetter:
-        """One; raises UnknownEvent."""
-        return await self._dead_letters.get(topic, offset)
-
-    async def redrive(self, topic: str, offsets: Sequence[int] | None = None) -> list[Published]:
-        """Publish dead letters (all, or those at `offsets`) to their topic again and take them out of the `.DLQ` topic.
-
-        Each moves in one step: it is never lost and never in both places.
-        """
-        return await self._dead_letters.redrive(topic, offsets)
 
     # -- schemas
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Published(msgspec.Struct, frozen=True, gc=False):
+class Published(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Where an event went. `offset` is 0 for a delayed event: it gets its place when it is due, at `not_before`."""
 
     topic: str
@@ -76,26 +76,26 @@ class Stats(msgspec.Struct, frozen=True, gc=False):
     by_topic: dict[str, TopicCount] = msgspec.field(name="byTopic")
 
 
-class DeadLetter(msgspec.Struct, frozen=True, gc=False):
-    """One event of `<topic>.DLQ`: where it lies there, where it came from, and why it died."""
+class DeadLetter(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel", omit_defaults=True):
+    """One event of `<topic>.DLQ`: where it is there, where it came from, which group gave up on it and why."""
 
     topic: str
     partition: int
     offset: int
     id: str
     ts: int
-    key: str | None
-    headers: dict[str, str]
-    payload: msgspec.Raw
     original_topic: str
     original_partition: int
     original_offset: int
     group: str
     attempts: int
     reason: str
+    headers: dict[str, str]
+    payload: msgspec.Raw
+    key: str | None = None
 
 
-class Readiness(msgspec.Struct, frozen=True, gc=False):
+class ReadyState(msgspec.Struct, frozen=True, gc=False):
     """Whether the node takes requests, and if not, why."""
 
     ready: bool

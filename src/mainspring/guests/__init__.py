@@ -1,7 +1,8 @@
 """`sys/loop@v1`: one place to wait, for guests that speak ZCL1.
 
 A `Guest` lives in this process. Guests in other processes use `connect` and the node's loop socket; both wait for
-readiness of descriptors (WATCH) and for timers (TIMER_ARM) with one call (POLL).
+readiness of descriptors (WATCH) and for timers (TIMER_ARM) with one call (POLL). WebAssembly modules that follow the
+Voyd host protocol are hosted as runs: `load_wasm`.
 
 Optional: nothing else of Mainspring imports this package before a loop socket is opened or a wasm program is loaded.
 
@@ -29,11 +30,13 @@ if TYPE_CHECKING:
     from mainspring.guests.client import connect as connect
     from mainspring.guests.client import open_loop as open_loop
     from mainspring.guests.guest import Guest as Guest
+    from mainspring.guests.voyd import load_wasm as load_wasm
 
 _HOMES: Final = {
     "Guest": "mainspring.guests.guest",
     "GuestClient": "mainspring.guests.client",
     "connect": "mainspring.guests.client",
+    "load_wasm": "mainspring.guests.voyd",
     "open_loop": "mainspring.guests.client",
 }
 
@@ -52,6 +55,7 @@ __all__ = [
     "RequestRefused",
     "StreamClosed",
     "connect",
+    "load_wasm",
     "open_loop",
 ]
 

@@ -30,8 +30,7 @@ from mainspring.message import validation_text
 from mainspring.node.causation import note_event
 from mainspring.node.settlement import Settlement, Together
 from mainspring.runs import Runtime
-from mainspring.runs.durable.arguments import encode_arguments
-from mainspring.runs.durable.records import check_id
+from mainspring.runs.durable import check_id
 from mainspring.telemetry import (
     CORRELATION,
     TRACEPARENT,
@@ -256,13 +255,11 @@ class _Work:
         self.together = Together()
 
     def prepare_run(self, event: Event[Any], program: Any, args: tuple[Any, ...], id: str | None) -> str:
-        durable = self._consuming.runtime.durable
-        name = durable.programs.name_for(program)
         run_id = _run_id(event, len(self.together.runs)) if id is None else check_id(id)
-        record = durable.new_record(run_id, name, encode_arguments(durable.programs.get(name), args))
+        record = self._consuming.runtime.durable.prepare_run(program, args, run_id)
         self.together.runs.append(record)
         self._consuming.kernel.note(
-            "run", name, run_id, causation=event.id, correlation=event.correlation, at_ms=record.created
+            "run", record.program, run_id, causation=event.id, correlation=event.correlation, at_ms=record.created
         )
         return run_id
 

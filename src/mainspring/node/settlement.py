@@ -18,17 +18,16 @@ import logging
 from dataclasses import dataclass, field
 
 from mainspring.bus import Bus
-from mainspring.bus.groups import Group, Member, OpenEvent, Position, PositionWrite
+from mainspring.bus.groups import Group, Member, Position, PositionWrite
 from mainspring.errors import MainspringError
 from mainspring.log import Batch, InDoubt, Log, LogUnavailable, Prepared, Receipt, Refused, add_prepared
 from mainspring.runs import RunConflict, RunRecord, Runtime, UnknownRun
-from mainspring.runs.durable.operations import beginning
 
 logger: logging.Logger = logging.getLogger("mainspring.app")
 
 _DOUBT_S = 0.05  # between two looks whether a lost answer is found out
 _AWAY_S = 0.5  # between two tries while the log cannot be reached
-_TRIES = 5  # a settlement is refused when a run exists already, or when the runs' lease was just renewed
+_TRIES = 5  # a settlement is refused when a run exists already, or when the node's lease was lost
 
 
 class LeaseLost(MainspringError):
@@ -144,7 +143,7 @@ class Settlement:
         if not queue:
             self._bus.delivery.unlock(position)
             return None
-        result, write = await self._commit(position, queue, [held[each.offset] for each in queue])
+        result, write = await self._commit(position, queue)
         if isinstance(result, InDoubt):
             await self._found_out(write)
         stored = isinstance(result, Receipt) or write.happened
@@ -171,13 +170,11 @@ class Settlement:
             raise RunConflict(f"run {record.id} is a run of {known.program}", remedy="use another id")
         return True
 
-    async def _commit(
-        self, position: Position, queue: list[_Waiting], events: list[OpenEvent]
-    ) -> tuple[Receipt | Exception, PositionWrite]:
-        batch = Batch([operation for each in queue for record in each.together.runs for operation in beginning(record)])
+    async def _commit(self, position: Position, queue: list[_Waiting]) -> tuple[Receipt | Exception, PositionWrite]:
+        batch = Batch()
         show_events = add_prepared(batch, (prepared for each in queue for prepared in each.together.events))
         delivery, resets = self._bus.delivery, position.resets
-        offsets = frozenset(event.offset for event in events)
+        offsets = frozenset(each.offset for each in queue)
         write = delivery.put_position(batch, position, offsets)
         decided: asyncio.Future[Receipt | Exception] = asyncio.get_running_loop().create_future()
 
@@ -185,21 +182,15 @@ class Settlement:
             if isinstance(result, Receipt):
                 write.stored()
                 show_events(result)
-                for event in events:
-                    self._settled(position, event, resets)
+                self._group.settle(position, offsets, resets)
             delivery.unlock(position)
             delivery.wake(self._group)
             if not decided.done():
                 decided.set_result(result)
 
-        if any(each.together.runs for each in queue):  # only the node that has the runs' lease begins runs
-            self._runtime.durable.writer.alone(batch.operations, done)
+        runs = [record for each in queue for record in each.together.runs]
+        if runs:
+            self._runtime.durable.submit(runs, batch, done)
         else:
             self._log.submit(batch, done)
         return await decided, write
-
-    def _settled(self, position: Position, event: OpenEvent, resets: int) -> None:
-        if event.offset in self._member.held.get(position.partition, {}):
-            self._group.ack(self._member, position.partition, event.offset)
-        else:  # its lease ran out while the commit was under way; it is settled all the same
-            self._group.settle(position, [event], resets)

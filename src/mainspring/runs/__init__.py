@@ -1,8 +1,32 @@
-"""Effect runs: programs that yield typed effects, in memory or durable. See `Runtime`."""
+"""Effect runs: programs that yield typed effects, in memory or durable. See `Runtime`.
+
+- `runtime`: `Runtime`, the face
+- `effects`: effects and answers, and the effects every runtime knows
+- `programs`: the two forms of a program, its name, its code and its arguments
+- `handlers`: how a handler is registered, asked and retried, what its results mean, and its context
+- `scheduler`: the queue, the ticks, the timers, and the way to an end
+- `hosts`: where ticks come from
+- `run`: one run: its state, its handle, its outcome
+- `tree`: parents and children: who waits for whom, who ends with whom
+- `groups`: `perform`, groups of children, intervals
+- `signals`: values sent to a run from outside
+- `ports`: what a node passes in for `Ask`, `Publish` and `WaitEvent`
+- `lineage`: the message a run works for: log lines and spans
+- `values`: values as JSON
+- `errors`: what can go wrong
+- `durable/`: journals, recovery, retry and fork
+- `cluster/`: which node executes a durable run
+"""
 
 from mainspring.log import Prepared
-from mainspring.runs.builtin_effects import (
+from mainspring.runs.durable.durable_runs import DurableRuns
+from mainspring.runs.durable.records import JournalEntry, RunRecord
+from mainspring.runs.durable.replay_check import Verdict, check
+from mainspring.runs.durable.store import History
+from mainspring.runs.effects import (
+    Answer,
     Ask,
+    Effect,
     HasEnded,
     Join,
     Now,
@@ -16,37 +40,40 @@ from mainspring.runs.builtin_effects import (
     Version,
     WaitEvent,
     WaitSignal,
+    end,
+    resume,
+    tail,
 )
-from mainspring.runs.context import Context, Later
-from mainspring.runs.durable.durable_runs import DurableRuns
-from mainspring.runs.durable.operations import NotFinished, RunConflict
-from mainspring.runs.durable.records import BadRunId, Entry, ReplayMismatch, RunRecord, StoredFailure
-from mainspring.runs.durable.replay_check import Verdict, check
-from mainspring.runs.durable.store import History, UnknownRun
-from mainspring.runs.effects import Answer, Effect, end, resume, tail
 from mainspring.runs.errors import (
     AlreadyAnswered,
+    BadRunId,
+    ChildTimedOut,
     EffectTimeout,
     GroupClosed,
     HandlerGaveUp,
     NoHostLoop,
     NotAnEffect,
+    NotFinished,
     NotIdle,
+    ReplayMismatch,
     RunCancelled,
+    RunConflict,
     RunError,
+    StoredFailure,
     TakenOver,
-    TimedOut,
     UnhandledEffect,
+    UnknownProgram,
+    UnknownRun,
     UnobservedFailure,
+    Unserialisable,
     WrongAnswer,
 )
-from mainspring.runs.groups import Group, Perform
-from mainspring.runs.outcome import Cancelled, Failed, Outcome, Value
+from mainspring.runs.groups import Perform, RunGroup
+from mainspring.runs.handlers import EffectContext, Later
 from mainspring.runs.ports import AskPort, EventPort, PublishPort
-from mainspring.runs.registry import Programs, UnknownProgram
-from mainspring.runs.run import Run
-from mainspring.runs.runtime import Runtime
-from mainspring.runs.values import Unserialisable
+from mainspring.runs.programs import Programs
+from mainspring.runs.run import Cancelled, Failed, Outcome, Run, Value
+from mainspring.runs.runtime import RunCounts, Runtime
 
 __all__ = [
     "AlreadyAnswered",
@@ -55,19 +82,19 @@ __all__ = [
     "AskPort",
     "BadRunId",
     "Cancelled",
-    "Context",
+    "ChildTimedOut",
     "DurableRuns",
     "Effect",
+    "EffectContext",
     "EffectTimeout",
-    "Entry",
     "EventPort",
     "Failed",
-    "Group",
     "GroupClosed",
     "HandlerGaveUp",
     "HasEnded",
     "History",
     "Join",
+    "JournalEntry",
     "Later",
     "NoHostLoop",
     "NotAnEffect",
@@ -85,7 +112,9 @@ __all__ = [
     "Run",
     "RunCancelled",
     "RunConflict",
+    "RunCounts",
     "RunError",
+    "RunGroup",
     "RunRecord",
     "Runtime",
     "Signal",
@@ -93,7 +122,6 @@ __all__ = [
     "Spawn",
     "StoredFailure",
     "TakenOver",
-    "TimedOut",
     "UnhandledEffect",
     "UnknownProgram",
     "UnknownRun",

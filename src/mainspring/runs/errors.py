@@ -1,4 +1,7 @@
-"""What can go wrong with a run, each with the remedy. Texts name effects and runs, never payloads."""
+"""What can go wrong with a run, each with the remedy. Texts name effects and runs, never payloads.
+
+First what every run can meet, then what only durable runs can.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ class EffectTimeout(RunError):
     code = "effect_timeout"
 
 
-class TimedOut(RunError):
+class ChildTimedOut(RunError):
     """A child did not end within its time and was cancelled."""
 
     code = "timed_out"
@@ -79,10 +82,10 @@ class GroupClosed(RunError):
     code = "group_closed"
 
 
-class TakenOver(RunError):
-    """Another node has taken this one's place; what it was about to write was not stored."""
+class UnknownProgram(RunError, TypeError):
+    """A run names a program that is not registered here. A TypeError like everything else that is no program."""
 
-    code = "taken_over"
+    code = "unknown_program"
 
 
 class RunCancelled(RunError):
@@ -96,3 +99,62 @@ class RunCancelled(RunError):
         )
         self.run_id = run_id
         self.reason = reason
+
+
+# -- durable runs
+
+
+class Unserialisable(RunError):
+    """A value of a durable run cannot be written down. The message names the path of the value."""
+
+    code = "unserialisable"
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"{path}: {problem}", remedy="durable runs keep JSON values; convert it, or declare its type")
+        self.path = path
+
+
+class BadRunId(RunError):
+    """An id that cannot name a durable run."""
+
+    code = "bad_run_id"
+
+
+class UnknownRun(RunError):
+    """No durable run has this id."""
+
+    code = "unknown_run"
+
+
+class RunConflict(RunError):
+    """The id belongs to another run, or to a run of another program."""
+
+    code = "run_conflict"
+
+
+class NotFinished(RunError):
+    """Only a finished run can be retried."""
+
+    code = "not_finished"
+
+
+class ReplayMismatch(RunError):
+    """The program no longer does what its journal says. The journal is kept: repair the program and retry the run."""
+
+    code = "replay_mismatch"
+
+
+class StoredFailure(RunError):
+    """The error of a run that failed in another process, or before a restart; `error_type` is its class then."""
+
+    code = "run_failed"
+
+    def __init__(self, error_type: str, message: str, code: str = "") -> None:
+        super().__init__(f"{error_type}: {message}", code=code or None)
+        self.error_type = error_type
+
+
+class TakenOver(RunError):
+    """Another node has taken this one's place; what it was about to write was not stored."""
+
+    code = "taken_over"

@@ -15,14 +15,12 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from mainspring.runs.builtin_effects import GroupEnd, HasEnded, Join, Sleep, Until
-from mainspring.runs.context import Context, Later
-from mainspring.runs.effects import Effect
-from mainspring.runs.errors import GroupClosed, TimedOut
-from mainspring.runs.outcome import Outcome
-from mainspring.runs.programs import call_inline, suspend
-from mainspring.runs.run import Run, unwrap
-from mainspring.runs.tree import adopt, family_of, root_of
+from mainspring.runs.effects import Effect, GroupEnd, HasEnded, Join, Sleep, Until
+from mainspring.runs.errors import ChildTimedOut, GroupClosed
+from mainspring.runs.handlers import EffectContext, Later
+from mainspring.runs.programs import built_in, call_inline, suspend
+from mainspring.runs.run import Outcome, Run, unwrap
+from mainspring.runs.tree import family_of, root_of
 
 if TYPE_CHECKING:
     from mainspring.runs.runtime import Runtime
@@ -52,15 +50,15 @@ class Perform:
         """The run this belongs to."""
         return self._run
 
-    def group(self) -> Group:
+    def group(self) -> RunGroup:
         """A group of children; use it in `async with`."""
         self._groups += 1
-        return Group(self, self._groups)
+        return RunGroup(self, self._groups)
 
     def spawn(self, program: Any, *args: Any, unref: bool = False) -> Run[Any]:
         """Start an attached child. The run ends after it; if it fails, join it, or the run fails when it returns."""
         child = self._runtime.spawn(self._run, program, args)
-        adopt(self._run, child)
+        family_of(self._run).adopt(child)
         if unref:
             child.unref()
         return child
@@ -71,7 +69,7 @@ class Perform:
         The owner is the root of this run's tree unless given.
         """
         child = self._runtime.spawn(self._run, program, args, detached=True)
-        adopt(owner or root_of(self._run), child, detached=True)
+        family_of(owner or root_of(self._run)).adopt(child, detached=True)
         return child
 
     async def join(self, run: Run[T]) -> Outcome[T]:
@@ -84,18 +82,18 @@ class Perform:
         return [await self.join(run) for run in runs]
 
     async def within(self, ms: float, program: Any, *args: Any) -> Any:
-        """The value of a child that must end within `ms`; else it is cancelled and TimedOut is raised here."""
+        """The value of a child that must end within `ms`; else it is cancelled and ChildTimedOut is raised here."""
         child = self.spawn(program, *args)
         family_of(child).observed = True
         ended, _ = await suspend(Until(child, ms))
         if not ended:
-            error = TimedOut(f"child {child.id} did not end within {ms} ms", remedy="allow more time, or do less")
+            error = ChildTimedOut(f"child {child.id} did not end within {ms} ms", remedy="allow more time, or do less")
             child.cancel(error)
             raise error
         return unwrap(child.id, await self.join(child))
 
 
-class Group:
+class RunGroup:
     """Children that start and end inside one block of their owner."""
 
     def __init__(self, perform: Perform, number: int) -> None:
@@ -105,14 +103,14 @@ class Group:
         self._open = False
         self._waiter: Later | None = None
 
-    async def __aenter__(self) -> Group:
+    async def __aenter__(self) -> RunGroup:
         self._open = True
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is GeneratorExit:  # the owner is being closed: whoever closes it knows what becomes of the children
+        if kind is GeneratorExit:  # the owner is being closed: its end decides what becomes of the children
             self._open = False
             return
         if kind is None:
@@ -129,7 +127,7 @@ class Group:
         if not self._open:
             raise GroupClosed("the group is not open", remedy="spawn inside `async with perform.group() as group`")
         child = by._runtime.spawn(by._run, program, args)
-        adopt(self._perform._run, child, group=self)
+        family_of(self._perform._run).adopt(child, group=self)
         if not child.is_done():
             self._children[child] = None
         if unref:
@@ -163,15 +161,15 @@ class Group:
             waiter, self._waiter = self._waiter, None
             waiter.resume(None)
 
-    def end(self, ctx: Context) -> Later | None:
+    def end(self, ctx: EffectContext) -> Later | None:
         """The handler of `GroupEnd`: answered when no child is left that counts."""
         if not self._waits():
             return None
         self._waiter = ctx.later()
-        ctx.on_release(self._nobody_waits)
+        ctx.on_release(self._stop_waiting)
         return self._waiter
 
-    def _nobody_waits(self) -> None:
+    def _stop_waiting(self) -> None:
         self._waiter = None
 
     def _waits(self) -> bool:
@@ -180,12 +178,12 @@ class Group:
     def _reference(self, program: Any) -> Any:
         """A durable run writes its arguments down, so there a program is known by its name."""
         perform = self._perform
-        return program if perform._run._durable is None else perform._runtime.programs.name_for(program)
+        return program if perform._run.durable is None else perform._runtime.programs.name_for(program)
 
 
-def _own_group(perform: Perform) -> Group:
+def _own_group(perform: Perform) -> RunGroup:
     group = family_of(perform._run).group
-    assert group is not None, "intervals are spawned by Group"
+    assert group is not None, "intervals are spawned by RunGroup"
     return group
 
 
@@ -194,11 +192,13 @@ def _resolve(perform: Perform, program: Any) -> Callable[..., Any]:
     return found
 
 
+@built_in("mainspring.runs.after")
 async def _after(ms: float, program: Any, args: list[Any], perform: Perform) -> Any:
     await perform(Sleep(ms))
     return await call_inline(_resolve(perform, program), tuple(args), perform)
 
 
+@built_in("mainspring.runs.values")
 async def _serial(ms: float, overlap: str, program: Any, args: list[Any], perform: Perform) -> None:
     callback = _resolve(perform, program)
     while True:
@@ -206,6 +206,7 @@ async def _serial(ms: float, overlap: str, program: Any, args: list[Any], perfor
         await call_inline(callback, tuple(args), perform)
 
 
+@built_in("mainspring.runs.overlapping")
 async def _overlapping(ms: float, overlap: str, program: Any, args: list[Any], perform: Perform) -> None:
     callback, group = _resolve(perform, program), _own_group(perform)
     child: Run[Any] | None = None
@@ -216,6 +217,7 @@ async def _overlapping(ms: float, overlap: str, program: Any, args: list[Any], p
         child = group._spawn(perform, callback, tuple(args))
 
 
+@built_in("mainspring.runs.buffering")
 async def _buffering(ms: float, overlap: str, program: Any, args: list[Any], perform: Perform) -> None:
     callback, group = _resolve(perform, program), _own_group(perform)
     await perform(Sleep(ms))
@@ -233,11 +235,3 @@ async def _buffering(ms: float, overlap: str, program: Any, args: list[Any], per
             child, buffered = group._spawn(perform, callback, tuple(args)), False
         else:
             buffered = True
-
-
-PROGRAMS: dict[str, Callable[..., Any]] = {
-    "mainspring.runs.after": _after,
-    "mainspring.runs.values": _serial,
-    "mainspring.runs.overlapping": _overlapping,
-    "mainspring.runs.buffering": _buffering,
-}

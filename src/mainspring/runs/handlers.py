@@ -1,41 +1,66 @@
-"""Handlers: how one is registered and asked, what its results mean, and the task that waits for a coroutine.
+"""Handlers: how one is registered, asked and retried, what its results mean, and what it is given.
 
 A handler's result is one of three things: a plain answer (applied at once), something to wait for, or a mistake. The
 kind of the answer is checked here, before the program is resumed: a resume effect takes `resume` or `end`, a tail
 effect only `tail`. A bare value is sugar for the effect's own kind, unless the handler was registered strictly.
+
+A handler is a function or a coroutine. A coroutine needs an asyncio loop; a plain function that cannot answer at once
+returns `ctx.later()` and answers through it when it can, from a timer, a callback or another thread. The first answer
+counts; a second one raises AlreadyAnswered.
+
+While an effect is unanswered it may hold things: timers, tasks, a place in a queue. They are released when the effect
+is over: answered, failed, or its run ended. Nothing of it may come back later. What cannot be released is logged:
+neither the answer nor the ending waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.runs.context import Context, Later
+from mainspring.log import Batch
+from mainspring.loop import BackgroundTasks
 from mainspring.runs.effects import Answer, Effect, end, resume, tail
-from mainspring.runs.errors import EffectTimeout, HandlerGaveUp, NoHostLoop, WrongAnswer
-from mainspring.runs.holding import hold, hold_timer
-from mainspring.runs.run import FAILURE, RESUME, VALUE
+from mainspring.runs.errors import AlreadyAnswered, EffectTimeout, HandlerGaveUp, NoHostLoop, RunError, WrongAnswer
+from mainspring.runs.run import FAILURE, RESUME, VALUE, Run
+from mainspring.runs.values import decode
 
 if TYPE_CHECKING:
-    from mainspring.runs.run import Run
     from mainspring.runs.scheduler import Scheduler
+
+logger: logging.Logger = logging.getLogger("mainspring.runs")
 
 Handler = Callable[..., Any]
 
 # Results of these exact types are certainly bare values: no look at their attributes is needed.
 BARE: Final = frozenset({type(None), bool, int, float, str, bytes, list, tuple, dict, set, frozenset})
 
-_BRINGS: Final = {"resume": RESUME, "end": VALUE, "error": FAILURE}
+_WAIT: Final = -1  # a result that brings nothing yet
+_MANY: Final = 8  # things held by one effect, after which timers that rang are no longer counted among them
+
+_cleanups = BackgroundTasks(logger, "runs")
 
 
-class Handled:
-    """One registration: the handler of one effect class."""
+# -- registering
+
+
+class RegisteredHandler:
+    """The handler of one effect class."""
 
     __slots__ = ("asked", "bare", "call", "expected", "kind", "name", "strict", "timeout_ms")
 
-    def __init__(self, effect: type[Effect[Any]], handler: Handler, strict: bool, timeout_ms: float | None) -> None:
+    def __init__(
+        self, effect: type[Effect[Any]], handler: Handler, *, strict: bool = False, timeout_ms: float | None = None
+    ) -> None:
+        """TypeError unless this is an effect class and a callable that takes (effect, ctx) or (effect)."""
+        if not (isinstance(effect, type) and issubclass(effect, Effect)) or effect is Effect:
+            raise TypeError(f"only effect classes have handlers, not {effect!r}: subclass mainspring.runs.Effect")
+        if not callable(handler):
+            raise TypeError(f"the handler of {effect.__name__} must be a function or a coroutine function")
         self.name: str = effect.__name__
         self.asked: int = 0  # how often its handler was asked by runs that have a lineage
         self.kind = effect.__kind__
@@ -45,14 +70,106 @@ class Handled:
         self.expected: type[Answer] = tail if self.kind == "tail" else resume
         self.bare: frozenset[type] = frozenset() if strict else BARE
 
+    def retry(self, max_attempts: int, pause_ms: Callable[[int], float]) -> None:
+        """Ask up to `max_attempts` times; `pause_ms` of an attempt is how long to wait after it failed.
 
-def registration(effect: Any, handler: Any, strict: bool, timeout_ms: float | None) -> Handled:
-    """Check what was given to `handle`. Only effect classes have handlers."""
-    if not (isinstance(effect, type) and issubclass(effect, Effect)) or effect is Effect:
-        raise TypeError(f"only effect classes have handlers, not {effect!r}: subclass mainspring.runs.Effect")
-    if not callable(handler):
-        raise TypeError(f"the handler of {effect.__name__} must be a function or a coroutine function")
-    return Handled(effect, handler, strict, timeout_ms)
+        The attempts are one effect: the program waits, and what the last attempt gives is the answer. What a failed
+        attempt put into the batch is taken back. Attempts are not written down; after a crash they are counted from the
+        first again.
+        """
+        if max_attempts < 1:
+            raise ValueError(f"max_attempts is {max_attempts}, and a handler is asked at least once")
+        handler = self.call
+
+        async def ask(effect: Any, ctx: EffectContext) -> Any:
+            attempt = 1
+            while True:
+                try:
+                    answer = handler(effect, ctx)
+                    return await answer if inspect.isawaitable(answer) else answer
+                except Exception as error:
+                    if attempt >= max_attempts:
+                        raise
+                    name, text = type(effect).__name__, f"{type(error).__name__}: {error}"
+                    logger.warning("run %s: attempt %d of %d of %s: %s", ctx.run_id, attempt, max_attempts, name, text)
+                    ctx.forget_writes()
+                    if not await ctx.pause(pause_ms(attempt)):
+                        raise  # the node stops; whoever goes on with the run begins with the first attempt
+                attempt += 1
+
+        self.call = ask
+
+    # -- asking
+
+    def ask(self, run: Run[Any], request: Any) -> None:
+        """Ask the handler, in the step that performed the effect."""
+        context = run.context
+        if context is None:
+            context = run.context = EffectContext(run)
+        context._asked = self
+        lineage = run.lineage
+        entered = None if lineage is None else lineage.ask(self, context.key)
+        try:
+            result = self.call(request, context)
+            if context._asked is not self:
+                context._not_needed(result)
+                return
+            answer = result
+            if result.__class__ is self.expected:
+                answer = result.value
+            elif result.__class__ not in self.bare:
+                if self.timeout_ms is not None:
+                    context._limit(self, self.timeout_ms)
+                context._apply(self, result)
+                return
+        except BaseException as error:
+            context._answered(run.steps, self, None, self.failure(error))
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            return
+        finally:
+            if lineage is not None:
+                lineage.leave(entered)
+        context._asked = None
+        if context._releases is not None:
+            context._release()
+        run.scheduler.bring(run, RESUME, answer)
+
+    def meaning(self, result: Any) -> tuple[int, Any]:
+        """What a result brings to the run; `_WAIT` with an awaitable, or with None, when it is still to come."""
+        if isinstance(result, Answer):
+            if isinstance(result, self.expected):
+                return RESUME, result.value
+            if isinstance(result, end) and self.kind == "resume":
+                return VALUE, result.value
+            return FAILURE, WrongAnswer(
+                f"effect {self.name} is of kind {self.kind} and was answered with {result.kind}",
+                remedy="answer a resume effect with resume or end, a tail effect with tail",
+            )
+        if isinstance(result, Later):
+            return _WAIT, None
+        if inspect.isawaitable(result):
+            return _WAIT, result
+        if self.strict:
+            return FAILURE, WrongAnswer(
+                f"the handler of {self.name} returned {type(result).__name__} instead of an answer",
+                remedy="return resume(value), tail(value) or end(value); the handler is registered as strict",
+            )
+        is_answer_class = result is resume or result is tail or result is end
+        if is_answer_class or inspect.isgenerator(result) or inspect.isasyncgen(result):
+            return FAILURE, WrongAnswer(
+                f"the handler of {self.name} returned {result!r}, which answers nothing",
+                remedy="return a value, or resume(value), tail(value) or end(value)",
+            )
+        return RESUME, result
+
+    def failure(self, error: BaseException) -> BaseException:
+        """The error a run fails with when its handler raised this. A cancellation of the handler alone is a failure."""
+        if not isinstance(error, asyncio.CancelledError):
+            return error
+        gave_up = HandlerGaveUp(f"the handler of {self.name} was cancelled while the run was not")
+        gave_up.__cause__ = error
+        return gave_up
 
 
 def _with_two_arguments(handler: Handler) -> Handler:
@@ -72,148 +189,335 @@ def _with_two_arguments(handler: Handler) -> Handler:
     return handler
 
 
-def accept(handled: Handled, result: Any) -> tuple[str, Any]:
-    """What a result means: ("resume", value), ("end", value), ("error", exception) or ("wait", awaitable or None)."""
-    if isinstance(result, Answer):
-        if isinstance(result, handled.expected):
-            return "resume", result.value
-        if isinstance(result, end) and handled.kind == "resume":
-            return "end", result.value
-        return "error", WrongAnswer(
-            f"effect {handled.name} is of kind {handled.kind} and was answered with {result.kind}",
-            remedy="answer a resume effect with resume or end, a tail effect with tail",
-        )
-    if isinstance(result, Later):
-        return "wait", None
-    if inspect.isawaitable(result):
-        return "wait", result
-    if handled.strict:
-        return "error", WrongAnswer(
-            f"the handler of {handled.name} returned {type(result).__name__} instead of an answer",
-            remedy="return resume(value), tail(value) or end(value); the handler is registered as strict",
-        )
-    if inspect.isgenerator(result) or inspect.isasyncgen(result) or result is resume or result is tail or result is end:
-        return "error", WrongAnswer(
-            f"the handler of {handled.name} returned {result!r}, which answers nothing",
-            remedy="return a value, or resume(value), tail(value) or end(value)",
-        )
-    return "resume", result
+# -- what a handler is given
 
 
-def raised_by(handled: Handled, error: BaseException) -> BaseException:
-    """The error a run fails with when its handler raised this. A cancellation that nobody asked for is a failure."""
-    if not isinstance(error, asyncio.CancelledError):
-        return error
-    gave_up = HandlerGaveUp(f"the handler of {handled.name} was cancelled while the run was not")
-    gave_up.__cause__ = error
-    return gave_up
+class EffectContext:
+    """The handler's view of the run whose effect it answers. One per run."""
 
+    __slots__ = ("_asked", "_closers", "_releases", "_run", "_scheduler")
 
-def ask_handler(scheduler: Scheduler, run: Run[Any], request: Any, handled: Handled) -> None:
-    """Ask the handler, in the step that performed the effect."""
-    context = run._context
-    if context is None:
-        context = run._context = Context(run, scheduler)
-    run._asked = handled
-    lineage = run._lineage
-    entered = None if lineage is None else lineage.ask(handled, context.key)
-    try:
-        result = handled.call(request, context)
-        if run._asked is not handled:
-            _not_needed(scheduler, result)
-            return
-        answer = result
-        if result.__class__ is handled.expected:
-            answer = result.value
-        elif result.__class__ not in handled.bare:
-            if handled.timeout_ms is not None:
-                _limit(scheduler, run, handled)
-            apply(scheduler, run, handled, result)
-            return
-    except BaseException as error:
-        scheduler.answered(run, run._steps, handled, None, raised_by(handled, error))
-        if isinstance(error, KeyboardInterrupt | SystemExit):
-            raise
-        return
-    finally:
-        if lineage is not None:
-            lineage.leave(entered)
-    scheduler.bring(run, RESUME, answer)
+    def __init__(self, run: Run[Any]) -> None:
+        self._run = run
+        self._scheduler: Scheduler = run.scheduler
+        self._asked: RegisteredHandler | None = None  # whose answer is awaited
+        self._releases: list[Callable[[], object] | int] | None = None  # what the effect holds; numbers are timers
+        self._closers: list[Callable[[], object]] | None = None
 
+    @property
+    def run_id(self) -> str:
+        """The id of the run that performs the effect."""
+        return self._run.id
 
-def _not_needed(scheduler: Scheduler, result: Any) -> None:
-    """The run was cancelled, or answered, inside the handler that returned this."""
-    if asyncio.iscoroutine(result):
-        result.close()
-    elif not isinstance(result, Later):
-        scheduler.late_completions += 1
+    @property
+    def run(self) -> Run[Any]:
+        """The handle of the run, for example to cancel it."""
+        return self._run
 
+    @property
+    def step(self) -> int:
+        """The number of the step that performed the effect, from 0."""
+        return self._run.steps - 1
 
-def apply(scheduler: Scheduler, run: Run[Any], handled: Handled, result: Any) -> None:
-    """Do what a result means: go on, end, fail, or wait."""
-    kind, value = accept(handled, result)
-    if kind != "wait":
-        scheduler.bring(run, _BRINGS[kind], value)
-    elif value is not None:
-        supervise(scheduler, run, handled, value)
+    @property
+    def cancelled(self) -> bool:
+        """Whether the run is over; an answer would be dropped."""
+        return self._run.done
 
+    @property
+    def durable(self) -> bool:
+        """Whether the run keeps a journal."""
+        return self._run.durable is not None
 
-def _limit(scheduler: Scheduler, run: Run[Any], handled: Handled) -> None:
-    step = run._steps
+    @property
+    def key(self) -> str:
+        """An idempotency key: the same text for this effect of this run, also when it is performed again after a crash.
 
-    def late() -> None:
-        if run._asked is handled and run._steps == step:
-            error = EffectTimeout(
-                f"the handler of {handled.name} did not answer within {handled.timeout_ms} ms",
-                remedy="answer sooner, or register it with a longer timeout_ms",
+        Pass it to whatever must not happen twice.
+        """
+        durable = self._run.durable
+        return f"{self._run.id}#{self.step if durable is None else durable.position:08d}"
+
+    @property
+    def batch(self) -> Batch:
+        """Writes put here are stored together with the answer: both or neither. Durable runs only."""
+        durable = self._run.durable
+        if durable is None:
+            raise RunError(
+                f"run {self._run.id} is not durable and has no batch", remedy="ask ctx.durable before using ctx.batch"
             )
-            scheduler.bring(run, FAILURE, error)
+        return durable.batch
 
-    hold_timer(run, handled.timeout_ms or 0, late)
+    def after_commit(self, done: Callable[[Any], object]) -> None:
+        """Call `done(receipt)` when `batch` was stored with the answer."""
+        if self._run.durable is not None:
+            self._run.durable.after_commit.append(done)
 
+    def forget_writes(self) -> None:
+        """Take back what was put into `batch` for this effect, and `after_commit` with it."""
+        if self._run.durable is not None:
+            self._run.durable.forget_writes()
 
-def supervise(scheduler: Scheduler, run: Run[Any], handled: Handled, awaitable: Awaitable[Any]) -> None:
-    """Wait for a handler's coroutine on the running asyncio loop; its end is the answer."""
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
-        if asyncio.iscoroutine(awaitable):
-            awaitable.close()
-        error = NoHostLoop(
-            f"the handler of {handled.name} is a coroutine and no asyncio loop is running",
-            remedy="drive the runtime inside an asyncio loop, or use a plain function",
-        )
-        scheduler.answered(run, run._steps, handled, None, error)
-        return
-    step = run._steps
-    finished = False
+    def remember(self, note: Any) -> None:
+        """Keep a JSON value for this effect until it is answered, over a crash. Without a journal: no effect."""
+        if self._run.durable is not None:
+            self._run.durable.remember(note)
 
-    async def wait() -> None:
-        nonlocal finished
-        result: Any = None
-        error: BaseException | None = None
+    def recall(self) -> Any:
+        """What `remember` kept for this effect before the run was interrupted; None if nothing."""
+        durable = self._run.durable
+        return None if durable is None else decode(durable.note)
+
+    def now_ms(self) -> int:
+        """Monotonic time of the runtime's clock."""
+        return self._scheduler.clock.now_ms()
+
+    def wall_ms(self) -> int:
+        """Epoch time of the runtime's clock."""
+        return self._scheduler.clock.wall_ms()
+
+    def on_close(self, cleanup: Callable[[], object]) -> None:
+        """Call `cleanup` once when the run ends, however it ends, in order of registration; at once when it is over.
+
+        Its errors are logged and change nothing.
+        """
+        if self._run.done:
+            _clean_up(cleanup, self._run.id)
+        elif self._closers is None:
+            self._closers = [cleanup]
+        else:
+            self._closers.append(cleanup)
+
+    def later(self) -> Later:
+        """Return this from a plain handler to answer afterwards."""
+        if self._asked is None:
+            raise AlreadyAnswered(
+                f"run {self._run.id} waits for no answer", remedy="call ctx.later() inside the handler"
+            )
+        return Later(self, self._asked)
+
+    def after(self, delay_ms: float, call: Callable[[], object]) -> int:
+        """Call `call` once when the time has passed, unless the effect is over by then. Gives the timer's id.
+
+        What it raises is raised by the effect's handler.
+        """
+        alarms = self._scheduler.alarms
+        timer = self._scheduler.timer(delay_ms, partial(self._ring, call))
+        if self._run.done:
+            alarms.forget(timer)
+        elif self._releases is None:
+            self._releases = [timer]
+        else:
+            if len(self._releases) >= _MANY:
+                self._releases = [each for each in self._releases if not isinstance(each, int) or each in alarms]
+            self._releases.append(timer)
+        return timer
+
+    async def pause(self, ms: float) -> bool:
+        """Wait for so long on the runtime's clock; False when the node stops, which ends the wait early."""
+        pauses = self._scheduler.pauses
+        over = asyncio.Event()
+        pauses.add(over)
+        self.after(ms, over.set)
         try:
-            result = await awaitable
-        except asyncio.CancelledError as gave_up:
-            if run._asked is not handled or run._steps != step:
-                raise  # the run is over or has its answer: nobody waits for this one
-            if run._durable is not None and task.cancelling():
-                raise  # the process is going down: a durable run stays unfinished and goes on later
-            error = raised_by(handled, gave_up)
-        except (KeyboardInterrupt, SystemExit) as stop:
-            scheduler.answered(run, step, handled, None, stop)
-            raise
-        except BaseException as raised:
-            error = raised
-        finished = True
-        scheduler.answered(run, step, handled, result, error)
+            if not self._scheduler.finishing:
+                await over.wait()
+        finally:
+            pauses.discard(over)
+        return not self._scheduler.finishing
 
-    def over(task: asyncio.Task[None]) -> None:
-        scheduler.tasks.discard(task)
-        if asyncio.iscoroutine(awaitable):
-            awaitable.close()  # cancelled before its first turn, it would be reported as never awaited
+    def on_release(self, release: Callable[[], object]) -> None:
+        """Call `release` when this effect is over: answered, timed out, or its run ended."""
+        if self._run.done:
+            release()
+        elif self._releases is None:
+            self._releases = [release]
+        else:
+            self._releases.append(release)
 
-    task = loop.create_task(wait(), name=f"{handled.name} of {run.id}")
-    scheduler.tasks.add(task)
-    task.add_done_callback(over)
-    hold(run, lambda: None if finished else task.cancel())
+    # -- the effect that is being answered
+
+    def _release(self) -> None:
+        """The effect is over."""
+        releases, self._releases = self._releases, None
+        for release in releases or ():
+            if isinstance(release, int):
+                self._scheduler.alarms.forget(release)
+                continue
+            try:
+                release()
+            except Exception:
+                logger.exception("something that run %s held could not be released", self._run.id)
+
+    def _ring(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except Exception as error:
+            if self._asked is None:
+                raise  # it has answered, or there was nothing to answer
+            self._answered(self._run.steps, self._asked, None, error)
+
+    def _bring(self, brings: int, value: Any) -> None:
+        self._asked = None
+        if self._releases is not None:
+            self._release()
+        self._scheduler.bring(self._run, brings, value)
+
+    def _answered(self, step: int, handler: RegisteredHandler, result: Any, error: BaseException | None) -> None:
+        """The answer of a handler that took its time; too late when the run is past that step."""
+        if self._asked is not handler or self._run.steps != step:
+            self._scheduler.late_completions += 1
+        elif error is None:
+            self._apply(handler, result)
+        elif not (self._scheduler.finishing and self._run.durable is not None):
+            self._bring(FAILURE, error)
+
+    def _apply(self, handler: RegisteredHandler, result: Any) -> None:
+        """Do what a result means: go on, end, fail, or wait."""
+        brings, value = handler.meaning(result)
+        if brings != _WAIT:
+            self._bring(brings, value)
+        elif value is not None:
+            self._supervise(handler, value)
+
+    def _not_needed(self, result: Any) -> None:
+        """The run was cancelled, or answered, inside the handler that returned this."""
+        if asyncio.iscoroutine(result):
+            result.close()
+        elif not isinstance(result, Later):
+            self._scheduler.late_completions += 1
+
+    def _limit(self, handler: RegisteredHandler, timeout_ms: float) -> None:
+        step = self._run.steps
+
+        def late() -> None:
+            if self._asked is handler and self._run.steps == step:
+                error = EffectTimeout(
+                    f"the handler of {handler.name} did not answer within {timeout_ms} ms",
+                    remedy="answer sooner, or register it with a longer timeout_ms",
+                )
+                self._bring(FAILURE, error)
+
+        self.after(timeout_ms, late)
+
+    def _supervise(self, handler: RegisteredHandler, awaitable: Awaitable[Any]) -> None:
+        """Wait for a handler's coroutine on the running asyncio loop; its end is the answer."""
+        run, scheduler, step = self._run, self._scheduler, self._run.steps
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            if asyncio.iscoroutine(awaitable):
+                awaitable.close()
+            error = NoHostLoop(
+                f"the handler of {handler.name} is a coroutine and no asyncio loop is running",
+                remedy="drive the runtime inside an asyncio loop, or use a plain function",
+            )
+            self._answered(step, handler, None, error)
+            return
+        finished = False
+
+        async def wait() -> None:
+            nonlocal finished
+            result: Any = None
+            error: BaseException | None = None
+            try:
+                result = await awaitable
+            except asyncio.CancelledError as gave_up:
+                if self._asked is not handler or run.steps != step:
+                    raise  # the run is over or has its answer: nobody waits for this one
+                if run.durable is not None and task.cancelling():
+                    raise  # the process is going down: a durable run stays unfinished and goes on later
+                error = handler.failure(gave_up)
+            except (KeyboardInterrupt, SystemExit) as stop:
+                self._answered(step, handler, None, stop)
+                raise
+            except BaseException as raised:
+                error = raised
+            finished = True
+            self._answered(step, handler, result, error)
+
+        def over(task: asyncio.Task[None]) -> None:
+            scheduler.tasks.discard(task)
+            if asyncio.iscoroutine(awaitable):
+                awaitable.close()  # cancelled before its first turn, it would be reported as never awaited
+
+        task = loop.create_task(wait(), name=f"{handler.name} of {run.id}")
+        scheduler.tasks.add(task)
+        task.add_done_callback(over)
+        self.on_release(lambda: None if finished else task.cancel())
+
+
+class Later:
+    """An answer that is still to come. May be answered from any thread, once."""
+
+    __slots__ = ("_context", "_handler", "_step", "answered")
+
+    def __init__(self, context: EffectContext, handler: RegisteredHandler) -> None:
+        self._context = context
+        self._handler = handler
+        self._step = context.run.steps
+        self.answered: bool = False
+
+    def resume(self, value: Any = None) -> None:
+        """Answer with `resume(value)`."""
+        self._settle(resume(value), None)
+
+    def answer(self, answer: Any) -> None:
+        """Answer like a returned value: `resume`, `tail`, `end`, or a bare value."""
+        self._settle(answer, None)
+
+    def fail(self, error: BaseException) -> None:
+        """Fail the run with `error`, as if the handler had raised it."""
+        self._settle(None, error)
+
+    def _settle(self, result: Any, error: BaseException | None) -> None:
+        context, step, handler = self._context, self._step, self._handler
+        if self.answered:
+            raise AlreadyAnswered(
+                f"the effect of step {step - 1} of run {context.run_id} was answered already",
+                remedy="answer each effect once; the first answer was applied",
+            )
+        self.answered = True
+        scheduler = context._scheduler
+        if scheduler.is_own_thread():
+            context._answered(step, handler, result, error)
+        else:
+            scheduler.from_outside(lambda: context._answered(step, handler, result, error))
+
+
+def context_of(run: Run[Any]) -> EffectContext:
+    """The context of a run, made if it has none yet."""
+    if run.context is None:
+        run.context = EffectContext(run)
+    return run.context
+
+
+def release_effect(run: Run[Any]) -> None:
+    """The run is over, and with it the effect it waits for."""
+    context = run.context
+    if context is not None:
+        context._asked = None
+        if context._releases is not None:
+            context._release()
+
+
+def clean_up(run: Run[Any]) -> None:
+    """Call what handlers registered with `ctx.on_close`."""
+    if run.context is not None:
+        closers, run.context._closers = run.context._closers, None
+        for cleanup in closers or ():
+            _clean_up(cleanup, run.id)
+
+
+def _clean_up(cleanup: Callable[[], object], run_id: str) -> None:
+    """Run one cleanup; a coroutine is finished on the running loop. Errors are logged."""
+    try:
+        result = cleanup()
+    except Exception:
+        logger.exception("a cleanup of run %s failed", run_id)
+        return
+    if asyncio.iscoroutine(result):
+        try:
+            _cleanups.start(result, f"cleanup of run {run_id}")
+        except RuntimeError:
+            logger.error("a cleanup of run %s is a coroutine and no asyncio loop is running", run_id)

@@ -1,6 +1,6 @@
-"""Where ticks come from: an asyncio loop, a Mainspring loop, or nobody.
+"""Where ticks come from: an asyncio loop or a Mainspring loop.
 
-Under a virtual clock nobody brings ticks about; the test does. Otherwise the scheduler asks its host for a turn when
+Under a virtual clock there is no host: the test makes the ticks. Otherwise the scheduler asks its host for a turn when
 there is something to do, and for a wake-up at its next deadline. Nothing polls.
 """
 
@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from mainspring.loop import Clock, Loop
 
 
-class Host(Protocol):
-    """What a scheduler needs from whoever turns it."""
+class SchedulerHost(Protocol):
+    """What a scheduler needs of the loop that gives it turns."""
 
     def soon(self, pump: Callable[[], None]) -> bool:
         """Call `pump` in a turn of its own. False when that is not possible now."""

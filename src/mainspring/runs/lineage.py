@@ -13,12 +13,12 @@ from __future__ import annotations
 from contextvars import Token
 from typing import TYPE_CHECKING, Any
 
-from mainspring.runs.durable.records import RunRecord
-from mainspring.runs.outcome import Failed, Outcome, kind_of
+from mainspring.runs.run import Failed, Outcome, kind_of
 from mainspring.telemetry import OpenSpan, handling, tracing
 
 if TYPE_CHECKING:
-    from mainspring.runs.handlers import Handled
+    from mainspring.runs.durable.records import RunRecord
+    from mainspring.runs.handlers import RegisteredHandler
 
 Handling = tuple[str, str | None]
 Entered = tuple[Token[Handling | None], Any]
@@ -47,14 +47,14 @@ class Lineage:
         token = handling.set((self.run_id, self.correlation))
         return token, None if self._doing is None else self._doing.enter()
 
-    def ask(self, handled: Handled, key: str) -> Entered:
+    def ask(self, handler: RegisteredHandler, key: str) -> Entered:
         """The handler of an effect is called; `key` names the effect in logs and in the causation tree."""
-        handled.asked += 1
+        handler.asked += 1
         token = handling.set((key, self.correlation))
         if self._doing is None or tracing.recorder is None:
             return token, None
         attributes = {"mainspring.run.id": self.run_id, "mainspring.effect.key": key}
-        self._effect = tracing.recorder.begin(f"effect {handled.name}", "INTERNAL", attributes, parent=self._doing)
+        self._effect = tracing.recorder.begin(f"effect {handler.name}", "INTERNAL", attributes, parent=self._doing)
         return token, self._effect.enter()
 
     def leave(self, entered: Entered | None) -> None:
@@ -80,7 +80,7 @@ class Lineage:
 
 
 def of_here(run_id: str, program: str) -> Lineage | None:
-    """The lineage of a run without a journal that is started here; None when no message is being handled."""
+    """The lineage of a run without a journal that is started here; None when no message is being handler."""
     known = handling.get()
     if known is None and tracing.recorder is None:
         return None

@@ -1,6 +1,6 @@
 """What `Ask`, `Publish` and `WaitEvent` need from the rest of a node.
 
-Runs do not know the kernel or the bus. Whoever owns both passes in objects of these shapes:
+Runs do not know the kernel or the bus. The node passes in objects of these shapes:
 
     runtime.connect(ask=..., publish=..., events=...)
 
@@ -15,9 +15,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Protocol
 
 from mainspring.log import Prepared, add_prepared
-from mainspring.runs.alarms import whole_ms
-from mainspring.runs.builtin_effects import Ask, Publish, WaitEvent
-from mainspring.runs.context import Context, Later
+from mainspring.runs.effects import Ask, Publish, WaitEvent, whole_ms
+from mainspring.runs.handlers import EffectContext, Later
 from mainspring.runs.values import encode
 
 
@@ -55,15 +54,15 @@ class EventPort(Protocol):
         ...
 
 
-def ask_handler(port: AskPort) -> Callable[[Ask, Context], Any]:
-    async def ask(effect: Ask, ctx: Context) -> Any:
+def ask_handler(port: AskPort) -> Callable[[Ask, EffectContext], Any]:
+    async def ask(effect: Ask, ctx: EffectContext) -> Any:
         return await port.ask(effect.type, effect.data, kind=effect.kind, timeout_ms=effect.timeout_ms, key=ctx.key)
 
     return ask
 
 
-def publish_handler(port: PublishPort) -> Callable[[Publish, Context], Any]:
-    def publish(effect: Publish, ctx: Context) -> Any:
+def publish_handler(port: PublishPort) -> Callable[[Publish, EffectContext], Any]:
+    def publish(effect: Publish, ctx: EffectContext) -> Any:
         payload = encode(effect.payload, "payload")
         if not ctx.durable:
             return port.publish(effect.topic, payload, key=effect.key, headers=effect.headers)
@@ -74,8 +73,8 @@ def publish_handler(port: PublishPort) -> Callable[[Publish, Context], Any]:
     return publish
 
 
-def wait_event_handler(port: EventPort) -> Callable[[WaitEvent, Context], Later]:
-    def wait_event(effect: WaitEvent, ctx: Context) -> Later:
+def wait_event_handler(port: EventPort) -> Callable[[WaitEvent, EffectContext], Later]:
+    def wait_event(effect: WaitEvent, ctx: EffectContext) -> Later:
         later = ctx.later()
         known = ctx.recall() or {}
 

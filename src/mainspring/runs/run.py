@@ -1,29 +1,68 @@
-"""One run: its state, and the handle that people hold.
+"""One run: its state, the handle that people hold, and how it ended.
 
-The scheduler alone changes a run's state, in `scheduler.py`; this file keeps the data together and offers what a holder
-may do: look at the id, wait for the outcome, cancel. A run can be awaited from three places, and each needs its own way
-to wait: inside another program (a suspension of that program), on the runtime's own asyncio loop (a future), and on any
-other asyncio loop, also in another thread (a future that is settled thread-safely).
+A holder looks at the id, waits for the outcome and cancels. The state is changed by the scheduler (`scheduler.py`) and,
+for what belongs to them, by the handlers, the tree and the journal; it is kept here because a step reads all of it.
+
+A run can be awaited from three places, and each needs its own way to wait: inside another program (a suspension of that
+program), on the runtime's own asyncio loop (a future), and on any other asyncio loop, also in another thread (a future
+that is settled thread-safely).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from mainspring.loop import resolve
 from mainspring.runs.errors import RunCancelled, RunError
-from mainspring.runs.outcome import Cancelled, Failed, Outcome, Value
 
 if TYPE_CHECKING:
-    from mainspring.runs.context import Context
     from mainspring.runs.durable.state import DurableState
-    from mainspring.runs.handlers import Handled
+    from mainspring.runs.handlers import EffectContext
     from mainspring.runs.lineage import Lineage
     from mainspring.runs.scheduler import Scheduler
     from mainspring.runs.tree import Family
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+# -- outcomes
+
+
+@dataclass(frozen=True, slots=True)
+class Value(Generic[T_co]):
+    """The program returned `value`, or a handler answered `end(value)`."""
+
+    value: T_co
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The program or a handler raised `error`, or the contract between them was broken."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Somebody called `cancel(reason)`. Not a failure: no failure sink is called."""
+
+    reason: Any = None
+
+
+Outcome = Value[T_co] | Failed | Cancelled
+"""How a run ends. Exactly one of them, and the first one wins."""
+
+
+def kind_of(outcome: Outcome[Any]) -> str:
+    """The word for an outcome in traces, records and events: value, failed or cancelled."""
+    if isinstance(outcome, Value):
+        return "value"
+    return "failed" if isinstance(outcome, Failed) else "cancelled"
+
 
 # What a queued run brings to the tick that takes it out of the queue.
 START, RESUME, VALUE, FAILURE = range(4)
@@ -34,49 +73,61 @@ class Run(Generic[T]):
 
     __slots__ = (
         "__weakref__",
-        "_answer",
-        "_asked",
-        "_brings",
-        "_close",
-        "_closers",
-        "_context",
-        "_done",
-        "_durable",
-        "_family",
-        "_lineage",
-        "_outcome",
-        "_queued",
-        "_releases",
-        "_scheduler",
-        "_send",
-        "_settled",
-        "_steps",
         "_waiters",
+        "announced",
+        "answer",
+        "brings",
+        "close_program",
+        "context",
+        "decided",
+        "done",
+        "durable",
+        "family",
         "id",
+        "lineage",
         "program",
+        "queued",
+        "scheduler",
+        "send",
+        "steps",
     )
 
+    id: str
+    program: str
+
+    if TYPE_CHECKING:  # the state: for the modules of this package, not for holders
+        scheduler: Scheduler
+        send: Callable[[Any], Any]  # resumes the program
+        close_program: Callable[[], None] | None  # None: there is nothing to close
+        brings: int
+        answer: Any
+        queued: bool
+        done: bool  # the outcome is decided, or others decide it
+        announced: bool  # and may be known (a durable run first writes it down)
+        decided: Outcome[T] | None
+        context: EffectContext | None
+        family: Family | None
+        durable: DurableState | None
+        lineage: Lineage | None
+
     def __init__(self, run_id: str, program: str, scheduler: Scheduler) -> None:
-        self.id: str = run_id
-        self.program: str = program
-        self._scheduler = scheduler
-        self._send: Callable[[Any], Any] | None = None
-        self._close: Callable[[], None] | None = None
-        self._brings = START
-        self._answer: Any = None
-        self._queued = False
-        self._done = False  # the outcome is decided
-        self._settled = False  # and the world may know (a durable run first writes it down)
-        self._outcome: Outcome[T] | None = None
-        self._steps = 0
+        self.id = run_id
+        self.program = program
+        self.scheduler = scheduler
+        self.close_program = None
+        self.brings = START
+        self.answer = None
+        self.queued = False
+        self.done = False
+        self.announced = False
+        self.decided = None
+        self.steps: int = 0
+        """How many steps the run has taken in this process."""
+        self.context = None
+        self.family = None
+        self.durable = None
+        self.lineage = None
         self._waiters: list[asyncio.Future[Outcome[T]]] = []
-        self._closers: list[Callable[[], object]] | None = None
-        self._asked: Handled | None = None  # whose answer is awaited
-        self._releases: list[Callable[[], object] | int] | None = None  # what the current effect holds: see holding.py
-        self._context: Context | None = None
-        self._family: Family | None = None
-        self._durable: DurableState | None = None
-        self._lineage: Lineage | None = None
 
     def __repr__(self) -> str:
         return f"<Run {self.id} of {self.program}: {self.state}>"
@@ -84,35 +135,34 @@ class Run(Generic[T]):
     @property
     def state(self) -> str:
         """running, value, failed or cancelled."""
-        if not self._done:
+        if not self.done:
             return "running"
-        return {Value: "value", Failed: "failed"}.get(type(self._outcome), "cancelled")
+        return "cancelled" if self.decided is None else kind_of(self.decided)
 
     @property
     def is_durable(self) -> bool:
         """Whether the run keeps a journal."""
-        return self._durable is not None
-
-    @property
-    def steps(self) -> int:
-        """How many steps the run has taken in this process."""
-        return self._steps
+        return self.durable is not None
 
     def is_done(self) -> bool:
         """Whether the outcome is decided."""
-        return self._done
+        return self.done
 
     def outcome_now(self) -> Outcome[T] | None:
         """The outcome if it is known, without waiting."""
-        return self._outcome if self._settled else None
+        return self.decided if self.announced else None
 
     def cancel(self, reason: Any = None) -> bool:
         """End the run now. True only for the call that ended it; the reason object is kept as it is."""
-        return self._scheduler.cancel(self, reason)
+        if self.done:
+            return False
+        self.scheduler.settle(self, Cancelled(reason))
+        return True
 
     def unref(self) -> None:
         """Let the owner end without waiting for this run; it is cancelled then. Without an owner: no effect."""
-        self._scheduler.unref(self)
+        if self.family is not None:
+            self.family.unref()
 
     async def outcome(self) -> Outcome[T]:
         """Wait for the outcome. Giving up waiting leaves the run alone."""
@@ -145,7 +195,7 @@ class _Waiting(Generic[T]):
         self._run = run
 
     def __await__(self) -> Generator[Any, Any, Outcome[T]]:
-        run, scheduler = self._run, self._run._scheduler
+        run, scheduler = self._run, self._run.scheduler
         if scheduler.stepping_here():
             return cast(Outcome[T], (yield scheduler.join_request(run)))
         known = run.outcome_now()
@@ -164,7 +214,7 @@ class _Waiting(Generic[T]):
                 run._waiters.remove(future)
 
 
-def release_waiters(run: Run[Any]) -> None:
+def release_waiters(run: Run[Any], outcome: Outcome[Any]) -> None:
     """Give the outcome to everyone who waits, each on the loop they wait on."""
     waiters, run._waiters = run._waiters, []
     for future in waiters:
@@ -174,11 +224,6 @@ def release_waiters(run: Run[Any]) -> None:
         except RuntimeError:
             here = False
         if here:
-            _give(future, run._outcome)
+            resolve(future, outcome)
         elif not loop.is_closed():
-            loop.call_soon_threadsafe(_give, future, run._outcome)
-
-
-def _give(future: asyncio.Future[Any], outcome: Any) -> None:
-    if not future.done():
-        future.set_result(outcome)
+            loop.call_soon_threadsafe(resolve, future, outcome)

@@ -12,7 +12,7 @@ Durable, on a log:
 
     runtime = Runtime(log=log, node="node-1")
     runtime.register(program, name="checkout")       # so that another process finds it
-    await runtime.start_service()                    # takes the lease, recovers, goes on recovering, retention
+    await runtime.start_service()                    # goes on with unfinished runs, now and from now on; retention
     run = runtime.start(program, *args, durable=True, id="order-17")
     await runtime.stop_service()                     # lets go; unfinished runs go on elsewhere or later
 
@@ -24,44 +24,46 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import random as random_module
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 from mainspring.cluster import Alone, Cluster
 from mainspring.log import Log
 from mainspring.loop import Clock, Loop, MonotonicClock, VirtualClock
-from mainspring.runs import builtin_effects as builtin
-from mainspring.runs.builtin_effects import Ask, Join, Publish, Signal, Spawn, WaitEvent, WaitSignal
-from mainspring.runs.cluster.takeover import Sharing
-from mainspring.runs.context import Context
 from mainspring.runs.durable.durable_runs import DurableRuns
-from mainspring.runs.durable.recovery import Service
-from mainspring.runs.effects import Effect, resume
-from mainspring.runs.endings import FailureSink
+from mainspring.runs.effects import Ask, Effect, Publish, Signal, Spawn, WaitEvent, WaitSignal, builtin_handlers, resume
 from mainspring.runs.errors import GroupClosed, NotIdle, RunError
 from mainspring.runs.groups import Perform
-from mainspring.runs.handlers import Handler, registration
+from mainspring.runs.handlers import EffectContext, Handler, RegisteredHandler
 from mainspring.runs.hosts import AsyncioHost, LoopHost
 from mainspring.runs.lineage import of_here
-from mainspring.runs.outcome import Outcome
 from mainspring.runs.ports import AskPort, EventPort, PublishPort, ask_handler, publish_handler, wait_event_handler
-from mainspring.runs.programs import bind, name_of
-from mainspring.runs.registry import Programs
-from mainspring.runs.retrying import retrying
-from mainspring.runs.run import Run
-from mainspring.runs.scheduler import Scheduler
+from mainspring.runs.programs import Programs, bind, name_of
+from mainspring.runs.run import Outcome, Run
+from mainspring.runs.scheduler import FailureSink, Scheduler
 from mainspring.runs.signals import Mailboxes
-from mainspring.runs.tree import adopt, root_of
+from mainspring.runs.tree import family_of, root_of
 from mainspring.runs.watchdog import SlowStep, Watchdog, warn
-
-if TYPE_CHECKING:
-    from mainspring.guests.voyd import VoydGuest
 
 SETTLE_TURNS = 20  # turns of the asyncio loop without anything new before handlers count as waiting
 DEFAULT_MAX_TICKS = 10_000  # run_until_idle gives up after so many: a run that never rests is a bug in the test
+
+
+_KIND: Final = {True: "durable", False: "memory"}
+
+
+@dataclass(frozen=True, slots=True)
+class RunCounts:
+    """What a runtime counted since it was made. `begun` by kind (durable, memory), `outcomes` by kind and how."""
+
+    begun: dict[str, int]
+    outcomes: dict[tuple[str, str], int]
+    effects: dict[str, int]
+    recovered: int = 0
+    journal_writes: int = 0
+    leases_lost: int = 0
 
 
 class Runtime:
@@ -79,27 +81,24 @@ class Runtime:
         log: Log | None = None,
         node: str = "local",
         cluster: Cluster | None = None,
-        lease_ms: int = 15_000,
         recovery_ms: int = 5_000,
         retention_ms: int | None = None,
         slow_step_ms: int | None = None,
         on_slow_step: SlowStep = warn,
     ) -> None:
-        """`lease_ms`: after so long without renewal another node goes on with this node's durable runs; `recovery_ms`
-        is how often it is renewed and others are looked after, `retention_ms` how long finished runs are kept (None:
-        for ever). With a `cluster` several nodes share the log: it has the node's name and the leases, and `node` and
-        `lease_ms` mean nothing. With `slow_step_ms` a thread reports runs that do not suspend for so long.
+        """`recovery_ms` is how often unfinished durable runs are looked for, `retention_ms` how long finished ones are
+        kept (None: for ever). With a `cluster` several nodes share the log: it has the node's name, and `node` means
+        nothing. With `slow_step_ms` a thread reports runs that do not suspend for so long.
         """
         self.clock: Clock = clock or MonotonicClock()
         self.programs: Programs = Programs()
         self._scheduler = Scheduler(self.clock, max_steps_per_tick, trace, on_failure)
-        self._scheduler.join_request = Join
         if loop is not None:
             self._scheduler.host = LoopHost(loop)
         elif not isinstance(self.clock, VirtualClock):
             self._scheduler.host = AsyncioHost(self.clock)
         self._started = 0
-        self._mailboxes = Mailboxes(self._scheduler)
+        self._mailboxes = Mailboxes()
         self._runs: dict[str, Run[Any]] = {}
         self._scheduler.on_outcome.append(lambda run, outcome: self._runs.pop(run.id, None))
         if slow_step_ms is not None:
@@ -107,7 +106,6 @@ class Runtime:
         source = random or random_module.SystemRandom()
         self._durable: DurableRuns | None = None
         if log is not None:
-            shared = None if isinstance(cluster, Alone) else cluster
             self._durable = DurableRuns(
                 log,
                 self._scheduler,
@@ -116,17 +114,12 @@ class Runtime:
                 self._runs,
                 self._bind,
                 node=node,
-                lease_ms=lease_ms,
                 source=source,
-                cluster=shared,
+                cluster=None if isinstance(cluster, Alone) else cluster,
+                recovery_ms=recovery_ms,
+                retention_ms=retention_ms,
             )
-            self._service: Service | Sharing = (
-                Service(self._durable, self._scheduler, recovery_ms=recovery_ms, retention_ms=retention_ms)
-                if shared is None
-                else Sharing(self._durable, self._scheduler, shared, recovery_ms=recovery_ms, retention_ms=retention_ms)
-            )
-            self.programs.on_new.append(lambda name: self._service.look_again())
-        for effect, handler in builtin.handlers(source).items():
+        for effect, handler in builtin_handlers(source).items():
             self.handle(effect, handler)
         self.handle(WaitSignal, self._mailboxes.wait)
         self.handle(Signal, self._signal_effect)
@@ -150,10 +143,10 @@ class Runtime:
         raises is asked again, up to `max_attempts` times, `pause_ms(attempt)` after each failed attempt; then it fails
         the run. The time limit counts over all attempts.
         """
-        handled = registration(effect, handler, strict, timeout_ms)
+        registered = RegisteredHandler(effect, handler, strict=strict, timeout_ms=timeout_ms)
         if max_attempts != 1:
-            handled.call = retrying(handled.call, max_attempts, pause_ms)
-        self._scheduler.handlers[effect] = handled
+            registered.retry(max_attempts, pause_ms)
+        self._scheduler.handlers[effect] = registered
 
     def connect(
         self, *, ask: AskPort | None = None, publish: PublishPort | None = None, events: EventPort | None = None
@@ -169,18 +162,6 @@ class Runtime:
     def register(self, program: Any, name: str | None = None) -> str:
         """Make a program known by name, for durable runs and for starting by name."""
         return self.programs.register(program, name)
-
-    def load_wasm(self, source: str | os.PathLike[str] | bytes, **limits: int) -> VoydGuest:
-        """Load a guest from a .wasm or .wat file, or from its bytes; GuestRefused when it does not fit.
-
-        `buffer_bytes` bounds one message, `max_memory_bytes` the guest's memory, `fuel_per_step` the instructions
-        between two suspensions.
-        """
-        from mainspring.guests.voyd import VoydGuest
-
-        if not isinstance(source, bytes):
-            source = Path(source).read_bytes()
-        return VoydGuest(source, self.handle, **limits)
 
     # -- starting
 
@@ -205,14 +186,13 @@ class Runtime:
 
     async def start_service(self) -> None:
         """Go on with unfinished durable runs, now and as long as this runtime lives."""
-        self.durable.writer.hold()
-        await self._service.start()
+        await self.durable.recovery.start()
 
     async def finish(self) -> None:
-        """Before an orderly stop: handlers at work may answer, and nobody asks another one for a durable run.
+        """Before an orderly stop: handlers at work may answer, and no further ones are asked for durable runs.
 
-        Their answers are stored, so that what was done is not done again by whoever goes on with the run. An error is
-        no answer any more, because it may come from the stopping: the handler is asked again, with the same key.
+        Their answers are stored, so that what was done is not done again when the run goes on. An error is no answer
+        any more, because it may come from the stopping: the handler is asked again, with the same key.
         """
         self._scheduler.finishing = True
         for pause in self._scheduler.pauses:
@@ -222,18 +202,17 @@ class Runtime:
 
     async def stop_service(self) -> None:
         """Let go of the durable runs; unfinished ones go on later or elsewhere."""
-        await self._service.stop()
+        await self.durable.recovery.stop()
 
     def _bind(self, run: Run[Any], program: Any, args: tuple[Any, ...]) -> None:
-        bound = bind(program, args, Perform(self, run))
-        run._send, run._close = bound.send, bound.close
+        self._scheduler.bind(run, bind(program, args, Perform(self, run)))
 
     def _start(self, program: Any, args: tuple[Any, ...]) -> Run[Any]:
         if isinstance(program, str):
             program = self.programs.get(program)
         run: Run[Any] = Run(f"run_{self._started + 1}", name_of(program), self._scheduler)
         self._bind(run, program, args)
-        run._lineage = of_here(run.id, run.program)
+        run.lineage = of_here(run.id, run.program)
         self._started += 1
         self._runs[run.id] = run
         self._scheduler.live += 1
@@ -244,18 +223,18 @@ class Runtime:
         """Start a child for `owner`; used by `perform.spawn` and groups, which also say how it belongs.
 
         A run that is over has taken its children along; one that still executes, because it cancelled itself or is
-        being closed, gets no further ones that nobody would end.
+        being closed, gets no further ones: nothing would end them.
         """
-        if owner._done:
+        if owner.done:
             raise GroupClosed(f"run {owner.id} is over and takes no children", remedy="start a run of its own")
-        if owner._durable is not None:
+        if owner.durable is not None:
             return self.durable.spawn(owner, program, args, detached=detached)
         return self._start(program, args)
 
-    def _spawn_effect(self, effect: Spawn, ctx: Context) -> Any:
+    def _spawn_effect(self, effect: Spawn, ctx: EffectContext) -> Any:
         child = self.spawn(ctx.run, effect.program, tuple(effect.args), detached=effect.detached)
         owner = root_of(ctx.run) if effect.detached else ctx.run
-        adopt(owner, child, detached=effect.detached)
+        family_of(owner).adopt(child, detached=effect.detached)
         return resume(child)
 
     # -- looking and talking
@@ -278,11 +257,11 @@ class Runtime:
             raise RunError(f"run {run_id} is durable", remedy="await runtime.durable.signal(...)")
         return run is not None and self._mailboxes.deliver(run, name, value)
 
-    def _signal_effect(self, effect: Signal, ctx: Context) -> Any:
+    def _signal_effect(self, effect: Signal, ctx: EffectContext) -> Any:
         run = self._runs.get(effect.run_id)
         if self._durable is None or (run is not None and not run.is_durable):
             return self.signal(effect.run_id, effect.name, effect.value)
-        return self._durable.elsewhere.signal_from(ctx, effect.run_id, effect.name, effect.value)
+        return self._durable.signals.send_from(ctx, effect.run_id, effect.name, effect.value)
 
     def on_outcome(self, listener: Callable[[Run[Any], Outcome[Any]], object]) -> None:
         """Call `listener(run, outcome)` for every run that ends."""
@@ -313,10 +292,24 @@ class Runtime:
         """Runs without an outcome."""
         return self._scheduler.live
 
+    def counts(self) -> RunCounts:
+        """What was counted so far, as one snapshot."""
+        scheduler, durable = self._scheduler, self._durable
+        begun = {_KIND[is_durable]: count for is_durable, count in scheduler.begun.items()}
+        outcomes = {(_KIND[is_durable], how): count for (is_durable, how), count in scheduler.outcomes.items()}
+        effects: dict[str, int] = {}
+        for handler in scheduler.handlers.values():
+            if handler.asked:
+                effects[handler.name] = effects.get(handler.name, 0) + handler.asked
+        if durable is None:
+            return RunCounts(begun, outcomes, effects)
+        lost = durable.ownership.times_lost
+        return RunCounts(begun, outcomes, effects, durable.recovered, durable.writer.written, lost)
+
     def close(self) -> None:
         """Cancel every run that is not durable, let go of those that are, and stop the watchdog."""
         for run in self.runs():
-            if run._durable is None:
+            if run.durable is None:
                 run.cancel("the runtime was closed")
         if self._durable is not None:
             self._durable.let_go(of_everything=True)
@@ -360,7 +353,7 @@ class Runtime:
         turns = 0
         while turns < SETTLE_TURNS:
             turns = 0 if self.run_until_idle() else turns + 1
-            if self._durable is not None and (self._durable.busy or self._service.busy):
+            if self._durable is not None and self._durable.busy:
                 await self._durable.quiet()
                 turns = 0
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The scheduler of runs: one queue, one ready list, one timer wheel, and a budget.
+"""The scheduler of runs: one queue, one ready list, one timer wheel, a budget, and the way to an end.
 
 Everything that lets a run go on (its start, an answer, a timer, a returned value, a failure) enters one first-in
 first-out queue. A tick appends the timers that are due, drains the queue (endings take effect here, everything else
@@ -11,8 +11,14 @@ The queue holds runs, not messages: a run has at most one thing under way, so wh
 keeps a step to a handful of attribute reads. A run that ended while it was queued stays in the queue as a stale entry
 that costs nothing and is skipped; `_stale` counts them, so that a runtime with nothing but stale entries is idle.
 
-Nothing here knows asyncio: a handler's coroutine becomes a task in `answering.py`, and how ticks are brought about is
-the business of `hosting.py`.
+An end takes others along: an owner its children, a failure in a group the owner, that one its other children, and so
+on, up and down the tree. Trees are as deep as a recursive program makes them, so this is no recursion: what still has
+to end waits on a list. The order is that of a recursion all the same: children first, then the program, then everyone
+who wants to know, and then the owner. Whatever a cleanup, a sink, a listener or a program raises meanwhile is logged;
+it stops nothing.
+
+Nothing here knows asyncio: a handler's coroutine becomes a task in `handlers.py`, and how ticks are brought about is
+the business of `hosts.py`.
 """
 
 from __future__ import annotations
@@ -22,27 +28,31 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Generator, Hashable, Iterable
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from mainspring.loop import Clock
-from mainspring.runs.alarms import Alarms
-from mainspring.runs.effects import Effect
-from mainspring.runs.endings import FailureSink, Listener, close_program, tell_everyone, tell_waiting
+from mainspring.errors import MainspringError
+from mainspring.loop import Clock, TimerEntry, TimerWheel
+from mainspring.runs.effects import Effect, Join, whole_ms
 from mainspring.runs.errors import NotAnEffect, UnhandledEffect
-from mainspring.runs.handlers import Handled, apply, ask_handler
-from mainspring.runs.holding import let_go
-from mainspring.runs.outcome import Cancelled, Failed, Outcome, Value, kind_of
-from mainspring.runs.run import FAILURE, RESUME, START, VALUE, Run
-from mainspring.runs.settling import Settling
+from mainspring.runs.handlers import RegisteredHandler, clean_up, release_effect
+from mainspring.runs.run import FAILURE, RESUME, START, VALUE, Failed, Outcome, Run, Value, kind_of, release_waiters
 
 if TYPE_CHECKING:
-    from mainspring.runs.hosts import Host
+    from mainspring.runs.hosts import SchedulerHost
     from mainspring.runs.watchdog import Watchdog
 
 logger: logging.Logger = logging.getLogger("mainspring.runs")
 
 DEFAULT_BUDGET: Final = 1024  # the contract's recommendation: long enough to amortise a host turn
+CLOSE_ATTEMPTS: Final = 16  # how often a program that swallows its closing is closed again
+
+Listener = Callable[[Run[Any], Outcome[Any]], object]
+Ending = tuple[Run[Any], Outcome[Any]]
+
+
+class FailureSink(Protocol):
+    def __call__(self, error: BaseException, run_id: str, /) -> object: ...
 
 
 def normal_budget(budget: float | None) -> int:
@@ -50,6 +60,59 @@ def normal_budget(budget: float | None) -> int:
     if budget is None or not math.isfinite(budget):
         return DEFAULT_BUDGET
     return max(1, math.floor(budget))
+
+
+class Alarms:
+    """The pending timers of one scheduler: calls to be made in the first tick at or after their time.
+
+    Delays are cut to whole milliseconds; negative and NaN mean at once, which is the next tick. Calls leave by
+    deadline, equal deadlines in the order in which they were set. What is due is taken out before the first call is
+    made: a call that sets the next timer for this very moment waits for the next tick like all others, and cannot keep
+    a tick for itself.
+    """
+
+    __slots__ = ("_clock", "_due", "_set", "_wheel")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._wheel = TimerWheel()
+        self._due: dict[Hashable, Callable[[], object]] = {}  # taken out of the wheel, not made yet
+        self._set = 0
+
+    def set(self, delay_ms: float, call: Callable[[], object]) -> tuple[int, int]:
+        """Have `call` made after the delay; the timer's id and its deadline."""
+        deadline = self._clock.now_ms() + whole_ms(delay_ms)
+        self._set += 1
+        self._wheel.schedule(TimerEntry(self._set, deadline, call, "run"))
+        return self._set, deadline
+
+    def forget(self, timer: int) -> bool:
+        """False when it was made or forgotten before."""
+        return self._due.pop(timer, None) is not None or self._wheel.cancel(timer)
+
+    def __contains__(self, timer: int) -> bool:
+        return timer in self._due or timer in self._wheel
+
+    def any_due(self) -> bool:
+        return bool(self._due) or (len(self._wheel) > 0 and self._wheel.has_ready(self._clock.now_ms()))
+
+    def next_deadline(self) -> int | None:
+        return self._wheel.next_deadline()
+
+    def ring(self) -> None:
+        """Make every call that is due. What one of them raises is logged and stops no other."""
+        if len(self._wheel):
+            now = self._clock.now_ms()
+            while (entry := self._wheel.pop_ready(now)) is not None:
+                self._due[entry.id] = entry.message
+        for timer in list(self._due):
+            call = self._due.pop(timer, None)
+            if call is None:
+                continue  # one that rang before it has had it forgotten
+            try:
+                call()
+            except Exception:
+                logger.exception("a timer of the runs failed")
 
 
 class Scheduler:
@@ -73,13 +136,12 @@ class Scheduler:
         self.live: int = 0
         self.begun: dict[bool, int] = {True: 0, False: 0}  # runs that were executed here: whether durable
         self.outcomes: dict[tuple[bool, str], int] = {}  # of those that ended here: whether durable, and how
-        self.handlers: dict[type, Handled] = {}
+        self.handlers: dict[type, RegisteredHandler] = {}
         self.current: Run[Any] | None = None
-        self.host: Host | None = None
+        self.host: SchedulerHost | None = None
         self.watchdog: Watchdog | None = None
         self.pumping: bool = False
         self.after_pump: Callable[[], None] = lambda: None
-        self.join_request: Callable[[Run[Any]], Effect[Any]]
         self.tasks: set[Any] = set()
         self.finishing: bool = False  # the process stops in order: see `Runtime.finish`
         self.pauses: set[asyncio.Event] = set()  # between two attempts of handlers; set ends one early
@@ -90,22 +152,27 @@ class Scheduler:
         self._draining = False
         self._outside: deque[Callable[[], None]] = deque()
         self.alarms: Alarms = Alarms(clock)
-        self.settling: Settling = Settling(self)
+        self._owners: list[Ending] | None = None  # to end after the run that is ending now; None: none is
         self._armed = False
         self._thread = threading.get_ident()
 
     # -- starting and driving
 
+    def bind(self, run: Run[Any], program: Any) -> None:
+        """Give a run the coroutine or generator to drive; the one it had before is closed."""
+        self._close_program(run)
+        run.send, run.close_program = program.send, program.close
+
     def launch(self, run: Run[Any]) -> None:
-        """Queue the first step of a run whose program is ready."""
-        self.begun[run._durable is not None] += 1
+        """Queue the first step of a run whose program is bound."""
+        self.begun[run.durable is not None] += 1
         self.enqueue(run, START, None)
 
     def enqueue(self, run: Run[Any], brings: int, answer: Any) -> None:
         """Put a live run into the queue with what it brings."""
-        run._brings = brings
-        run._answer = answer
-        run._queued = True
+        run.brings = brings
+        run.answer = answer
+        run.queued = True
         self._queue.append(run)
         if not self._armed:
             self.arm()
@@ -127,6 +194,14 @@ class Scheduler:
         """Whether the caller is a program in its step, and not somebody in another thread meanwhile."""
         return self.current is not None and threading.get_ident() == self._thread
 
+    def is_own_thread(self) -> bool:
+        """Whether the caller is in the thread that makes the ticks."""
+        return threading.get_ident() == self._thread
+
+    def join_request(self, run: Run[Any]) -> Effect[Any]:
+        """What a program performs to wait for another run."""
+        return Join(run)
+
     def pump(self) -> None:
         """One host turn: ticks until nothing is ready or a budget of steps is spent, then the next wake-up."""
         self._armed = self.pumping = True
@@ -146,7 +221,7 @@ class Scheduler:
         for run, answer in answers:
             if run is None:
                 continue
-            if run._done:
+            if run.done:
                 self.late_completions += 1
             else:
                 self.enqueue(run, RESUME, answer)
@@ -181,7 +256,7 @@ class Scheduler:
         ready, budget, taken = self._ready, self.budget, 0
         while ready and taken < budget:
             run = ready.popleft()
-            if run._done:
+            if run.done:
                 self._stale -= 1
                 continue
             taken += 1
@@ -198,9 +273,9 @@ class Scheduler:
                 if not queue:
                     return  # somebody who heard of an ending made ticks of their own
                 run = queue.popleft()
-                if run._done:
+                if run.done:
                     self._stale -= 1
-                elif run._brings <= RESUME:
+                elif run.brings <= RESUME:
                     ready.append(run)
                 else:
                     self._take_effect(run)
@@ -208,31 +283,26 @@ class Scheduler:
             self._draining = False
 
     def _take_effect(self, run: Run[Any]) -> None:
-        run._queued = False
-        answer, run._answer = run._answer, None
-        if run._brings == VALUE:
-            self._returned(run, answer)
-        else:
+        run.queued = False
+        answer, run.answer = run.answer, None
+        if run.brings == FAILURE:
             self.settle(run, Failed(answer))
-
-    def _returned(self, run: Run[Any], value: Any) -> None:
-        if run._family is not None and run._family.holds_back(run, value):
-            return
-        self.settle(run, Value(value))
+        elif run.family is None or not run.family.holds_back(answer):
+            self.settle(run, Value(answer))
 
     # -- a step
 
     def _step(self, run: Run[Any]) -> None:
-        answer, run._answer = run._answer, None
-        run._queued = False
+        answer, run.answer = run.answer, None
+        run.queued = False
         if self._tracing:
-            self.trace.append(f"step {run.id} {run._steps}")
-        run._steps += 1
+            self.trace.append(f"step {run.id} {run.steps}")
+        run.steps += 1
         around, self.current = self.current, run
-        lineage = run._lineage
+        lineage = run.lineage
         entered = None if lineage is None else lineage.enter()
         try:
-            request = run._send(answer)  # type: ignore[misc]
+            request = run.send(answer)
         except StopIteration as stop:
             self.bring(run, VALUE, stop.value)
         except (KeyboardInterrupt, SystemExit) as error:
@@ -241,8 +311,8 @@ class Scheduler:
         except BaseException as error:
             self.bring(run, FAILURE, error)
         else:
-            if run._done:
-                close_program(run)
+            if run.done:
+                self._close_program(run)
             else:
                 self._dispatch(run, request)
         finally:
@@ -251,16 +321,16 @@ class Scheduler:
                 lineage.leave(entered)
 
     def _dispatch(self, run: Run[Any], request: Any) -> None:
-        handled = self.handlers.get(request.__class__)
-        if handled is None:
+        handler = self.handlers.get(request.__class__)
+        if handler is None:
             self.bring(run, FAILURE, self._no_handler(request))
-        elif run._durable is not None and request.__journaled__:
+        elif run.durable is not None and request.__journaled__:
             try:
-                run._durable.perform(run, request, handled)
+                run.durable.perform(request, handler)
             except Exception as error:  # an effect that cannot even be described is its own run's trouble
                 self.bring(run, FAILURE, error)
         else:
-            ask_handler(self, run, request, handled)
+            handler.ask(run, request)
 
     def _no_handler(self, request: Any) -> Exception:
         name = type(request).__name__
@@ -277,38 +347,17 @@ class Scheduler:
 
     def bring(self, run: Run[Any], brings: int, value: Any) -> None:
         """What a step or a handler produced: queued, journaled first for a durable run, dropped if the run is over."""
-        if run._done:
+        if run.done:
             self.late_completions += 1
             if brings != RESUME and self.current is run:
-                close_program(run)
+                self._close_program(run)
             return
-        run._asked = None
-        if run._lineage is not None:
-            run._lineage.answered(value if brings == FAILURE else None)
-        if run._releases is not None:
-            let_go(run)
-        if run._durable is not None:
-            run._durable.bring(run, brings, value)
+        if run.lineage is not None:
+            run.lineage.answered(value if brings == FAILURE else None)
+        if run.durable is not None:
+            run.durable.bring(brings, value)
         else:
             self.enqueue(run, brings, value)
-
-    def answered(self, run: Run[Any], step: int, handled: Handled, result: Any, error: BaseException | None) -> None:
-        """The answer of a handler that took its time; too late when the run is past that step."""
-        if run._asked is not handled or run._steps != step:
-            self.late_completions += 1
-        elif error is None:
-            apply(self, run, handled, result)
-        elif not (self.finishing and run._durable is not None):
-            self.bring(run, FAILURE, error)
-
-    def answer_later(
-        self, run: Run[Any], step: int, handled: Handled, result: Any, error: BaseException | None
-    ) -> None:
-        """`answered` for any thread."""
-        if threading.get_ident() == self._thread:
-            self.answered(run, step, handled, result, error)
-        else:
-            self.from_outside(lambda: self.answered(run, step, handled, result, error))
 
     def from_outside(self, call: Callable[[], None]) -> None:
         """Have `call` made at the next tick; for other threads."""
@@ -325,37 +374,122 @@ class Scheduler:
 
     # -- endings
 
-    def cancel(self, run: Run[Any], reason: Any) -> bool:
-        if run._done:
-            return False
-        self.settle(run, Cancelled(reason))
-        return True
-
-    def unref(self, run: Run[Any]) -> None:
-        if run._family is not None:
-            run._family.unref(run)
-
     def settle(self, run: Run[Any], outcome: Outcome[Any]) -> None:
-        """The one transition to an end. Children first, then the program, then everyone who wants to know."""
-        self.settling.settle(run, outcome)
+        """The one transition to an end, for a run and for those that end with it, before this returns."""
+        if run.family is None:  # none does, the usual case
+            self._begin_end(run, outcome)
+            self._complete_end(run, outcome)
+            return
+        around, self._owners = self._owners, []
+        under_way = [self._ending(run, outcome)]
+        try:
+            while under_way:
+                child = next(under_way[-1], None)
+                if child is not None:
+                    under_way.append(self._ending(*child))
+                    continue
+                under_way.pop()
+                under_way += [self._ending(*each) for each in reversed(self._owners)]
+                self._owners.clear()
+        finally:
+            self._owners = around
+            for unfinished in reversed(under_way):
+                unfinished.close()
 
-    def leaves(self, run: Run[Any]) -> None:
-        """A run is live no longer; what it has brought, or will bring, is late."""
-        self.live -= 1
-        if run._queued:
-            self._drop_queued(run)
+    def settle_owner(self, run: Run[Any], outcome: Outcome[Any]) -> None:
+        """End the owner of a run that is ending: decided now, and carried out when that one has ended."""
+        if self._owners is None:
+            self.settle(run, outcome)
+        else:
+            run.done, run.decided = True, outcome
+            self._owners.append((run, outcome))
+
+    def _ending(self, run: Run[Any], outcome: Outcome[Any]) -> Generator[Ending, None, None]:
+        """The end of one run of a family; gives the children that must end before it goes on."""
+        self._begin_end(run, outcome)
+        if run.family is not None:
+            for child, taken_along in run.family.take_along(outcome):
+                if not child.done:
+                    yield child, taken_along
+        self._complete_end(run, outcome)
+
+    def _begin_end(self, run: Run[Any], outcome: Outcome[Any]) -> None:
+        run.done, run.decided = True, outcome
+        self._leave(run)
+        release_effect(run)
+
+    def _complete_end(self, run: Run[Any], outcome: Outcome[Any]) -> None:
+        """Close the program and announce the outcome, in the name of the message the run was started for."""
+        lineage = run.lineage
+        entered = None if lineage is None else lineage.enter()
+        try:
+            self._close_program(run)
+            if run.durable is not None:
+                run.durable.settle(outcome)
+            else:
+                self.announce(run)
+        finally:
+            if lineage is not None:
+                lineage.leave(entered)
 
     def announce(self, run: Run[Any]) -> None:
-        """The world may know the outcome."""
-        assert run._outcome is not None
-        run._settled = True
-        ended = (run._durable is not None, kind_of(run._outcome))
+        """The outcome may be known: cleanups, the failure sink, listeners, those who wait, and the family."""
+        outcome = run.decided
+        assert outcome is not None
+        run.announced = True
+        ended = (run.durable is not None, kind_of(outcome))
         self.outcomes[ended] = self.outcomes.get(ended, 0) + 1
-        if run._lineage is not None:
-            run._lineage.ended(run._outcome)
+        if run.lineage is not None:
+            run.lineage.ended(outcome)
         if self._tracing:
-            self.trace.append(f"outcome {run.id} {kind_of(run._outcome)}")
-        tell_everyone(run, self.on_failure, self.on_outcome)
+            self.trace.append(f"outcome {run.id} {kind_of(outcome)}")
+        clean_up(run)
+        if isinstance(outcome, Failed):
+            self._report(outcome.error, run.id)
+        for listener in self.on_outcome:
+            try:
+                listener(run, outcome)
+            except Exception:
+                logger.exception("a listener for outcomes failed on run %s", run.id)
+        self._release_waiting(run, outcome)
+
+    def _release_waiting(self, run: Run[Any], outcome: Outcome[Any]) -> None:
+        release_waiters(run, outcome)
+        if run.family is not None:
+            run.family.ended(outcome)
+
+    def _report(self, error: BaseException, run_id: str) -> None:
+        if self.on_failure is None:
+            own = isinstance(error, MainspringError)  # says what to do; of any other error one wants the traceback
+            logger.error("run %s failed: %s: %s", run_id, type(error).__name__, error, exc_info=None if own else error)
+            return
+        try:
+            self.on_failure(error, run_id)
+        except Exception:
+            logger.exception("the failure sink failed on run %s", run_id)
+
+    def _close_program(self, run: Run[Any]) -> None:
+        """Close the program, so that its finally blocks run; a program in the middle of its step is closed after it."""
+        close = run.close_program
+        if close is None:
+            return
+        run.send, run.close_program = _is_closed, None
+        for _ in range(CLOSE_ATTEMPTS):
+            try:
+                close()
+            except (ValueError, RuntimeError) as error:
+                if "already executing" in str(error):  # the step closes it when it comes back
+                    run.close_program = close
+                    return
+                if "ignored GeneratorExit" not in str(error):
+                    logger.exception("run %s raised while it was closed", run.id)
+                    return
+            except BaseException:
+                logger.exception("run %s raised while it was closed", run.id)
+                return
+            else:
+                return
+        logger.error("run %s (%s) swallows its closing; it was left behind", run.id, run.program)
 
     def abandon(self, *runs: Run[Any]) -> None:
         """Stop executing runs without an outcome; somebody else goes on with them.
@@ -363,33 +497,39 @@ class Scheduler:
         All of them are stopped before any program is closed, so that what programs do while they are closed, like
         cancelling a child, changes nothing.
         """
-        stopped = [run for run in runs if not run._done]
+        stopped = [run for run in runs if not run.done]
         for run in stopped:
-            run._done = True
-            run._asked = None
-            if run._lineage is not None:
-                run._lineage.ended(None)
-            self.leaves(run)
+            run.done = True
+            if run.lineage is not None:
+                run.lineage.ended(None)
+            self._leave(run)
         for run in stopped:
-            if run._releases is not None:
-                let_go(run)
-            close_program(run)
+            release_effect(run)
+            self._close_program(run)
 
     def conclude(self, run: Run[Any], outcome: Outcome[Any]) -> None:
         """The outcome of a run that was not executed here, or not to its end."""
         self.abandon(run)
-        run._outcome = outcome
-        run._settled = True
-        tell_waiting(run, outcome)
+        run.decided = outcome
+        run.announced = True
+        self._release_waiting(run, outcome)
 
-    def _drop_queued(self, run: Run[Any]) -> None:
-        """A queued run ended: what it brought is late, and its entry is stale."""
-        run._answer = None
-        run._queued = False
+    def _leave(self, run: Run[Any]) -> None:
+        """A run is live no longer. If it is queued, what it brought is late, and its entry is stale."""
+        self.live -= 1
+        if not run.queued:
+            return
+        run.answer = None
+        run.queued = False
         self._stale += 1
-        if run._brings != START:
+        if run.brings != START:
             self.late_completions += 1
         if len(self._queue) + len(self._ready) == self._stale and not self._draining:
             self._queue.clear()
             self._ready.clear()
             self._stale = 0
+
+
+def _is_closed(answer: Any) -> Any:
+    """Stands in for a program that was closed, so that a run which is over does not keep it."""
+    raise RuntimeError("the program of this run was closed")

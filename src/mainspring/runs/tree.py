@@ -17,11 +17,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.runs.errors import UnobservedFailure
-from mainspring.runs.outcome import Cancelled, Failed, Outcome, Value
-from mainspring.runs.run import VALUE, Run
+from mainspring.runs.run import VALUE, Cancelled, Failed, Outcome, Run, Value
 
 if TYPE_CHECKING:
-    from mainspring.runs.groups import Group
+    from mainspring.runs.groups import RunGroup
 
 _NOTHING: Final = object()
 
@@ -30,6 +29,7 @@ class Family:
     """The relations of one run. Made when a run gets its first relation."""
 
     __slots__ = (
+        "_run",
         "children",
         "detached",
         "failed",
@@ -40,16 +40,19 @@ class Family:
         "observed",
         "owner",
         "spawned",
+        "taken_by",
         "unreferenced",
         "unseen",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, run: Run[Any]) -> None:
+        self._run = run
         self.owner: Run[Any] | None = None
-        self.group: Group | None = None
+        self.group: RunGroup | None = None
         self.is_detached: bool = False
         self.unreferenced: bool = False
         self.observed: bool = False
+        self.taken_by: str = ""  # the run that took this one along when it ended
         self.spawned: int = 0  # how many children it ever had; gives durable children their ids
         self.children: dict[Run[Any], None] = {}  # live and attached, in order of birth
         self.detached: dict[Run[Any], None] = {}
@@ -60,49 +63,48 @@ class Family:
 
     # -- as an owner
 
-    def waits_for(self) -> bool:
+    def adopt(self, child: Run[Any], *, group: RunGroup | None = None, detached: bool = False) -> None:
+        """Become the owner of a new child."""
+        own = family_of(child)
+        own.owner, own.group, own.is_detached = self._run, group, detached
+        if not child.done:
+            (self.detached if detached else self.children)[child] = None
+        elif isinstance(child.decided, Failed) and not detached:
+            (self.failed if group is None else self.unseen).append(child)
+
+    def waits_for_children(self) -> bool:
         """Whether a child that counts is alive."""
         return any(not family_of(child).unreferenced for child in self.children)
 
-    def holds_back(self, run: Run[Any], value: Any) -> bool:
+    def holds_back(self, value: Any) -> bool:
         """The run returned: True when its end must wait for its children, or became a failure instead."""
-        if self.waits_for():
+        if self.waits_for_children():
             self.held = value
             return True
         unobserved = [child for child in self.failed if not family_of(child).observed]
         if not unobserved:
             return False
-        child = unobserved[0]
+        child, run = unobserved[0], self._run
         error = UnobservedFailure(
             f"child {child.id} of run {run.id} failed and nobody looked at its outcome",
             remedy="join the child, or spawn it in a group",
         )
-        if isinstance(child._outcome, Failed):
-            error.__cause__ = child._outcome.error
-        run._scheduler.settle(run, Failed(error))
+        if isinstance(child.decided, Failed):
+            error.__cause__ = child.decided.error
+        run.scheduler.settle(run, Failed(error))
         return True
 
-    def taken_along(self, run: Run[Any], outcome: Outcome[Any]) -> list[tuple[Run[Any], Cancelled]]:
-        """Who ends with this owner, and how."""
+    def take_along(self, outcome: Outcome[Any]) -> list[tuple[Run[Any], Cancelled]]:
+        """The children that end with this owner, and how each ends."""
         self.held = _NOTHING
-        with_it = Cancelled(outcome.reason if isinstance(outcome, Cancelled) else taken_along_by(run.id))
+        with_it = Cancelled(outcome.reason if isinstance(outcome, Cancelled) else taken_along_by(self._run.id))
         detached = () if isinstance(outcome, Value) else self.detached
-        return [(child, with_it) for child in (*self.children, *detached)]
+        taken = [child for child in (*self.children, *detached) if not child.done]
+        for child in taken:
+            family_of(child).taken_by = self._run.id
+        return [(child, with_it) for child in taken]
 
-    def _child_left(self, run: Run[Any], child: Run[Any], outcome: Outcome[Any]) -> None:
-        family = family_of(child)
-        self.detached.pop(child, None)
-        self.children.pop(child, None)
-        if isinstance(outcome, Failed) and not family.observed and not family.is_detached and not run._done:
-            if family.group is not None:
-                run._scheduler.settling.settle_owner(run, Failed(outcome.error))
-                return
-            self.failed.append(child)
-        if family.group is not None:
-            family.group.child_left(child)
-        self.release_held(run)
-
-    def cut_short(self, run: Run[Any], joins: Run[Any] | None) -> bool:
+    def cut_short(self, joins: Run[Any] | None) -> bool:
         """An owner that is executed again has come to where it was: fail it if a child in a group had failed it.
 
         What its journal knows it did before the child failed, or it joined the child and coped. Its first effect
@@ -110,40 +112,53 @@ class Family:
         """
         unseen, self.unseen = self.unseen, []
         for child in unseen:
-            outcome = child._outcome
+            outcome = child.decided
             if isinstance(outcome, Failed) and not family_of(child).observed and child is not joins:
-                run._scheduler.settle(run, Failed(outcome.error))
+                self._run.scheduler.settle(self._run, Failed(outcome.error))
                 return True
         return False
 
-    def group_ended(self, group: Group) -> None:
+    def group_ended(self, group: RunGroup) -> None:
         """The journal of an owner that is executed again says that a group ended well."""
         self.unseen = [child for child in self.unseen if family_of(child).group is not group]
 
-    def release_held(self, run: Run[Any]) -> None:
+    def _child_ended(self, child: Run[Any], outcome: Outcome[Any]) -> None:
+        family, run = family_of(child), self._run
+        self.detached.pop(child, None)
+        self.children.pop(child, None)
+        if isinstance(outcome, Failed) and not family.observed and not family.is_detached and not run.done:
+            if family.group is not None:
+                run.scheduler.settle_owner(run, Failed(outcome.error))
+                return
+            self.failed.append(child)
+        if family.group is not None:
+            family.group.child_left(child)
+        self._release_held()
+
+    def _release_held(self) -> None:
         """Let an owner that only waits for its children end, when none is left that counts."""
-        if self.held is not _NOTHING and not run._done and not self.waits_for():
+        if self.held is not _NOTHING and not self._run.done and not self.waits_for_children():
             value, self.held = self.held, _NOTHING
-            run._scheduler.enqueue(run, VALUE, value)
+            self._run.scheduler.enqueue(self._run, VALUE, value)
 
     # -- as a child
 
-    def child_ended(self, run: Run[Any], outcome: Outcome[Any]) -> None:
-        """Tell those who join, then the owner."""
+    def ended(self, outcome: Outcome[Any]) -> None:
+        """The run has its outcome: call those who join it, then its owner."""
         joiners, self.joiners = self.joiners, []
         self.observed = self.observed or bool(joiners)
         for joined in joiners:
             joined(outcome)
         if self.owner is not None:
-            family_of(self.owner)._child_left(self.owner, run, outcome)
+            family_of(self.owner)._child_ended(self._run, outcome)
 
-    def unref(self, run: Run[Any]) -> None:
+    def unref(self) -> None:
         """The owner no longer waits for this child."""
         self.unreferenced = True
         if self.owner is not None:
             if self.group is not None:
-                self.group.child_left(run)
-            family_of(self.owner).release_held(self.owner)
+                self.group.child_left(self._run)
+            family_of(self.owner)._release_held()
 
 
 def taken_along_by(owner: str) -> str:
@@ -152,19 +167,10 @@ def taken_along_by(owner: str) -> str:
 
 
 def family_of(run: Run[Any]) -> Family:
-    if run._family is None:
-        run._family = Family()
-    return run._family
-
-
-def adopt(owner: Run[Any], child: Run[Any], *, group: Group | None = None, detached: bool = False) -> None:
-    """Give a new child its owner."""
-    family, own = family_of(owner), family_of(child)
-    own.owner, own.group, own.is_detached = owner, group, detached
-    if not child._done:
-        (family.detached if detached else family.children)[child] = None
-    elif isinstance(child._outcome, Failed) and not detached:
-        (family.failed if group is None else family.unseen).append(child)
+    """The relations of a run, made if it has none yet."""
+    if run.family is None:
+        run.family = Family(run)
+    return run.family
 
 
 def when_ended(run: Run[Any], call: Callable[[Outcome[Any]], object]) -> Callable[[], None]:
@@ -180,6 +186,7 @@ def when_ended(run: Run[Any], call: Callable[[Outcome[Any]], object]) -> Callabl
 
 
 def root_of(run: Run[Any]) -> Run[Any]:
-    while run._family is not None and run._family.owner is not None:
-        run = run._family.owner
+    """The run at the top of the tree."""
+    while run.family is not None and run.family.owner is not None:
+        run = run.family.owner
     return run

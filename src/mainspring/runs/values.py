@@ -5,35 +5,26 @@ durable run every value goes through JSON once, also when nothing crashed: the p
 Types come from the annotations (`Effect[Receipt]`, the program's parameters), so dataclasses and Structs come back as
 themselves. What JSON would change silently is refused, with the path to the value: NaN and infinities, bytes without a
 declared type, keys that are not text, sets without a declared type.
+
+Errors and the reasons of cancellations are kept as JSON too, as far as JSON can.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-import typing
 from typing import Any, Final
 
 import msgspec
 
-from mainspring.runs.errors import RunError
+from mainspring.runs.errors import StoredFailure, Unserialisable
 
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 _SCALARS: Final = frozenset({type(None), bool, int, str})
 _DEPTH: Final = 100  # deeper values are almost certainly cycles
 
 Raw = msgspec.Raw
-
-
-class Unserialisable(RunError):
-    """A value of a durable run cannot be written down. The message names the path of the value."""
-
-    code = "unserialisable"
-
-    def __init__(self, path: str, problem: str) -> None:
-        super().__init__(f"{path}: {problem}", remedy="durable runs keep JSON values; convert it, or declare its type")
-        self.path = path
+NULL: Final = Raw(b"null")
 
 
 def encode(value: Any, path: str, as_type: Any = Any) -> bytes:
@@ -115,28 +106,6 @@ def _check_other(value: Any, path: str) -> None:
         raise Unserialisable(path, f"a value of type {type(value).__name__}") from None
 
 
-@functools.lru_cache(maxsize=512)
-def parameter_types(program: Any) -> list[Any]:
-    """The declared types of a program's positional parameters, in order; Any where it says nothing usable."""
-    hints = hints_of(program)
-    code = getattr(program, "__code__", None)
-    if code is None:
-        return []
-    return [usable(hints.get(name, Any)) for name in code.co_varnames[: code.co_argcount]]
-
-
-@functools.lru_cache(maxsize=512)
-def return_type(program: Any) -> Any:
-    return usable(hints_of(program).get("return", Any))
-
-
-def hints_of(program: Any) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(program)
-    except Exception:  # annotations of names that exist only for type checkers
-        return {}
-
-
 def usable(hint: Any) -> Any:
     """A type msgspec can decode, or Any."""
     if hint is Any or hint is None or hint is type(None):
@@ -146,3 +115,37 @@ def usable(hint: Any) -> Any:
     except Exception:
         return Any
     return hint
+
+
+# -- errors and reasons
+
+
+def error_fields(error: BaseException) -> dict[str, str]:
+    """What is kept of an error: its type, its message, and its code if it has one."""
+    fields = {"type": type(error).__name__, "message": _text(error)}
+    if isinstance(error, StoredFailure):
+        fields["type"] = error.error_type
+    code = getattr(error, "code", None)
+    if isinstance(code, str):
+        fields["code"] = code
+    return fields
+
+
+def stored_failure(fields: dict[str, str]) -> StoredFailure:
+    """The error that stands for one of which only `error_fields` are kept."""
+    return StoredFailure(fields.get("type", "?"), fields.get("message", ""), fields.get("code", ""))
+
+
+def reason_json(reason: Any) -> Raw:
+    """The reason of a cancellation; what is not a JSON value becomes text."""
+    try:
+        return Raw(encode(reason, "reason"))
+    except Unserialisable:
+        return Raw(encode(_text(reason) if isinstance(reason, BaseException) else repr(reason), "reason"))
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error).encode(errors="replace").decode()
+    except Exception:
+        return "(no text)"

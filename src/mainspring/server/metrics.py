@@ -27,7 +27,6 @@ from prometheus_client.exposition import choose_encoder
 from mainspring.bus import GroupInfo, Stats
 from mainspring.kernel import Contract, Kernel
 from mainspring.loop import Watchdog
-from mainspring.runs.counts import counts_of
 from mainspring.server.health import NodeParts, readiness
 from mainspring.telemetry import Histogram
 
@@ -279,16 +278,15 @@ def _actors(kernel: Kernel) -> Iterator[Metric]:
 
 
 def _runs(node: NodeParts) -> Iterator[Metric]:
-    """How many runs begin and how they end, the effects they perform, and the leases that durable ones need."""
+    """How many runs begin and how they end, the effects they perform, and how often a node lost its own."""
     runtime = node.runtime
     if runtime is None:
         return
-    counts = counts_of(runtime)
+    counts = runtime.counts()
     started, effects = _rows(counts.begun.items()), _rows(counts.effects.items())
     outcomes = [(names, float(count)) for names, count in counts.outcomes.items()]
     recovered = "Durable runs that went on after a restart or another node's end."
     performed = "Effects asked of their handlers, by durable runs and by runs a message started."
-    renewals = "How often the node's lease on its runs was taken or renewed."
     late = "Answers and endings that came for runs that were over."
     yield _counters("runs_started", "Runs that this node began to execute, or went on with.", ["kind"], started)
     yield _counters("runs_outcomes", "Runs that ended: value, failed or cancelled.", ["kind", "outcome"], outcomes)
@@ -298,9 +296,7 @@ def _runs(node: NodeParts) -> Iterator[Metric]:
     yield _counters("runs_effects", performed, ["effect"], effects)
     yield _counter("runs_late_answers", late, runtime.late_completions)
     yield _counter("runs_journal_writes", "Entries written for durable runs.", counts.journal_writes)
-    yield _counter("runs_lease_renewals", renewals, counts.lease_renewals)
     yield _counter("runs_leases_lost", "How often another node took this one's runs away.", counts.leases_lost)
-    yield _counter("runs_leases_taken", "How often this node took the runs of one that was gone.", counts.leases_taken)
 
 
 def _beats(node: NodeParts) -> Iterator[Metric]:

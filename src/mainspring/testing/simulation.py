@@ -149,7 +149,6 @@ class Simulation:
             "metrics_interval_ms": 0,
             "retention_interval_ms": _DAY_MS,
             "runs_recovery_ms": _DAY_MS,
-            "runs_lease_ms": 3 * _DAY_MS,
             "slow_enzyme_ms": 0,
         }
         return Settings(**{**quiet, **self._settings})

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from mainspring.app import Duration, duration_ms
 from mainspring.bus import DeadLetter, GroupInfo, Published, Schedule, TopicConfig
+from mainspring.durations import Duration, duration_ms
 from mainspring.errors import MainspringError
 from mainspring.kernel import draw_tree
 from mainspring.message import Message, encode_bytes
@@ -235,7 +235,7 @@ class World:
 
     def dead_letters(self, topic: str) -> list[DeadLetter]:
         """The events of a topic that a group gave up."""
-        return self._run(self.node.bus.dead_letters(topic))
+        return self._run(self.node.bus.dead_letters.page(topic))
 
     def schedules(self) -> list[Schedule]:
         """What will fire, by name."""

@@ -9,8 +9,7 @@ import sys
 from typing import Any
 
 from mainspring.cluster import ProgramOrder
-from mainspring.runs.codes import code_of
-from mainspring.runs.programs import Program
+from mainspring.runs.programs import Program, code_of
 
 SOURCE = '''
 async def program(order, perform):
@@ -48,7 +47,7 @@ def test_what_it_does_counts() -> None:
 
 def test_it_is_the_same_in_every_process() -> None:
     script = (
-        "from mainspring.runs.codes import code_of\n"
+        "from mainspring.runs.programs import code_of\n"
         f"names = {{}}\nexec(compile({SOURCE!r}, 'elsewhere.py', 'exec'), names)\nprint(code_of(names['program']))"
     )
     for seed in ("1", "2"):

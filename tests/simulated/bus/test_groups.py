@@ -170,7 +170,7 @@ async def test_attempts_count_across_nodes_and_the_letter_is_one(town: Town) -> 
         peer.nack("t", "g", 1, reason=f"no {attempt}")
         peer.close()
         await settle(0.1)
-    letters = [await node.bus.dead_letters("t") for node in town.nodes]
+    letters = [await node.bus.dead_letters.page("t") for node in town.nodes]
     assert [[(letter.attempts, letter.reason) for letter in each] for each in letters] == [[(3, "no 3")]] * 2
     assert await first.committed("t", "g") == 1
 
@@ -277,6 +277,23 @@ async def test_keys_that_stick_keep_their_order_while_nodes_come_and_go(town: To
     for key in {key for key, _ in seen}:
         of_key = [n for each, n in seen if each == key]
         assert of_key == sorted(of_key)
+
+
+@in_town
+async def test_what_only_another_node_accepts_now_goes_there_though_a_sticky_member_stays_here(town: Town) -> None:
+    first, second = town.nodes
+    sticky, left, other = first.connect(), first.connect(), second.connect()
+    await sticky.subscribe("t", "g", BEGINNING, sticky=True, filter={"key": "x"})
+    await left.subscribe("t", "g", BEGINNING, filter={"key": "y"})
+    await first.connect().publish("t", 1, key="y")
+    await settle(0.1)
+    assert await left.offsets() == [1]
+    await other.subscribe("t", "g", filter={"key": "y"})
+    await settle(0.1)
+    left.close()
+    await settle(0.1)
+    assert [(frame["offset"], frame["attempt"]) for frame in await other.messages()] == [(1, 2)]
+    assert await sticky.messages() == []
 
 
 @in_town

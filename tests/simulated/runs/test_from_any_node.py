@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from mainspring.log import Append, Batch
-from mainspring.runs import Cancelled, Signal, Value, WaitEvent
+from mainspring.log import Append, Batch, Delete
+from mainspring.runs import Cancelled, Signal, Sleep, Value, WaitEvent, WaitSignal
 from mainspring.runs.durable.records import JOURNAL, SIGNALS
 from tests.support.shared_runs import (
     LEASE_MS,
@@ -85,6 +85,28 @@ async def test_signals_that_were_sent_before_a_take_over_are_received_after_it_a
     assert await b.durable.signal("run", "news", 3)
     await wait(10)
     assert (await b.durable.find("run")).outcome_now() == Value([1, 2, 3])
+
+
+async def sleeps_then_listens(perform: Any) -> list[Any]:
+    await perform(Sleep(hours=1))
+    return [await perform(WaitSignal("news", timeout_ms=1_000)) for _ in range(2)]
+
+
+@in_virtual_time
+async def test_a_signal_that_waits_in_a_run_is_received_once_when_the_run_comes_back_to_its_node(world: World) -> None:
+    a, b = await nodes(world, "a", "b")
+    for each in (a, b):
+        each.runtime.register(sleeps_then_listens, "sleeps_then_listens")
+    run = a.start(sleeps_then_listens, id="run")
+    await wait(100)
+    assert await b.durable.signal("run", "news", "early")
+    await wait(100)
+    b.kill()
+    await a.log.commit(Batch([Delete("leases", "node/a")]))  # what another node did as its last deed
+    await wait(3 * LEASE_MS)
+    assert await owner_of(world, "run") == "a"
+    await wait(2 * HOUR)
+    assert run.outcome_now() == Value(["early", None])
 
 
 @in_virtual_time

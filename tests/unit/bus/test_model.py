@@ -259,7 +259,7 @@ class GroupMachine(RuleBasedStateMachine):
             offsets = await self.world.bus.offsets("t") if self.members else []
             commits = [entry.groups["g"].last_committed for entry in offsets]
             inflight = [entry.groups["g"].inflight for entry in offsets]
-            return commits, inflight, await self.world.bus.dead_letters("t", limit=10_000)
+            return commits, inflight, await self.world.bus.dead_letters.page("t", limit=10_000)
 
         self._watch()
         if any(self._overdue(p) for n in self.members for p in self.model.held_by(n)):

@@ -55,11 +55,11 @@ async def test_letters_redriven_by_several_at_once_are_sent_once(world: World) -
         peer.nack("t", "g", offset)
     await settle()
     peer.close()
-    assert len(await world.bus.dead_letters("t")) == 20
-    await asyncio.gather(*(world.bus.redrive("t") for _ in range(4)))
+    assert len(await world.bus.dead_letters.page("t")) == 20
+    await asyncio.gather(*(world.bus.dead_letters.redrive("t") for _ in range(4)))
     (partition,) = await world.bus.offsets("t")
     assert partition.tail == 40
-    assert await world.bus.dead_letters("t") == []
+    assert await world.bus.dead_letters.page("t") == []
 
 
 @in_virtual_time()
@@ -73,7 +73,7 @@ async def test_letters_lie_in_one_line_whatever_the_partitions(world: World) -> 
     for frame in await peer.messages():
         peer.nack("t", "g", frame["offset"], frame["partition"])
     await settle()
-    assert len(await world.bus.dead_letters("t")) == 8
+    assert len(await world.bus.dead_letters.page("t")) == 8
 
 
 @pytest.mark.parametrize("every", [-1, 0, 1, 9, 2**60])

@@ -118,25 +118,25 @@ async def kill_events(world: World, count: int) -> None:
 @in_virtual_time
 async def test_dead_letters_can_be_listed_and_looked_at(world: World) -> None:
     await kill_events(world, 3)
-    letters = await world.bus.dead_letters("t")
+    letters = await world.bus.dead_letters.page("t")
     assert [(d.offset, d.original_offset, d.group, d.attempts, d.reason) for d in letters] == [
         (n, n, "g", 1, f"reason {n}") for n in (1, 2, 3)
     ]
     assert letters[0].headers == {"h": "v"}
-    assert (await world.bus.dead_letter("t", 2)).key == "k2"
-    assert [d.offset for d in await world.bus.dead_letters("t", offset=2, limit=1)] == [2]
+    assert (await world.bus.dead_letters.get("t", 2)).key == "k2"
+    assert [d.offset for d in await world.bus.dead_letters.page("t", offset=2, limit=1)] == [2]
     with pytest.raises(UnknownEvent):
-        await world.bus.dead_letter("t", 9)
+        await world.bus.dead_letters.get("t", 9)
 
 
 @in_virtual_time
 async def test_a_redriven_letter_is_an_event_again_and_no_longer_dead(world: World) -> None:
     await kill_events(world, 3)
-    (sent,) = await world.bus.redrive("t", [2])
+    (sent,) = await world.bus.dead_letters.redrive("t", [2])
     assert (sent.topic, sent.offset) == ("t", 4)
-    assert [d.offset for d in await world.bus.dead_letters("t")] == [1, 3]
-    await world.bus.redrive("t")
-    assert await world.bus.dead_letters("t") == []
+    assert [d.offset for d in await world.bus.dead_letters.page("t")] == [1, 3]
+    await world.bus.dead_letters.redrive("t")
+    assert await world.bus.dead_letters.page("t") == []
     again = world.connect()
     await again.subscribe("t", "g")
     messages = await again.messages()
@@ -152,7 +152,7 @@ async def test_a_redriven_letter_is_an_event_again_and_no_longer_dead(world: Wor
 async def test_no_id_of_a_client_can_take_a_dead_letter_away(world: World) -> None:
     await kill_events(world, 1)
     await world.connect().publish("t", "mine", id="t.DLQ/0/1")
-    (sent,) = await world.bus.redrive("t")
+    (sent,) = await world.bus.dead_letters.redrive("t")
     assert (await world.stored("t"))[-2:] == ["mine", 1]
     assert sent.offset == 3
 

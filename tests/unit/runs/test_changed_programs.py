@@ -12,13 +12,13 @@ from mainspring.log import Log
 from mainspring.loop import VirtualClock
 from mainspring.runs import (
     Cancelled,
+    ChildTimedOut,
     Effect,
     Failed,
     HasEnded,
     Join,
     Sleep,
     StoredFailure,
-    TimedOut,
     Value,
     WaitSignal,
     check,
@@ -159,7 +159,7 @@ async def test_an_endless_sleep_does_not_end(log: Log, clock: VirtualClock, endl
 async def patient(ms: float, perform: Any) -> Any:
     try:
         return await perform.within(ms, hearing)
-    except TimedOut:
+    except ChildTimedOut:
         return "too late"
 
 

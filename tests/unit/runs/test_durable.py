@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -645,111 +646,83 @@ async def test_runs_signal_each_other(nodes: Nodes) -> None:
     assert await ended(world, "b") == Value("hello")
 
 
-# -- several nodes
+# -- one log, one node
 
 
-async def test_another_node_goes_on_when_the_lease_ran_out_and_the_old_one_is_fenced(nodes: Nodes) -> None:
-    one = await nodes.boot(node="one", lease_ms=10_000, recovery_ms=3_000)
-    held: list[Any] = []
-    one.runtime.handle(Hop, lambda effect, ctx: held.append(ctx.later()) or held[-1])
-    run = one.runtime.start(add, 2, durable=True, id="a")
-    await one.runtime.settle()
-    two = await nodes.boot(node="two", lease_ms=10_000, recovery_ms=3_000)
-    await two.runtime.elapse(9_000)
-    assert await ended(two, "a") is None, "the lease of one still stands"
-    await two.runtime.elapse(6_000)
-    assert await ended(two, "a") == Value(1)
-    held[0].resume(0)  # one wakes up and does not know
-    await one.runtime.settle()
-    assert len((await two.runtime.durable.history("a")).journal) == 2
-    await one.runtime.elapse(4_000)
-    assert run.outcome_now() == Value(1), "its handle hears how the run ended elsewhere"
-
-
-async def test_a_node_takes_its_runs_back_when_the_one_that_fenced_it_died(nodes: Nodes) -> None:
-    one = await nodes.boot(node="one", lease_ms=10_000, recovery_ms=3_000)
-    one.runtime.start(nap, 1, durable=True, id="a")
-    await one.runtime.settle()
-    nodes.clock.advance(20_000)  # one sleeps; two fences it and dies before it claims anything
-    two = World(clock=nodes.clock, log=nodes.log, node="two")
-    async for lease, version in two.runtime.durable.lease.others():
-        assert await two.runtime.durable.lease.fence(lease, version)
-    await one.runtime.elapse(HOUR)
-    assert await ended(one, "a") == Value("rested")
-    assert [n for _, n in one.hops] == [1, 2]
-
-
-async def test_a_node_that_leaves_gives_its_runs_back_at_once(nodes: Nodes) -> None:
+async def test_runs_of_a_log_that_leases_were_kept_on_go_on_at_once_and_the_leases_are_removed(nodes: Nodes) -> None:
     one = await nodes.boot(node="one")
     one.runtime.start(nap, 1, durable=True, id="a")
     await one.runtime.settle()
+    lease = {"node": "one", "until": nodes.clock.wall_ms() + HOUR}
+    fenced = {"node": "gone", "until": 0, "fenced_by": "one"}
+    old = [Put("leases", f"runs/{each['node']}", json.dumps(each).encode()) for each in (lease, fenced)]
+    await nodes.log.commit(Batch([*old, Put("leases", "node/one", b"{}")]))  # as former versions left them
+    two = await nodes.boot(node="two")
+    await two.runtime.elapse(HOUR)
+    assert await ended(two, "a") == Value("rested")
+    assert [n for _, n in one.hops + two.hops] == [1, 2]
+    assert [record.key async for record in nodes.log.scan("leases")] == ["node/one"]
+
+
+async def test_an_idle_node_writes_nothing(nodes: Nodes) -> None:
+    world = await nodes.boot(recovery_ms=1_000)
+    world.runtime.start(nap, 2, durable=True, id="a")
+    await world.runtime.settle()
+    commits = nodes.log.commits
+    await world.runtime.elapse(HOUR)
+    assert nodes.log.commits == commits
+
+
+async def test_a_node_that_stops_leaves_its_runs_to_the_next(nodes: Nodes) -> None:
+    one = await nodes.boot(node="one")
+    run = one.runtime.start(nap, 1, durable=True, id="a")
+    await one.runtime.settle()
     await one.runtime.stop_service()
+    assert run.outcome_now() is None
     two = await nodes.boot(node="two")
     await two.runtime.elapse(HOUR)
     assert await ended(two, "a") == Value("rested")
 
 
-async def test_signals_and_cancellations_reach_runs_on_other_nodes(nodes: Nodes) -> None:
-    one = await nodes.boot(node="one", recovery_ms=1_000)
-    two = await nodes.boot(node="two", recovery_ms=1_000)
+async def test_a_run_that_waits_for_its_program_hears_signals_and_its_handles_hear_the_outcome(nodes: Nodes) -> None:
+    one = await nodes.boot()
     one.runtime.start(listener, durable=True, id="a")
-    cut = one.runtime.start(nap, 5, durable=True, id="b")
+    one.runtime.start(nap, 5, durable=True, id="b")
     await one.runtime.settle()
+    two = await nodes.boot(programs=())
+    listening, napping = await two.runtime.durable.find("a"), await two.runtime.durable.find("b")
     for n in range(3):
         assert await two.runtime.durable.signal("a", "news", n)
-    assert await two.runtime.durable.cancel("b", "from afar")
-    for _ in range(4):
-        await one.runtime.elapse(500)
-        await two.runtime.elapse(500)
-    assert await ended(two, "a") == Value([0, 1, 2])
-    assert cut.outcome_now() == Cancelled("from afar")
-
-
-@pytest.mark.slow
-async def test_a_run_that_was_cancelled_from_another_node_can_be_tried_again(nodes: Nodes) -> None:
-    one = await nodes.boot(node="one", recovery_ms=1_000)
-    two = await nodes.boot(node="two", recovery_ms=1_000)
-    one.runtime.start(nap, 5, durable=True, id="a")
-    await one.runtime.settle()
-    assert await two.runtime.durable.cancel("a", "from afar")
-    await one.runtime.elapse(1_500)
-    again = await one.runtime.durable.retry("a")
-    await one.runtime.elapse(5_000)
-    assert again.outcome_now() is None, "the wish to cancel went with the outcome"
-    await one.runtime.elapse(5 * HOUR)
-    assert again.outcome_now() == Value("rested")
-
-
-async def test_signals_are_received_by_a_run_that_comes_back_to_its_node(nodes: Nodes) -> None:
-    one = await nodes.boot(node="one", lease_ms=10_000, recovery_ms=3_000)
-    one.runtime.start(listener, durable=True, id="a")
-    await one.runtime.settle()
-    for n in range(2):
-        assert await one.runtime.durable.signal("a", "news", n)
-    nodes.clock.advance(20_000)  # one sleeps; two fences it and dies before it claims anything
-    two = World(clock=nodes.clock, log=nodes.log, node="two")
-    async for lease, version in two.runtime.durable.lease.others():
-        assert await two.runtime.durable.lease.fence(lease, version)
-    await one.runtime.elapse(30_000)
-    assert await one.runtime.durable.signal("a", "news", 2)
-    assert await ended(one, "a") == Value([0, 1, 2])
-
-
-async def test_starting_an_id_that_runs_elsewhere_watches_it(nodes: Nodes) -> None:
-    one = await nodes.boot(node="one", recovery_ms=1_000)
-    two = await nodes.boot(node="two", recovery_ms=1_000)
-    one.runtime.start(nap, 0, durable=True, id="a")
-    await one.runtime.settle()
-    one.runtime.start(nap, 1, durable=True, id="b")
-    await one.runtime.settle()
-    watched = [two.runtime.start(nap, 0, durable=True, id=run_id) for run_id in ("a", "b")]
+    assert await two.runtime.durable.cancel("b", "before it went on")
     await two.runtime.settle()
-    assert [run.outcome_now() for run in watched] == [Value("rested"), None]
-    for _ in range(62):
-        await one.runtime.elapse(59_000)
-        await two.runtime.elapse(1_000)
-    assert watched[1].outcome_now() == Value("rested")
-    assert two.hops == []
+    assert [listening.outcome_now(), napping.outcome_now()] == [None, None]
+    two.runtime.register(listener, "listener")
+    two.runtime.register(nap, "nap")
+    await two.runtime.settle()
+    assert listening.outcome_now() == Value([0, 1, 2])
+    assert napping.outcome_now() == Cancelled("before it went on")
+    again = await two.runtime.durable.retry("b")
+    await two.runtime.elapse(5 * HOUR)
+    assert again.outcome_now() == Value("rested"), "the wish to cancel went with the outcome"
+
+
+async def test_a_signal_to_a_child_that_its_parent_has_not_begun_again_yet_is_received(nodes: Nodes) -> None:
+    async def parent(perform: Any) -> Any:
+        await perform(Hop(0))
+        return await perform.join(perform.spawn(listener))
+
+    one = await nodes.boot(programs=(parent, listener))
+    one.runtime.start(parent, durable=True, id="a")
+    await one.runtime.settle()
+    assert await one.runtime.durable.signal("a~1", "news", 0)
+    await one.runtime.settle()
+    two = await nodes.boot(programs=(parent, listener))
+    assert two.runtime.get("a") is not None
+    assert two.runtime.get("a~1") is None, "the parent has not taken a step"
+    assert await two.runtime.durable.signal("a~1", "news", 1)
+    await two.runtime.settle()
+    assert await two.runtime.durable.signal("a~1", "news", 2)
+    assert await ended(two, "a~1") == Value([0, 1, 2])
 
 
 # -- by hand

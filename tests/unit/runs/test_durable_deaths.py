@@ -116,7 +116,7 @@ PROGRAMS: dict[Callable[..., Any], dict[str, str]] = {
 async def boot(engine: MemoryEngine, clock: VirtualClock) -> World:
     log = Log(engine)
     await log.open()
-    world = World(clock=clock, log=log, recovery_ms=HOUR, lease_ms=100 * HOUR)
+    world = World(clock=clock, log=log, recovery_ms=HOUR)
     for program in (*PROGRAMS, failing, napping, detaching):
         world.runtime.register(program, program.__name__)
     await world.runtime.start_service()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
-from mainspring.log import Log
+from mainspring.log import Batch, Log, Put
 from mainspring.loop import VirtualClock
 from mainspring.runs import Cancelled, Failed, Sleep, Value, WaitSignal
 from tests.support.runs import Boom, Hop, World, memory_log
@@ -138,6 +140,40 @@ async def test_a_cancelled_run_is_tried_again_with_the_children_it_took_along(lo
     assert again.outcome_now() == Value(20)
 
 
+async def naps(perform: Any) -> None:
+    await perform(Sleep(hours=100))
+
+
+async def cancels_one(perform: Any) -> None:
+    perform.spawn(naps)
+    other = perform.spawn(naps)
+    await perform(Hop(5))
+    other.cancel("enough")
+    await perform(Sleep(hours=100))
+
+
+@pytest.mark.parametrize("by_a_former_version", [False, True])
+async def test_a_retry_goes_on_with_the_children_that_the_run_took_along_and_no_others(
+    log: Log, clock: VirtualClock, by_a_former_version: bool
+) -> None:
+    world = await booted(log, clock)
+    world.runtime.register(cancels_one, "cancels_one")
+    run = world.runtime.start(cancels_one, durable=True, id="a")
+    await world.runtime.settle()
+    run.cancel("enough")
+    await world.runtime.settle()
+    records = {each.id: each for each in await world.runtime.durable.store.runs()}
+    assert {run_id: each.ended_with for run_id, each in records.items()} == {"a": "", "a~1": "a", "a~2": ""}
+    if by_a_former_version:  # it did not say which run took a child along
+        for each in records.values():
+            each.ended_with = None
+            await log.commit(Batch([Put("runs", each.id, msgspec.json.encode(each))]))
+    await world.runtime.durable.retry("a")
+    await world.runtime.settle()
+    retries = {each.id: each.retries for each in await world.runtime.durable.store.runs()}
+    assert retries == {"a": 1, "a~1": 1, "a~2": 1 if by_a_former_version else 0}
+
+
 async def test_a_child_is_remembered_as_long_as_its_parent_may_need_it(log: Log, clock: VirtualClock) -> None:
     first = await booted(log, clock, retention_ms=HOUR, recovery_ms=HOUR // 4)
     first.runtime.start(waits, durable=True, id="a")
@@ -152,15 +188,15 @@ async def test_a_child_is_remembered_as_long_as_its_parent_may_need_it(log: Log,
     assert await second.runtime.durable.store.runs() == []
 
 
-async def test_signals_that_two_nodes_send_at_once_both_arrive(log: Log, clock: VirtualClock) -> None:
-    one, other = await booted(log, clock, node="one"), await booted(log, clock, node="other")
-    run = one.runtime.start(told, durable=True, id="a")
-    await one.runtime.settle()
-    assert await one.runtime.durable.signal("a", "news", 1)
-    assert await other.runtime.durable.signal("a", "news", 2)
-    await one.runtime.elapse(10_000)
+async def test_signals_that_are_sent_at_once_all_arrive(log: Log, clock: VirtualClock) -> None:
+    world = await booted(log, clock)
+    run = world.runtime.start(told, durable=True, id="a")
+    await world.runtime.settle()
+    signal = world.runtime.durable.signal
+    assert await asyncio.gather(signal("a", "news", 1), signal("a", "news", 2)) == [True, True]
+    await world.runtime.settle()
     assert run.outcome_now() == Value([1, 2])
-    assert await other.runtime.durable.signal("a", "news", 3) is False
+    assert await signal("a", "news", 3) is False
 
 
 async def test_a_cancellation_is_durable_when_it_is_answered(log: Log, clock: VirtualClock) -> None:

@@ -25,7 +25,7 @@ async def hops(count: int, perform: Any) -> int:
 
 
 async def nap(ms: int, perform: Any) -> int:
-    clock = perform.run._scheduler.clock
+    clock = perform.run.scheduler.clock
     before: int = clock.now_ms()
     await perform(Sleep(ms=ms))
     after: int = clock.now_ms()

@@ -8,13 +8,13 @@ import pytest
 
 from mainspring.runs import (
     Cancelled,
+    ChildTimedOut,
     Failed,
     GroupClosed,
     Join,
     RunCancelled,
     Sleep,
     Spawn,
-    TimedOut,
     UnobservedFailure,
     Value,
 )
@@ -302,7 +302,7 @@ def test_within_gives_the_value_or_raises_when_the_time_is_up(world: World) -> N
 
     async def owner(perform: Any) -> Any:
         value = await perform.within(5, child, 3)
-        with pytest.raises(TimedOut):
+        with pytest.raises(ChildTimedOut):
             await perform.within(5, child, 50)
         with pytest.raises(Boom):
             await perform.within(5, child, -2)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from mainspring.guests import load_wasm
 from mainspring.guests.voyd import GuestFailure, GuestProtocolError, GuestRefused, GuestTrap, VoydGuest
 from mainspring.guests.voyd.frames import decode, invocation
 from mainspring.guests.voyd.machine import to_binary
@@ -72,7 +73,7 @@ class Stage:
         limits.setdefault("fuel_per_step", MODEST_FUEL)
         self.world = World(**({"log": log} if log is not None else {}))
         self.runtime = self.world.runtime
-        self.guest: VoydGuest = self.runtime.load_wasm(source, **limits)
+        self.guest: VoydGuest = load_wasm(self.runtime, source, **limits)
         self.heard: list[str] = []
         self.guest.handle(*AWAIT, self.answer)
         self.guest.handle(*LOG, lambda effect, ctx: self.heard.append(f"log:{effect.args[0]}") or tail())
@@ -215,7 +216,7 @@ def test_a_tail_operation_is_answered_with_tail_only() -> None:
 
 def test_a_missing_handler_fails_the_run_with_the_label() -> None:
     world = World()
-    guest = world.runtime.load_wasm(ADDER)
+    guest = load_wasm(world.runtime, ADDER)
     run = world.runtime.start(guest.entry("main"), 1)
     world.runtime.run_until_idle()
     outcome = run.outcome_now()
@@ -319,7 +320,7 @@ def test_tables_of_version_2_and_3_are_understood() -> None:
 )
 def test_a_module_with_a_bad_table_is_refused(section: bytes | None, says: str) -> None:
     with pytest.raises(GuestRefused, match=says):
-        World().runtime.load_wasm(with_section("__voyd_effect_table", section))
+        load_wasm(World().runtime, with_section("__voyd_effect_table", section))
 
 
 def test_a_module_with_a_version_3_table_runs() -> None:
@@ -357,7 +358,7 @@ def test_a_module_with_a_version_3_table_runs() -> None:
 )
 def test_a_module_that_does_not_fit_is_refused_with_the_reason(source: bytes, says: str) -> None:
     with pytest.raises(GuestRefused, match=says):
-        World().runtime.load_wasm(source)
+        load_wasm(World().runtime, source)
 
 
 def test_modules_without_the_exports_or_with_imports_are_refused() -> None:
@@ -367,17 +368,17 @@ def test_modules_without_the_exports_or_with_imports_are_refused() -> None:
     )
     world = World()
     with pytest.raises(GuestRefused, match="init_effects"):
-        world.runtime.load_wasm(f'(module (memory (export "memory") 1) {custom})'.encode())
+        load_wasm(world.runtime, f'(module (memory (export "memory") 1) {custom})'.encode())
     exports = "".join(
         f'(func (export "{name}"))'
         for name in ("init_effects", "effect_status", "effect_len", "effect_cont", "resume_effectful")
     )
     with pytest.raises(GuestRefused, match=r"env\.thing"):
-        world.runtime.load_wasm(f'(module (import "env" "thing" (func)) {exports} {custom})'.encode())
+        load_wasm(world.runtime, f'(module (import "env" "thing" (func)) {exports} {custom})'.encode())
     with pytest.raises(GuestRefused, match="memory"):
-        world.runtime.load_wasm(f"(module {exports} {custom})".encode())
+        load_wasm(world.runtime, f"(module {exports} {custom})".encode())
     with pytest.raises(GuestRefused, match="init_effects"):
-        world.runtime.load_wasm(f'(module (memory (export "memory") 1) {exports} {custom})'.encode())
+        load_wasm(world.runtime, f'(module (memory (export "memory") 1) {exports} {custom})'.encode())
 
 
 async def test_a_durable_guest_goes_on_after_a_restart() -> None:

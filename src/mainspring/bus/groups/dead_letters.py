@@ -49,7 +49,7 @@ ADDED: Final = (
     "x-reason",
 )
 TIMED_OUT: Final = "not acknowledged in time"
-PAGE: Final = 100
+MAX_PAGE: Final = 10_000
 REMEMBERED_MS: Final = 3_600_000  # far longer than a redrive that has read a letter takes to send it
 
 _encode = msgspec.json.Encoder().encode
@@ -81,7 +81,7 @@ class DeadLetterWriter:
         self._topic = topic
 
     def write(self, position: Position) -> None:
-        """Write the letters of the position's dying events; when somebody else writes the position, after that."""
+        """Write the letters of the position's dying events, now or when the write lock is free again (`unlock`)."""
         if not position.write_locked:
             position.write_locked = True
             self._delivery.run(self._write(position))
@@ -104,11 +104,11 @@ class DeadLetterWriter:
     async def _read(self, topic: str, partition: int, offset: int) -> StoredEvent | None:
         """The event, or None when retention was faster."""
         try:
-            found = await self._log.read(topic, partition, offset, 1)
+            events = await self._log.read(topic, partition, offset, 1)
         except DamagedEvent as error:
             logger.error("%s", error)
             return None
-        return found[0] if found and found[0].offset == offset else None
+        return events[0] if events and events[0].offset == offset else None
 
     def _submit(
         self, position: Position, events: Sequence[OpenEvent], stored: Sequence[tuple[OpenEvent, StoredEvent]]
@@ -138,7 +138,7 @@ class DeadLetterWriter:
         headers.update(zip(ADDED, values, strict=True))
         return Append(
             topic=letters.name,
-            partition=0,  # one line of letters, whatever the topic's own partitions
+            partition=0,  # letters stand in one line, however many partitions the topic has
             id=self._new_id(),
             ts=self._clock.wall_ms(),
             payload=stored.payload,
@@ -171,7 +171,7 @@ class DeadLetterWriter:
             for event in events:
                 self._audit.note("dlq", group.topic, position.partition, event.offset, 1, group.name)
             write.stored()
-            group.settle(position, events, resets)
+            group.settle(position, [event.offset for event in events], resets)
         else:
             logger.error("cannot write dead letters of %r: %s", group.topic.name, result)
             group.retry_dead_letters(position, events, resets, self._clock.now_ms())
@@ -179,8 +179,8 @@ class DeadLetterWriter:
         self._delivery.wake(group)
 
 
-class DeadLetters:
-    """Reads the dead letters of a topic, and sends them back."""
+class DeadLetterQueue:
+    """Reads the dead letters of topics, and sends them back."""
 
     def __init__(self, log: Log, topics: TopicRegistry, admission: Admission, publisher: Publisher) -> None:
         self._log = log
@@ -188,27 +188,30 @@ class DeadLetters:
         self._admission = admission
         self._publisher = publisher
 
-    async def page(self, topic: str, offset: int, limit: int) -> list[DeadLetter]:
-        """Of the original topic `topic`, from `offset` of its `.DLQ` topic on."""
+    async def page(self, topic: str, *, offset: int = 0, limit: int = 100) -> list[DeadLetter]:
+        """Of the original topic `topic`, from `offset` of its `.DLQ` topic on. Raises UnknownTopic."""
         self._topics.get(topic)
-        events = await read_on(self._log, topic + DEAD_LETTERS, 0, max(1, offset), limit)
+        events = await read_on(self._log, topic + DEAD_LETTERS, 0, max(1, offset), min(limit, MAX_PAGE))
         return [read_letter(event) for event in events]
 
     async def get(self, topic: str, offset: int) -> DeadLetter:
         """One; raises UnknownEvent."""
-        letters = await self.page(topic, offset, 1)
+        letters = await self.page(topic, offset=offset, limit=1)
         if not letters or letters[0].offset != offset:
             raise UnknownEvent(f"topic {topic!r} has no dead letter {offset}")
         return letters[0]
 
-    async def redrive(self, topic: str, offsets: Sequence[int] | None) -> list[Published]:
-        """All dead letters of `topic` that are there now, or those at `offsets`; where they are now."""
+    async def redrive(self, topic: str, offsets: Sequence[int] | None = None) -> list[Published]:
+        """Publish dead letters (all, or those at `offsets`) to their topic again and take them out of the `.DLQ` topic.
+
+        Each moves in one step: it is never lost and never in both places. Gives where they are now.
+        """
         if offsets is not None:
             letters = [await self.get(topic, offset) for offset in offsets]
             return [await self._send_back(topic, letter) for letter in letters]
         sent: list[Published] = []
         start = 1
-        while letters := await self.page(topic, start, PAGE):
+        while letters := await self.page(topic, offset=start):
             sent += [await self._send_back(topic, letter) for letter in letters]
             start = letters[-1].offset + 1
         return sent
@@ -217,7 +220,7 @@ class DeadLetters:
         target = self._topics.open(topic)
         append = self._admission.own_event(target, bytes(letter.payload), letter.key, letter.headers)
         # Two redrives may have read the same letter; the second one finds that it was sent. The mark is longer than any
-        # id of a client, so that nobody can take a letter away by publishing under its mark.
+        # id of a client, so that no client can take a letter away by publishing under its mark.
         letter_id = f"{topic}{DEAD_LETTERS}/{letter.partition}/{letter.offset}".rjust(MAX_ID + 1, "/")
         append = msgspec.structs.replace(append, dedupe=letter_id, dedupe_until=append.ts + REMEMBERED_MS)
         batch = Batch()

@@ -4,8 +4,8 @@ Work is collected per slice: however many acknowledgements arrive in one slice, 
 collected for a few milliseconds: however many events are acknowledged within that time, each position is stored once.
 How it is stored is the supply's business (`local.py`, `shared/supply.py`).
 
-A position has one writer at a time. Who writes its record in a batch of their own (a dead letter, an acknowledgement
-together with what it led to) holds its write lock until the batch is decided.
+A position has one writer at a time. A batch that contains its record and something else (a dead letter, an
+acknowledgement together with what it led to) holds its write lock until the batch is decided.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Delivery:
     # -- reading
 
     def fetch(self, position: Position, start: int) -> None:
-        """Read a page of events; the group is told with `fetched` or `not_fetched`."""
+        """Read a page of events and hand it to `Group.fetched`, or call `Group.not_fetched`."""
         self.run(self._fetch(position, start))
 
     async def _fetch(self, position: Position, start: int) -> None:
@@ -165,7 +165,7 @@ class Delivery:
             self._loop.schedule(STORE_MS, self.store_changed, False, ref=False)
 
     def store_changed(self, at_once: bool) -> None:
-        """Store what changed, `at_once` also what could wait; what somebody else is writing comes again."""
+        """Store what changed, `at_once` also what could wait; positions with a held write lock come again later."""
         self._store_planned = False
         now = self._clock.now_ms()
         changed, self._changed = self._changed, {}
@@ -192,7 +192,7 @@ class Delivery:
     # -- one writer of a position at a time
 
     async def lock(self, position: Position) -> None:
-        """Wait until nobody else writes the position's record, and keep everybody out until `unlock`."""
+        """Wait for the position's write lock and take it; `unlock` gives it to the next writer."""
         if position.write_locked:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._lock_waiters.setdefault(position, deque()).append(turn)
@@ -200,7 +200,7 @@ class Delivery:
         position.write_locked = True
 
     def unlock(self, position: Position) -> None:
-        """The batch is decided. Who waited longest is next; then dead letters that came up meanwhile."""
+        """The batch is decided. The writer that waited longest is next; then dead letters that came up meanwhile."""
         turns = self._lock_waiters.get(position)
         while turns:
             turn = turns.popleft()

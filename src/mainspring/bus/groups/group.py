@@ -219,26 +219,23 @@ class Group:
         if event.key is not None:
             self.choice.owners.release(event)
 
-    def settle(self, position: Position, events: Iterable[OpenEvent], resets: int) -> None:
+    def settle(self, position: Position, offsets: Iterable[int], resets: int) -> None:
         """A batch that settles these events is durable; `resets` are the position's of when it was made."""
-        if position.resets == resets:
-            for event in events:
-                self.close(position, event)
-            self._delivery.changed(position)
-
-    def settle_offset(self, position: Position, offset: int) -> None:
-        """The log says that this event is settled; who submitted that may never be answered."""
-        event = position.open.get(offset)
-        if event is None:
+        if position.resets != resets:
             return
-        if self.parked:
-            self.parked = [parked for parked in self.parked if parked[2] is not event]
-        member = event.member
-        if member is not None:
-            self.end_lease(position, event)
-            self._delivery.settled(position, offset, 1)
-            self.choice.recheck_room(member)
-        self.close(position, event)
+        for offset in offsets:
+            event = position.open.get(offset)
+            if event is None:
+                continue
+            member = event.member
+            if member is not None:
+                self.end_lease(position, event)
+                self._delivery.settled(position, offset, 1)
+                self.choice.recheck_room(member)
+            elif self.parked:
+                self.parked = [parked for parked in self.parked if parked[2] is not event]
+            self.close(position, event)
+        self._delivery.changed(position)
 
     def redeliver(self, position: Position, event: OpenEvent, now: int, delay_ms: int = 0) -> None:
         """A delivery failed: the event comes again, or becomes a dead letter when this was its last attempt."""
@@ -351,7 +348,7 @@ class Group:
                 self._deliver_waiting(position, now)
 
     def lacks_keys(self, position: Position) -> bool:
-        """Whether others may have to wait for events whose keys are not known yet."""
+        """Whether other events may have to wait for events whose keys have not been read yet."""
         return bool(position.unread) and self.choice.owners.active
 
     def flush(self) -> None:
@@ -379,7 +376,7 @@ class Group:
         return False
 
     def _deliver_waiting(self, position: Position, now: int) -> None:
-        """Redeliveries, until there are no more or nobody has room."""
+        """Redeliveries, until there are no more or no member has room."""
         while (event := position.next_waiting()) is not None:
             if self._is_exhausted(event):  # its dead letter could not be written, or the limit is new
                 self._write_dead_letter(position, event)
@@ -433,7 +430,7 @@ class Group:
         position.unread = [offset for offset in position.unread if not start <= offset <= end]
 
     def _note_key(self, event: OpenEvent, ready: ReadyEvent) -> None:
-        """Its key matters now, also when it was opened before that was known."""
+        """Its key matters once a member is sticky, also when the event was opened before that."""
         if event.key is None and ready.key is not None and self.choice.owners.active:
             self.choice.owners.take(event, ready.key)
 
@@ -444,7 +441,7 @@ class Group:
             self.check_at(now + RETRY_MS)
 
     def _place(self, position: Position, ready: ReadyEvent, event: OpenEvent | None, now: int) -> bool:
-        """Lease the event to someone, park it or settle it. False: it must stay where it is, nobody has room."""
+        """Lease the event to a member, park it or settle it. False: it must stay where it is, no member has room."""
         if position.skip_before and event is None:
             if ready.ts < position.skip_before:
                 position.cursor = ready.offset + 1
@@ -455,7 +452,7 @@ class Group:
             if event is None:
                 position.cursor = ready.offset + 1
                 return True
-            if not self._supply.accepted_elsewhere(self, ready):
+            if not self._supply.accepted_remotely(self, ready):
                 heapq.heappop(position.waiting)
                 self.close(position, event)
                 return True
@@ -541,7 +538,7 @@ class Group:
         kept = []
         stuck: set[str | None] = set()  # keys whose first parked event had to stay
         for position, ready, event in self.parked:
-            if not choice.anyone_accepts(ready) and not self._supply.accepted_elsewhere(self, ready):
+            if not choice.anyone_accepts(ready) and not self._supply.accepted_remotely(self, ready):
                 self.close(position, event)
                 self._delivery.changed(position)
                 continue
@@ -563,15 +560,15 @@ class Group:
     def leases(self, clock: Clock, limit: int) -> list[LeaseView]:
         """The open events by partition and offset, at most so many of each partition.
 
-        Read when somebody asks; nothing is kept for it. Where several nodes share the group, what the others have is
-        known from their claims: that they have it and how often it was delivered, not until when.
+        Read on request; nothing is kept for it. Where several nodes share the group, the claims of the others say what
+        they have and how often it was delivered, not until when.
         """
         wall = clock.wall_ms()
         to_wall = wall - clock.now_ms()
         views: list[LeaseView] = []
         for number, position in sorted(self.positions.items()):
             here = [_view(number, event, to_wall) for event in list(position.open.values())[:limit]]
-            there = self._supply.leases_elsewhere(position, wall)
+            there = self._supply.remote_leases(position, wall)
             views += sorted([*here, *there], key=lambda view: view.offset)[:limit]
         return views
 

@@ -1,7 +1,7 @@
 """The supply of a node that owns its log: events straight from the log, positions written a few ms after they changed.
 
-All positions that changed share the log's next commit with whatever is published at the time. Nobody else writes them,
-so a record says what is in memory and needs no version.
+All positions that changed share the log's next commit with the events published at that time. No other node writes
+them, so a record says what is in memory and needs no version.
 
 The log may have been shared by several nodes before. Then their claims are still there; what they held waits to be
 delivered again, and the claims go.
@@ -48,7 +48,7 @@ class LocalSupply:
     # -- life
 
     def listen(self, listeners: Mapping[str, OnRecordChanged]) -> None:
-        """Nobody else writes."""
+        """No other node writes records."""
 
     async def load(self, registry: GroupRegistry) -> None:
         self._registry = registry
@@ -75,7 +75,7 @@ class LocalSupply:
 
     async def _take_over(self, registry: GroupRegistry, claims: dict[str, list[ClaimRecord]]) -> None:
         batch = Batch()
-        for claim in [claim for found in claims.values() for claim in found]:
+        for claim in [claim for of_position in claims.values() for claim in of_position]:
             batch.delete(CLAIMS, claim_key(claim.topic, claim.group, claim.partition, claim.epoch))
         for group in registry.all():
             for position in group.positions.values():
@@ -84,7 +84,7 @@ class LocalSupply:
         await self._log.commit(batch)
 
     async def catch_up(self) -> None:
-        """Nobody else writes."""
+        """No other node writes records."""
 
     async def stop(self) -> None:
         """Store every changed position, and wait until it is."""
@@ -94,7 +94,7 @@ class LocalSupply:
             if self._storing:
                 self._stored.clear()
                 await self._stored.wait()
-            elif delivery.has_changes:  # only positions that somebody else is writing are left
+            elif delivery.has_changes:  # only positions whose write lock is held are left
                 await asyncio.sleep(0.001)
 
     # -- delivering
@@ -119,12 +119,12 @@ class LocalSupply:
         group.flush()
 
     def on_members_changed(self, group: Group) -> None:
-        """Nobody else needs to know."""
+        """No other node needs to know."""
 
     def on_fetched(self, position: Position, present: Mapping[int, ReadyEvent], start: int, end: int) -> None:
         """The group keeps what it needs."""
 
-    def accepted_elsewhere(self, group: Group, ready: ReadyEvent) -> bool:
+    def accepted_remotely(self, group: Group, ready: ReadyEvent) -> bool:
         return False
 
     def return_unplaced(self, position: Position, event: OpenEvent, ready: ReadyEvent) -> bool:
@@ -146,10 +146,7 @@ class LocalSupply:
             self._stored.set()
 
         self._storing += 1
-        try:
-            self._log.submit(batch, decided)
-        except MainspringError as error:
-            decided(error)
+        self._log.submit(batch, decided)
 
     def put_position(self, batch: Batch, position: Position, settles: frozenset[int] = frozenset()) -> PositionWrite:
         wall, now = self._clock.wall_ms(), self._clock.now_ms()
@@ -161,7 +158,7 @@ class LocalSupply:
     # -- groups
 
     async def store_group(self, group: Group) -> None:
-        """Write the positions now; one that somebody else is writing is durable with that write."""
+        """Write the positions now; one whose write lock is held becomes durable with the batch that holds it."""
         batch = Batch()
         positions = [position for position in group.positions.values() if not position.write_locked]
         writes = [self.put_position(batch, position) for position in positions]
@@ -190,8 +187,8 @@ class LocalSupply:
     def member_count(self, group: Group) -> int:
         return len(group.members)
 
-    def inflight_elsewhere(self, position: Position) -> int:
+    def remote_inflight(self, position: Position) -> int:
         return 0
 
-    def leases_elsewhere(self, position: Position, wall_ms: int) -> list[LeaseView]:
+    def remote_leases(self, position: Position, wall_ms: int) -> list[LeaseView]:
         return []

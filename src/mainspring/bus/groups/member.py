@@ -119,11 +119,11 @@ def accepts(wanted: Filter | None, event: ReadyEvent) -> bool:
 
 def up_to(offset: int, held: dict[int, OpenEvent], *, in_order: bool) -> list[OpenEvent]:
     """What a cumulative acknowledgement settles. Where a member's events ascend, the search can stop early."""
-    found = []
+    events = []
     for event in held.values():
         if event.offset > offset:
             if in_order:
                 break
         elif not event.nacked or event.offset == offset:
-            found.append(event)
-    return found
+            events.append(event)
+    return events

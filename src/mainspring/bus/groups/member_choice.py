@@ -1,7 +1,7 @@
 """Who of a group's members gets an event.
 
-Members with room stand in a rotation and take turns. A member that is found without room steps out and comes back when
-something gives it room again, so that a thousand busy members cost nothing. Filters and stickiness make the choice
+Members with room stand in a rotation and take turns. A member without room steps out when its turn comes, and returns
+when something gives it room again, so that a thousand busy members cost nothing. Filters and stickiness make the choice
 selective: then only some members may have an event, and it may have to wait for one of them while others have room.
 
 Where members are sticky, events of one key are handled in order: a key belongs to the member that got it first, for as

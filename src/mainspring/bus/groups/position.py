@@ -1,9 +1,10 @@
 """Where a group stands in one partition.
 
-Two things say it all: the **cursor**, the next offset nobody of the group was given yet, and the **open** events below
-it, which were given to someone (or are kept for someone) and are not settled. Everything else below the cursor is
-settled. The commit follows from that: it is the offset before the first open one. So an acknowledgement out of order
-needs no bookkeeping of its own, and a negatively acknowledged event holds back the commit simply by staying open.
+Two things say it all: the **cursor**, the next offset that no member of the group was given yet, and the **open**
+events below it, which were given to a member (or are kept for one) and are not settled. Everything else below the
+cursor is settled. The commit follows from that: it is the offset before the first open one. So an acknowledgement out
+of order needs no bookkeeping of its own, and a negatively acknowledged event holds back the commit simply by staying
+open.
 
 A backward seek opens events again that were committed once; the commit is never lowered by that (`floor`).
 
@@ -16,7 +17,7 @@ stored cursor.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -30,9 +31,12 @@ if TYPE_CHECKING:
     from mainspring.bus.groups.member import Member
     from mainspring.bus.groups.shared.position import SharedPosition
 
-SPACE = "groups"
+SPACE: Final = "groups"
 BYTES_PER_MS: Final = 2_000  # of one position's records: thousands of delayed events must not occupy the disk
 STORE_AT_MOST_MS: Final = 300
+
+Range = tuple[int, int]  # the first offset and the last
+Retried = tuple[int, int, bool, int, str]  # offset, deliveries, refused, due (epoch ms), why
 
 
 class OpenEvent(msgspec.Struct, eq=False):
@@ -53,6 +57,50 @@ class OpenEvent(msgspec.Struct, eq=False):
     key: str | None = None
     holds_key: bool = False  # later events of its key wait for it
 
+    def state(self, to_wall: int) -> UnsettledEvent:
+        """What is stored of it; `to_wall` is what must be added to a monotonic time to make it epoch ms."""
+        return UnsettledEvent(self.deliveries, self.nacked, self.due + to_wall if self.due else 0, self.reason)
+
+
+class UnsettledEvent(msgspec.Struct, frozen=True, gc=False):
+    """The state of an open event as records hold it. `due`: epoch ms before which it must not be delivered, or 0."""
+
+    deliveries: int = 0
+    refused: bool = False
+    due: int = 0
+    reason: str = ""
+
+    def opened(self, offset: int) -> OpenEvent:
+        """The event at `offset` in this state, this node's to deliver."""
+        return OpenEvent(offset, deliveries=self.deliveries, nacked=self.refused, reason=self.reason)
+
+
+NEW = UnsettledEvent()
+_ONCE = UnsettledEvent(1)
+
+
+class UnsettledFields(msgspec.Struct, frozen=True):
+    """The three fields of a record that hold unsettled events: ranges never delivered, ranges delivered once, others.
+
+    Most events were delivered once or never, and follow each other; as ranges a large window costs no more than a small
+    one.
+    """
+
+    fresh: tuple[Range, ...] = ()
+    open: tuple[Range, ...] = ()
+    retried: tuple[Retried, ...] = ()
+
+    def events(self) -> dict[int, UnsettledEvent]:
+        """By ascending offset."""
+        events = {offset: NEW for first, last in self.fresh for offset in range(first, last + 1)}
+        events.update({offset: _ONCE for first, last in self.open for offset in range(first, last + 1)})
+        for offset, deliveries, refused, due, reason in self.retried:
+            events[offset] = UnsettledEvent(deliveries, refused, due, reason)
+        return dict(sorted(events.items()))
+
+
+NOTHING = UnsettledFields()
+
 
 class PositionRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """The stored form. `open`: ranges delivered once. `retried`: offset, deliveries, refused, due (epoch ms), why.
@@ -67,18 +115,21 @@ class PositionRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     last_committed: int
     updated_ts: int
     cursor: int
-    open: tuple[tuple[int, int], ...] = ()
-    retried: tuple[tuple[int, int, bool, int, str], ...] = ()
+    open: tuple[Range, ...] = ()
+    retried: tuple[Retried, ...] = ()
     skip_before: int = 0
     generation: int = 0
-    fresh: tuple[tuple[int, int], ...] = ()
+    fresh: tuple[Range, ...] = ()
+
+    def fields(self) -> UnsettledFields:
+        return UnsettledFields(self.fresh, self.open, self.retried)
 
 
 class PositionWrite:
     """A position's record as part of a batch: up to where everything is settled once the batch is stored.
 
     `happened` is what the change feed of a shared log says about the batch; it says so even when the batch's own answer
-    was lost. None: not known yet, and never known where no other node shares the log.
+    was lost. None: the feed has not said yet, or there is none because no other node shares the log.
     """
 
     __slots__ = ("happened", "position", "settled")
@@ -273,28 +324,46 @@ class Position:
         self.floor = record.last_committed
         self.skip_before = record.skip_before
         self.stored = True
-        found = [OpenEvent(offset) for first, last in record.open for offset in range(first, last + 1)]
-        for event in found:
-            event.deliveries = 1
-        found += [OpenEvent(offset) for first, last in record.fresh for offset in range(first, last + 1)]
-        for offset, deliveries, nacked, due, reason in record.retried:
-            event = OpenEvent(offset)
-            event.deliveries, event.nacked, event.reason = deliveries, nacked, reason
-            event.due = due - to_wall if due else 0
-            found.append(event)
-        for event in sorted(found, key=lambda event: event.offset):
-            self.open[event.offset] = event
-            if event.due:
-                heapq.heappush(self.delayed, (event.due, event.offset))
-                self.unread.append(event.offset)
+        for offset, state in record.fields().events().items():
+            event = state.opened(offset)
+            self.open[offset] = event
+            if state.due:
+                self.delay(event, state.due - to_wall)
+                self.unread.append(offset)
             else:
-                heapq.heappush(self.waiting, event.offset)
+                self.wait(event)
         self.durable = self.settled()
 
     @property
     def key(self) -> str:
         """Of its record."""
         return record_key(self.group.topic.name, self.group.name, self.partition)
+
+
+def pack(events: Mapping[int, UnsettledEvent]) -> UnsettledFields:
+    new: list[int] = []
+    once: list[int] = []
+    retried: list[Retried] = []
+    for offset in sorted(events):
+        event = events[offset]
+        if event == NEW:
+            new.append(offset)
+        elif event == _ONCE:
+            once.append(offset)
+        else:
+            retried.append((offset, event.deliveries, event.refused, event.due, event.reason))
+    return UnsettledFields(_ranges(new), _ranges(once), tuple(retried))
+
+
+def _ranges(offsets: Iterable[int]) -> tuple[Range, ...]:
+    """Ascending offsets as ranges."""
+    ranges: list[Range] = []
+    for offset in offsets:
+        if ranges and ranges[-1][1] == offset - 1:
+            ranges[-1] = (ranges[-1][0], offset)
+        else:
+            ranges.append((offset, offset))
+    return tuple(ranges)
 
 
 def record_key(topic: str, group: str, partition: int) -> str:

@@ -1,4 +1,4 @@
-"""Groups: where they start, where they are sent, what is known of them.
+"""All groups: where they start, where they are moved to, and how they are listed.
 
 A group exists from its first SUBSCRIBE on, in every partition, and its start is durable before the OK: a node that dies
 right after it does not move the start of a group that asked for `latest`.
@@ -77,19 +77,19 @@ class GroupRegistry:
         return group
 
     async def load_topics(self) -> None:
-        """Make sure that the tails of all topics with groups are known."""
+        """Make sure that the tails of all topics with groups are loaded."""
         for topic in self._topics.all():
             if topic.groups:
                 await self._topics.load(topic)
 
     def remove(self, group: Group) -> None:
-        """The group is deleted; what is stored of it is not this method's business."""
+        """The group is deleted. Its records are the supply's business."""
         del group.topic.groups[group.name]
         group.deleted = True
         self._delivery.forget(group)
 
     def keep(self, group: Group) -> Group:
-        """The group of that name now; one that was deleted while somebody was about to join it is there again."""
+        """The group of that name now; one that was deleted while a member was about to join it is there again."""
         current = group.topic.groups.setdefault(group.name, group)
         if current is group and group.deleted:
             group.deleted = False
@@ -190,7 +190,7 @@ class GroupRegistry:
         return GroupOffsets(
             last_committed=committed,
             lag=max(0, position.tail.offset - committed),
-            inflight=position.inflight() + self._supply.inflight_elsewhere(position),
+            inflight=position.inflight() + self._supply.remote_inflight(position),
         )
 
 

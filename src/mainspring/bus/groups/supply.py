@@ -3,8 +3,8 @@
 `LocalSupply` (local.py) and `SharedSupply` (shared/supply.py) are the two; which one it is, is decided once, where the
 bus is put together, and nothing else asks. On a log of its own a group takes new events straight from the end of each
 partition, and a position's record says what is in memory. On a shared log a node takes events with a commit before it
-leases them, and what the others have is known from their records: one more commit for each delivery, which a node that
-is alone does not pay.
+leases them, and the records of the others say what they have: one more commit for each delivery, which a node that is
+alone does not pay.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Supply(Protocol):
         """All tables are read: show what other nodes wrote meanwhile, and from now on as it comes."""
 
     async def stop(self) -> None:
-        """Make durable what is known of the positions; give the other nodes what this one still has."""
+        """Make the positions durable as they are; return to the other nodes what this one still has."""
 
     # -- delivering
 
@@ -59,7 +59,7 @@ class Supply(Protocol):
     def on_fetched(self, position: Position, present: Mapping[int, ReadyEvent], start: int, end: int) -> None:
         """All events from `start` to `end` that still exist were read."""
 
-    def accepted_elsewhere(self, group: Group, ready: ReadyEvent) -> bool:
+    def accepted_remotely(self, group: Group, ready: ReadyEvent) -> bool:
         """Whether a member on another node accepts the event."""
 
     def return_unplaced(self, position: Position, event: OpenEvent, ready: ReadyEvent) -> bool:
@@ -79,7 +79,7 @@ class Supply(Protocol):
         """Make sure that the group is in the log."""
 
     async def move(self, group: Group, starts: Starts) -> None:
-        """Go on elsewhere in these partitions; whatever members hold there is no longer theirs."""
+        """Continue from these starts; what members hold in those partitions is no longer theirs."""
 
     async def delete(self, group: Group) -> None:
         """Forget the group and what is stored of it."""
@@ -87,8 +87,8 @@ class Supply(Protocol):
     def member_count(self, group: Group) -> int:
         """On all nodes."""
 
-    def inflight_elsewhere(self, position: Position) -> int:
+    def remote_inflight(self, position: Position) -> int:
         """How many events other nodes have."""
 
-    def leases_elsewhere(self, position: Position, wall_ms: int) -> list[LeaseView]:
+    def remote_leases(self, position: Position, wall_ms: int) -> list[LeaseView]:
         """What other nodes have, and what any node may take."""

@@ -38,8 +38,8 @@ class TopicRegistry:
         self._topics: dict[str, Topic] = {}
         self._budget = TailBudget()
         self.upcasters: dict[str, Upcaster] = {}
-        self.said_elsewhere: Callable[[str, str], int] = lambda _topic, _group: 0  # the same, by other nodes' consumers
-        self.attempts: dict[tuple[str, str], int] = {}  # (topic, group): what its consumer says about max_attempts
+        self.attempts: dict[tuple[str, str], int] = {}  # (topic, group): the max_attempts that its consumer declares
+        self.remote_max_attempts: Callable[[str, str], int] = lambda _topic, _group: 0  # by consumers of other nodes
 
     async def start(self) -> None:
         async for record in self._log.scan(SPACE):
@@ -161,8 +161,8 @@ class TopicRegistry:
     def apply(self, topic: Topic, group: Group) -> None:
         """The topic's settings as they concern a group."""
         group.ack_timeout_ms = topic.config.ack_timeout_ms or self._settings.ack_timeout_ms
-        said = self.attempts.get((topic.name, group.name)) or self.said_elsewhere(topic.name, group.name)
-        limit = said or topic.config.max_attempts or self._settings.max_attempts
+        declared = self.attempts.get((topic.name, group.name)) or self.remote_max_attempts(topic.name, group.name)
+        limit = declared or topic.config.max_attempts or self._settings.max_attempts
         group.max_attempts = limit if topic.has_dead_letters else 0
 
 

@@ -15,8 +15,10 @@ Memory of the guest, with buffers of B bytes:
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable, Generator
+from pathlib import Path
 from types import new_class
 from typing import Any, ClassVar, Final
 
@@ -35,7 +37,7 @@ from mainspring.guests.voyd.module import (
     parse_table,
 )
 from mainspring.guests.voyd.schema import Schema, SchemaReader
-from mainspring.runs import Effect
+from mainspring.runs import Effect, Runtime
 
 EXPORT_ABI: Final = "voyd.export_abi"
 EFFECT_ABI: Final = "voyd.effect_abi"
@@ -70,7 +72,7 @@ class GuestExport(msgspec.Struct):
 
 
 class VoydGuest:
-    """Made by `Runtime.load_wasm`. `handle` its operations, then start its entries."""
+    """Made by `load_wasm`. `handle` its operations, then start its entries."""
 
     def __init__(
         self,
@@ -245,6 +247,17 @@ class VoydGuest:
         self._machine.require(start + self._buffer_bytes)
         self._next_buffer = (start + self._buffer_bytes + 7) // 8 * 8
         return start
+
+
+def load_wasm(runtime: Runtime, source: str | os.PathLike[str] | bytes, **limits: int) -> VoydGuest:
+    """Load a guest for a runtime from a .wasm or .wat file, or from its bytes; GuestRefused when it does not fit.
+
+    `buffer_bytes` bounds one message, `max_memory_bytes` the guest's memory, `fuel_per_step` the instructions between
+    two suspensions.
+    """
+    if not isinstance(source, bytes):
+        source = Path(source).read_bytes()
+    return VoydGuest(source, runtime.handle, **limits)
 
 
 class GuestEntry:

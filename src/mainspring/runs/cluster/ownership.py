@@ -1,182 +1,540 @@
-"""What entitles a node to write its durable runs, and what it does when that is taken away.
+"""Who executes the durable runs of a log: one node alone, or several that share it.
 
-On a log of its own a node holds a lease that it renews (`lease.py`); this is about restarts, and about processes that
-follow each other on one machine. On a log that several nodes share, the node's membership in the cluster is the
-entitlement: its epoch is in the record of every run it executes and its guard is in every batch it writes, and no clock
-of any machine is compared with another's.
+`Ownership` is all that differs between the two. The rest of the package asks it and never which of the two it is.
 
-Both say the same to the runs: who is the owner of what, what may be claimed, and when to let go.
+On a log of its own (`OwnLog`) a node has nobody to agree with: the engine lets one process open the log, so every
+unfinished run on it is this node's, whatever node its record names, and no write can be refused for it.
+
+On a log that several nodes share (`SharedLog`) the node's membership in the cluster entitles it. Its epoch is in the
+record of every run it executes and its guard is in every batch it writes; no clock of any machine is compared with
+another's. A write can then be refused for one of four reasons. An earlier try of the same batch was stored and only its
+answer got lost: then what it wrote is there, byte for byte, and all is well. The node's lease was taken: then others
+execute the run. Another node ended the run or has it: the same. Or a handler's own writes expected something that is
+not so: then the run fails, as on a log of its own. The log is asked which; nothing is guessed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import TYPE_CHECKING, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from mainspring.cluster import Cluster
-from mainspring.errors import MainspringError
-from mainspring.log import Batch, Guard, Refused
-from mainspring.runs.cluster.lease import Lease
-from mainspring.runs.durable.records import LEASES, RunRecord
+from mainspring.cluster import Cluster, Role
+from mainspring.log import (
+    ANY_VERSION,
+    Batch,
+    Change,
+    Delete,
+    KeptRecord,
+    LogUnavailable,
+    Operation,
+    Put,
+    Record,
+    Refused,
+)
+from mainspring.loop import wake
+from mainspring.runs.cluster.placement import CODES, PROGRAMS, Placement
+from mainspring.runs.cluster.takeover import Takeover
+from mainspring.runs.durable.records import (
+    JOURNAL,
+    LIVE,
+    RECEIVED,
+    RUNS,
+    SIGNALS,
+    RunRecord,
+    decode_record,
+    encode_record,
+)
+from mainspring.runs.durable.store import CHILD_MARK, LoadedRun, RunStore, SharedRunStore
+from mainspring.runs.errors import TakenOver
+from mainspring.runs.run import FAILURE, RESUME, Failed, Run, Value
 
 if TYPE_CHECKING:
     from mainspring.runs.durable.durable_runs import DurableRuns
 
+CHUNK: Final = 500  # runs whose journals are read together: bounds the memory, not the number of runs
+PAUSE_MS: Final = 200  # before a log that could not be read is asked again
+ROLE: Final = "runs"
+LEASES: Final = "leases"
+OLD_LEASES: Final = "runs/"  # keys of leases that former versions kept on a log of their own
+
+T = TypeVar("T")
+
 logger: logging.Logger = logging.getLogger("mainspring.runs")
 
 
-class Tenure(Protocol):
-    """What durable runs ask about their node's right to execute them."""
+class Ownership(ABC):
+    """The right of one node to execute durable runs, and what it means for what is read and written."""
 
-    node: str
-    shared: bool  # other nodes may write to the log at the same time
+    keeps_notes_apart: bool = False
+    """Whether a handler's note has a row of its own instead of standing where the answer comes."""
 
-    @property
-    def epoch(self) -> int:
-        """What is written into the records of this node's runs; 0 when there can be no other nodes."""
+    def __init__(self, durable: DurableRuns, node: str, store: RunStore) -> None:
+        self.node = node
+        self.epoch: int = 0  # in the records of this node's runs, where several share the log; 0: not entitled
+        self.store = store
+        self.times_lost: int = 0  # how often the right to execute was taken away
+        self.pausing: int = 0  # how many wait until the log can be read again
+        self._durable = durable
 
+    # -- the right to execute
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Get entitled; writes flow from then on."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Want no entitlement any more, until `start`."""
+
+    @abstractmethod
+    def entitled(self) -> bool:
+        """Whether this node may begin runs now; it becomes entitled if that is possible."""
+
+    @abstractmethod
+    async def recover(self, look_again: bool) -> bool:
+        """Go on with unfinished runs that are this node's to execute; False when that must wait for the entitlement.
+
+        `look_again`: something changed, and there may be runs that this node should execute and does not.
+        """
+
+    @abstractmethod
+    async def housekeeping(self) -> Callable[[Batch], None] | None:
+        """The guard for removing old runs; None when that is another node's work."""
+
+    # -- whose run it is
+
+    @abstractmethod
     def owns(self, record: RunRecord) -> bool:
         """Whether this node is the one to execute an unfinished run."""
 
-    async def is_orphan(self, record: RunRecord) -> bool:
-        """Whether the node that should execute it is gone."""
+    @abstractmethod
+    def owner_of(self, record: RunRecord) -> str | None:
+        """The node that executes an unfinished run, where there can be several."""
 
-    async def open(self) -> None:
-        """Get entitled; writes flow from then on."""
+    @abstractmethod
+    def executes(self, program: str) -> bool:
+        """Whether a run of this program that is started here is executed here; False when only others have it."""
 
-    def need(self) -> None:
-        """Writes wait: get entitled if that is possible."""
+    @abstractmethod
+    def require_program(self, name: str) -> None:
+        """UnknownProgram unless some node can execute it."""
 
-    def lost(self, epoch: int) -> None:
-        """A write that was guarded in this epoch was refused: stop executing."""
+    @abstractmethod
+    def waits_for(self, record: RunRecord) -> str:
+        """What keeps an unfinished run from being executed; empty when nothing does."""
 
-    def close(self) -> None:
-        """Want no entitlement any more, until `open`."""
+    @abstractmethod
+    def prepare(self, record: RunRecord) -> None:
+        """Complete the record of a new run: this node becomes its owner if it executes the program."""
+
+    @abstractmethod
+    def sign(self, record: RunRecord) -> None:
+        """Make this node the owner in the record."""
+
+    @abstractmethod
+    async def take(self, record: RunRecord, version: int) -> bool:
+        """Become the owner of an unfinished run if it is free; whether this node may execute it."""
+
+    @abstractmethod
+    async def load(self, records: Iterable[RunRecord]) -> list[LoadedRun]:
+        """Read what belongs to runs, as far as they are this node's right now."""
+
+    # -- what is written
+
+    @property
+    @abstractmethod
+    def sender(self) -> str:
+        """This node as the sender of signals; never the same for two lives of a node that could meet."""
+
+    @abstractmethod
+    def expected(self, version: int) -> int:
+        """The version that a write expects to find, given the one that was read or written last."""
+
+    @abstractmethod
+    def received(self, run: Run[Any], signal: str) -> Operation:
+        """What becomes of the record of a signal when a run has received it."""
+
+    @abstractmethod
+    def signal_stored(self, key: str, text: bytes) -> None:
+        """A signal that was sent here is stored."""
+
+    # -- what became of a write
+
+    @abstractmethod
+    def answer_refused(self, run: Run[Any], value: Any, put: Put, error: Refused) -> None:
+        """An answer that was to be stored with a handler's own writes was refused."""
+
+    @abstractmethod
+    def ending_refused(self, run: Run[Any], had_own_writes: bool, error: Refused) -> None:
+        """An outcome, perhaps with the writes of the handler that ended the run, was refused."""
+
+    @abstractmethod
+    async def was_stored(self, operations: list[Operation]) -> bool:
+        """Whether a refused batch had been stored before, by a try whose answer was lost."""
+
+    @abstractmethod
+    async def still_entitled(self) -> bool:
+        """Whether this node's guard holds. When it does not, its runs are let go."""
+
+    @abstractmethod
+    async def read(self, read: Callable[[], Awaitable[T]]) -> T:
+        """Read something that must be known; where a log can be out of reach, read until it can be read."""
+
+    async def pause(self) -> None:
+        """Leave the log alone for a moment."""
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._durable.scheduler.timer(PAUSE_MS, lambda: wake(over))
+        self.pausing += 1
+        try:
+            await over
+        finally:
+            self.pausing -= 1
 
 
-class OwnLog:
-    """Entitled by a lease, renewed by this node and kept in the log."""
+class OwnLog(Ownership):
+    """No other process has the log: everything on it is this node's."""
 
-    shared = False
-    epoch = 0
+    def __init__(self, durable: DurableRuns, node: str) -> None:
+        super().__init__(durable, node, RunStore(durable.log))
+        durable.writer.use([])
 
-    def __init__(self, lease: Lease, runs: DurableRuns) -> None:
-        self.node: str = lease.node
-        self._lease = lease
-        self._runs = runs
-        self._opening = False
-        self.closed: bool = False
+    async def start(self) -> None:
+        leases = [record.key async for record in self._durable.log.scan(LEASES, OLD_LEASES)]
+        if leases:
+            await self._durable.log.commit(Batch([Delete(LEASES, key) for key in leases]))
+        self._durable.writer.use([])
+
+    def stop(self) -> None:
+        self._durable.writer.hold()
+
+    def entitled(self) -> bool:
+        return True
+
+    async def recover(self, look_again: bool) -> bool:
+        if look_again:
+            chunk: list[RunRecord] = []
+            async for live in self._durable.log.scan(LIVE):
+                if self._durable.executes(live.key):
+                    continue
+                record = decode_record(live.value)
+                if await self._is_recoverable(record):
+                    chunk.append(record)
+                if len(chunk) >= CHUNK:
+                    await self._durable.recover(chunk)
+                    chunk = []
+            await self._durable.recover(chunk)
+        return True
+
+    async def _is_recoverable(self, record: RunRecord) -> bool:
+        """Whether its program is here, and no unfinished parent that brings it back."""
+        if record.program not in self._durable.programs:
+            logger.warning("run %s waits for program %s, which is not registered", record.id, record.program)
+            return False
+        return record.parent is None or await self._durable.log.get(LIVE, record.parent) is None
+
+    async def housekeeping(self) -> Callable[[Batch], None] | None:
+        return lambda batch: None
 
     def owns(self, record: RunRecord) -> bool:
-        return record.owner == self.node
+        return True
 
-    async def is_orphan(self, record: RunRecord) -> bool:
-        return not await self._lease.is_alive(record.owner, self._runs.clock.wall_ms())
+    def owner_of(self, record: RunRecord) -> str | None:
+        return None
 
-    def need(self) -> None:
-        if not self._opening and not self.closed:
-            self._opening = True
-            self._runs.in_background(self.open())
+    def executes(self, program: str) -> bool:
+        return True
 
-    async def open(self) -> None:
-        self.closed = False
-        self._opening = True
-        try:
-            self._runs.writer.hold()
-            await self._lease.take(self._runs.clock.wall_ms())
-            self._runs.on_new_lease()
-            self._use()
-        except MainspringError as error:
-            logger.warning("cannot take the lease of %s, durable runs wait: %s", self.node, error)
-            self._runs.after(1000, self.need)
-        finally:
-            self._opening = False
+    def require_program(self, name: str) -> None:
+        self._durable.programs.get(name)
 
-    async def renew(self) -> None:
-        """Extend the lease; when it was taken away, let go of everything and take it anew."""
-        if self._opening:
-            return
-        self._opening = True  # a write that waits for the new version must not take the lease a second time meanwhile
-        self._runs.writer.hold()
-        lost = False
-        try:
-            await self._lease.renew(self._runs.clock.wall_ms())
-        except Refused:
-            lost = True
-        except MainspringError as error:
-            logger.warning("cannot renew the lease of %s now: %s", self.node, error)
-        finally:
-            self._opening = False
-        if lost:
-            self.lost(self.epoch)
-        else:
-            self._use()
+    def waits_for(self, record: RunRecord) -> str:
+        return ""
 
-    def _use(self) -> None:
-        self._runs.writer.use([Guard(LEASES, self._lease.key, self._lease.version)])
+    def prepare(self, record: RunRecord) -> None:
+        self.sign(record)
 
-    def close(self) -> None:
-        self.closed = True
-        self._runs.writer.hold()
+    def sign(self, record: RunRecord) -> None:
+        record.owner, record.epoch = self.node, 0
 
-    def lost(self, epoch: int) -> None:
-        self._runs.times_lost += 1
-        logger.warning("node %s lost its lease; its durable runs go on elsewhere", self.node)
-        self._runs.writer.hold()
-        self._runs.let_go()
-        self.need()
+    async def take(self, record: RunRecord, version: int) -> bool:
+        return True
+
+    async def load(self, records: Iterable[RunRecord]) -> list[LoadedRun]:
+        return await self.store.load(records)
+
+    @property
+    def sender(self) -> str:
+        return self.node
+
+    def expected(self, version: int) -> int:
+        return ANY_VERSION
+
+    def received(self, run: Run[Any], signal: str) -> Operation:
+        self._durable.signals.forget(run.id, signal)
+        return Delete(SIGNALS, signal)
+
+    def signal_stored(self, key: str, text: bytes) -> None:
+        self._durable.signals.arrived(key, text)
+
+    def answer_refused(self, run: Run[Any], value: Any, put: Put, error: Refused) -> None:
+        self._durable.scheduler.enqueue(run, FAILURE, error)
+
+    def ending_refused(self, run: Run[Any], had_own_writes: bool, error: Refused) -> None:
+        assert run.durable is not None
+        run.durable.cannot_be_stored(error)
+
+    async def was_stored(self, operations: list[Operation]) -> bool:
+        return False
+
+    async def still_entitled(self) -> bool:
+        return True
+
+    async def read(self, read: Callable[[], Awaitable[T]]) -> T:
+        return await read()
 
 
-class SharedLog:
+class SharedLog(Ownership):
     """Entitled by the node's place in the cluster."""
 
-    shared = True
+    keeps_notes_apart = True  # so that an answer can always expect an empty place
 
-    def __init__(self, cluster: Cluster, runs: DurableRuns) -> None:
-        self.node: str = cluster.node
-        self.cluster = cluster
-        self.epoch: int = 0
-        self._runs = runs
+    def __init__(self, durable: DurableRuns, cluster: Cluster) -> None:
+        super().__init__(durable, cluster.node, SharedRunStore(durable.log))
+        self._cluster = cluster
+        self._placement = Placement(durable.log, cluster, durable.programs)
+        self._takeover = Takeover(durable, self, self._placement, cluster)
         self._refused = 0  # the epoch that turned out to be over
-        self.closed: bool = False
+        self._running = False
+        self._stopped = False
+        self._listening = False
+        self._role: Role | None = None
+        durable.writer.on_need = self.entitled
+        durable.writer.on_fenced = lambda: self._lost(self.epoch)
+
+    # -- the right to execute
+
+    async def start(self) -> None:
+        self._running, self._stopped = True, False
+        self._durable.writer.hold()
+        if not self._listening:
+            self._listening = True
+            self._durable.log.watch(self._on_change)
+            self._cluster.on_death(lambda _: self._durable.recovery.look_again())
+            self._cluster.on_fenced(self._on_fenced)
+        self._role = self._cluster.role(ROLE)
+        self._get_entitled()
+        await self._placement.load()
+
+    def stop(self) -> None:
+        self._running, self._stopped, self.epoch = False, True, 0
+        self._durable.writer.hold()
+
+    def entitled(self) -> bool:
+        if not self.epoch:
+            self._get_entitled()
+        return self.epoch != 0
+
+    def _get_entitled(self) -> None:
+        """The guard is made once per epoch: a batch of this epoch can never carry the guard of a later one."""
+        epoch = self._cluster.epoch
+        if self._stopped or epoch == self._refused or not self._cluster.alive(epoch):
+            return  # `_on_fenced` comes when the cluster has a new one
+        self.epoch = epoch
+        guard = Batch()
+        self._cluster.guard(guard)
+        self._durable.writer.use(guard.operations)
+        self._durable.starting.write_unwritten()
+
+    def _lost(self, epoch: int) -> None:
+        """Others execute this node's runs from now on. Which epoch comes next is for the cluster to say."""
+        if self.epoch == 0 or epoch != self.epoch:
+            return
+        self.times_lost += 1
+        logger.warning("node %s lost its lease (epoch %d); its durable runs go on elsewhere", self.node, self.epoch)
+        self._refused, self.epoch = self.epoch, 0
+        self._durable.writer.hold()
+        self._durable.let_go(look=True)
+
+    def _on_fenced(self, _: int) -> None:
+        """The cluster has a new epoch: what was held under the one before belongs to others."""
+        if self._running:
+            if self.epoch != self._cluster.epoch:
+                self._lost(self.epoch)
+            self._get_entitled()
+            self._durable.recovery.look_again()
+
+    def _on_change(self, change: Change) -> None:
+        for record in change.records:
+            if record.space == RUNS:
+                self._durable.remote.on_finished(record)
+            elif record.space == SIGNALS:
+                self._on_signal(record)
+            elif record.space in (PROGRAMS, CODES):
+                self._placement.on_change(record)
+            elif record.space == LIVE and record.value:
+                self._takeover.on_live(decode_record(record.value))
+
+    def _on_signal(self, record: KeptRecord) -> None:
+        if record.value == RECEIVED:
+            self._durable.signals.forget(record.key.partition("#")[0], record.key)
+        else:
+            self._durable.signals.arrived(record.key, record.value)
+
+    async def recover(self, look_again: bool) -> bool:
+        if not self.entitled():
+            return False
+        await self._placement.announce(self.epoch, self._cluster.guard)
+        await self._takeover.recover(look_again)
+        return True
+
+    async def housekeeping(self) -> Callable[[Batch], None] | None:
+        if self._role is None or not self._role.held:
+            return None
+        await self._placement.remove_dead(self._role.guard)
+        return self._role.guard
+
+    # -- whose run it is
 
     def owns(self, record: RunRecord) -> bool:
         return self.epoch != 0 and record.epoch == self.epoch
 
-    async def is_orphan(self, record: RunRecord) -> bool:
-        return not self.cluster.alive(record.epoch)
+    def owner_of(self, record: RunRecord) -> str | None:
+        return record.owner if record.epoch else None
 
-    async def open(self) -> None:
-        self.closed = False
-        self.need()
+    def executes(self, program: str) -> bool:
+        return program in self._durable.programs or not self._placement.has_executor(program)
 
-    def need(self) -> None:
-        """The guard is made once per epoch: a batch of this epoch can never carry the guard of a later one."""
-        epoch = self.cluster.epoch
-        if self.closed or epoch == self._refused or not self.cluster.alive(epoch):
-            return  # `begin_again` comes when the cluster has a new one
-        self.epoch = epoch
-        guard = Batch()
-        self.cluster.guard(guard)
-        self._runs.writer.use(guard.operations)
-        self._runs.beginnings.write_unwritten()
+    def require_program(self, name: str) -> None:
+        if not self._placement.has_executor(name):
+            self._durable.programs.get(name)
 
-    def lost(self, epoch: int) -> None:
-        """Others execute this node's runs from now on. Which epoch comes next is the cluster's news to tell."""
-        if self.epoch == 0 or epoch != self.epoch:
+    def waits_for(self, record: RunRecord) -> str:
+        if record.state != "running" or self._cluster.alive(record.epoch):
+            return ""
+        missing = self._placement.missing(record)
+        return f"a living node that has {missing}" if missing else ""
+
+    def prepare(self, record: RunRecord) -> None:
+        record.has_children = True  # elsewhere noted with the first child; here a record is not written again
+        if self.executes(record.program):
+            self.sign(record)
+
+    def sign(self, record: RunRecord) -> None:
+        record.owner, record.epoch = self.node, self.epoch
+        record.code = self._durable.programs.code(record.program)
+
+    async def take(self, record: RunRecord, version: int) -> bool:
+        if self.owns(record):
+            return True
+        if self._cluster.alive(record.epoch) or not self._placement.may_take(record):
+            return False
+        try:
+            return await self.claim(record, version)
+        except TakenOver:
+            return False
+
+    async def claim(self, record: RunRecord, version: int) -> bool:
+        """Make this node the owner of an unfinished run and of its children; False when another was faster."""
+        operations = [self._signed(record, version)]
+        async for stored in self._durable.log.scan(LIVE, record.id + CHILD_MARK):
+            child = decode_record(stored.value)
+            if not self._cluster.alive(child.epoch):
+                operations.append(self._signed(child, stored.version))
+        return await self._durable.commit(operations)
+
+    def _signed(self, record: RunRecord, version: int) -> Operation:
+        self.sign(record)
+        return Put(LIVE, record.id, encode_record(record), version)
+
+    async def load(self, records: Iterable[RunRecord]) -> list[LoadedRun]:
+        ours: list[RunRecord] = []
+        versions: dict[str, int] = {}
+        for record in records:
+            stored = await self._durable.log.get(LIVE, record.id)
+            found = None if stored is None else decode_record(stored.value)
+            if stored is not None and found is not None and self.owns(found):
+                ours.append(found)
+                versions[record.id] = stored.version
+        return await self.store.load(ours, versions)
+
+    # -- what is written
+
+    @property
+    def sender(self) -> str:
+        return f"{self.node}.{self.epoch}"
+
+    def expected(self, version: int) -> int:
+        return version
+
+    def received(self, run: Run[Any], signal: str) -> Operation:
+        """A row stays: without it, a second try to send could not tell "received" from "never stored"."""
+        return Put(SIGNALS, signal, RECEIVED)
+
+    def signal_stored(self, key: str, text: bytes) -> None:
+        """The change feed brings it; by now it may even be received."""
+
+    # -- what became of a write
+
+    def answer_refused(self, run: Run[Any], value: Any, put: Put, error: Refused) -> None:
+        self._durable.in_background(self._look_for_answer(run, value, put, error), f"refused answer of {run.id}")
+
+    async def _look_for_answer(self, run: Run[Any], value: Any, put: Put, error: Refused) -> None:
+        stored = await self._get(JOURNAL, put.key)
+        was_stored = stored is not None and stored.value == put.value
+        if not was_stored and not await self.still_entitled():
             return
-        self._runs.times_lost += 1
-        logger.warning("node %s lost its lease (epoch %d); its durable runs go on elsewhere", self.node, self.epoch)
-        self._refused, self.epoch = self.epoch, 0
-        self._runs.writer.hold()
-        self._runs.let_go()
+        if not run.done:
+            run.scheduler.enqueue(run, RESUME if was_stored else FAILURE, value if was_stored else error)
 
-    def close(self) -> None:
-        self.closed, self.epoch = True, 0
-        self._runs.writer.hold()
+    def ending_refused(self, run: Run[Any], had_own_writes: bool, error: Refused) -> None:
+        self._durable.in_background(self._look_for_end(run, had_own_writes, error), f"refused end of {run.id}")
 
-    def begin_again(self) -> None:
-        """The cluster has a new epoch: what was held under the one before is others' business."""
-        if self.epoch != self.cluster.epoch:
-            self.lost(self.epoch)
-        self.need()
+    async def _look_for_end(self, run: Run[Any], had_own_writes: bool, error: Refused) -> None:
+        state = run.durable
+        assert state is not None
+        ended = await self._get(RUNS, run.id)
+        if ended is not None:
+            if ended.value == encode_record(state.record):
+                run.scheduler.announce(run)
+            else:
+                self._durable.lose(run, self._durable.outcome_of(decode_record(ended.value)))
+            return
+        live = await self._get(LIVE, run.id)
+        if live is None or not self.owns(decode_record(live.value)):
+            self._durable.lose(run)
+        elif await self.still_entitled():
+            state.version = live.version
+            if had_own_writes and isinstance(run.decided, Value):
+                run.decided = Failed(error)
+            assert run.decided is not None
+            state.settle(run.decided)
+
+    async def was_stored(self, operations: list[Operation]) -> bool:
+        for put in operations:
+            if isinstance(put, Put) and put.space == LIVE:
+                found = await self._durable.log.get(LIVE, put.key)
+                return found is not None and found.value == put.value
+        return False
+
+    async def still_entitled(self) -> bool:
+        epoch = self.epoch
+        try:
+            if await self._durable.commit([]):
+                return True
+        except TakenOver:
+            return False
+        self._lost(epoch)
+        return False
+
+    async def _get(self, space: str, key: str) -> Record | None:
+        return await self.read(lambda: self._durable.log.get(space, key))
+
+    async def read(self, read: Callable[[], Awaitable[T]]) -> T:
+        while True:
+            try:
+                return await read()
+            except LogUnavailable:
+                await self.pause()

@@ -1,37 +1,37 @@
-"""Who else could execute a run: the programs of every living node.
+"""Which node of a shared log executes a run: the programs of every living node, and the choice among them.
 
 Each node writes down the names of its programs under its epoch. From that, and from who is alive, every node draws the
-same conclusions without asking: whether somebody has a program at all, and which of several should take a run that has
+same conclusions without asking: whether any node has a program at all, and which of several should take a run that has
 lost its owner. The choice weighs the run against each candidate with a hash, so the runs of a dead node spread
-evenly over the living, and nobody has to know how many there are.
+evenly over the living, and no node has to know how many there are.
 
-While a program is being replaced, nodes have different code under one name (`codes.py`). A run goes to nodes that have
-the code its journal was written with. Where there is none, nodes with newer code take it: the author has seen to it
-that they can. Nodes with older code leave it alone, because they cannot know what the newer one did; unless the newer
-code was gone when they started, for then it was taken back.
+While a program is being replaced, nodes have different code under one name (`code_of` in `programs.py`). The space
+`runs/codes` keeps for each program the codes in the order in which they came to the log, the newest last. A run goes to
+nodes that have the code its journal was written with. Where there is none, nodes with newer code take it: the author
+has seen to it that they can. Nodes with older code leave it alone, because they cannot know what the newer one did;
+unless the newer code was gone when they started, for then it was taken back.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from mainspring.cluster import Cluster, ProgramOrder
 from mainspring.log import ABSENT, Batch, InDoubt, KeptRecord, Log, Refused
-from mainspring.runs.codes import CODES
 from mainspring.runs.durable.records import RunRecord
 from mainspring.runs.durable.store import CHILD_MARK
-from mainspring.runs.registry import Programs
-from mainspring.runs.values import Raw, encode
+from mainspring.runs.programs import Programs
 
 PROGRAMS: Final = "runs/programs"
+CODES: Final = "runs/codes"
 _DIGITS: Final = 16
 
 
-class Known(msgspec.Struct):
+class NodePrograms(msgspec.Struct):
     """The programs of one node."""
 
     node: str
@@ -39,7 +39,7 @@ class Known(msgspec.Struct):
     codes: dict[str, str] = {}
 
 
-class Others:
+class Placement:
     """The programs of all nodes on one log, as one of them sees it."""
 
     def __init__(self, log: Log, cluster: Cluster, programs: Programs) -> None:
@@ -49,47 +49,48 @@ class Others:
         self._by_epoch: dict[int, dict[str, str]] = {}  # the codes of the programs of each node
         self._orders: dict[str, tuple[ProgramOrder, int]] = {}  # and the version of the record
         self._taken_back: set[tuple[str, str]] = set()  # newer codes that were gone when this node started
-        self._told: tuple[int, dict[str, str]] | None = None
+        self._announced: tuple[int, dict[str, str]] | None = None
 
     async def load(self) -> None:
         """Read what all nodes have written down."""
         for space in (CODES, PROGRAMS):
             async for record in self._log.scan(space):
-                self.hear(KeptRecord(space, record.key, record.value, record.version))
+                self.on_change(KeptRecord(space, record.key, record.value, record.version))
         for name, code in self._programs.codes().items():
             newer = self._newer(name, code)
-            if not any(found.get(name) in newer for epoch, found in self._by_epoch.items() if self.is_alive(epoch)):
+            living = [codes for epoch, codes in self._by_epoch.items() if self._cluster.alive(epoch)]
+            if not any(codes.get(name) in newer for codes in living):
                 self._taken_back.update((name, each) for each in newer)
 
-    def hear(self, record: KeptRecord) -> None:
-        """News about one node's programs, or about the codes of one program."""
+    def on_change(self, record: KeptRecord) -> None:
+        """The record of one node's programs, or of the codes of one program, was written or removed."""
         if record.space == CODES:
             if record.version != ABSENT:
                 self._orders[record.key] = (msgspec.json.decode(record.value, type=ProgramOrder), record.version)
         elif record.version == ABSENT:
             self._by_epoch.pop(int(record.key), None)
         else:
-            known = msgspec.json.decode(record.value, type=Known)
+            known = msgspec.json.decode(record.value, type=NodePrograms)
             codes = {name: known.codes.get(name, "") for name in known.programs}
             self._by_epoch[int(record.key)] = codes
-            if self.is_alive(int(record.key)):
+            if self._cluster.alive(int(record.key)):
                 self._taken_back.difference_update(codes.items())
 
-    async def tell(self, epoch: int, guard: Callable[[Batch], None]) -> None:
-        """Write this node's own programs down, if that is news."""
+    async def announce(self, epoch: int, guard: Callable[[Batch], None]) -> None:
+        """Write this node's own programs down, if they changed."""
         mine = (epoch, self._programs.codes())
-        if mine == self._told:
+        if mine == self._announced:
             return
         await self._introduce(mine[1], guard)
         batch = Batch()
         guard(batch)
-        known = Known(self._cluster.node, list(mine[1]), mine[1])
+        known = NodePrograms(self._cluster.node, list(mine[1]), mine[1])
         batch.put(PROGRAMS, _key(epoch), msgspec.json.encode(known))
         await self._log.commit(batch)
-        self._told = mine
+        self._announced = mine
 
     async def _introduce(self, codes: dict[str, str], guard: Callable[[Batch], None]) -> None:
-        """Put codes that are new to the log behind those that are known, before anybody can meet a run of theirs."""
+        """Put codes that are new to the log behind those that are known, before any node can meet a run of theirs."""
         for name, code in codes.items():
             while code and code not in (order := self._orders.get(name, (ProgramOrder(), ABSENT)))[0].digests:
                 batch, longer = Batch(), order[0].with_(code)
@@ -101,14 +102,14 @@ class Others:
                     await self._look_at(name, order[1])
 
     async def _look_at(self, name: str, known: int) -> None:
-        """Somebody was faster, or it is there; if neither, the lease was refused, and whoever asked tries again."""
+        """Another node was faster, or it is there; if neither, the lease was refused, and the caller tries again."""
         record = await self._log.get(CODES, name)
         if record is None or record.version == known:
             raise Refused(f"the code of {name} could not be written down")
-        self.hear(KeptRecord(CODES, name, record.value, record.version))
+        self.on_change(KeptRecord(CODES, name, record.value, record.version))
 
-    async def forget_the_dead(self, guard: Callable[[Batch], None]) -> None:
-        """Remove what nodes wrote down that are gone."""
+    async def remove_dead(self, guard: Callable[[Batch], None]) -> None:
+        """Remove what nodes that are gone had written down."""
         dead = [epoch for epoch in self._by_epoch if not self._cluster.alive(epoch)]
         if not dead:
             return
@@ -120,16 +121,9 @@ class Others:
 
     # -- asking
 
-    def is_alive(self, epoch: int) -> bool:
-        return self._cluster.alive(epoch)
-
-    def have(self, program: str) -> bool:
+    def has_executor(self, program: str) -> bool:
         """Whether a living node has the program, this one included."""
-        return program in self._programs or any(True for _ in self._takers(program))
-
-    def alone_have(self, program: str) -> bool:
-        """Whether other living nodes have the program and this one does not."""
-        return program not in self._programs and self.have(program)
+        return program in self._programs or bool(self._takers(program))
 
     def may_take(self, record: RunRecord) -> bool:
         """Whether this node has code for a run that has no owner."""
@@ -142,8 +136,8 @@ class Others:
         return record.code not in newer or (record.program, record.code) in self._taken_back
 
     def missing(self, record: RunRecord) -> str:
-        """What no living node has, so that nobody executes a run without an owner; empty when somebody will."""
-        if not self.have(record.program):
+        """What no living node has, so that a run without an owner stays as it is; empty when a node will take it."""
+        if not self.has_executor(record.program):
             return f"the program {record.program}"
         older = [self._by_epoch[epoch][record.program] for epoch in self._takers(record.program)]
         if record.program in self._programs:
@@ -165,11 +159,6 @@ class Others:
     def _takers(self, program: str) -> list[int]:
         alive = self._cluster.alive
         return [epoch for epoch, names in self._by_epoch.items() if program in names and alive(epoch)]
-
-    @staticmethod
-    def arguments(args: tuple[Any, ...]) -> Raw:
-        """Arguments for a program that is not known here: plain JSON values."""
-        return Raw(encode(list(args), "args"))
 
 
 def _key(epoch: int) -> str:

@@ -13,26 +13,26 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from mainspring.log import ABSENT, Delete, Guard, Operation, Put
+from mainspring.log import ABSENT, Delete, Operation, Put
 from mainspring.runs.durable.records import (
     DONE,
     JOURNAL,
     LIVE,
     RUNS,
-    Entry,
+    JournalEntry,
     RunRecord,
+    beginning,
     check_id,
     child_id,
     child_number,
     done_key,
     encode_record,
     entry_key,
-    reason_json,
 )
-from mainspring.runs.errors import RunError
+from mainspring.runs.errors import NotFinished, RunConflict, RunError
 from mainspring.runs.run import Run
 from mainspring.runs.tree import taken_along_by
-from mainspring.runs.values import Raw, decode, encode
+from mainspring.runs.values import Raw, decode, encode, reason_json
 
 if TYPE_CHECKING:
     from mainspring.runs.durable.durable_runs import DurableRuns
@@ -41,34 +41,17 @@ if TYPE_CHECKING:
 _ABOUT_RUNS: Final = frozenset({"Join", "HasEnded", "Until"})
 
 
-class RunConflict(RunError):
-    """The id belongs to another run, or to a run of another program."""
-
-    code = "run_conflict"
-
-
-class NotFinished(RunError):
-    """Only a finished run can be retried."""
-
-    code = "not_finished"
-
-
-def beginning(record: RunRecord) -> list[Operation]:
-    """What must be stored for a new run: its record, if the id was never used."""
-    return [Guard(RUNS, record.id, ABSENT), Put(LIVE, record.id, encode_record(record), ABSENT)]
-
-
 async def retry(durable: DurableRuns, run_id: str) -> Run[Any]:
     """Go on with a run that failed or was cancelled, and with the children that ended with it."""
     record, version = await durable.store.found(run_id)
     if record.state not in ("failed", "cancelled"):
         raise NotFinished(f"run {run_id} is {record.state}", remedy="only failed and cancelled runs are retried")
-    durable.need_program(record.program)
+    durable.ownership.require_program(record.program)
     operations: list[Operation] = []
     agains = []
     for each, known in await _with_its_children(durable, record, version):
         agains.append(_once_more(durable, each))
-        agains[0].attached = False  # whoever is tried again by hand stands on its own
+        agains[0].attached = False  # a run that is tried again by hand stands on its own
         operations += [Put(LIVE, each.id, encode_record(agains[-1]), ABSENT), Delete(RUNS, each.id, known)]
     if not await durable.commit(operations):
         raise NotFinished(f"run {run_id} changed meanwhile", remedy="look at it again")
@@ -80,7 +63,8 @@ def _once_more(durable: DurableRuns, record: RunRecord) -> RunRecord:
     """A finished run as an unfinished one, with what it came from."""
     again = durable.new_record(record.id, record.program, record.args)
     again.created, again.retries = record.created, record.retries + 1
-    again.parent, again.attached, again.has_children = record.parent, record.attached, record.has_children
+    again.parent, again.attached = record.parent, record.attached
+    again.has_children = again.has_children or record.has_children
     again.forked_from, again.forked_at = record.forked_from, record.forked_at
     again.causation, again.correlation, again.traceparent = record.causation, record.correlation, record.traceparent
     return again
@@ -96,7 +80,7 @@ async def _with_its_children(durable: DurableRuns, record: RunRecord, version: i
     async for child, known in durable.store.ended_below(record.id):
         parent = parents.get(child.parent or "")
         if parent is None:  # it ended well: below it only what was detached, and so the root's, ended with the root
-            together = child.state == "cancelled" and bytes(child.reason) == _taken_along(record) != b"null"
+            together = child.state == "cancelled" and _was_taken_along(child, None, record)
         else:
             together = child.id not in joined[parent.id] and _ended_together(child, parent, record)
         if together:
@@ -109,15 +93,28 @@ async def _with_its_children(durable: DurableRuns, record: RunRecord, version: i
 def _ended_together(child: RunRecord, owner: RunRecord, root: RunRecord) -> bool:
     if child.state != "cancelled":
         return child.state == "failed"
-    return bytes(child.reason) == _taken_along(owner) or bytes(child.reason) == _taken_along(root) != b"null"
+    return _was_taken_along(child, owner, root)
 
 
-def _taken_along(owner: RunRecord) -> bytes:
-    """The reason of those that an owner took along."""
+def _was_taken_along(child: RunRecord, owner: RunRecord | None, root: RunRecord) -> bool:
+    """Whether a cancelled child ended because its owner or the root did.
+
+    Records of former versions do not say; there the reason is compared with the one that such children got.
+    """
+    if child.ended_with is not None:
+        return child.ended_with == root.id or (owner is not None and child.ended_with == owner.id)
+    reason = bytes(child.reason)
+    return (owner is not None and reason == _reason_of_children(owner)) or (
+        reason == _reason_of_children(root) != b"null"
+    )
+
+
+def _reason_of_children(owner: RunRecord) -> bytes:
+    """The reason that children get which an owner takes along."""
     return bytes(owner.reason if owner.state == "cancelled" else reason_json(taken_along_by(owner.id)))
 
 
-def _joined(journal: Iterable[Entry]) -> set[str]:
+def _joined(journal: Iterable[JournalEntry]) -> set[str]:
     """The runs whose outcomes a journal knows."""
     return {decode(entry.args)["run"] for entry in journal if entry.effect == "Join" and entry.answered}
 
@@ -131,7 +128,7 @@ async def fork(durable: DurableRuns, run_id: str, at: int, new_id: str | None) -
     new_id = check_id(new_id) if new_id is not None else durable.fresh_id()
     record = durable.new_record(new_id, history.run.program, history.run.args)
     record.forked_from, record.forked_at = run_id, at
-    durable.need_program(record.program)
+    durable.ownership.require_program(record.program)
     copies: list[Operation] = []
     for index, entry in enumerate(known[:at]):
         copies.append(Put(JOURNAL, entry_key(new_id, index), encode_record(_renamed(entry, run_id, new_id))))
@@ -146,7 +143,7 @@ async def fork(durable: DurableRuns, run_id: str, at: int, new_id: str | None) -
     return await durable.go_on_with(record)
 
 
-def _renamed(entry: Entry, old_id: str, new_id: str) -> Entry:
+def _renamed(entry: JournalEntry, old_id: str, new_id: str) -> JournalEntry:
     """An entry about a child of one run as an entry about the same child of another."""
     arguments = decode(entry.args)
     about = arguments.get("run") if isinstance(arguments, dict) else None

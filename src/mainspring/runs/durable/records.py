@@ -5,8 +5,8 @@ Five spaces of records, all JSON:
     runs/live       id -> RunRecord of an unfinished run, with the node that executes it
     runs            id -> RunRecord of a finished one; a run is in one of the two, never in both
     runs/done       end time and id -> nothing; lets retention find the oldest
-    journal/runs    id#index -> Entry: one effect and its answer
-    runs/signals    id#name#order -> a signal nobody received yet
+    journal/runs    id#index -> JournalEntry: one effect and its answer
+    runs/signals    id#name#order -> a signal that was not received yet
 
 On a log that several nodes share there are two more rows, both so that a write whose answer got lost can be tried
 again without harm. A received signal stays as an empty row until its run is forgotten, and a handler's note stands in a
@@ -18,21 +18,21 @@ An index counts the effects of one run from 0. An entry without an answer is a n
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
 
-from mainspring.runs.effects import Effect
-from mainspring.runs.errors import RunError
-from mainspring.runs.outcome import Cancelled, Failed, Outcome, Value
-from mainspring.runs.values import Raw, Unserialisable, encode, encode_fields
+from mainspring.log import ABSENT, Change, Guard, Operation, Put
+from mainspring.runs.errors import BadRunId, ReplayMismatch
+from mainspring.runs.run import Cancelled, Failed, Outcome, Value
+from mainspring.runs.values import NULL, Raw, error_fields, reason_json, stored_failure
 
 RUNS: Final = "runs"
 LIVE: Final = "runs/live"
 DONE: Final = "runs/done"
 JOURNAL: Final = "journal/runs"
 SIGNALS: Final = "runs/signals"
-LEASES: Final = "leases"
 
 NOTE: Final = ".note"
 RECEIVED: Final = b""  # what is left of a signal on a shared log
@@ -41,29 +41,6 @@ _INDEX_DIGITS: Final = 8
 _TIME_DIGITS: Final = 15
 _LONGEST_ID: Final = 200
 _FORBIDDEN: Final = frozenset("#~")  # they separate an id from an index and from the number of a child
-NULL: Final = Raw(b"null")
-
-
-class BadRunId(RunError):
-    """An id that cannot name a durable run."""
-
-    code = "bad_run_id"
-
-
-class ReplayMismatch(RunError):
-    """The program no longer does what its journal says. The journal is kept: repair the program and retry the run."""
-
-    code = "replay_mismatch"
-
-
-class StoredFailure(RunError):
-    """The error of a run that failed in another process, or before a restart; `error_type` is its class then."""
-
-    code = "run_failed"
-
-    def __init__(self, error_type: str, message: str, code: str = "") -> None:
-        super().__init__(f"{error_type}: {message}", code=code or None)
-        self.error_type = error_type
 
 
 class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -78,8 +55,9 @@ class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     value: Raw = NULL  # of a run that ended with a value
     error: dict[str, str] | None = None  # type, message and code of one that failed
     reason: Raw = NULL  # of one that was cancelled
+    ended_with: str | None = None  # and the run that took it along, or ""; None: a former version did not say
     owner: str | None = None  # the node that executes it, while it is unfinished
-    epoch: int = 0  # of the owner's lease, where several nodes share the log; 0: nobody's
+    epoch: int = 0  # of the owner's lease, where several nodes share the log; 0: it has no owner
     code: str = ""  # digest of the program's code that wrote the journal last, where several nodes share the log
     parent: str | None = None
     attached: bool = False  # to its parent, and so to end with it
@@ -108,7 +86,7 @@ class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
         return None
 
 
-class Entry(msgspec.Struct, omit_defaults=True, kw_only=True):
+class JournalEntry(msgspec.Struct, omit_defaults=True, kw_only=True):
     """One effect of a run: its name and arguments, and the answer once there is one."""
 
     effect: str
@@ -122,10 +100,10 @@ class Entry(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 _encode_any = msgspec.json.Encoder().encode
 _record_decoder = msgspec.json.Decoder(RunRecord)
-_entry_decoder = msgspec.json.Decoder(Entry)
+_entry_decoder = msgspec.json.Decoder(JournalEntry)
 
 
-def encode_record(record: RunRecord | Entry) -> bytes:
+def encode_record(record: RunRecord | JournalEntry) -> bytes:
     return _encode_any(record)
 
 
@@ -133,8 +111,16 @@ def decode_record(text: bytes) -> RunRecord:
     return _record_decoder.decode(text)
 
 
-def decode_entry(text: bytes) -> Entry:
+def decode_entry(text: bytes) -> JournalEntry:
     return _entry_decoder.decode(text)
+
+
+def ended_runs(change: Change) -> Iterator[RunRecord]:
+    """The runs that ended with a commit: those whose record moved from the unfinished to the finished."""
+    gone = {record.key for record in change.records if record.space == LIVE and record.version == ABSENT}
+    for record in change.records if gone else ():
+        if record.space == RUNS and record.key in gone and record.version != ABSENT:
+            yield decode_record(record.value)
 
 
 def check_id(run_id: Any) -> str:
@@ -181,52 +167,23 @@ def child_number(run_id: str, parent: str) -> int | None:
     return int(number) if mark and head == parent else None
 
 
-def arguments(effect: Effect[Any]) -> bytes:
-    """The arguments as the journal keeps them; raises Unserialisable."""
-    own = getattr(effect, "__arguments__", None)
-    return encode_fields(effect) if own is None else encode(own(), type(effect).__name__)
+def beginning(record: RunRecord) -> list[Operation]:
+    """What must be stored for a new run: its record, if the id was never used."""
+    return [Guard(RUNS, record.id, ABSENT), Put(LIVE, record.id, encode_record(record), ABSENT)]
 
 
-def error_fields(error: BaseException) -> dict[str, str]:
-    fields = {"type": type(error).__name__, "message": _text(error)}
-    if isinstance(error, StoredFailure):
-        fields["type"] = error.error_type
-    code = getattr(error, "code", None)
-    if isinstance(code, str):
-        fields["code"] = code
-    return fields
-
-
-def stored_failure(fields: dict[str, str]) -> StoredFailure:
-    return StoredFailure(fields.get("type", "?"), fields.get("message", ""), fields.get("code", ""))
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error).encode(errors="replace").decode()
-    except Exception:
-        return "(no text)"
-
-
-def reason_json(reason: Any) -> Raw:
-    try:
-        return Raw(encode(reason, "reason"))
-    except Unserialisable:
-        return Raw(encode(_text(reason) if isinstance(reason, BaseException) else repr(reason), "reason"))
-
-
-def finish(record: RunRecord, outcome: Outcome[Any], value: bytes, wall_ms: int) -> None:
-    """Write the outcome into the record; `value` is the encoded value of a Value."""
+def finish(record: RunRecord, outcome: Outcome[Any], value: bytes, wall_ms: int, ended_with: str) -> None:
+    """Write the outcome into the record. `value` is the encoded value of a Value; `ended_with` is for a Cancelled."""
     record.updated, record.owner, record.epoch = wall_ms, None, 0
     if isinstance(outcome, Value):
         record.state, record.value = "value", Raw(value)
     elif isinstance(outcome, Failed):
         record.state, record.error = "failed", error_fields(outcome.error)
     else:
-        record.state, record.reason = "cancelled", reason_json(outcome.reason)
+        record.state, record.reason, record.ended_with = "cancelled", reason_json(outcome.reason), ended_with
 
 
-def mismatch(run_id: str, index: int, entry: Entry | None, effect: str | None, args: bytes) -> ReplayMismatch:
+def mismatch(run_id: str, index: int, entry: JournalEntry | None, effect: str | None, args: bytes) -> ReplayMismatch:
     """The readable difference between a journal and what the program did at one index."""
     lines = [f"run {run_id} does not fit its journal at effect {index}:"]
     lines.append(f"  journal: {_shown(entry.effect, entry.args) if entry else '(nothing more)'}")
@@ -236,7 +193,7 @@ def mismatch(run_id: str, index: int, entry: Entry | None, effect: str | None, a
     return ReplayMismatch("\n".join(lines), remedy="restore the old order of effects, or gate the change with Version")
 
 
-def other_answer(run_id: str, index: int, entry: Entry, error: Exception) -> ReplayMismatch:
+def other_answer(run_id: str, index: int, entry: JournalEntry, error: Exception) -> ReplayMismatch:
     """The answer in the journal is not of the type that the effect has now."""
     return ReplayMismatch(
         f"run {run_id} does not fit its journal at effect {index}:\n"

@@ -1,145 +1,158 @@
-"""What a node does for durable runs as long as it lives: renew, recover, deliver, forget.
+"""What a node does for durable runs as long as it lives: go on with unfinished ones, and remove old ones.
 
-Recovery is not an event of the boot. Every `recovery_ms` the service renews the node's lease, takes away leases that
-ran out, goes on with the runs of nodes that are gone, delivers signals that other nodes wrote down, tells watchers, and
-removes finished runs whose time is up. A pass that fails is logged and tried again; nothing of it is urgent.
+Recovery is not an event of the boot. A pass is made when the service starts, when something changed (a program was
+registered, a node is gone, a run has no owner), and every `recovery_ms`. Which unfinished runs are this node's is for
+the ownership to say. A pass that fails is logged and made again; nothing of it is urgent.
+
+A run can be unfinished although its parent is over: a parent ends after its attached children, or takes them along, but
+each ending is written down by itself, so a process can die when that of the parent is stored and that of a child is
+not. Such a child is ended when it is recovered, because without its parent nothing else would end it. A detached one
+has outlived its parent rightfully and goes on; it belongs to the root of its tree.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from mainspring.runs.cluster.ownership import OwnLog
-from mainspring.runs.durable.durable_runs import DurableRuns
-from mainspring.runs.durable.records import LIVE, RunRecord, decode_record
-from mainspring.runs.scheduler import Scheduler
+from mainspring.log import LogUnavailable, Refused
+from mainspring.loop import BackgroundTasks
+from mainspring.runs.durable.records import LIVE, RunRecord, decode_record, root_id
+from mainspring.runs.durable.store import CHILD_MARK
+from mainspring.runs.errors import TakenOver, UnknownRun
+from mainspring.runs.run import Cancelled, Run
+from mainspring.runs.tree import family_of, taken_along_by
 
-CHUNK: Final = 500  # runs whose journals are read together: bounds the memory, not the number of runs
+if TYPE_CHECKING:
+    from mainspring.runs.durable.durable_runs import DurableRuns
 
 logger: logging.Logger = logging.getLogger("mainspring.runs")
 
 
-class Service:
-    """Continuous recovery. `start` once, `stop` once."""
+class Recovery:
+    """Continuous recovery and retention. `start` once, `stop` once."""
 
-    def __init__(
-        self, durable: DurableRuns, scheduler: Scheduler, *, recovery_ms: int, retention_ms: int | None
-    ) -> None:
-        assert isinstance(durable.tenure, OwnLog)
+    def __init__(self, durable: DurableRuns, *, recovery_ms: int, retention_ms: int | None) -> None:
         self._durable = durable
-        self._tenure: OwnLog = durable.tenure
-        self._scheduler = scheduler
+        self._scheduler = durable.scheduler
         self._recovery_ms = recovery_ms
         self._retention_ms = retention_ms
+        self._running = False
         self._timer: int | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._look_again = True  # whether a run may be ours that is not executed
-        self._gone: set[str] = set()  # nodes whose lease was taken away
-        self.recovered: int = 0
-        self.taken: int = 0  # leases of nodes that are gone
-        durable.on_new_lease = self.look_again
+        self._tasks = BackgroundTasks(logger, "recovery of runs")
+        self._look_again = True  # whether there may be a run that this node should execute and does not
+        durable.programs.on_new.append(lambda name: self.look_again())
 
     async def start(self) -> None:
-        """Take the lease and go on with every unfinished run of this node and of nodes that are gone."""
-        await self._durable.tenure.open()
-        await self._recover()
-        self._plan()
+        """Go on with unfinished runs, now and from now on."""
+        self._running = True
+        await self._durable.ownership.start()
+        await self._passes(first=True)
 
     async def stop(self) -> None:
-        """Stop executing, store what was decided, give the lease back. Unfinished runs go on later or elsewhere."""
+        """Stop executing and store what was decided. Unfinished runs go on later, or on other nodes."""
+        self._running = False
         if self._timer is not None:
             self._scheduler.alarms.forget(self._timer)
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await self._tasks.cancel()
         await self._durable.writer.quiet()
-        self._tenure.close()
+        self._durable.ownership.stop()
         self._durable.let_go()
-        await self._durable.lease.give_back()
 
     def look_again(self) -> None:
-        """Something changed: there may be runs of this node that it does not execute."""
+        """Something changed: there may be runs that this node should execute."""
         self._look_again = True
-
-    def _plan(self) -> None:
-        self._timer = self._scheduler.timer(self._recovery_ms, self._begin)
-
-    def _begin(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._pass())
-
-    async def _pass(self) -> None:
-        try:
-            await self._tenure.renew()
-            await self._recover()
-            await self._durable.elsewhere.look_at_signals()
-            await self._durable.elsewhere.look_at_watched()
-            await self._forget_old()
-        except Exception:
-            logger.exception("a recovery pass failed and will be tried again")
-        self._plan()
+        if self._running and self._timer is not None:
+            self._scheduler.alarms.forget(self._timer)
+            self._begin()
 
     @property
     def busy(self) -> bool:
-        return self._task is not None and not self._task.done()
+        """Whether a pass is being made."""
+        return len(self._tasks) > 0
 
-    # -- recovery
+    # -- passes
 
-    async def _recover(self) -> None:
-        await self._fence_the_gone()
-        if not self._look_again and not self._gone:
+    def _plan(self) -> None:
+        if self._running and self._timer is None:
+            self._timer = self._scheduler.timer(self._recovery_ms, self._begin)
+
+    def _begin(self) -> None:
+        self._timer = None
+        try:
+            self._tasks.start(self._passes(), "pass")
+        except RuntimeError:
+            self._plan()  # no loop is running now
+
+    async def _passes(self, *, first: bool = False) -> None:
+        while await self._pass(first) and self._look_again and self._running:
+            continue
+        self._plan()
+
+    async def _pass(self, first: bool) -> bool:
+        """Do what is to do; False when it could not be done and must be tried again after a pause.
+
+        What cannot pass by itself, like a damaged record, keeps the service from starting; later it is only logged.
+        """
+        look_again, self._look_again = self._look_again, False
+        try:
+            if await self._durable.ownership.recover(look_again):
+                await self._remove_old()
+                return True
+        except (LogUnavailable, Refused, TakenOver) as error:
+            logger.warning("a pass over the durable runs did not succeed and will be tried again: %s", error)
+        except Exception:
+            if first:
+                raise
+            logger.exception("a pass over the durable runs failed and will be tried again")
+        self._look_again = True
+        return False
+
+    async def _remove_old(self) -> None:
+        guard = await self._durable.ownership.housekeeping()
+        if guard is None or self._retention_ms is None:
             return
-        self._look_again = False
-        lease = self._durable.lease
-        mine, contested, lease.contested = lease.node, lease.contested, False
-        chunk: list[RunRecord] = []
-        async for live in self._durable.log.scan(LIVE):
-            if self._durable.executes(live.key):
-                continue
-            record = decode_record(live.value)
-            certain = record.owner == mine and not contested
-            claimable = record.owner in (mine, *self._gone)
-            if certain or (claimable and await self._durable.claim(record, live.version)):
-                chunk.append(record)
-            if len(chunk) >= CHUNK:
-                await self._go_on(chunk)
-                chunk = []
-        await self._go_on(chunk)
-        for node in self._gone:
-            await self._durable.lease.forget(node)
-        self._gone.clear()
-
-    async def _fence_the_gone(self) -> None:
-        now = self._scheduler.clock.wall_ms()
-        known = {self._durable.lease.node}
-        async for lease, version in self._durable.lease.others():
-            known.add(lease.node)
-            if lease.until < now and (lease.fenced_by or await self._durable.lease.fence(lease, version)):
-                self.taken += 1
-                logger.warning("node %s is gone; its durable runs go on here", lease.node)
-                self._gone.add(lease.node)
-        if self._look_again:
-            async for live in self._durable.log.scan(LIVE):
-                owner = decode_record(live.value).owner or ""
-                if owner not in known:
-                    self._gone.add(owner)  # it gave its lease back and left runs behind
-
-    async def _go_on(self, records: list[RunRecord]) -> None:
-        """Execute these runs again, except children whose parent will bring them back."""
-        mine = []
-        for record in records:
-            if record.program not in self._durable.programs:
-                logger.warning("run %s waits for program %s, which is not registered", record.id, record.program)
-            elif record.parent is None or await self._durable.log.get(LIVE, record.parent) is None:
-                mine.append(record)
-        self.recovered += len(await self._durable.revive(mine))
-
-    # -- retention
-
-    async def _forget_old(self) -> None:
-        if self._retention_ms is None:
-            return
-        before = self._scheduler.clock.wall_ms() - self._retention_ms
+        before = self._durable.clock.wall_ms() - self._retention_ms
         async for mark, run_id in self._durable.store.ended_before(before):
-            await self._durable.store.forget(mark, run_id)
+            await self._durable.store.forget(mark, run_id, guard)
+
+
+# -- runs whose parent is over
+
+
+async def end_attached(durable: DurableRuns, records: Iterable[RunRecord]) -> list[RunRecord]:
+    """End those that should have ended with their parent, and what is attached to them; gives the others."""
+    rightful: list[RunRecord] = []
+    for record in records:
+        if record.parent is None or not record.attached:
+            rightful.append(record)
+        else:
+            await _end(durable, record, await _reason(durable, record.parent))
+    return rightful
+
+
+async def _end(durable: DurableRuns, record: RunRecord, reason: Any) -> None:
+    for loaded in await durable.ownership.load([record]):
+        if durable.ownership.owns(loaded.record) and not durable.executes(record.id):
+            durable.end_at_once(loaded, Cancelled(reason), record.parent or "")
+    async for stored in durable.log.scan(LIVE, record.id + CHILD_MARK):
+        child = decode_record(stored.value)
+        if child.parent == record.id and child.attached:
+            await _end(durable, child, reason)
+
+
+async def _reason(durable: DurableRuns, parent: str) -> Any:
+    try:
+        outcome = (await durable.store.record(parent)).outcome()
+    except UnknownRun:  # forgotten meanwhile
+        outcome = None
+    return outcome.reason if isinstance(outcome, Cancelled) else taken_along_by(parent)
+
+
+def adopt_detached(runs: Iterable[Run[Any]], live: Mapping[str, Run[Any]]) -> None:
+    """Runs that are executed again without their parent belong to their root, if that is executed here."""
+    for run in runs:
+        root = live.get(root_id(run.id))
+        if root is not None and root is not run:
+            family_of(root).adopt(run, detached=True)

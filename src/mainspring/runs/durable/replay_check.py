@@ -14,19 +14,15 @@ import msgspec
 
 from mainspring.log import Operation, Receipt
 from mainspring.loop import VirtualClock
-from mainspring.runs.builtin_effects import Spawn
-from mainspring.runs.context import Context, Later
-from mainspring.runs.durable.arguments import decode_arguments
-from mainspring.runs.durable.records import ReplayMismatch, RunRecord, child_id, mismatch
+from mainspring.runs.durable.records import RunRecord, child_id, mismatch
 from mainspring.runs.durable.state import DurableState
 from mainspring.runs.durable.store import History
-from mainspring.runs.effects import Effect, resume
+from mainspring.runs.effects import Effect, Spawn, resume
+from mainspring.runs.errors import ReplayMismatch
 from mainspring.runs.groups import Perform
-from mainspring.runs.handlers import Handled
-from mainspring.runs.outcome import Failed, Value
-from mainspring.runs.programs import bind
-from mainspring.runs.registry import Programs
-from mainspring.runs.run import Run
+from mainspring.runs.handlers import EffectContext, Later, RegisteredHandler
+from mainspring.runs.programs import Programs, bind, decode_arguments
+from mainspring.runs.run import Failed, Run, Value
 from mainspring.runs.scheduler import Scheduler
 from mainspring.runs.tree import family_of
 
@@ -41,7 +37,9 @@ class Verdict(msgspec.Struct):
 
 
 class _Unwritten:
-    """Stands in for the log: a check writes nothing."""
+    """Stands in for the writer and the ownership: a check writes nothing."""
+
+    keeps_notes_apart = False
 
     def together(self, operations: list[Operation], done: Callable[[Receipt], None]) -> None:
         done(Receipt())
@@ -50,7 +48,7 @@ class _Unwritten:
         """Notes of handlers are not checked."""
 
 
-class _Anything(dict[type, Handled]):
+class _Anything(dict[type, RegisteredHandler]):
     """Accepts every effect, and notes the first one that the journal does not answer."""
 
     def __init__(self, runtime: _CheckRuntime) -> None:
@@ -61,12 +59,12 @@ class _Anything(dict[type, Handled]):
     def get(self, effect: type, default: Any = None) -> Any:
         if not (isinstance(effect, type) and issubclass(effect, Effect)):
             return default
-        return Handled(effect, self._spawn if effect is Spawn else self._stop, False, None)
+        return RegisteredHandler(effect, self._spawn if effect is Spawn else self._stop)
 
-    def _spawn(self, effect: Spawn, ctx: Context) -> resume:
+    def _spawn(self, effect: Spawn, ctx: EffectContext) -> resume:
         return resume(self._runtime.spawn(ctx.run, effect.program, tuple(effect.args)))
 
-    def _stop(self, effect: Effect[Any], ctx: Context) -> Later:
+    def _stop(self, effect: Effect[Any], ctx: EffectContext) -> Later:
         self.unanswered.append(type(effect).__name__)
         return ctx.later()
 
@@ -82,12 +80,12 @@ class _CheckRuntime:
         family = family_of(owner)
         family.spawned += 1
         name = self.programs.name_for(program)
-        child: Run[Any] = Run(child_id(owner.id, family.spawned), name, owner._scheduler)
+        child: Run[Any] = Run(child_id(owner.id, family.spawned), name, owner.scheduler)
         record = self._records.get(child.id)
         if record is not None and record.program != name:
             raise ReplayMismatch(f"child {child.id} was {record.program} and is now {name}")
-        child._done = child._settled = True
-        child._outcome = (record.outcome() if record is not None else None) or Value(None)
+        child.done = child.announced = True
+        child.decided = (record.outcome() if record is not None else None) or Value(None)
         return child
 
 
@@ -109,20 +107,21 @@ def _check_one(history: History, programs: Programs, records: Mapping[str, RunRe
     handlers = scheduler.handlers = _Anything(runtime)
     run: Run[Any] = Run(record.id, record.program, scheduler)
     kept = msgspec.structs.replace(record)
-    run._durable = DurableState(kept, history.journal, scheduler, _Unwritten())  # type: ignore[arg-type]
-    run._durable.opened = True
+    unwritten: Any = _Unwritten()
+    state = run.durable = DurableState(run, kept, history.journal, unwritten, unwritten)
+    state.opened = True
     program = programs.get(record.program)
     try:
         bound = bind(program, decode_arguments(program, record.args), Perform(runtime, run))  # type: ignore[arg-type]
     except Exception as error:
         verdict.problem = f"its arguments no longer fit: {error}"
         return verdict
-    run._send, run._close = bound.send, bound.close
+    scheduler.bind(run, bound)
     scheduler.live += 1
     scheduler.launch(run)
     while not scheduler.is_idle():
         scheduler.tick()
-    verdict.problem = _problem(record, run, run._durable, handlers.unanswered)
+    verdict.problem = _problem(record, run, state, handlers.unanswered)
     run.cancel()
     return verdict
 

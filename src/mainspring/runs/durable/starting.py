@@ -1,9 +1,9 @@
 """How durable runs begin.
 
 A run is started by writing its record with the expectation that none is there; its first step waits for that write.
-When the record is there already, the same id was started before, here or elsewhere, in this life or an earlier one, and
-the handle becomes a handle of that run: its outcome if it is over, the run itself if this node owns it, and otherwise a
-watcher that hears of the outcome from the log.
+When the record is there already, the same id was started before, here or on another node, in this life or an earlier
+one, and the handle becomes a handle of that run: its outcome if it is over, the run itself if this node owns it, and
+otherwise a handle that gets the outcome from the log.
 
 On a log that several nodes share, a run whose program only others have is written down without an owner, and one of
 them takes it. What is started while nothing entitles this node is written when something does.
@@ -15,29 +15,27 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from mainspring.log import Put, Receipt, Refused
-from mainspring.runs.durable.arguments import decode_arguments, encode_arguments
-from mainspring.runs.durable.operations import RunConflict, beginning
-from mainspring.runs.durable.records import LIVE, RunRecord, check_id, encode_record
-from mainspring.runs.durable.store import UnknownRun
+from mainspring.loop import wake
+from mainspring.runs.durable.records import LIVE, RunRecord, beginning, check_id, encode_record
 from mainspring.runs.durable.writer import Result
-from mainspring.runs.endings import close_program
-from mainspring.runs.errors import NoHostLoop, TakenOver
-from mainspring.runs.outcome import Failed, Outcome
-from mainspring.runs.run import Run
-from mainspring.runs.scheduler import Scheduler
+from mainspring.runs.errors import NoHostLoop, RunConflict, TakenOver, UnknownRun
+from mainspring.runs.programs import decode_arguments, encode_arguments
+from mainspring.runs.run import Failed, Outcome, Run
+from mainspring.runs.values import Raw, encode
 
 if TYPE_CHECKING:
     from mainspring.runs.durable.durable_runs import DurableRuns
 
 
-class Beginnings:
+class Starting:
     """Starts the durable runs of one runtime."""
 
-    def __init__(self, durable: DurableRuns, scheduler: Scheduler, runs: dict[str, Run[Any]]) -> None:
+    def __init__(self, durable: DurableRuns, runs: dict[str, Run[Any]]) -> None:
         self._durable = durable
-        self._scheduler = scheduler
+        self._ownership = durable.ownership
+        self._scheduler = durable.scheduler
         self._runs = runs
-        self._beginning: dict[str, list[asyncio.Future[None]]] = {}
+        self._waiting: dict[str, list[asyncio.Future[None]]] = {}  # for the beginning of a run to be stored
         self._unwritten: list[Run[Any]] = []  # begun while nothing entitles this node
 
     def start(
@@ -51,10 +49,8 @@ class Beginnings:
     ) -> Run[Any]:
         """A new run, or the one that has this id. Raises before anything is written when the arguments do not fit."""
         _need_loop()
-        if self._durable.others is not None and isinstance(program, str) and self._durable.others.alone_have(program):
-            return self._start_elsewhere(
-                program, args, check_id(run_id) if run_id is not None else self._durable.fresh_id()
-            )
+        if isinstance(program, str) and not self._ownership.executes(program):
+            return self._start_remotely(program, args, self._durable.fresh_id() if run_id is None else check_id(run_id))
         name = self._durable.programs.name_for(program)
         program = self._durable.programs.get(name)
         encoded = encode_arguments(program, args)
@@ -73,35 +69,16 @@ class Beginnings:
 
     async def written(self, run: Run[Any]) -> None:
         """Wait until it is stored that a run began, or that it had begun before."""
-        begins_here = run.id in self._runs and run._durable is not None and not run._durable.opened
-        if begins_here or run.id in self._beginning:
+        begins_here = run.id in self._runs and run.durable is not None and not run.durable.opened
+        if begins_here or run.id in self._waiting:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._beginning.setdefault(run.id, []).append(waiter)
+            self._waiting.setdefault(run.id, []).append(waiter)
             await waiter
 
-    def has_begun(self, run_id: str) -> None:
-        """Whoever waits for the beginning need not wait any longer."""
-        for waiter in self._beginning.pop(run_id, ()):
-            if not waiter.done():
-                waiter.set_result(None)
-
-    def _write_start(self, run: Run[Any], parent: Run[Any] | None = None) -> None:
-        assert run._durable is not None
-        record = run._durable.record
-        if self._durable.tenure.shared and not self._is_entitled():
-            self._unwritten.append(run)
-            return
-        record.owner, record.epoch = self._durable.tenure.node, self._durable.tenure.epoch
-        operations = beginning(record)
-        if parent is not None and parent._durable is not None and not parent._durable.record.has_children:
-            parent._durable.record.has_children = True
-            operations.append(Put(LIVE, parent.id, encode_record(parent._durable.record)))
-        self._durable.writer.together(operations, lambda result: self._begun(run, result))
-
-    def _is_entitled(self) -> bool:
-        if self._durable.tenure.epoch == 0:
-            self._durable.tenure.need()
-        return self._durable.tenure.epoch != 0
+    def release(self, run_id: str) -> None:
+        """The beginning of a run is stored, or another node's business: those who wait for it go on."""
+        for waiter in self._waiting.pop(run_id, ()):
+            wake(waiter)
 
     def write_unwritten(self) -> None:
         """This node is entitled again: begin what was started meanwhile."""
@@ -110,38 +87,50 @@ class Beginnings:
             if run.id in self._runs:
                 self._write_start(run)
 
+    def _write_start(self, run: Run[Any], parent: Run[Any] | None = None) -> None:
+        assert run.durable is not None
+        record = run.durable.record
+        if not self._ownership.entitled():
+            self._unwritten.append(run)
+            return
+        self._ownership.sign(record)
+        operations = beginning(record)
+        if parent is not None and parent.durable is not None and not parent.durable.record.has_children:
+            parent.durable.record.has_children = True
+            operations.append(Put(LIVE, parent.id, encode_record(parent.durable.record)))
+        self._durable.writer.together(operations, lambda result: self._begun(run, result))
+
     def _begun(self, run: Run[Any], result: Result) -> None:
-        state = run._durable
+        state = run.durable
         assert state is not None
         if self._runs.get(run.id) is not run:
             return  # let go meanwhile
-        if isinstance(result, Receipt) and state.record.epoch == self._durable.tenure.epoch:
-            if self._durable.tenure.shared:
-                state.version = result.versions[0]
+        if isinstance(result, Receipt) and state.record.epoch == self._ownership.epoch:
+            state.version = self._ownership.expected(result.versions[0])
             self._opened(run)
         elif isinstance(result, TakenOver):
             self._write_start(run)
         elif isinstance(result, Refused | Receipt):
-            self._durable.in_background(self._join_existing(run))
+            self._durable.in_background(self._join_existing(run), f"join existing run {run.id}")
         else:
             self._conclude(run, Failed(result))
 
     def _opened(self, run: Run[Any]) -> None:
         """The record stands: the first step, or the outcome of a run that was cancelled before it."""
-        assert run._durable is not None
-        run._durable.opened = True
-        self.has_begun(run.id)
-        if run._done:
-            assert run._outcome is not None
-            run._durable.settle(run, run._outcome)
+        assert run.durable is not None
+        run.durable.opened = True
+        self.release(run.id)
+        if run.done:
+            assert run.decided is not None
+            run.durable.settle(run.decided)
         else:
             self._scheduler.launch(run)
 
     async def _join_existing(self, run: Run[Any]) -> None:
         try:
             record, version = await self._found(run.id)
-        except UnknownRun:  # it was not the record that refused, but the lease
-            if self._durable.refusals is None or await self._durable.refusals.still_entitled() or run.id in self._runs:
+        except UnknownRun:  # it was not the record that refused, but the guard
+            if await self._ownership.still_entitled() or run.id in self._runs:
                 self._write_start(run)
             return
         if record.program != run.program:
@@ -150,53 +139,41 @@ class Beginnings:
         outcome = self._durable.outcome_of(record)
         if outcome is not None:
             self._conclude(run, outcome)
-        elif await self._may_execute(record, version):
+        elif await self._ownership.take(record, version):
             await self._take_over(run, record)
         else:
             self._durable.lose(run)
 
     async def _found(self, run_id: str) -> tuple[RunRecord, int]:
-        found = self._durable.store.found
-        return await (
-            found(run_id) if self._durable.refusals is None else self._durable.refusals.insist(lambda: found(run_id))
-        )
-
-    async def _may_execute(self, record: RunRecord, version: int) -> bool:
-        if self._durable.tenure.owns(record):
-            return True
-        try:
-            others = self._durable.others
-            if others is not None and not others.may_take(record):
-                return False
-            return await self._durable.tenure.is_orphan(record) and await self._durable.claim(record, version)
-        except TakenOver:
-            return False
+        return await self._ownership.read(lambda: self._durable.store.found(run_id))
 
     async def _take_over(self, run: Run[Any], record: RunRecord) -> None:
         """Turn a fresh handle into the run that the log already knows."""
-        loaded = await self._durable.load([record])
-        if not loaded or not self._durable.has(loaded[0]):
-            self._durable.elsewhere.give_news_of([run.id])
+        signals = self._durable.signals
+        signals.hold([run.id])
+        try:
+            loaded = await self._ownership.load([record])
+            is_ours = bool(loaded) and self._ownership.owns(loaded[0].record)
+            if is_ours:
+                self._durable.prepare(run, loaded[0])
+                if not run.done:
+                    program = self._durable.programs.get(record.program)
+                    self._durable.bind(run, program, decode_arguments(program, record.args))
+                self._opened(run)
+        finally:
+            signals.release([run.id])
+        if not is_ours:
             await self._join_existing(run)  # it changed hands meanwhile: look again
-            return
-        self._durable.prepare(run, loaded[0])
-        if not run._done:
-            program = self._durable.programs.get(record.program)
-            close_program(run)
-            self._durable.bind(run, program, decode_arguments(program, record.args))
-        self._opened(run)
-        self._durable.elsewhere.give_news_of([run.id])
 
-    def _start_elsewhere(self, program: str, args: tuple[Any, ...], run_id: str) -> Run[Any]:
-        """Write a run down that only others can execute; one of them will claim it."""
-        assert self._durable.others is not None
-        record = self._durable.new_record(run_id, program, self._durable.others.arguments(args))
+    def _start_remotely(self, program: str, args: tuple[Any, ...], run_id: str) -> Run[Any]:
+        """Write a run down that only others can execute; one of them will claim it. Arguments are plain JSON values."""
+        record = self._durable.new_record(run_id, program, Raw(encode(list(args), "args")))
         handle = self._durable.handle(record)
-        self._beginning.setdefault(run_id, [])
-        self._durable.in_background(self._write_elsewhere(handle, record))
+        self._waiting.setdefault(run_id, [])
+        self._durable.in_background(self._write_remote(handle, record), f"write down run {run_id}")
         return handle
 
-    async def _write_elsewhere(self, handle: Run[Any], record: RunRecord) -> None:
+    async def _write_remote(self, handle: Run[Any], record: RunRecord) -> None:
         try:
             await self._durable.commit(beginning(record))
             found, _ = await self._found(record.id)
@@ -206,13 +183,13 @@ class Beginnings:
             if found.program != record.program:
                 self._scheduler.conclude(handle, Failed(_conflict(record.id, found.program)))
             else:
-                self._durable.elsewhere.watch(handle)
-        self.has_begun(record.id)
+                self._durable.remote.watch(handle)
+        self.release(record.id)
 
     def _conclude(self, run: Run[Any], outcome: Outcome[Any]) -> None:
         self._runs.pop(run.id, None)
         self._scheduler.conclude(run, outcome)
-        self.has_begun(run.id)
+        self.release(run.id)
 
 
 def _need_loop() -> None:

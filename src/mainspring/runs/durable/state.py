@@ -1,38 +1,35 @@
-"""Durable runs: the journal is written before the program goes on.
+"""What a durable run has besides an ordinary one: the journal is written before the program goes on.
 
 A durable run differs from another in three moments. When an effect is performed, the journal may already know the
 answer: then the handler is not asked (replay). When an answer comes, it is written down first, and only what is written
 is given to the program. When the run ends, the outcome is written down first, and only then announced. Between these
 moments it is an ordinary run of the ordinary scheduler.
 
-The answers of all runs that came in one turn of the host go into one batch with one guard on this node's lease
-(`writer.py`). An effect whose handler writes to the log itself (`ctx.batch`) gets a batch of its own, with its answer
-in it: both are stored or neither, which makes such effects exactly-once. All others are at-least-once: after a crash
-between the handler's work and the write, the handler is asked again, with the same `ctx.key`.
+The answers of all runs that came in one turn of the host go into one batch (`writer.py`). An effect whose handler
+writes to the log itself (`ctx.batch`) gets a batch of its own, with its answer in it: both are stored or neither, which
+makes such effects exactly-once. All others are at-least-once: after a crash between the handler's work and the write,
+the handler is asked again, with the same `ctx.key`.
 
 On a log that several nodes share, a batch of its own says what it expects: that the answer is not there yet, or that
-the run's record is the one this node wrote. A refusal then means that an earlier try was stored after all, or that
-somebody else has the run now; the log is asked which (`refusals.py`).
+the run's record is the one this node wrote. What a refusal then means is for the ownership to find out
+(`cluster/ownership.py`).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mainspring.log import ABSENT, ANY_VERSION, Batch, Delete, Operation, Put, Receipt, Refused
-from mainspring.runs.builtin_effects import GroupEnd, Join, Until, Version
 from mainspring.runs.durable.records import (
     DONE,
     JOURNAL,
     LIVE,
-    NULL,
-    RECEIVED,
     RUNS,
     SIGNALS,
-    Entry,
+    JournalEntry,
     RunRecord,
-    arguments,
     done_key,
     encode_record,
     entry_key,
@@ -41,20 +38,19 @@ from mainspring.runs.durable.records import (
     note_key,
     other_answer,
 )
-from mainspring.runs.effects import answer_type
-from mainspring.runs.errors import TakenOver
-from mainspring.runs.handlers import ask_handler
-from mainspring.runs.outcome import Failed, Outcome, Value
-from mainspring.runs.run import FAILURE, RESUME, VALUE, Run
+from mainspring.runs.effects import GroupEnd, Join, Until, Version, answer_type, journal_arguments
+from mainspring.runs.errors import TakenOver, Unserialisable
+from mainspring.runs.run import FAILURE, RESUME, VALUE, Failed, Outcome, Run, Value
 from mainspring.runs.tree import Family, family_of
-from mainspring.runs.values import Raw, Unserialisable, decode, encode, usable
+from mainspring.runs.values import NULL, Raw, decode, encode, usable
 
 if TYPE_CHECKING:
-    from mainspring.runs.cluster.refusals import Refusals
-    from mainspring.runs.durable.store import Loaded
-    from mainspring.runs.durable.writer import Writer
-    from mainspring.runs.handlers import Handled
-    from mainspring.runs.scheduler import Scheduler
+    from mainspring.runs.cluster.ownership import Ownership
+    from mainspring.runs.durable.store import LoadedRun
+    from mainspring.runs.durable.writer import JournalWriter
+    from mainspring.runs.handlers import RegisteredHandler
+
+logger: logging.Logger = logging.getLogger("mainspring.runs")
 
 _SCALARS = frozenset({type(None), bool, int, str})
 _answer_types: dict[type, Any] = {}
@@ -69,7 +65,7 @@ def _answer_type(effect: type) -> Any:
 
 
 class DurableState:
-    """What a durable run has besides an ordinary one."""
+    """The journal of one run, what is left to replay of it, and what is to be written next."""
 
     __slots__ = (
         "_args",
@@ -77,8 +73,9 @@ class DurableState:
         "_batch",
         "_consumed",
         "_effect",
-        "_noted",
-        "_refusals",
+        "_has_note_row",
+        "_ownership",
+        "_run",
         "_scheduler",
         "_value",
         "_versions",
@@ -86,6 +83,7 @@ class DurableState:
         "after_commit",
         "cancelled_by",
         "children",
+        "ended_with",
         "entries",
         "note",
         "noted",
@@ -97,27 +95,28 @@ class DurableState:
 
     def __init__(
         self,
+        run: Run[Any],
         record: RunRecord,
-        entries: list[Entry] | None,
-        scheduler: Scheduler,
-        writer: Writer,
-        refusals: Refusals | None = None,
+        entries: list[JournalEntry] | None,
+        writer: JournalWriter,
+        ownership: Ownership,
     ) -> None:
-        """`refusals` is given where several nodes share the log."""
         self.record: RunRecord = record
         self.version: int = ANY_VERSION  # of its record, where others could change it
         self.noted: int = ABSENT  # version of a note in the place of the next answer
         self.entries = entries or None  # what is left to replay
         self.opened: bool = False  # its record is in the log
         self.position: int = 0  # the index of the next effect
-        self.children: dict[str, Loaded] = {}  # what the log knew of its children when it was loaded
+        self.children: dict[str, LoadedRun] = {}  # what the log knew of its children when it was loaded
         self.note: Raw = NULL
-        self.cancelled_by: str = ""  # the record of a wish from elsewhere
+        self.cancelled_by: str = ""  # the record of a wish from another node
+        self.ended_with: str = ""  # the run that took it along, when that is known before it ends
         self.after_commit: list[Callable[[Receipt], object]] = []
-        self._scheduler = scheduler
+        self._run = run
+        self._scheduler = run.scheduler
         self._writer = writer
-        self._refusals = refusals
-        self._noted = False  # the effect has a note in a row of its own
+        self._ownership = ownership
+        self._has_note_row = False  # the effect has a note in a row of its own
         self._batch: Batch | None = None
         self._consumed: list[Operation] = []
         self._effect: type = object
@@ -128,6 +127,7 @@ class DurableState:
 
     @property
     def batch(self) -> Batch:
+        """What is stored together with the answer to come."""
         if self._batch is None:
             self._batch = Batch()
         return self._batch
@@ -139,52 +139,53 @@ class DurableState:
 
     @property
     def replaying(self) -> bool:
+        """Whether the journal has answers that were not given yet."""
         return self.entries is not None and self.position < len(self.entries)
 
     def consume(self, signal: str) -> None:
         """The answer to come uses up a signal: its record goes in the same batch."""
-        gone = Delete(SIGNALS, signal) if self._refusals is None else Put(SIGNALS, signal, RECEIVED)
-        self._consumed.append(gone)
+        self._consumed.append(self._ownership.received(self._run, signal))
 
-    def remember(self, run: Run[Any], note: Any) -> None:
-        """Write a note under the effect's index; the answer will overwrite it."""
+    def remember(self, note: Any) -> None:
+        """Write a note under the effect's index; the answer will overwrite it, or remove it from a row of its own."""
         self.note = Raw(encode(note, "note"))
-        entry = Entry(effect=self._effect.__name__, args=Raw(self._args), note=self.note, at=self._at)
-        self._noted = self._refusals is not None
-        key = note_key(run.id, self.position) if self._noted else entry_key(run.id, self.position)
+        entry = JournalEntry(effect=self._effect.__name__, args=Raw(self._args), note=self.note, at=self._at)
+        self._has_note_row = self._ownership.keeps_notes_apart
+        key = (note_key if self._has_note_row else entry_key)(self._run.id, self.position)
         self._writer.note(Put(JOURNAL, key, encode_record(entry)))
 
     # -- performing
 
-    def perform(self, run: Run[Any], effect: Any, handled: Handled) -> None:
+    def perform(self, effect: Any, handler: RegisteredHandler) -> None:
         """An effect: answered from the journal, or by its handler."""
+        run = self._run
         try:
-            self._args = arguments(effect)
+            self._args = journal_arguments(effect)
         except Unserialisable as error:
             self._scheduler.bring(run, FAILURE, error)
             return
         self._effect = type(effect)
         self._at = -1
         self.note = NULL
-        self._noted = False
-        if self.entries is not None and self._replay(run, effect, handled.name):
+        self._has_note_row = False
+        if self.entries is not None and self._replay(effect, handler.name):
             return
         if self._versions is not None and isinstance(effect, Version) and effect.name in self._versions:
             self._scheduler.enqueue(run, RESUME, self._versions[effect.name])
             return
         if self._scheduler.finishing:
             return
-        if run._family is not None and run._family.unseen:
+        if run.family is not None and run.family.unseen:
             joins = effect.run if isinstance(effect, Join | Until) else None
-            if run._family.cut_short(run, joins):
+            if run.family.cut_short(joins):
                 return
         if self._at < 0:
             self._at = self._scheduler.clock.wall_ms()
-        ask_handler(self._scheduler, run, effect, handled)
+        handler.ask(run, effect)
 
-    def _replay(self, run: Run[Any], effect: Any, name: str) -> bool:
+    def _replay(self, effect: Any, name: str) -> bool:
         """Answer from the journal if it can; False when the handler must be asked."""
-        entries = self.entries or []
+        run, entries = self._run, self.entries or []
         if isinstance(effect, Version) and not self._recorded(effect):
             self._scheduler.enqueue(run, RESUME, self._version(effect.name, 1))
             return True
@@ -201,7 +202,7 @@ class DurableState:
         if not entry.answered:
             self.entries = None
             self.note, self._at = entry.note, entry.at
-            self._noted = self._refusals is not None
+            self._has_note_row = self._ownership.keeps_notes_apart
             return False
         try:
             answer = self._decoded(entry.value)
@@ -210,12 +211,12 @@ class DurableState:
         self.position += 1
         if isinstance(effect, Version):
             self._version(effect.name, answer)
-        elif run._family is not None:
-            self._learned(run._family, effect, answer)
+        elif run.family is not None:
+            self._note_children(run.family, effect, answer)
         self._scheduler.enqueue(run, RESUME, answer)
         return True
 
-    def _learned(self, family: Family, effect: Any, answer: Any) -> None:
+    def _note_children(self, family: Family, effect: Any, answer: Any) -> None:
         """What an answer in the journal says about children; the handler, which would have noted it, is not asked."""
         if isinstance(effect, Join) or (isinstance(effect, Until) and answer[0]):
             family_of(effect.run).observed = True
@@ -247,26 +248,26 @@ class DurableState:
         load = getattr(self._effect, "__load__", None)
         return load(decode(text)) if load is not None else decode(text, _answer_type(self._effect))
 
-    # -- answers and endings
+    # -- answers
 
-    def bring(self, run: Run[Any], brings: int, value: Any) -> None:
+    def bring(self, brings: int, value: Any) -> None:
         """Write an answer down, then queue it; endings are queued, and written when they take effect."""
         try:
             if brings == RESUME:
-                self._answer(run, value)
+                self._answer(value)
                 return
             if brings == VALUE:
                 self._skip_gates()
                 if self.replaying:
                     entry = (self.entries or [])[self.position]
-                    raise mismatch(run.id, self.position, entry, None, b"")
+                    raise mismatch(self._run.id, self.position, entry, None, b"")
                 self._value = encode(value, "return value")
         except Exception as error:
             brings, value = FAILURE, error
-        self._scheduler.enqueue(run, brings, value)
+        self._scheduler.enqueue(self._run, brings, value)
 
-    def _answer(self, run: Run[Any], value: Any) -> None:
-        effect = self._effect
+    def _answer(self, value: Any) -> None:
+        run, effect = self._run, self._effect
         dump = getattr(effect, "__dump__", None)
         if value.__class__ in _SCALARS and dump is None:
             text = encode(value, f"answer of {effect.__name__}", _answer_type(effect))
@@ -276,7 +277,7 @@ class DurableState:
             value = self._decoded(text)
         if effect is Version:
             self._version(decode(self._args)["name"], value)
-        entry = Entry(
+        entry = JournalEntry(
             effect=effect.__name__,
             args=Raw(self._args),
             answered=True,
@@ -284,17 +285,16 @@ class DurableState:
             at=self._at,
             ms=max(0, self._scheduler.clock.wall_ms() - self._at),
         )
-        alone = self._batch is not None or bool(self._consumed)
-        expected = self.noted if alone and self._refusals is not None else ANY_VERSION
-        self.noted = ABSENT
-        put = Put(JOURNAL, entry_key(run.id, self.position), encode_record(entry), expected)
-        if not alone:
-            self._writer.answer(put, run, value)
+        key = entry_key(run.id, self.position)
+        if self._batch is None and not self._consumed:
+            self._writer.answer(Put(JOURNAL, key, encode_record(entry)), run, value)
         else:
-            stored = self._after(lambda error: self._stored(run, value, put, error))
+            put = Put(JOURNAL, key, encode_record(entry), self._ownership.expected(self.noted))
+            stored = self._after(lambda error: self._stored(value, put, error))
             self._writer.alone([put, *self._own_writes()], stored)
-        if self._noted:
-            self._noted = False
+        self.noted = ABSENT
+        if self._has_note_row:
+            self._has_note_row = False
             self._writer.note(Delete(JOURNAL, note_key(run.id, self.position)))
         self.position += 1
 
@@ -316,22 +316,25 @@ class DurableState:
 
         return stored
 
-    def _stored(self, run: Run[Any], value: Any, put: Put, error: Exception | None) -> None:
-        if run._done:
+    def _stored(self, value: Any, put: Put, error: Exception | None) -> None:
+        if self._run.done:
             self._scheduler.late_completions += 1
-        elif self._refusals is not None and isinstance(error, Refused):
-            self._refusals.of_answer(run, value, put, error)
-        elif error is not None:
-            self._scheduler.enqueue(run, FAILURE, error)
+        elif error is None:
+            self._scheduler.enqueue(self._run, RESUME, value)
+        elif isinstance(error, Refused):
+            self._ownership.answer_refused(self._run, value, put, error)
         else:
-            self._scheduler.enqueue(run, RESUME, value)
+            self._scheduler.enqueue(self._run, FAILURE, error)
 
-    def settle(self, run: Run[Any], outcome: Outcome[Any]) -> None:
+    # -- the end
+
+    def settle(self, outcome: Outcome[Any]) -> None:
         """Write the outcome down, then announce it. A run whose record is not there yet waits for that."""
         if not self.opened:
             return
-        wall = self._scheduler.clock.wall_ms()
-        finish(self.record, outcome, self._value, wall)
+        run, wall = self._run, self._scheduler.clock.wall_ms()
+        ended_with = self.ended_with if run.family is None else run.family.taken_by or self.ended_with
+        finish(self.record, outcome, self._value, wall, ended_with)
         operations: list[Operation] = [
             Delete(LIVE, run.id, self.version),
             Put(RUNS, run.id, encode_record(self.record)),
@@ -341,19 +344,24 @@ class DurableState:
             operations.append(Delete(SIGNALS, self.cancelled_by))
         own = self._own_writes()
         if own and isinstance(outcome, Value):
-            self._writer.alone([*operations, *own], self._after(lambda error: self._ended(run, error, True)))
+            self._writer.alone([*operations, *own], self._after(lambda error: self._ended(error, True)))
         else:
-            self._writer.together(operations, self._after(lambda error: self._ended(run, error, False)))
+            self._writer.together(operations, self._after(lambda error: self._ended(error, False)))
 
-    def _ended(self, run: Run[Any], error: Exception | None, had_own_writes: bool) -> None:
+    def _ended(self, error: Exception | None, had_own_writes: bool) -> None:
         if error is None:
-            self._scheduler.announce(run)
+            self._scheduler.announce(self._run)
         elif isinstance(error, TakenOver):
             return  # its handle hears from the log how the run ended
-        elif self._refusals is not None and isinstance(error, Refused):
-            self._refusals.of_ending(run, self, had_own_writes, error)
-        elif isinstance(run._outcome, Value) and (had_own_writes or not isinstance(error, Refused)):
-            run._outcome = Failed(error)  # the value, or what the handler wanted to write with it, cannot be stored
-            self.settle(run, run._outcome)
+        elif isinstance(error, Refused):
+            self._ownership.ending_refused(self._run, had_own_writes, error)
         else:
-            self._writer.on_fenced()
+            self.cannot_be_stored(error)
+
+    def cannot_be_stored(self, error: Exception) -> None:
+        """The log does not take the outcome: the value, or what a handler wanted to write with it, fails the run."""
+        if isinstance(self._run.decided, Value):
+            self._run.decided = Failed(error)
+            self.settle(self._run.decided)
+        else:
+            logger.error("the outcome of run %s cannot be stored; it goes on after a restart: %s", self._run.id, error)

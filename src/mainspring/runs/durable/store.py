@@ -22,33 +22,27 @@ from mainspring.runs.durable.records import (
     RECEIVED,
     RUNS,
     SIGNALS,
-    Entry,
+    JournalEntry,
     RunRecord,
     child_id,
     decode_entry,
     decode_record,
     done_key,
 )
-from mainspring.runs.errors import RunError
+from mainspring.runs.errors import UnknownRun
 
 CHILD_MARK: Final = child_id("", 0)[:-1]
 _PATIENCE: Final = 64  # rows of others that are read before jumping to the next wanted run
 
 
-class UnknownRun(RunError):
-    """No durable run has this id."""
-
-    code = "unknown_run"
-
-
-class Loaded(msgspec.Struct):
+class LoadedRun(msgspec.Struct):
     """What the log knows about a run: enough to go on with it."""
 
     record: RunRecord
-    entries: list[Entry]
+    entries: list[JournalEntry]
     signals: list[tuple[str, str, Any]]  # key of the record, name, value
-    children: dict[str, Loaded]
-    version: int = ANY_VERSION  # of its record, where others could change it
+    children: dict[str, LoadedRun]
+    version: int = ANY_VERSION  # of its record
     noted: int = ABSENT  # of a note that stands where the answer comes: from a log that was not shared
 
 
@@ -56,53 +50,42 @@ class History(msgspec.Struct):
     """A run and its journal, for people and for checking."""
 
     run: RunRecord
-    journal: list[Entry]
+    journal: list[JournalEntry]
 
 
-class Store:
-    """The durable runs in one log. Where it is `shared`, a run that is not found is looked for with certainty.
+class RunStore:
+    """The durable runs in one log."""
 
-    What another node wrote can be read here a moment later. A run that another node has just answered for must not be
-    unknown here, so before that is said, the log is asked whether it is absent.
-    """
-
-    def __init__(self, log: Log, *, shared: bool = False) -> None:
+    def __init__(self, log: Log) -> None:
         self._log = log
-        self._shared = shared
 
     # -- one run
 
     async def found(self, run_id: str) -> tuple[RunRecord, int]:
         """A run's record and its version; UnknownRun when there is none."""
-        stored = await self._log.get(LIVE, run_id) or await self._log.get(RUNS, run_id)
-        if stored is None and await self._exists(LIVE, run_id, RUNS):
-            stored = await self._log.get(LIVE, run_id) or await self._log.get(RUNS, run_id)
+        stored = await self._first(run_id, LIVE, RUNS)
         if stored is None:
             raise UnknownRun(f"no durable run has the id {run_id!r}", remedy="`mainspring runs list` shows all")
         return decode_record(stored.value), stored.version
 
     async def live(self, run_id: str) -> Record | None:
         """The record of an unfinished run, with its version; None when there is no such run."""
-        stored = await self._log.get(LIVE, run_id)
-        if stored is None and await self._exists(LIVE, run_id):
-            stored = await self._log.get(LIVE, run_id)
-        return stored
+        return await self._first(run_id, LIVE)
 
-    async def _exists(self, space: str, key: str, *others: str) -> bool:
-        if not self._shared:
-            return False
-        try:
-            await self._log.commit(Batch([Guard(each, key, ABSENT) for each in (space, *others)]))
-        except Refused:
-            return True
-        return False
+    async def _first(self, run_id: str, *spaces: str) -> Record | None:
+        """The record of a run in the first of these spaces that has one."""
+        for space in spaces:
+            stored = await self._log.get(space, run_id)
+            if stored is not None:
+                return stored
+        return None
 
     async def record(self, run_id: str) -> RunRecord:
         return (await self.found(run_id))[0]
 
-    async def journal(self, run_id: str) -> list[Entry]:
+    async def journal(self, run_id: str) -> list[JournalEntry]:
         """The entries of a run in order."""
-        entries: list[Entry] = []
+        entries: list[JournalEntry] = []
         before = ""
         async for record in self._log.scan(JOURNAL, f"{run_id}#"):
             before = _add(entries, record, before)
@@ -131,17 +114,17 @@ class Store:
         async for stored in self._log.scan(space, prefix, after):
             yield decode_record(stored.value)
 
-    async def load(self, records: Iterable[RunRecord], versions: Mapping[str, int] | None = None) -> list[Loaded]:
+    async def load(self, records: Iterable[RunRecord], versions: Mapping[str, int] | None = None) -> list[LoadedRun]:
         """Unfinished runs with everything that belongs to them, their children included.
 
-        On a log that others write too, `versions` has those of the runs' records.
+        `versions` has those of the runs' records, for a log on which other nodes could change them.
         """
         known = versions or {}
-        roots = [Loaded(record, [], [], {}, known.get(record.id, ANY_VERSION)) for record in records]
+        roots = [LoadedRun(record, [], [], {}, known.get(record.id, ANY_VERSION)) for record in records]
         loaded = {root.record.id: root for root in roots}
         for root in roots:
             if root.record.has_children:
-                async for child in self._children(root.record, versions is not None):
+                async for child in self._children(root.record):
                     # A detached one whose parent is over is a root of its own here: both are the same run.
                     root.children[child.record.id] = loaded.setdefault(child.record.id, child)
         unfinished = [run_id for run_id, each in loaded.items() if each.record.state == "running"]
@@ -159,10 +142,10 @@ class Store:
             loaded[run_id].signals.append((stored.key, name, msgspec.json.decode(stored.value)))
         return roots
 
-    async def _children(self, root: RunRecord, shared: bool) -> AsyncIterator[Loaded]:
+    async def _children(self, root: RunRecord) -> AsyncIterator[LoadedRun]:
         for space in (LIVE, RUNS):
             async for stored in self._log.scan(space, root.id + CHILD_MARK):
-                yield Loaded(decode_record(stored.value), [], [], {}, stored.version if shared else ANY_VERSION)
+                yield LoadedRun(decode_record(stored.value), [], [], {}, stored.version)
 
     async def ended_children(self, run_id: str) -> AsyncIterator[tuple[RunRecord, int]]:
         """The finished children of a run, without theirs; each with the version of its record."""
@@ -225,7 +208,25 @@ class Store:
         await self._log.commit(batch)
 
 
-def _add(entries: list[Entry], stored: Record, before: str) -> str:
+class SharedRunStore(RunStore):
+    """The durable runs in a log that several nodes share: a run that is not found is looked for with certainty.
+
+    What another node wrote can be read here a moment later. A run that another node has just answered for must not be
+    unknown here, so before that is said, the log is asked whether it is absent.
+    """
+
+    async def _first(self, run_id: str, *spaces: str) -> Record | None:
+        stored = await super()._first(run_id, *spaces)
+        if stored is not None:
+            return stored
+        try:
+            await self._log.commit(Batch([Guard(space, run_id, ABSENT) for space in spaces]))
+        except Refused:
+            return await super()._first(run_id, *spaces)
+        return None
+
+
+def _add(entries: list[JournalEntry], stored: Record, before: str) -> str:
     """Add a row of a journal to its entries, unless it is the note of an effect whose answer came right before."""
     if stored.key != before + NOTE:
         entries.append(decode_entry(stored.value))

@@ -2,15 +2,16 @@
 
 Answers of many runs share one batch and one guard, because a batch costs the engine nearly the same whether it holds
 one row or a thousand. Writes that may be refused on their own (a new run's record, a handler's own writes) get a batch
-each, so that a refusal hits only its run. Every batch carries the guard of the node's tenure (`tenure.py`): after
-another node took its place, nothing of this one is stored any more, however late it wakes up.
+each, so that a refusal hits only its run. Every batch carries the guard of the node's ownership
+(`cluster/ownership.py`): after another node took its place, nothing of this one is stored any more, however late it
+wakes up. On a log of its own there is nothing to guard against, and the guard is empty.
 
-While there is no guard (a lease is being taken or renewed) writes wait. When the log cannot write, what was decided is
-kept and tried again: an answer is never lost, only late. That is right also when a write may have been stored without
-our hearing of it: gathered answers may be stored twice, they are the same bytes in the same place; whatever gets a
-batch of its own names what it expects to find, so that the second try is refused, and whoever waits looks into the log.
+While there is no guard writes wait. When the log cannot write, what was decided is kept and tried again: an answer is
+never lost, only late. That is right also when a write may have been stored without our hearing of it: gathered answers
+may be stored twice, they are the same bytes in the same place; what gets a batch of its own names what it expects to
+find, so that the second try is refused, and the log is asked what happened.
 
-What was not stored when the tenure ended is given back with `TakenOver`. It must not be tried again under the next one.
+What was not stored when the ownership ended is given back with `TakenOver`. It must not be tried again under the next.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from mainspring.backoff import Backoff
 from mainspring.log import Batch, Log, LogUnavailable, Operation, Put, Receipt, Refused
 from mainspring.runs.errors import TakenOver
 from mainspring.runs.run import FAILURE, Run
@@ -29,33 +31,33 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("mainspring.runs")
 
-RETRY_MS: Final = (50, 200, 1000, 5000)  # a full disk is not freed faster than that
+RETRY: Final = Backoff(50, 5_000)  # a full disk is not freed faster than that
 
 Result = Receipt | Exception
 
 
-class Writer:
+class JournalWriter:
     """Gathers and submits the writes of one runtime's durable runs."""
 
     def __init__(self, log: Log, scheduler: Scheduler) -> None:
         self._log = log
         self._scheduler = scheduler
         self._guard: list[Operation] | None = None
-        self._tenure = 0  # counts how often everything was taken over
+        self._given_back = 0  # how often everything was given back
         self._puts: list[Operation] = []
         self._answers: list[tuple[Run[Any] | None, Any]] = []  # one for each put: who waits for it, with what
         self._alone: list[tuple[list[Operation], Callable[[Result], None]]] = []
         self._together: list[tuple[list[Operation], Callable[[Result], None]]] = []
         self._planned = False
-        self._attempt = 0
+        self._retry = RETRY.series()
         self.written: int = 0  # entries of journals, and batches that stand alone
         self._stalled = False
         self._under_way = 0
         self._quiet = asyncio.Event()
         self._quiet.set()
         scheduler.after_pump = self._planned_flush
-        self.on_need: Callable[[], None] = lambda: None  # called when writes wait and there is no guard
-        self.on_fenced: Callable[[], None] = lambda: None  # called when the tenure turns out to be over
+        self.on_need: Callable[[], object] = lambda: None  # called when writes wait and there is no guard
+        self.on_fenced: Callable[[], None] = lambda: None  # called when the guard is refused
 
     @property
     def busy(self) -> bool:
@@ -77,7 +79,7 @@ class Writer:
             self._plan()
 
     def note(self, operation: Operation) -> None:
-        """Store something nobody waits for, not before what was to be stored until now."""
+        """Store something that no run waits for, not before what was to be stored until now."""
         self._puts.append(operation)
         self._answers.append((None, None))
         if not self._planned:
@@ -98,7 +100,7 @@ class Writer:
         if not self._planned:
             self._plan()
 
-    # -- the tenure
+    # -- the guard
 
     def hold(self) -> None:
         """Submit nothing until `use` says what to guard it with."""
@@ -110,8 +112,8 @@ class Writer:
         self._flush()
 
     def give_back(self) -> None:
-        """The tenure is over: what waits, and what is under way and not stored, is given back."""
-        self._tenure += 1
+        """The ownership is over: what waits, and what is under way and not stored, is given back."""
+        self._given_back += 1
         items = [*self._alone, *self._together]
         self._puts, self._answers, self._alone, self._together = [], [], [], []
         for _, done in items:
@@ -153,7 +155,7 @@ class Writer:
             puts, answers = self._puts, self._answers
             self._puts, self._answers = [], []
             self.written += len(puts)
-            self._submit(Batch([*guard, *puts]), lambda result: self._shared_result(puts, answers, result))
+            self._submit(Batch([*guard, *puts]), lambda result: self._answers_result(puts, answers, result))
         for operations, done in alone:
             self.written += 1
             self._submit(Batch([*guard, *operations]), self._alone_result(operations, done))
@@ -162,11 +164,11 @@ class Writer:
     def _submit(self, batch: Batch, done: Callable[[Result], None]) -> None:
         self._under_way += 1
         self._quiet.clear()
-        tenure = self._tenure
+        given_back = self._given_back
 
         def decided(result: Result) -> None:
             self._under_way -= 1
-            done(result if tenure == self._tenure or isinstance(result, Receipt) else _taken_over())
+            done(result if given_back == self._given_back or isinstance(result, Receipt) else _taken_over())
             self._rest()
 
         self._log.submit(batch, decided)
@@ -175,9 +177,11 @@ class Writer:
         if not self.busy and not self._planned:
             self._quiet.set()
 
-    def _shared_result(self, puts: list[Operation], answers: list[tuple[Run[Any] | None, Any]], result: Result) -> None:
+    def _answers_result(
+        self, puts: list[Operation], answers: list[tuple[Run[Any] | None, Any]], result: Result
+    ) -> None:
         if isinstance(result, Receipt):
-            self._attempt = 0
+            self._retry.succeeded()
             self._scheduler.resume_all(answers)
         elif isinstance(result, TakenOver):
             return
@@ -200,7 +204,7 @@ class Writer:
         elif isinstance(result, TakenOver):
             for _, done in items:
                 done(result)
-        else:  # whoever was refused, and whether only for now, each finds out alone
+        else:  # which of them was refused, and whether only for now, each finds out alone
             for operations, done in items:
                 self.alone(operations, done)
 
@@ -208,7 +212,7 @@ class Writer:
         def decided(result: Result) -> None:
             if isinstance(result, Receipt):
                 self._scheduler.resume_all([(run, answer)])
-            elif run is not None and not run._done:
+            elif run is not None and not run.done:
                 self._scheduler.enqueue(run, FAILURE, result)
 
         return decided
@@ -227,8 +231,7 @@ class Writer:
         if self._stalled:
             return
         self._stalled = True
-        delay = RETRY_MS[min(self._attempt, len(RETRY_MS) - 1)]
-        self._attempt += 1
+        delay = self._retry.failed()
         logger.warning("the log cannot write, durable runs wait %d ms: %s", delay, error)
         self._scheduler.timer(delay, self._unstall)
 

@@ -7,8 +7,8 @@ A table is read at start by scans, and a scan is not one moment in time. So the 
 repeated in their order when the tables are read. A commit of this node's own comes last: when it is back, every commit
 before it has been reported, and the tables say what the log held at one moment.
 
-Events of this node's own are shown by their publisher, after it was answered. Only when its answer was lost is nobody
-there to do that; then the feed does it, a little later.
+Events of this node's own are shown by their publisher, after it was answered. When its answer was lost it cannot do
+that; then the feed does it, a little later.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Where a group stands in one partition that several nodes work on.
 
-The **shared record** says what nobody has: the next offset that no node has taken (the cursor), and the events below it
+The **shared record** says what no node has: the next offset that none has taken (the cursor), and the events below it
 that are free, because a node returned them or died. What nodes have taken is in their **claims**, one record each. An
 event is in exactly one of these places, or settled. Every commit that moves an event changes both places at once, under
 the versions they had; so two nodes can never have the same event.
@@ -19,8 +19,17 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from mainspring.bus.groups.position import OpenEvent, Position, PositionRecord, PositionWrite
-from mainspring.bus.groups.shared.records import ClaimRecord, UnsettledEvent, UnsettledFields, pack, unpack
+from mainspring.bus.groups.position import (
+    NEW,
+    OpenEvent,
+    Position,
+    PositionRecord,
+    PositionWrite,
+    UnsettledEvent,
+    UnsettledFields,
+    pack,
+)
+from mainspring.bus.groups.shared.records import ClaimRecord
 from mainspring.bus.topics.tail import ReadyEvent
 from mainspring.log import ABSENT
 
@@ -80,7 +89,7 @@ class SharedPosition:
         self.next_offset: int = position.cursor  # the shared record's cursor; this node may know that nothing is there
         self.last_committed: int = 0
         self.free: dict[int, UnsettledEvent] = {}  # any node may take them
-        self.vanished: set[int] = set()  # free events that do not exist any more, or that nobody accepts
+        self.vanished: set[int] = set()  # free events that do not exist any more, or that no member accepts
         self.claims: dict[int, Claim] = {}  # by epoch, this node's own as well
         self.returning: dict[int, OpenEvent] = {}  # to be returned to the group with the next write
         self.writes: dict[int, ClaimWrite] = {}  # by number: under way, or in doubt
@@ -106,7 +115,7 @@ class SharedPosition:
         self.version, self.moves, position.stored = version, record.generation, True
         self.next_offset, position.skip_before = record.cursor, record.skip_before
         self.last_committed = max(self.last_committed, record.last_committed)
-        self.free = unpack(record)
+        self.free = record.fields().events()
         self.vanished.intersection_update(self.free)
         return True
 
@@ -164,7 +173,7 @@ class SharedPosition:
     ) -> UnsettledFields:
         """The content of this node's claim, `returning` where the write does not return it yet."""
         events = {
-            offset: _state(event, to_wall)
+            offset: event.state(to_wall)
             for offset, event in (*self.position.open.items(), *returning.items())
             if offset not in without
         }
@@ -183,12 +192,12 @@ class SharedPosition:
         for offset in (*taken, *self.vanished):
             free.pop(offset, None)
         for offset in passed:
-            free[offset] = UnsettledEvent()
+            free[offset] = NEW
         for offset, event in self.returning.items():
-            free[offset] = _state(event, to_wall)
+            free[offset] = event.state(to_wall)
         for record in orphans:
             if record.generation == self.moves:
-                free.update(unpack(record))
+                free.update(record.fields().events())
         return pack(free)
 
     # -- what becomes of this node's events
@@ -214,7 +223,7 @@ class SharedPosition:
             self.return_to_group(event)
 
     def return_all(self) -> None:
-        """The node stops: everything goes back, whatever its state."""
+        """The node stops: everything is returned, in any state."""
         self.position.group.end_leases(self.position)
         for event in list(self.position.open.values()):
             self.return_to_group(event)
@@ -230,14 +239,13 @@ class SharedPosition:
         for offset in write.returned:
             self.returning.pop(offset, None)
         position, group = self.position, self.position.group
-        for offset in write.settled:  # who submitted the write may never be answered
+        for offset in write.settled:
             self.returning.pop(offset, None)
-            group.settle_offset(position, offset)
+        group.settle(position, write.settled, position.resets)  # who submitted the write may never be answered
         for offset, taken in write.taken.items():
             state = taken.state
-            event = OpenEvent(offset, deliveries=state.deliveries, nacked=state.refused, reason=state.reason)
             due = state.due - to_wall if state.due else 0
-            group.adopt(position, event, taken.ready, due, now, returned=taken.returned)
+            group.adopt(position, state.opened(offset), taken.ready, due, now, returned=taken.returned)
 
     def drop(self) -> None:
         """The group was moved, or what this node had taken is no longer its own."""
@@ -248,7 +256,3 @@ class SharedPosition:
             write.outcome.happened = False
         self.writes.clear()
         self.lost = False
-
-
-def _state(event: OpenEvent, to_wall: int) -> UnsettledEvent:
-    return UnsettledEvent(event.deliveries, event.nacked, event.due + to_wall if event.due else 0, event.reason)

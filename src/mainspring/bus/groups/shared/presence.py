@@ -1,7 +1,7 @@
 """Who is in a group on the other nodes: how many members, and what they want.
 
 Each node says so in a record of its own, under its lease. The others are shown it, and use it for three things: an
-event that no member here accepts is settled only if no member elsewhere does either; a group in which keys stick to
+event that no member here accepts is settled only if no remote member does either; a group in which keys stick to
 members is worked on by one node per partition; and a group with members anywhere is not deleted.
 """
 
@@ -36,8 +36,8 @@ class Division(Enum):
     """Which nodes work on a partition of a group."""
 
     TOGETHER = "all nodes with members"
-    HERE = "this node alone"
-    ELSEWHERE = "another node alone"
+    LOCAL = "this node alone"
+    REMOTE = "another node alone"
 
 
 class Presence:
@@ -104,7 +104,7 @@ class Presence:
             self.changed(group)
 
     async def leave(self) -> None:
-        """The node stops: nobody is here any more."""
+        """The node stops: it has no members any more."""
         self._closed = True
         batch = Batch()
         self._cluster.guard(batch)
@@ -153,12 +153,12 @@ class Presence:
         """Members on all nodes."""
         return len(group.members) + sum(record.members for record in self._others(group))
 
-    def accepted_elsewhere(self, group: Group, ready: ReadyEvent) -> bool:
+    def accepted_remotely(self, group: Group, ready: ReadyEvent) -> bool:
         return any(accepts(wanted, ready) for record in self._others(group) for wanted in record.filters)
 
     def anyone_accepts(self, group: Group, ready: ReadyEvent) -> bool:
         """Whether a member on any node accepts the event."""
-        return group.choice.anyone_accepts(ready) or self.accepted_elsewhere(group, ready)
+        return group.choice.anyone_accepts(ready) or self.accepted_remotely(group, ready)
 
     def division(self, group: Group, partition: int) -> Division:
         """Which nodes work on the partition.
@@ -175,7 +175,7 @@ class Presence:
             return Division.TOGETHER
         own = self._cluster.epoch
         nodes = sorted([*([own] if group.members else []), *(record.epoch for record in others)])
-        return Division.HERE if nodes and nodes[partition % len(nodes)] == own else Division.ELSEWHERE
+        return Division.LOCAL if nodes and nodes[partition % len(nodes)] == own else Division.REMOTE
 
     def max_attempts(self, topic: str, group: str) -> int:
         """What consumers of living nodes declare."""

@@ -5,53 +5,22 @@ the version it last wrote and under its lease; others touch it only to take ever
 moved, and when the node's lease is gone. `number` counts the node's writes, so that it recognises one whose answer was
 lost.
 
-A **presence** says how many members a node has in a group and what they want, so that a node knows whether somebody
-elsewhere accepts what nobody here does.
-
-Claims and positions hold unsettled events. Most of them were delivered once or never, and follow each other: those are
-stored as ranges, so that a large window costs no more than a small one. The rest say how often they were delivered,
-whether they were refused, until when they must wait, and why.
+A **presence** says how many members a node has in a group and what they want, so that the other nodes know whether a
+member there accepts what none of their own does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from mainspring.bus.groups.position import PositionRecord, record_key
+from mainspring.bus.groups.position import PositionRecord, Range, Retried, UnsettledFields, pack, record_key
 from mainspring.bus.names import SEPARATOR
 from mainspring.bus.protocol import Filter
 
 CLAIMS = "claims"
 MEMBERS = "members"
-
-Range = tuple[int, int]  # the first offset and the last
-Retried = tuple[int, int, bool, int, str]  # offset, deliveries, refused, due (epoch ms), why
-
-
-class UnsettledEvent(msgspec.Struct, frozen=True, gc=False):
-    """The state of one event. `due`: epoch ms before which it must not be delivered; 0: at once."""
-
-    deliveries: int = 0
-    refused: bool = False
-    due: int = 0
-    reason: str = ""
-
-
-NEW = UnsettledEvent()
-_ONCE = UnsettledEvent(1)
-
-
-class UnsettledFields(msgspec.Struct, frozen=True):
-    """The three fields of a record: ranges never delivered, ranges delivered once, and all others."""
-
-    fresh: tuple[Range, ...] = ()
-    open: tuple[Range, ...] = ()
-    retried: tuple[Retried, ...] = ()
-
-
-NOTHING = UnsettledFields()
 
 
 class ClaimRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -92,49 +61,14 @@ class PresenceRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     max_attempts: int = 0  # what the node's own consumer declares; 0: nothing
 
 
-def pack(events: Mapping[int, UnsettledEvent]) -> UnsettledFields:
-    new: list[int] = []
-    once: list[int] = []
-    retried: list[Retried] = []
-    for offset in sorted(events):
-        event = events[offset]
-        if event == NEW:
-            new.append(offset)
-        elif event == _ONCE:
-            once.append(offset)
-        else:
-            retried.append((offset, event.deliveries, event.refused, event.due, event.reason))
-    return UnsettledFields(_ranges(new), _ranges(once), tuple(retried))
-
-
-def unpack(record: PositionRecord | ClaimRecord) -> dict[int, UnsettledEvent]:
-    """By ascending offset."""
-    events = {offset: NEW for first, last in record.fresh for offset in range(first, last + 1)}
-    events.update({offset: _ONCE for first, last in record.open for offset in range(first, last + 1)})
-    for offset, deliveries, refused, due, reason in record.retried:
-        events[offset] = UnsettledEvent(deliveries, refused, due, reason)
-    return dict(sorted(events.items()))
-
-
-def _ranges(offsets: Iterable[int]) -> tuple[Range, ...]:
-    """Ascending offsets as ranges."""
-    ranges: list[Range] = []
-    for offset in offsets:
-        if ranges and ranges[-1][1] == offset - 1:
-            ranges[-1] = (ranges[-1][0], offset)
-        else:
-            ranges.append((offset, offset))
-    return tuple(ranges)
-
-
 def with_claims(position: PositionRecord, claims: Sequence[ClaimRecord]) -> PositionRecord:
     """The position when everything the nodes held is free again."""
     if not claims:
         return position
-    free = unpack(position)
+    free = position.fields().events()
     for claim in claims:
         if claim.generation == position.generation:
-            free.update(unpack(claim))
+            free.update(claim.fields().events())
     fields = pack(free)
     return msgspec.structs.replace(position, fresh=fields.fresh, open=fields.open, retried=fields.retried)
 

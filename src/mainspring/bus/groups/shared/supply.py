@@ -2,12 +2,12 @@
 
 On each node the group is the state machine it is on one (`group.py`), for the events that the node has taken. Before an
 event can be leased to a member here, the node takes it: a commit that moves it from the shared record into the node's
-claim. It returns what no member here can have any more (they left, are full or stalled), so that a member elsewhere
-gets it. Where keys stick to members, one node at a time works on a partition, and does there what it would do alone.
+claim. It returns what no member here can have any more (they left, are full or stalled), so that a remote member gets
+it. Where keys stick to members, one node at a time works on a partition, and does there what it would do alone.
 
 Each position has at most one write under way. It carries everything that came up since the last one: what members
 settled, what this node takes and returns, and the claims of nodes that are gone. What was only settled touches this
-node's own claim and nothing else, so acknowledgements on different nodes never stand in each other's way; whatever
+node's own claim and nothing else, so acknowledgements on different nodes never stand in each other's way; a write that
 moves events between nodes also writes the shared record, and is refused when another node was faster. Then the change
 feed says how things stand, and the write is made again from there. Nothing is concluded from an answer, and least of
 all from a missing one. A write carries the node's lease: once that is taken away, nothing this node still believes can
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from mainspring.backoff import Backoff
@@ -29,11 +30,13 @@ from mainspring.bus.errors import Unavailable
 from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.group import RETRY_MS, Group, LeaseView
 from mainspring.bus.groups.position import (
+    NOTHING,
     SPACE,
     OpenEvent,
     Position,
     PositionRecord,
     PositionWrite,
+    UnsettledFields,
     decode_position,
     encode_position,
 )
@@ -44,14 +47,11 @@ from mainspring.bus.groups.shared.presence import Division, Presence
 from mainspring.bus.groups.shared.records import (
     CLAIMS,
     MEMBERS,
-    NOTHING,
     ClaimRecord,
-    UnsettledFields,
     claim_key,
     decode_claim,
     encode,
     parts_of,
-    unpack,
 )
 from mainspring.bus.groups.shared.transfer import Transfer
 from mainspring.bus.groups.supply import OnRecordChanged, Starts
@@ -80,7 +80,7 @@ class SharedSupply:
         self._topics = topics
         self._cluster = cluster
         self._presence = Presence(log, loop, cluster, lambda topic, group: topics.attempts.get((topic, group), 0))
-        topics.said_elsewhere = self._presence.max_attempts
+        topics.remote_max_attempts = self._presence.max_attempts
         self._number = 0  # of this node's last write of a claim
         self._changed: dict[SharedPosition, None] = {}  # by the commit that is being shown
         self._stored: dict[SharedPosition, int] = {}  # numbers of writes that the commit being shown has stored
@@ -112,7 +112,7 @@ class SharedSupply:
         }
 
     async def load(self, registry: GroupRegistry) -> None:
-        """Read every group; sense is made of it when the changes of this time are known, too."""
+        """Read every group; `catch_up` adds the changes of this time, and then makes sense of it."""
         self._registry = registry
         for space, listener in self._listeners().items():
             async for record in self._log.scan(space):
@@ -126,7 +126,7 @@ class SharedSupply:
         self._take_over(None)
 
     async def stop(self) -> None:
-        """Return everything, so that nobody has to wait until this node's lease is over."""
+        """Return everything, so that no other node has to wait until this node's lease is over."""
         for shared in list(self._all()):
             if shared.claim_version(self._cluster.epoch):
                 await self._return_all(shared)
@@ -288,12 +288,12 @@ class SharedSupply:
         if position.write_locked or now < shared.retry_at:
             return 0  # it comes again when the write is decided, or when its time has come
         division = self._presence.division(group, position.partition)
-        if division is Division.ELSEWHERE or not group.members:
+        if division is Division.REMOTE or not group.members:
             shared.return_unleased()
         elif division is Division.TOGETHER and not group.choice.someone_has_room:
             shared.return_waiting()
         transfer = Transfer(shared)
-        if group.members and division is not Division.ELSEWHERE and not shared.returning:
+        if group.members and division is not Division.REMOTE and not shared.returning:
             if division is Division.TOGETHER:
                 transfer.take(room, self._presence, now, self._to_wall())
             elif all(claim.lowest() is None for claim in shared.other_claims(self._cluster.epoch)):
@@ -315,8 +315,8 @@ class SharedSupply:
                 else:
                     shared.vanished.add(offset)
 
-    def accepted_elsewhere(self, group: Group, ready: ReadyEvent) -> bool:
-        return self._presence.accepted_elsewhere(group, ready)
+    def accepted_remotely(self, group: Group, ready: ReadyEvent) -> bool:
+        return self._presence.accepted_remotely(group, ready)
 
     def return_unplaced(self, position: Position, event: OpenEvent, ready: ReadyEvent) -> bool:
         """Unless its key sticks to this node."""
@@ -341,19 +341,12 @@ class SharedSupply:
         number = self._number if self._number != before else 0  # 0: the claim is not part of it
         versions = self._versions(shared)
         shared.position.write_locked = True
-
-        def decided(result: Result) -> None:
-            self._decided(shared, number, versions, result)
-
-        try:
-            self._log.submit(batch, decided)
-        except MainspringError as error:
-            decided(error)
+        self._log.submit(batch, partial(self._on_decided, shared, number, versions))
 
     def _versions(self, shared: SharedPosition) -> tuple[int, int]:
         return shared.version, shared.claim_version(self._cluster.epoch)
 
-    def _decided(self, shared: SharedPosition, number: int, before: tuple[int, int], result: Result) -> None:
+    def _on_decided(self, shared: SharedPosition, number: int, before: tuple[int, int], result: Result) -> None:
         in_doubt, refused = isinstance(result, InDoubt), isinstance(result, Refused)
         if isinstance(result, Receipt) or (in_doubt and number and number not in shared.writes):
             shared.failures = 0
@@ -367,7 +360,7 @@ class SharedSupply:
         self._delivery.wake(shared.position.group)
 
     def _retry_later(self, shared: SharedPosition, *, refused: bool) -> None:
-        """Nothing is known that would make another try succeed: wait, longer each time."""
+        """Nothing has changed that would make another try succeed: wait, longer each time."""
         shared.failures += 1
         wait = REFUSED.delay_ms(shared.failures) if refused else RETRY_MS
         shared.retry_at = self._clock.now_ms() + wait
@@ -554,14 +547,14 @@ class SharedSupply:
     def member_count(self, group: Group) -> int:
         return self._presence.count(group)
 
-    def inflight_elsewhere(self, position: Position) -> int:
+    def remote_inflight(self, position: Position) -> int:
         """Other nodes lease what they take at once."""
         return sum(claim.count() for claim in position.shared.other_claims(self._cluster.epoch))
 
-    def leases_elsewhere(self, position: Position, wall_ms: int) -> list[LeaseView]:
+    def remote_leases(self, position: Position, wall_ms: int) -> list[LeaseView]:
         shared = position.shared
         held = [(0, "waiting", shared.free)]
-        held += [(claim.epoch, "leased", unpack(claim)) for claim in shared.other_claims(self._cluster.epoch)]
+        held += [(claim.epoch, "leased", claim.fields().events()) for claim in shared.other_claims(self._cluster.epoch)]
         return [
             LeaseView(
                 position.partition,

@@ -1,7 +1,7 @@
 """What one write moves between this node and the others: which events it takes, passes on and returns.
 
-A node takes no more than its members have room for, so what it has is with somebody. What a group does about filters it
-does here, before it takes: an event that only members elsewhere accept is passed to the free events, one that nobody
+A node takes no more than its members have room for, so what it has is with one of them. What a group does about filters
+it does here, before it takes: an event that only remote members accept is passed to the free events, one that no member
 accepts is settled.
 """
 
@@ -11,9 +11,9 @@ from typing import Final
 
 from mainspring.bus.groups.group import MAX_OPEN, PAGE, PARKED
 from mainspring.bus.groups.member import Member
+from mainspring.bus.groups.position import NEW
 from mainspring.bus.groups.shared.position import SharedPosition, TakenEvent
 from mainspring.bus.groups.shared.presence import Presence
-from mainspring.bus.groups.shared.records import NEW
 from mainspring.bus.topics.tail import ReadyEvent
 
 MOST_AT_ONCE: Final = PAGE  # events taken with one commit
@@ -28,7 +28,7 @@ class Transfer:
         self.shared: SharedPosition = shared
         self.commit: bool = commit  # write the commit, if nothing else
         self.taken: dict[int, TakenEvent] = {}
-        self.passed: list[int] = []  # new events for members elsewhere
+        self.passed: list[int] = []  # new events for remote members
         self.cursor: int = shared.position.cursor
         self.skip_before: int = shared.position.skip_before
 

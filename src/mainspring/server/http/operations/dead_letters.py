@@ -12,9 +12,8 @@ from typing import Annotated, Final
 import msgspec
 from aiohttp import web
 
-from mainspring.bus import DeadLetter, Forbidden, UnknownEvent, Who
+from mainspring.bus import DeadLetter, Forbidden, Published, UnknownEvent, Who
 from mainspring.server.http.face import Face, json_response
-from mainspring.server.http.operations.events import PublishedEvent, told
 from mainspring.server.http.request import (
     MAX_INTEGER,
     body_decoder,
@@ -23,7 +22,7 @@ from mainspring.server.http.request import (
     read_body,
     require_json,
 )
-from mainspring.server.http.table import JSON, BodyContent, Operation, Parameter, Success
+from mainspring.server.http.table import JSON, BodyContent, Operation, Parameter, Success, tagged
 
 SUFFIX: Final = ".DLQ"
 PAGE: Final = 256
@@ -31,25 +30,6 @@ DEFAULT_LIMIT: Final = 100
 MAX_LIMIT: Final = 1_000  # a page is held in memory as a whole
 
 Offset = Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER)]
-
-
-class DeadLetterView(msgspec.Struct, frozen=True, rename="camel"):
-    """One dead letter: where it lies, where it came from, which group gave up on it and why."""
-
-    topic: str
-    partition: int
-    offset: int
-    id: str
-    ts: int
-    original_topic: str
-    original_partition: int
-    original_offset: int
-    group: str
-    attempts: int
-    reason: str
-    headers: dict[str, str]
-    payload: msgspec.Raw
-    key: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class DeadLetterTopic(msgspec.Struct, frozen=True, rename="camel"):
@@ -68,10 +48,10 @@ class DeadLetterTopics(msgspec.Struct, frozen=True):
     topics: list[DeadLetterTopic]
 
 
-class DeadLetters(msgspec.Struct, frozen=True):
+class DeadLetterPage(msgspec.Struct, frozen=True):
     """Dead letters of one topic, and the offset to go on with; it is left out behind the last one."""
 
-    letters: list[DeadLetterView]
+    letters: list[DeadLetter]
     next: int | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -86,34 +66,15 @@ class RedriveBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER)] | None = None
 
 
-class RedriveResult(msgspec.Struct, frozen=True):
+class RedriveReport(msgspec.Struct, frozen=True):
     """Where the dead letters went."""
 
     topic: str
     count: int
-    published: list[PublishedEvent]
+    published: list[Published]
 
 
 _REDRIVE: Final = body_decoder(RedriveBody)
-
-
-def _told(letter: DeadLetter) -> DeadLetterView:
-    return DeadLetterView(
-        letter.topic,
-        letter.partition,
-        letter.offset,
-        letter.id,
-        letter.ts,
-        letter.original_topic,
-        letter.original_partition,
-        letter.original_offset,
-        letter.group,
-        letter.attempts,
-        letter.reason,
-        letter.headers,
-        letter.payload,
-        msgspec.UNSET if letter.key is None else letter.key,
-    )
 
 
 async def list_dead_letter_topics(face: Face, request: web.Request) -> web.StreamResponse:
@@ -154,19 +115,19 @@ async def list_dead_letters(face: Face, request: web.Request) -> web.StreamRespo
     wanted = RedriveBody(
         group=request.query.get("group"), key=request.query.get("key"), reason=request.query.get("reason")
     )
-    found: list[DeadLetterView] = []
+    found: list[DeadLetter] = []
     async for letter in _matching(face, topic, wanted, integer(request, "offset") or 0):
         if len(found) == limit:
-            return json_response(DeadLetters(found, letter.offset))
-        found.append(_told(letter))
-    return json_response(DeadLetters(found))
+            return json_response(DeadLetterPage(found, letter.offset))
+        found.append(letter)
+    return json_response(DeadLetterPage(found))
 
 
 async def show_dead_letter(face: Face, request: web.Request) -> web.StreamResponse:
     """One dead letter."""
     topic = request.match_info["topic"]
     await _check_read(face, await face.identify(request), topic)
-    return json_response(_told(await face.bus.dead_letter(topic, path_integer(request, "offset"))))
+    return json_response(await face.bus.dead_letters.get(topic, path_integer(request, "offset")))
 
 
 async def redrive(face: Face, request: web.Request) -> web.StreamResponse:
@@ -179,13 +140,13 @@ async def redrive(face: Face, request: web.Request) -> web.StreamResponse:
     body = await read_body(request, face.max_body_bytes)
     wanted = _REDRIVE.decode(body) if body.strip() else RedriveBody()
     face.bus.topics.get(topic)  # raises UnknownTopic
-    published: list[PublishedEvent] = []
+    published: list[Published] = []
     for offset in [letter.offset async for letter in _limited(face, topic, wanted)]:
         try:
-            published.extend(told(each) for each in await face.bus.redrive(topic, [offset]))
+            published += await face.bus.dead_letters.redrive(topic, [offset])
         except UnknownEvent:
             continue  # someone else was faster with this one
-    return json_response(RedriveResult(topic, len(published), published))
+    return json_response(RedriveReport(topic, len(published), published))
 
 
 async def _limited(face: Face, topic: str, wanted: RedriveBody) -> AsyncIterator[DeadLetter]:
@@ -201,7 +162,7 @@ async def _limited(face: Face, topic: str, wanted: RedriveBody) -> AsyncIterator
 async def _matching(face: Face, topic: str, wanted: RedriveBody, offset: int) -> AsyncIterator[DeadLetter]:
     """The dead letters from `offset` on that fit, read a page at a time."""
     chosen = None if wanted.offsets is None else frozenset(wanted.offsets)
-    while page := await face.bus.dead_letters(topic, offset=offset, limit=PAGE):
+    while page := await face.bus.dead_letters.page(topic, offset=offset, limit=PAGE):
         for letter in page:
             if (chosen is None or letter.offset in chosen) and _fits(letter, wanted):
                 yield letter
@@ -217,7 +178,8 @@ def _fits(letter: DeadLetter, wanted: RedriveBody) -> bool:
     )
 
 
-OPERATIONS: Final = (
+OPERATIONS: Final = tagged(
+    "dead letters",
     Operation(
         "GET",
         "/dlq",
@@ -225,7 +187,6 @@ OPERATIONS: Final = (
         "Topics that have dead letters",
         list_dead_letter_topics,
         (Success(200, "The topics, by name.", (BodyContent(JSON, DeadLetterTopics),)),),
-        "dead letters",
     ),
     Operation(
         "GET",
@@ -233,8 +194,7 @@ OPERATIONS: Final = (
         "listDeadLetters",
         "Dead letters of one topic, oldest first",
         list_dead_letters,
-        (Success(200, "The dead letters.", (BodyContent(JSON, DeadLetters),)),),
-        "dead letters",
+        (Success(200, "The dead letters.", (BodyContent(JSON, DeadLetterPage),)),),
         parameters=(
             Parameter("offset", "Begin at this offset of the dead-letter topic.", {"type": "integer", "minimum": 0}),
             Parameter("limit", "At most so many.", {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT}),
@@ -250,8 +210,7 @@ OPERATIONS: Final = (
         "showDeadLetter",
         "One dead letter",
         show_dead_letter,
-        (Success(200, "The dead letter.", (BodyContent(JSON, DeadLetterView),)),),
-        "dead letters",
+        (Success(200, "The dead letter.", (BodyContent(JSON, DeadLetter),)),),
         errors=(400, 404),
     ),
     Operation(
@@ -260,8 +219,7 @@ OPERATIONS: Final = (
         "redrive",
         "Send dead letters to their topic again",
         redrive,
-        (Success(200, "Where they went.", (BodyContent(JSON, RedriveResult),)),),
-        "dead letters",
+        (Success(200, "Where they went.", (BodyContent(JSON, RedriveReport),)),),
         body=(BodyContent(JSON, RedriveBody),),
         body_required=False,
         errors=(400, 404, 413, 415, 429, 503),

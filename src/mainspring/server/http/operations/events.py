@@ -35,8 +35,7 @@ from urllib.parse import quote
 import msgspec
 from aiohttp import hdrs, web
 
-from mainspring.bus import NewEvent, Published, UnknownEvent, Who, envelope
-from mainspring.bus.protocol import EventId
+from mainspring.bus import EventId, NewEvent, Published, UnknownEvent, Who, envelope
 from mainspring.errors import MainspringError
 from mainspring.log import StoredEvent
 from mainspring.server.http.documents import cloudevents
@@ -54,7 +53,7 @@ from mainspring.server.http.request import (
     read_body,
     unsupported,
 )
-from mainspring.server.http.table import EVENT_STREAM, JSON, NDJSON, BodyContent, Operation, Parameter, Success
+from mainspring.server.http.table import EVENT_STREAM, JSON, NDJSON, BodyContent, Operation, Parameter, Success, tagged
 from mainspring.telemetry import tracing
 
 CHECKED_AT_ONCE: Final = 256  # events of a batch before others have their turn
@@ -84,18 +83,6 @@ class EventBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     delay_ms: Natural | None = None
     not_before: Natural | None = None
     expect: Natural | None = None
-
-
-class PublishedEvent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where the event went. A delayed event has offset 0 until it is due, at `not_before`."""
-
-    topic: str
-    partition: int
-    offset: int
-    id: str
-    ts: int
-    duplicate: bool = False
-    not_before: int = 0
 
 
 class PublishedBatch(msgspec.Struct, frozen=True):
@@ -171,26 +158,13 @@ async def _publish_cloudevent(face: Face, request: web.Request, topic: str, even
     return _created(published)
 
 
-def told(published: Published) -> PublishedEvent:
-    """Where an event went, as HTTP says it."""
-    return PublishedEvent(
-        published.topic,
-        published.partition,
-        published.offset,
-        published.id,
-        published.ts,
-        published.duplicate,
-        published.not_before,
-    )
-
-
 def _created(published: Published) -> web.Response:
     """201 also when the same publish id was seen before: who asks again wants the first answer, not another one."""
     headers: dict[str, str] = {}
     if published.offset:
         place = f"{published.partition}/{published.offset}"
         headers[hdrs.LOCATION] = f"/topics/{quote(published.topic, safe='')}/events/{place}"
-    return json_response(told(published), status=201, headers=headers)
+    return json_response(published, status=201, headers=headers)
 
 
 async def _publish_batch(face: Face, request: web.Request, topic: str, events: list[NewEvent]) -> web.Response:
@@ -310,7 +284,7 @@ class Cursor:
         return ",".join(f"{partition}:{offset}" for partition, offset in sorted(self._seen.items()))
 
 
-class EventEnvelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StoredEnvelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One stored event. `key` and `headers` are left out where there are none. (The bus joins its bytes by itself.)"""
 
     id: str
@@ -323,10 +297,10 @@ class EventEnvelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     headers: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
-class EventPage(msgspec.Struct, frozen=True):
+class StoredEventPage(msgspec.Struct, frozen=True):
     """Events, and the cursor that goes on behind them."""
 
-    events: list[EventEnvelope]
+    events: list[StoredEnvelope]
     cursor: str
 
 
@@ -617,7 +591,8 @@ RANGE_PARAMETERS: Final = (
     ),
 )
 
-OPERATIONS: Final = (
+OPERATIONS: Final = tagged(
+    "events",
     Operation(
         "POST",
         "/topics/{topic}/events",
@@ -628,10 +603,9 @@ OPERATIONS: Final = (
             Success(
                 201,
                 "Stored durably: where it went, also when the same id was published before.",
-                (BodyContent(JSON, (PublishedEvent, PublishedBatch)),),
+                (BodyContent(JSON, (Published, PublishedBatch)),),
             ),
         ),
-        "events",
         body=(
             BodyContent(JSON, EventBody),
             BodyContent(
@@ -653,13 +627,12 @@ OPERATIONS: Final = (
                 200,
                 "The events.",
                 (
-                    BodyContent(JSON, EventPage),
+                    BodyContent(JSON, StoredEventPage),
                     BodyContent(NDJSON, {"type": "string", "description": "One envelope per line."}),
                     BodyContent(cloudevents.BATCHED, {"type": "array", "items": {"type": "object"}}),
                 ),
             ),
         ),
-        "events",
         parameters=RANGE_PARAMETERS,
         errors=(400, 404, 406),
     ),
@@ -673,10 +646,9 @@ OPERATIONS: Final = (
             Success(
                 200,
                 "The event.",
-                (BodyContent(JSON, EventEnvelope), BodyContent(cloudevents.STRUCTURED, {"type": "object"})),
+                (BodyContent(JSON, StoredEnvelope), BodyContent(cloudevents.STRUCTURED, {"type": "object"})),
             ),
         ),
-        "events",
         errors=(400, 404, 406),
     ),
     Operation(
@@ -692,7 +664,6 @@ OPERATIONS: Final = (
                 (BodyContent(EVENT_STREAM, {"type": "string"}),),
             ),
         ),
-        "events",
         parameters=(
             Parameter("from", "Where to begin: `latest` (default), `beginning`, epoch milliseconds or RFC 3339."),
             Parameter("cursor", "Go on behind this cursor."),
