@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mainspring.app.declared import DeclaredConsumer
-from mainspring.bus import BadSchema, Bus, Compatibility, Conflict
-from mainspring.bus.schemas import VERSION_HEADER, schema_of
+from mainspring.bus import SCHEMA_HEADER, BadSchema, Bus, Compatibility, Conflict
+from mainspring.bus.schemas import schema_of
 
 _TRIES: Final = 20  # several nodes with one new program may start at once, and register the same
 _AGAIN_S: Final = 0.1
@@ -37,7 +37,7 @@ class Spoken:
         """The headers of an event that the program publishes: they name its version where that is not the latest."""
         version = self._versions.get(topic)
         if version is not None and version != self._bus.schemas.get(topic).version:
-            return {VERSION_HEADER: str(version), **(headers or {})}
+            return {SCHEMA_HEADER: str(version), **(headers or {})}
         return None if headers is None else dict(headers)
 
 

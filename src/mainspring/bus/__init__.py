@@ -52,17 +52,19 @@ from mainspring.bus.results import (
     NewEvent,
     PartitionOffsets,
     Published,
-    Readiness,
+    ReadyState,
     Stats,
 )
-from mainspring.bus.schedules import Schedule
-from mainspring.bus.schemas import Compatibility, SchemaCheck, SchemaVersion
+from mainspring.bus.schedules import LEAST_EVERY_MS, Schedule
+from mainspring.bus.schemas import SCHEMA_HEADER, Compatibility, SchemaCheck, SchemaVersion
 from mainspring.bus.session import Session
 from mainspring.bus.topics import AccessList, TopicChange, TopicConfig, encode_topic, parse_topic
 
 __all__ = [
     "BEGINNING",
     "LATEST",
+    "LEAST_EVERY_MS",
+    "SCHEMA_HEADER",
     "Access",
     "AccessList",
     "Action",
@@ -88,7 +90,7 @@ __all__ = [
     "PartitionOffsets",
     "Published",
     "RateLimited",
-    "Readiness",
+    "ReadyState",
     "Schedule",
     "SchemaCheck",
     "SchemaIncompatible",

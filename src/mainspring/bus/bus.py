@@ -28,7 +28,7 @@ from mainspring.bus.publishing.publisher import Accepted, Publisher
 from mainspring.bus.results import (
     NewEvent,
     Published,
-    Readiness,
+    ReadyState,
     Stats,
 )
 from mainspring.bus.schedules.schedules import SPACE as SCHEDULES
@@ -178,11 +178,11 @@ class Bus:
         await self._supply.stop()
         await self.delivery.close()
 
-    def readiness(self) -> Readiness:
+    def readiness(self) -> ReadyState:
         """Ready between `start` and `drain`."""
         if self._state == "ready":
-            return Readiness(True)
-        return Readiness(False, {"new": "starting", "draining": "stopping", "stopped": "stopped"}[self._state])
+            return ReadyState(True)
+        return ReadyState(False, {"new": "starting", "draining": "stopping", "stopped": "stopped"}[self._state])
 
     # -- connections
 

@@ -8,7 +8,7 @@ upcasting       old events in the shape of today, when they are read
 
 from __future__ import annotations
 
-from mainspring.bus.schemas.registry import VERSION_HEADER, Compatibility, SchemaCheck, SchemaRegistry, SchemaVersion
+from mainspring.bus.schemas.registry import SCHEMA_HEADER, Compatibility, SchemaCheck, SchemaRegistry, SchemaVersion
 from mainspring.bus.schemas.validator import schema_of
 
-__all__ = ["VERSION_HEADER", "Compatibility", "SchemaCheck", "SchemaRegistry", "SchemaVersion", "schema_of"]
+__all__ = ["SCHEMA_HEADER", "Compatibility", "SchemaCheck", "SchemaRegistry", "SchemaVersion", "schema_of"]

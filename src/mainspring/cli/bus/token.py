@@ -16,6 +16,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from mainspring.bus import origin_of
 from mainspring.bus.access import (
     SECRET_BYTES,
     Token,

@@ -53,7 +53,7 @@ from mainspring.server.http.request import (
     read_body,
     unsupported,
 )
-from mainspring.server.http.table import EVENT_STREAM, JSON, NDJSON, BodyContent, Operation, Parameter, Success
+from mainspring.server.http.table import EVENT_STREAM, JSON, NDJSON, BodyContent, Operation, Parameter, Success, tagged
 from mainspring.telemetry import tracing
 
 CHECKED_AT_ONCE: Final = 256  # events of a batch before others have their turn
@@ -284,7 +284,7 @@ class Cursor:
         return ",".join(f"{partition}:{offset}" for partition, offset in sorted(self._seen.items()))
 
 
-class EventEnvelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StoredEnvelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One stored event. `key` and `headers` are left out where there are none. (The bus joins its bytes by itself.)"""
 
     id: str
@@ -297,10 +297,10 @@ class EventEnvelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     headers: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
-class EventPage(msgspec.Struct, frozen=True):
+class StoredEventPage(msgspec.Struct, frozen=True):
     """Events, and the cursor that goes on behind them."""
 
-    events: list[EventEnvelope]
+    events: list[StoredEnvelope]
     cursor: str
 
 
@@ -591,7 +591,8 @@ RANGE_PARAMETERS: Final = (
     ),
 )
 
-OPERATIONS: Final = (
+OPERATIONS: Final = tagged(
+    "events",
     Operation(
         "POST",
         "/topics/{topic}/events",
@@ -605,7 +606,6 @@ OPERATIONS: Final = (
                 (BodyContent(JSON, (Published, PublishedBatch)),),
             ),
         ),
-        "events",
         body=(
             BodyContent(JSON, EventBody),
             BodyContent(
@@ -627,13 +627,12 @@ OPERATIONS: Final = (
                 200,
                 "The events.",
                 (
-                    BodyContent(JSON, EventPage),
+                    BodyContent(JSON, StoredEventPage),
                     BodyContent(NDJSON, {"type": "string", "description": "One envelope per line."}),
                     BodyContent(cloudevents.BATCHED, {"type": "array", "items": {"type": "object"}}),
                 ),
             ),
         ),
-        "events",
         parameters=RANGE_PARAMETERS,
         errors=(400, 404, 406),
     ),
@@ -647,10 +646,9 @@ OPERATIONS: Final = (
             Success(
                 200,
                 "The event.",
-                (BodyContent(JSON, EventEnvelope), BodyContent(cloudevents.STRUCTURED, {"type": "object"})),
+                (BodyContent(JSON, StoredEnvelope), BodyContent(cloudevents.STRUCTURED, {"type": "object"})),
             ),
         ),
-        "events",
         errors=(400, 404, 406),
     ),
     Operation(
@@ -666,7 +664,6 @@ OPERATIONS: Final = (
                 (BodyContent(EVENT_STREAM, {"type": "string"}),),
             ),
         ),
-        "events",
         parameters=(
             Parameter("from", "Where to begin: `latest` (default), `beginning`, epoch milliseconds or RFC 3339."),
             Parameter("cursor", "Go on behind this cursor."),
