@@ -12,11 +12,11 @@ from collections.abc import Mapping
 import msgspec
 
 from mainspring.app.schemas import Spoken
-from mainspring.beats import DeclaredInlet, EventSource, Taken, TopicInlet
+from mainspring.beats import DeclaredInlet, Taken, TopicInlet
 from mainspring.builtin import BusPort
 from mainspring.bus import Bus
 from mainspring.kernel import CausationNode, Kernel
-from mainspring.log import Prepared
+from mainspring.log import Log, Prepared
 from mainspring.runs import Runtime, UnknownRun
 from mainspring.runs.durable import entry_key
 from mainspring.telemetry import CAUSATION, CORRELATION, causation_headers, current_correlation, with_causation
@@ -89,7 +89,7 @@ class TracedPort(BusPort):
 class TracedInlet(TopicInlet):
     """A topic that feeds beats, and notes which event became which signal."""
 
-    def __init__(self, log: EventSource, declared: DeclaredInlet, kernel: Kernel) -> None:
+    def __init__(self, log: Log, declared: DeclaredInlet, kernel: Kernel) -> None:
         super().__init__(log, declared.topic, target=declared.target)
         self._kernel = kernel
 

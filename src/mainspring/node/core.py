@@ -21,7 +21,7 @@ import uuid_utils
 from mainspring.app import App
 from mainspring.app.schemas import Spoken
 from mainspring.beats import BEATS_ROLE, Driver, Heartbeat
-from mainspring.builtin import KernelPort, beat, bus_capability, kernel_capabilities, run
+from mainspring.builtin import KernelPort, beat_capability, bus_capability, kernel_capabilities, run
 from mainspring.bus import Bus, Checker, Published
 from mainspring.cluster import About, Alone, Cluster, Home, Membership, check_durability, node_name, with_patience
 from mainspring.errors import BootError, MainspringError
@@ -216,7 +216,7 @@ class Core:
             *kernel_capabilities(self.kernel),
             bus_capability(self.bus),
             run(self.kernel, self.runtime),
-            beat(self.heartbeat, self.kernel),
+            beat_capability(self.heartbeat, self.kernel),
         )
         self._built_in = self.kernel.ids_taken
         if app is not None:
