@@ -24,7 +24,6 @@ from mainspring.bus.access import (
     lifetime_ms,
     moment_text,
     new_token,
-    origin_of,
     read_tokens,
 )
 from mainspring.cli.node.settings import ConfigOption
