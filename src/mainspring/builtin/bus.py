@@ -12,7 +12,7 @@ import msgspec
 
 from mainspring.builtin.answers import Empty, about, errors_as_answers, fitting
 from mainspring.bus import Bus, GroupInfo, PartitionOffsets, Schedule, Start, Stats
-from mainspring.bus.topics.config import encode_topic
+from mainspring.bus.topics import encode_topic
 from mainspring.kernel import Capability, Context, Fail, Handler, handler_from
 from mainspring.log import StoredEvent
 from mainspring.message import NULL

@@ -19,7 +19,7 @@ import msgspec
 from mainspring.app import DeclaredConsumer, Event
 from mainspring.bus import Bus
 from mainspring.bus.groups import Gate, Member, Position
-from mainspring.bus.topics.tail import ReadyEvent
+from mainspring.bus.topics import ReadyEvent
 from mainspring.errors import MainspringError
 from mainspring.kernel import Kernel
 from mainspring.log import Log

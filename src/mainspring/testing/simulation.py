@@ -31,7 +31,11 @@ from mainspring.testing.world import World
 
 
 class MortalEngine:
-    """One life's handle of an engine; reads pass through."""
+    """One life's handle of the one engine of a simulation: what a crash leaves behind.
+
+    When the node is killed its handle dies: whatever the old life still tries to write is never stored and never
+    answered, as if the process were gone. Reads pass through.
+    """
 
     name = "memory"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from mainspring.bus.topics.config import topic_from
+from mainspring.bus.topics.config import encode_topic, topic_from
+from mainspring.bus.topics.tail import ReadyEvent
 
-__all__ = ["topic_from"]
+__all__ = ["ReadyEvent", "encode_topic", "topic_from"]
