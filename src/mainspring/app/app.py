@@ -27,7 +27,6 @@ from mainspring.app.declared import (
     refuse_bare,
     schedule_from,
 )
-from mainspring.app.duration import Duration, duration_ms
 from mainspring.app.hooks import Hooks, Lifespan
 from mainspring.app.schemas import DeclaredSchema, DeclaredSchemas, DeclaredUpcaster
 from mainspring.app.task import P, Publish, R, Task, task_options
@@ -35,6 +34,7 @@ from mainspring.app.topics import DeclaredPages, DeclaredTopic
 from mainspring.beats import BeatsProgram, TargetOf
 from mainspring.builtin import kernel_capabilities
 from mainspring.bus import LATEST, Checker, Compatibility, Start, TopicConfig
+from mainspring.durations import Duration, duration_ms
 from mainspring.kernel import Capability, CapabilityError, Isolation, Kernel, RestartPolicy, handler_from
 from mainspring.runs import Effect, Runtime
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from mainspring.app.duration import Duration, duration_ms
 from mainspring.app.event import Event
 from mainspring.bus import Start
 from mainspring.bus.schedules.cron import CronLine
+from mainspring.durations import Duration, duration_ms
 from mainspring.kernel import CapabilityError, Handler, Isolation
 from mainspring.runs import Effect
 

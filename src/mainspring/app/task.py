@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 import msgspec
 
 from mainspring.app.declared import Backoff, DeclaredConsumer, hints_of
-from mainspring.app.duration import Duration, duration_ms
 from mainspring.app.event import Event
+from mainspring.durations import Duration, duration_ms
 from mainspring.errors import MainspringError
 from mainspring.loop import identifies_work
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from mainspring.app import Duration, duration_ms
 from mainspring.bus import DeadLetter, GroupInfo, Published, Schedule, TopicConfig
+from mainspring.durations import Duration, duration_ms
 from mainspring.errors import MainspringError
 from mainspring.kernel import draw_tree
 from mainspring.message import Message, encode_bytes

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from mainspring import App, Event
-from mainspring.app import BadDuration, duration_ms
 from mainspring.bus import BadFrame
+from mainspring.durations import BadDuration, duration_ms
 from mainspring.kernel import CapabilityError
 from mainspring.node.core import BootFailure
 from mainspring.testing import simulate
