@@ -11,7 +11,7 @@ from typing import Any
 
 from mainspring.app.event import Event
 from mainspring.bus import Start
-from mainspring.bus.schedules.cron import CronLine
+from mainspring.bus.schedules import CronLine
 from mainspring.durations import Duration, duration_ms
 from mainspring.kernel import CapabilityError, Handler, Isolation
 from mainspring.runs import Effect

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from mainspring.app.declared import DeclaredConsumer
 from mainspring.bus import SCHEMA_HEADER, BadSchema, Bus, Compatibility, Conflict
-from mainspring.bus.schemas.validator import schema_of
+from mainspring.bus.schemas import schema_of
 
 _TRIES: Final = 20  # several nodes with one new program may start at once, and register the same
 _AGAIN_S: Final = 0.1

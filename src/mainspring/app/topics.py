@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from mainspring.bus import Bus, TopicConfig
-from mainspring.bus.topics.config import topic_from
+from mainspring.bus.topics import topic_from
 from mainspring.cluster import DeclarationsInForce
 
 

@@ -21,7 +21,7 @@ from mainspring.app.event import Event
 from mainspring.app.schemas import Spoken
 from mainspring.bus import Bus
 from mainspring.bus.groups import Gate, Member, Position
-from mainspring.bus.topics.tail import ReadyEvent
+from mainspring.bus.topics import ReadyEvent
 from mainspring.errors import MainspringError
 from mainspring.kernel import Kernel
 from mainspring.log import Log
