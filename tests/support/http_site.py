@@ -92,7 +92,7 @@ async def serve(
     besides: Callable[[web.Application, Bus], None] | None = None,
     **options: Any,
 ) -> AsyncIterator[Site]:
-    """A node's HTTP face on a free port. `besides` adds other routes; `options` go to `add_routes`."""
+    """A node's HTTP face on a free port. `besides` adds other routes; `options` go to `Face`."""
     async with AsyncExitStack() as stack:
         clock = MonotonicClock()
         loop = Loop(clock)
@@ -114,7 +114,7 @@ async def serve(
         app = web.Application()
         if besides is not None:
             besides(app, bus)
-        http.add_routes(app, NodeParts(bus), allowed_origins=origins, **options)
+        http.add_routes(app, http.Face(NodeParts(bus), **options), allowed_origins=origins)
         runner = web.AppRunner(app, shutdown_timeout=5)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)

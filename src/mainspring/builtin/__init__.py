@@ -22,7 +22,7 @@ from mainspring.kernel import Capability, Kernel
 from mainspring.lazy_imports import lazy_imports
 
 if TYPE_CHECKING:
-    from mainspring.builtin.beats import beat as beat
+    from mainspring.builtin.beats import beat_capability as beat_capability
     from mainspring.builtin.bus import bus_capability as bus_capability
     from mainspring.builtin.runs import BusPort as BusPort
     from mainspring.builtin.runs import KernelPort as KernelPort
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _HOMES: Final = {
     "BusPort": "mainspring.builtin.runs",
     "KernelPort": "mainspring.builtin.runs",
-    "beat": "mainspring.builtin.beats",
+    "beat_capability": "mainspring.builtin.beats",
     "bus_capability": "mainspring.builtin.bus",
     "run": "mainspring.builtin.runs",
 }
@@ -51,7 +51,7 @@ def kernel_capabilities(kernel: Kernel) -> list[Capability]:
 __all__ = [
     "BusPort",
     "KernelPort",
-    "beat",
+    "beat_capability",
     "bus_capability",
     "event_capability",
     "kernel_capabilities",

@@ -1,38 +1,26 @@
-"""Beat: signals, beats and what they made, for everyone who can send a message."""
+"""Beat: signals, beats and the state they make, as messages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated, Any, Final
 
 import msgspec
 
 from mainspring.beats import BeatReport, Heartbeat
-from mainspring.errors import MainspringError
+from mainspring.builtin.answers import Empty, about, errors_as_answers
 from mainspring.kernel import Capability, Context, Fail, Kernel, handler_from
 
-_STATUS: Final = {
-    "past_beat": 409,
-    "unknown_beat": 404,
-    "beat_running": 409,
-    "line_exists": 409,
-    "line_busy": 503,
-    "log_unavailable": 503,
-    "in_doubt": 503,
-    "not_leading": 503,
-}
 _LEADER_TIMEOUT_MS: Final = 30_000  # for the node that leads the line, when the message names no timeout
 
 
 class BeatSignal(msgspec.Struct):
-    signal: Annotated[str | None, msgspec.Meta(description="What is asked for: a path like /signals/image.")] = None
-    target: Annotated[str | None, msgspec.Meta(description="Where: a path; only names bound to it run.")] = None
-    beat: Annotated[int | None, msgspec.Meta(description="A later beat than the next one.")] = None
+    signal: Annotated[str | None, about("What is asked for: a path like /signals/image.")] = None
+    target: Annotated[str | None, about("Where: a path; only names bound to it run.")] = None
+    beat: Annotated[int | None, about("A later beat than the next one.")] = None
 
 
 class BeatQueued(msgspec.Struct):
-    beat: Annotated[int, msgspec.Meta(description="The beat the signal lands in.")]
+    beat: Annotated[int, about("The beat the signal lands in.")]
 
 
 class BeatRun(msgspec.Struct):
@@ -40,50 +28,44 @@ class BeatRun(msgspec.Struct):
 
 
 class BeatRunResult(msgspec.Struct):
-    beat: Annotated[int, msgspec.Meta(description="The last beat that ran.")]
-    digest: Annotated[str, msgspec.Meta(description="Its digest.")]
-    runs: Annotated[int, msgspec.Meta(description="Enzymes called in all beats.")]
-    diagnostics: Annotated[list[dict[str, Any]], msgspec.Meta(description="What a person should know, in order.")]
+    beat: Annotated[int, about("The last beat that ran.")]
+    digest: Annotated[str, about("Its digest.")]
+    runs: Annotated[int, about("Enzymes called in all beats.")]
+    diagnostics: Annotated[list[dict[str, Any]], about("What a person should know, in order.")]
 
 
 class BeatRead(msgspec.Struct):
-    path: Annotated[
-        str, msgspec.Meta(description="A path of the state, of /rt/beat/<N>, /rt/dead/<N> or /cas/<sha256>.")
-    ]
-    at: Annotated[int | None, msgspec.Meta(description="As enzymes of this beat read it; without it, now.")] = None
+    path: Annotated[str, about("A path of the state, of /rt/beat/<N>, /rt/dead/<N> or /cas/<sha256>.")]
+    at: Annotated[int | None, about("As enzymes of this beat read it; without it, now.")] = None
 
 
 class BeatValue(msgspec.Struct):
-    value: Annotated[Any, msgspec.Meta(description="The value; null where there is none.")]
+    value: Annotated[Any, about("The value; null where there is none.")]
 
 
 class BeatFork(msgspec.Struct):
     at: Annotated[int, msgspec.Meta(ge=0, description="The last beat both lines share.")]
-    name: Annotated[str, msgspec.Meta(description="Name of the new line.")]
+    name: Annotated[str, about("Name of the new line.")]
 
 
 class BeatForked(msgspec.Struct):
-    line: Annotated[str, msgspec.Meta(description="Name of the new line.")]
-    beat: Annotated[int, msgspec.Meta(description="Its next beat.")]
-
-
-class BeatNoInput(msgspec.Struct):
-    """No input."""
+    line: Annotated[str, about("Name of the new line.")]
+    beat: Annotated[int, about("Its next beat.")]
 
 
 class BeatStatus(msgspec.Struct):
-    beat: Annotated[int, msgspec.Meta(description="The next beat.")]
-    digest: Annotated[str, msgspec.Meta(description="The digest of the last one.")]
-    paused: Annotated[bool, msgspec.Meta(description="Whether signals wait.")]
-    waiting: Annotated[int, msgspec.Meta(description="Signals that wait for the next beat.")]
+    beat: Annotated[int, about("The next beat.")]
+    digest: Annotated[str, about("The digest of the last one.")]
+    paused: Annotated[bool, about("Whether signals wait.")]
+    waiting: Annotated[int, about("Signals that wait for the next beat.")]
 
 
-def beat(heartbeat: Heartbeat, kernel: Kernel | None = None) -> Capability:
+def beat_capability(heartbeat: Heartbeat, kernel: Kernel | None = None) -> Capability:
     """The capability `Beat` of a node with this heartbeat; a kernel has the signals in its causation tree."""
 
     async def signal(data: BeatSignal, ctx: Context) -> BeatQueued:
         """Queue a signal for the next beat or a later one. It is durable when the answer comes."""
-        with _failing_with_status():
+        with errors_as_answers():
             lands = heartbeat.signal(data.signal, data.target, data.beat)
             await heartbeat.aflush()
         if kernel is not None:
@@ -94,38 +76,38 @@ def beat(heartbeat: Heartbeat, kernel: Kernel | None = None) -> Capability:
         """Run beats now, whatever drives them otherwise; on the node that leads the line, where several share it."""
         if not heartbeat.leads and kernel is not None:
             return await _run_on_leader(kernel, heartbeat, data, ctx)
-        with _failing_with_status():
+        with errors_as_answers():
             reports = [await heartbeat.abeat() for _ in range(data.beats)]
         return _summary(reports)
 
     async def read(data: BeatRead, ctx: Context) -> BeatValue:
         """Read the committed state, now or as of a beat."""
-        with _failing_with_status():
+        with errors_as_answers():
             return BeatValue(await heartbeat.aread(data.path, data.at))
 
-    async def pause(data: BeatNoInput, ctx: Context) -> BeatStatus:
+    async def pause(data: Empty, ctx: Context) -> BeatStatus:
         """Let signals wait from the next beat on."""
         heartbeat.pause()
         return await flushed(paused=True)
 
-    async def resume(data: BeatNoInput, ctx: Context) -> BeatStatus:
+    async def resume(data: Empty, ctx: Context) -> BeatStatus:
         """Work on waiting signals again."""
         heartbeat.resume()
         return await flushed(paused=False)
 
     async def flushed(*, paused: bool) -> BeatStatus:
         """The request is durable; where several nodes share a line, its leader is about to do it."""
-        with _failing_with_status():
+        with errors_as_answers():
             await heartbeat.aflush()
         return BeatStatus(heartbeat.next_beat, heartbeat.digest, paused, heartbeat.waiting)
 
-    async def standing(data: BeatNoInput, ctx: Context) -> BeatStatus:
+    async def standing(data: Empty, ctx: Context) -> BeatStatus:
         """Where the line of beats stands, as far as this node knows."""
         return BeatStatus(heartbeat.next_beat, heartbeat.digest, heartbeat.paused, heartbeat.waiting)
 
     async def fork(data: BeatFork, ctx: Context) -> BeatForked:
         """Start a new line after an old beat; this one goes on as it is."""
-        with _failing_with_status():
+        with errors_as_answers():
             await heartbeat.afork(data.at, data.name)
         return BeatForked(data.name, data.at + 1)
 
@@ -139,15 +121,6 @@ def beat(heartbeat: Heartbeat, kernel: Kernel | None = None) -> Capability:
         handler_from("query", "Beat.Standing", standing),
     ]
     return Capability(id="Beat", description="Signals, beats and the state they make.", handlers=handlers)
-
-
-@contextmanager
-def _failing_with_status() -> Iterator[None]:
-    """Turn errors of beats into answers: the request was wrong, unless it came at a wrong time."""
-    try:
-        yield
-    except MainspringError as error:
-        raise Fail(_STATUS.get(error.code, 422), error.message, remedy=error.remedy) from None
 
 
 async def _run_on_leader(kernel: Kernel, heartbeat: Heartbeat, data: BeatRun, ctx: Context) -> BeatRunResult:

@@ -12,7 +12,7 @@ import msgspec
 
 from mainspring.builtin.answers import Empty, about, errors_as_answers, fitting
 from mainspring.bus import Bus, GroupInfo, PartitionOffsets, Schedule, Start, Stats
-from mainspring.bus.topics.config import encode_topic
+from mainspring.bus.topics import encode_topic
 from mainspring.kernel import Capability, Context, Fail, Handler, handler_from
 from mainspring.log import StoredEvent
 from mainspring.message import NULL
@@ -56,16 +56,16 @@ class EventView(msgspec.Struct, omit_defaults=True):
     headers: dict[str, str] | None = None
 
 
-class EventPage(msgspec.Struct):
+class ReadResult(msgspec.Struct):
     events: list[EventView]
     next: Annotated[int, about("Where to go on.")]
 
 
-class PageRequest(msgspec.Struct):
+class NamesRequest(msgspec.Struct):
     after: Annotated[str, about("Only names greater than this: the next page.")] = ""
 
 
-class TopicList(msgspec.Struct):
+class TopicsResult(msgspec.Struct):
     topics: Annotated[list[dict[str, Any]], about("The settings of each topic, by name.")]
     more: Annotated[bool, about("Whether there are more after the last one.")]
 
@@ -84,7 +84,7 @@ class OffsetsRequest(msgspec.Struct):
     topic: Topic
 
 
-class OffsetList(msgspec.Struct):
+class OffsetsResult(msgspec.Struct):
     partitions: list[PartitionOffsets]
 
 
@@ -92,7 +92,7 @@ class GroupsRequest(msgspec.Struct):
     topic: Annotated[str | None, about("Of this topic only; without it, of all.")] = None
 
 
-class GroupList(msgspec.Struct):
+class GroupsResult(msgspec.Struct):
     groups: list[GroupInfo]
 
 
@@ -115,7 +115,7 @@ class DeadLettersRequest(msgspec.Struct):
     limit: Annotated[int, msgspec.Meta(ge=1, le=1_000, description="How many at most.")] = 20
 
 
-class DeadLetterList(msgspec.Struct):
+class DeadLettersResult(msgspec.Struct):
     letters: Annotated[list[Any], about("Where each came from, how often it was tried, and why it died.")]
     more: Annotated[bool, about("Whether there are more after the last one.")]
 
@@ -125,7 +125,7 @@ class RedriveRequest(msgspec.Struct):
     offsets: Annotated[list[int] | None, about("Offsets of dead letters; without them, all.")] = None
 
 
-class RedriveResult(msgspec.Struct):
+class RedriveCount(msgspec.Struct):
     count: int
 
 
@@ -143,7 +143,7 @@ class ScheduleResult(msgspec.Struct):
     next: Annotated[int, about("When it fires: epoch ms.")]
 
 
-class ScheduleList(msgspec.Struct):
+class SchedulesResult(msgspec.Struct):
     schedules: list[Schedule]
 
 
@@ -180,26 +180,26 @@ def _events(bus: Bus) -> list[Handler]:
             )
         return PublishResult(stored.topic, stored.partition, stored.offset, stored.id, stored.duplicate)
 
-    async def read(data: ReadRequest, ctx: Context) -> EventPage:
+    async def read(data: ReadRequest, ctx: Context) -> ReadResult:
         """Read stored events of one partition in order."""
         with errors_as_answers():
-            found = await bus.read(data.topic, data.partition, data.offset, data.limit)
-        shown = fitting([_event(event) for event in found])
-        if found and not shown:
-            raise Fail(413, f"the event at offset {found[0].offset} does not fit one line", remedy="read it over HTTP")
-        return EventPage(shown, shown[-1].offset + 1 if shown else max(1, data.offset))
+            events = await bus.read(data.topic, data.partition, data.offset, data.limit)
+        shown = fitting([_event(event) for event in events])
+        if events and not shown:
+            raise Fail(413, f"the event at offset {events[0].offset} does not fit one line", remedy="read it over HTTP")
+        return ReadResult(shown, shown[-1].offset + 1 if shown else max(1, data.offset))
 
-    async def dead_letters(data: DeadLettersRequest, ctx: Context) -> DeadLetterList:
+    async def dead_letters(data: DeadLettersRequest, ctx: Context) -> DeadLettersResult:
         """Events of a topic that a group gave up, and why."""
         with errors_as_answers():
-            found = await bus.dead_letters.page(data.topic, offset=data.offset, limit=data.limit)
-        shown = fitting([msgspec.structs.asdict(letter) for letter in found])
-        return DeadLetterList(shown, len(shown) < len(found) or len(found) == data.limit)
+            letters = await bus.dead_letters.page(data.topic, offset=data.offset, limit=data.limit)
+        shown = fitting([msgspec.structs.asdict(letter) for letter in letters])
+        return DeadLettersResult(shown, len(shown) < len(letters) or len(letters) == data.limit)
 
-    async def redrive(data: RedriveRequest, ctx: Context) -> RedriveResult:
+    async def redrive(data: RedriveRequest, ctx: Context) -> RedriveCount:
         """Publish dead letters to their topic again."""
         with errors_as_answers():
-            return RedriveResult(len(await bus.dead_letters.redrive(data.topic, data.offsets)))
+            return RedriveCount(len(await bus.dead_letters.redrive(data.topic, data.offsets)))
 
     return [
         handler_from("command", "Bus.Publish", publish),
@@ -210,11 +210,11 @@ def _events(bus: Bus) -> list[Handler]:
 
 
 def _topics(bus: Bus) -> list[Handler]:
-    def topics(data: PageRequest, ctx: Context) -> TopicList:
+    def topics(data: NamesRequest, ctx: Context) -> TopicsResult:
         """Every topic and its settings, by name."""
-        known = [config for config in bus.topics.configs() if config.topic > data.after]
-        shown = fitting([msgspec.json.decode(encode_topic(config)) for config in known])
-        return TopicList(shown, len(shown) < len(known))
+        configs = [config for config in bus.topics.configs() if config.topic > data.after]
+        shown = fitting([msgspec.json.decode(encode_topic(config)) for config in configs])
+        return TopicsResult(shown, len(shown) < len(configs))
 
     async def create(data: CreateTopicRequest, ctx: Context) -> CreateTopicResult:
         """Create a topic, or change its settings; what is not mentioned stays."""
@@ -223,10 +223,10 @@ def _topics(bus: Bus) -> list[Handler]:
             change = await bus.put_topic(bus.topics.settings_after(wanted))
         return CreateTopicResult(msgspec.json.decode(encode_topic(change.config)), change.created)
 
-    async def offsets(data: OffsetsRequest, ctx: Context) -> OffsetList:
+    async def offsets(data: OffsetsRequest, ctx: Context) -> OffsetsResult:
         """First and last offset of each partition, and where its groups stand."""
         with errors_as_answers():
-            return OffsetList(fitting(await bus.offsets(data.topic)))
+            return OffsetsResult(fitting(await bus.groups.offsets(data.topic)))
 
     def stats(data: Empty, ctx: Context) -> Stats:
         """Counters since the node started, and gauges of now."""
@@ -241,20 +241,20 @@ def _topics(bus: Bus) -> list[Handler]:
 
 
 def _groups(bus: Bus) -> list[Handler]:
-    def groups(data: GroupsRequest, ctx: Context) -> GroupList:
+    def groups(data: GroupsRequest, ctx: Context) -> GroupsResult:
         """Groups with their members, positions and lag."""
         with errors_as_answers():
-            return GroupList(fitting(bus.groups.infos(data.topic)))
+            return GroupsResult(fitting(bus.groups.infos(data.topic)))
 
     async def seek(data: SeekRequest, ctx: Context) -> GroupInfo:
         """Move a group; events it skips count as settled, events before come again."""
         with errors_as_answers():
-            return await bus.seek(data.topic, data.group, Start(data.kind, data.value), partition=data.partition)
+            return await bus.groups.seek(data.topic, data.group, Start(data.kind, data.value), partition=data.partition)
 
     async def delete(data: DeleteGroupRequest, ctx: Context) -> DoneResult:
         """Forget a group that has no members."""
         with errors_as_answers():
-            await bus.delete_group(data.topic, data.group)
+            await bus.groups.delete(data.topic, data.group)
         return DoneResult()
 
     return [
@@ -286,9 +286,9 @@ def _schedules(bus: Bus) -> list[Handler]:
             await bus.schedules.delete(data.name)
         return DoneResult()
 
-    def schedules(data: PageRequest, ctx: Context) -> ScheduleList:
+    def schedules(data: NamesRequest, ctx: Context) -> SchedulesResult:
         """Schedules by name, and when each fires next."""
-        return ScheduleList(fitting([each for each in bus.schedules.all() if each.name > data.after]))
+        return SchedulesResult(fitting([each for each in bus.schedules.all() if each.name > data.after]))
 
     return [
         handler_from("command", "Bus.Schedule", schedule),

@@ -49,7 +49,7 @@ class PendingTimer(msgspec.Struct):
     type: str
 
 
-class TimerList(msgspec.Struct):
+class TimersResult(msgspec.Struct):
     total: int
     timers: list[PendingTimer]
 
@@ -65,12 +65,12 @@ def timer_capability(kernel: Kernel) -> Capability:
         """Stop a message that was not sent yet."""
         return CancelTimerResult(kernel.timers.cancel(data.timerId))
 
-    def list_timers(data: ListTimersRequest, ctx: Context) -> TimerList:
+    def list_timers(data: ListTimersRequest, ctx: Context) -> TimersResult:
         """What is still to be sent, earliest first, by type; at most fifty at a time."""
         pending = kernel.timers.pending()
         page = pending[data.offset : data.offset + _PAGE]
         shown = [PendingTimer(each.id, each.deadline_ms, each.message.kind, each.message.type) for each in page]
-        return TimerList(len(pending), shown)
+        return TimersResult(len(pending), shown)
 
     handlers = [
         handler_from("command", "Timer.Schedule", schedule),

@@ -95,7 +95,7 @@ class DeadLetter(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="ca
     key: str | None = None
 
 
-class Readiness(msgspec.Struct, frozen=True, gc=False):
+class ReadyState(msgspec.Struct, frozen=True, gc=False):
     """Whether the node takes requests, and if not, why."""
 
     ready: bool

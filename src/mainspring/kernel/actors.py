@@ -51,6 +51,39 @@ class ErrorEvent:
 Listener = Callable[[Any], Any]
 
 
+class EventListeners:
+    """The listeners of one Worker-shaped actor, by the type of the event."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.onmessage: Listener | None = None
+        self.onerror: Listener | None = None
+        self._listeners: dict[str, list[Listener]] = {}
+
+    def add_event_listener(self, type: str, callback: Listener) -> None:
+        self._listeners.setdefault(type, []).append(callback)
+
+    def remove_event_listener(self, type: str, callback: Listener) -> None:
+        if callback in self._listeners.get(type, ()):
+            self._listeners[type].remove(callback)
+
+    def _fire(self, event: MessageEvent | ErrorEvent) -> None:
+        for callback in tuple(self._listeners.get(event.type, ())):
+            callback(event)
+        last = self.onmessage if event.type == "message" else self.onerror
+        if last is not None:
+            last(event)
+
+
+def listen(actor: Any, on_message: Listener, on_error: Listener) -> None:
+    """Have the output and the errors of a Worker-shaped actor called back."""
+    if callable(getattr(actor, "add_event_listener", None)):
+        actor.add_event_listener("message", on_message)
+        actor.add_event_listener("error", on_error)
+    else:
+        actor.onmessage, actor.onerror = on_message, on_error
+
+
 def error_event_text(event: Any) -> str:
     """The text of an `error` event, which an actor of somebody else may have made in its own way."""
     error = getattr(event, "error", None)
@@ -90,11 +123,6 @@ class Mailbox:
         self._wake: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
-    @property
-    def waiting(self) -> int:
-        """Mail that no handler has begun with."""
-        return len(self._mail)
-
     def put(self, item: Any) -> None:
         """Queue an item; returns before it is handled."""
         self._mail.append(item)
@@ -106,7 +134,9 @@ class Mailbox:
         elif self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._serve())
 
-    def __len__(self) -> int:
+    @property
+    def waiting(self) -> int:
+        """Mail that no handler has begun with."""
         return len(self._mail)
 
     def take_all(self) -> list[Any]:
@@ -144,7 +174,7 @@ class Mailbox:
         raise NotImplementedError
 
 
-class BufferedActor(Mailbox):
+class BufferedActor(EventListeners, Mailbox):
     """A Worker-shaped actor around one function.
 
     `handler(message)` returns, or awaits to, the messages to send: an iterable, or None. Each becomes a `message`
@@ -153,10 +183,7 @@ class BufferedActor(Mailbox):
 
     def __init__(self, handler: Callable[[Any], Awaitable[Iterable[Any] | None] | Iterable[Any] | None]) -> None:
         super().__init__()
-        self.onmessage: Listener | None = None
-        self.onerror: Listener | None = None
         self._handler = handler
-        self._listeners: dict[str, list[Listener]] = {}
 
     def post_message(self, message: Any) -> None:
         if self.alive:
@@ -164,13 +191,6 @@ class BufferedActor(Mailbox):
 
     def terminate(self) -> None:
         self.end()
-
-    def add_event_listener(self, type: str, callback: Listener) -> None:
-        self._listeners.setdefault(type, []).append(callback)
-
-    def remove_event_listener(self, type: str, callback: Listener) -> None:
-        if callback in self._listeners.get(type, ()):
-            self._listeners[type].remove(callback)
 
     async def _handle(self, item: Any) -> None:
         if isinstance(item, Message):
@@ -180,19 +200,15 @@ class BufferedActor(Mailbox):
             if inspect.isawaitable(outputs):
                 outputs = await outputs
             for output in outputs or ():
-                self._fire("message", self.onmessage, MessageEvent(output))
+                self._fire(MessageEvent(output))
         except BaseException as error:
             if not self.alive:
                 raise
-            self._fire("error", self.onerror, ErrorEvent(error, text_of(error)))
+            self._fire(ErrorEvent(error, text_of(error)))
 
-    def _fire(self, type: str, prop: Listener | None, event: Any) -> None:
-        if not self.alive:
-            return
-        for callback in tuple(self._listeners.get(type, ())):
-            callback(event)
-        if prop is not None:
-            prop(event)
+    def _fire(self, event: MessageEvent | ErrorEvent) -> None:
+        if self.alive:
+            super()._fire(event)
 
 
 class HandlerActor(Mailbox):

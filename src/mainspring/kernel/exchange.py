@@ -222,7 +222,7 @@ class Exchange:
         self.loop.post_system(self._turn_refusal, (error, origin))
 
     def make(
-        self, kind: Any, type: str, raw: msgspec.Raw, *, causation: str | None = None, correlation: str | None = None
+        self, kind: Any, type: str, raw: msgspec.Raw, causation: str | None = None, correlation: str | None = None
     ) -> Message:
         """A new message of the kernel's own."""
         trace = tracing.here() if kind == "event" else None
@@ -375,6 +375,11 @@ class Exchange:
         elif not origin.deliver(message):
             self._deliver_less(origin, message, mail.message)
 
+    def fail(self, mail: Mail, type: str, code: int, text: str, remedy: str = "", **ids: str) -> None:
+        """Close a request with an error of the kernel's own."""
+        data = ErrorData(code, text, remedy=remedy, requestType=mail.message.type, **ids)
+        self.conclude(mail, self.error(mail.message, type, data))
+
     def close(self, mail: Mail) -> None:
         """Take a request out of the pending table; its timer with it."""
         mail.closed = True
@@ -399,16 +404,9 @@ class Exchange:
 
     def _timed_out(self, mail: Mail) -> None:
         self.counters["timeouts"] += 1
-        message = mail.message
-        data = ErrorData(
-            504,
-            "Request timed out",
-            remedy="ask with a larger metadata.timeout, or look why the actor is busy",
-            requestType=message.type,
-            originalId=message.metadata.id,
-            capabilityId=mail.slot.id,
-        )
-        self.conclude(mail, self.error(message, faults.TIMEOUT, data))
+        remedy = "ask with a larger metadata.timeout, or look why the actor is busy"
+        ids = {"originalId": mail.message.metadata.id, "capabilityId": mail.slot.id}
+        self.fail(mail, faults.TIMEOUT, 504, "Request timed out", remedy, **ids)
 
     def _turn_refusal(self, item: tuple[Message, Origin]) -> None:
         error, origin = item

@@ -25,7 +25,7 @@ from mainspring.cluster import FORMAT, Membership, NodeView, inbox
 from mainspring.errors import MainspringError
 from mainspring.kernel import errors as faults
 from mainspring.kernel.contracts import Contract, Shape
-from mainspring.kernel.errors import ErrorData, Fail
+from mainspring.kernel.errors import Fail
 from mainspring.kernel.mail import AskOrigin, Mail, Origin
 from mainspring.log import Append, Batch, Change, DamagedEvent, InDoubt, Log, Receipt, Refused, Remove
 from mainspring.loop import BackgroundTasks, pause
@@ -241,8 +241,7 @@ class RemoteNodes(NoRemoteNodes):
 
     def _fail(self, mail: Mail, text: str, remedy: str) -> None:
         if not mail.closed:
-            data = ErrorData(503, text, remedy=remedy, requestType=mail.message.type, originalId=mail.message.id)
-            self._exchange.conclude(mail, self._exchange.error(mail.message, faults.UNREACHABLE, data))
+            self._exchange.fail(mail, faults.UNREACHABLE, 503, text, remedy, originalId=mail.message.id)
 
     def _node_gone(self, epoch: int) -> None:
         for name, call in tuple(self._calls.items()):

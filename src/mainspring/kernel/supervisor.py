@@ -261,9 +261,9 @@ class HandlerSlot(ActorSlot):
             self._hold(mail)
         else:
             actor.put(mail)
-            if len(actor) > self._crowded:
+            if actor.waiting > self._crowded:
                 actor.drop_unwanted()
-                self._crowded = max(CROWDED, 2 * len(actor))
+                self._crowded = max(CROWDED, 2 * actor.waiting)
 
     def _post(self, mail: Mail) -> None:
         self.actor.put(mail)

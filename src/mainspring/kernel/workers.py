@@ -27,7 +27,7 @@ import msgspec
 
 from mainspring.errors import MainspringError
 from mainspring.kernel import errors as faults
-from mainspring.kernel.actors import error_event_text
+from mainspring.kernel.actors import error_event_text, listen
 from mainspring.kernel.capability import RestartPolicy
 from mainspring.kernel.contracts import CapabilityPlan
 from mainspring.kernel.errors import is_error_data, text_of
@@ -92,11 +92,7 @@ class WorkerSlot(ActorSlot):
             life.failed = True
             self.fault(actor, None, faults.ACTOR_CRASH, error_event_text(event))
 
-        if callable(getattr(actor, "add_event_listener", None)):
-            actor.add_event_listener("message", on_message)
-            actor.add_event_listener("error", on_error)
-        else:
-            actor.onmessage, actor.onerror = on_message, on_error
+        listen(actor, on_message, on_error)
 
     def _post(self, mail: Mail) -> None:
         message, life = mail.message, self._life
@@ -187,7 +183,7 @@ class WorkerSlot(ActorSlot):
         return f"data: {wrong}" if wrong else ""
 
     def _broken(self, life: _Life, causation: str, text: str) -> None:
-        logger.error("the actor of %s said something invalid: %s", self.id, text)
+        logger.error("the actor of %s sent something invalid: %s", self.id, text)
         text = f"invalid output: {text}"
         if life.actor is self.actor:
             life.failed = True
@@ -211,8 +207,8 @@ def _forget_oldest(life: _Life) -> None:
 
 def _causation_of(output: Any) -> str:
     metadata = output.get("metadata") if isinstance(output, dict) else getattr(output, "metadata", None)
-    found = metadata.get("causation") if isinstance(metadata, dict) else getattr(metadata, "causation", None)
-    return found if isinstance(found, str) else ""
+    causation = metadata.get("causation") if isinstance(metadata, dict) else getattr(metadata, "causation", None)
+    return causation if isinstance(causation, str) else ""
 
 
 def _kind_of(output: Any) -> Any:

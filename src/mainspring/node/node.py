@@ -20,13 +20,14 @@ from aiohttp import web
 
 from mainspring.app import App
 from mainspring.bus import Checker
-from mainspring.bus.access.tokens import TokenSource
+from mainspring.bus.access import TokenSource
 from mainspring.errors import BootError
 from mainspring.import_path import find_object
 from mainspring.node.core import BootFailure, Core
 from mainspring.server import LostLeases, NdjsonServer, NodeParts, add_websocket
 from mainspring.server.http import (
     Dashboard,
+    Face,
     Identify,
     TokenDoor,
     add_client_js,
@@ -87,10 +88,9 @@ class Node(Core):
         identify = self._identify()
         add_routes(
             web_app,
-            self._parts(),
+            Face(self._parts(), identify),
             allowed_origins=settings.allowed_origins,
             check_host=not self._tokens.book,
-            identify=identify,
         )
         dashboard = Dashboard()
         dashboard.add_to(web_app)

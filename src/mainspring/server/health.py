@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from mainspring.beats import Heartbeat
-from mainspring.bus import Bus, Readiness
+from mainspring.bus import Bus, ReadyState
 from mainspring.cluster import Cluster
 from mainspring.kernel import Kernel
 from mainspring.log import Durability, Log, LogUnavailable
@@ -77,7 +77,11 @@ class NodeParts:
     draining: Callable[[], bool] = lambda: False
     lost_leases: LostLeases = field(default_factory=LostLeases)
     requests: Requests = field(default_factory=Counter)
-    _durability: Durability | None = None
+    started_ms: int = field(init=False)  # epoch
+    _durability: Durability | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.started_ms = self.bus.clock.wall_ms()
 
     async def durability(self) -> Durability | None:
         """What an acknowledgement of the engine means, asked once. None while the engine's server does not answer."""
@@ -89,14 +93,14 @@ class NodeParts:
         return self._durability
 
 
-def readiness(node: NodeParts) -> Readiness:
+def readiness(node: NodeParts) -> ReadyState:
     """Ready while everything that a request needs is there; otherwise the reason."""
     if node.draining() or (node.kernel is not None and node.kernel.closing):
-        return Readiness(False, "stopping")
+        return ReadyState(False, "stopping")
     if node.log is not None and node.log.fault is not None:
-        return Readiness(False, f"the log cannot write: {node.log.fault.message}")
+        return ReadyState(False, f"the log cannot write: {node.log.fault.message}")
     if node.cluster is not None and node.cluster.trouble:
-        return Readiness(False, node.cluster.trouble)
+        return ReadyState(False, node.cluster.trouble)
     return node.bus.readiness()
 
 

@@ -152,7 +152,7 @@ async def test_a_face_without_a_kernel_says_so() -> None:
     from mainspring.log import Log, MemoryEngine
     from mainspring.loop import Loop, MonotonicClock
     from mainspring.server import NodeParts
-    from mainspring.server.http import add_routes
+    from mainspring.server.http import Face, add_routes
     from mainspring.settings import Settings
 
     clock = MonotonicClock()
@@ -163,7 +163,7 @@ async def test_a_face_without_a_kernel_says_so() -> None:
         bus = Bus(log, clock, loop, settings=Settings(), new_id=lambda: str(uuid_utils.uuid7()), random=lambda: 0.5)
         await bus.start()
         app = web.Application()
-        add_routes(app, NodeParts(bus))
+        add_routes(app, Face(NodeParts(bus)))
         runner = web.AppRunner(app)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainspring.server.http.operations.events import EventEnvelope
+from mainspring.server.http.operations.events import StoredEnvelope
 from tests.support.http_site import Site
 
 NDJSON = {"Accept": "application/x-ndjson"}
@@ -136,7 +136,7 @@ async def test_every_form_holds_what_it_promises(site: Site) -> None:
     await site.publish("t", {"n": 1}, key="k", headers={"h": "v"})
     await site.publish("t", None)
     for path in ("/topics/t/events/0/1", "/topics/t/events/0/2"):
-        event = msgspec.json.decode((await site.get(path)).body, type=EventEnvelope)
+        event = msgspec.json.decode((await site.get(path)).body, type=StoredEnvelope)
         assert event.topic == "t"
     second = (await site.get("/topics/t/events/0/2")).json
     assert "key" not in second

@@ -1,9 +1,9 @@
 """Beats that happened.
 
-reader          values and the runtime tree as of a beat, digests, damage; lines of a log seen from outside
-runtime_tree    how a journal is read at /rt/...
-replay          running old beats again and comparing every byte
-fork            a new line from an old beat
+- `reader`: values and the runtime tree as of a beat, digests, damage; lines of a log seen from outside
+- `runtime_tree`: how a journal is read at /rt/...
+- `replay`: running old beats again and comparing every byte
+- `fork`: a new line from an old beat
 """
 
 from __future__ import annotations

@@ -7,13 +7,14 @@ text. A path that leads nowhere fits no filter but `!=`.
 
 from __future__ import annotations
 
-import json
 import operator
 import re
 from collections.abc import Callable
 from typing import Any, Final
 
 import typer
+
+from mainspring.json_text import JsonRefused, read_value
 
 Envelope = dict[str, Any]
 Fits = Callable[[Envelope], bool]
@@ -50,8 +51,8 @@ def parse_filter(text: str) -> Fits:
 def _readings(text: str) -> list[Any]:
     """The value as JSON, and as text when that is something else: `.zip=01234` and `.sku=7` both work unquoted."""
     try:
-        value = json.loads(text)
-    except ValueError:
+        value = read_value(text, "the value")
+    except JsonRefused:
         return [text]
     return [value] if isinstance(value, str) else [value, text]
 

@@ -24,11 +24,12 @@ import msgspec
 import typer
 import uuid_utils
 
-from mainspring.cli.support.moments import duration_ms
+from mainspring.cli.support.moments import duration_option
 from mainspring.cli.support.node_options import NodeOptions, TopicArgument, path
 from mainspring.cli.support.output import JsonOption, note, safe, say, say_json
 from mainspring.client import NDJSON, CannotConnect, NodeConnection, NodeRefused
 from mainspring.errors import MainspringError
+from mainspring.json_text import JsonRefused, check_json
 
 _READ_BYTES: Final = 1 << 20
 _BATCH_EVENTS: Final = 5_000  # half of what the node takes
@@ -111,7 +112,7 @@ def _extras(key: str | None, header: list[str] | None, delay: str | None) -> dic
     if header:
         extras["headers"] = dict(_header(each) for each in header)
     if delay is not None:
-        extras["delay_ms"] = duration_ms(delay, "--delay")
+        extras["delay_ms"] = duration_option(delay, "--delay")
     return extras
 
 
@@ -138,10 +139,11 @@ def _checked(given: bytes, text: bool, what: str, remedy: str) -> bytes:
     try:
         if text:
             return json.dumps(given.decode(), ensure_ascii=False).encode()
-        msgspec.json.decode(given)
-        given.decode()
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadData(f"{what} is not {'UTF-8' if text else 'JSON'}: {error}", remedy=remedy) from None
+        check_json(given, what)
+    except UnicodeDecodeError as error:
+        raise BadData(f"{what} is not UTF-8: {error}", remedy=remedy) from None
+    except JsonRefused as error:
+        raise BadData(error.message, remedy=remedy) from None
     return given.replace(b"\n", b" ").replace(b"\r", b" ").strip()
 
 

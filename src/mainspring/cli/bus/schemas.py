@@ -13,12 +13,13 @@ from typing import Annotated, Any
 
 import typer
 
-from mainspring.bus.schemas.validator import schema_of
+from mainspring.bus.schemas import schema_of
 from mainspring.cli.support.node_options import NodeOptions, TopicArgument, path
 from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import JsonOption, listing, safe, say, say_json
 from mainspring.errors import BootError, MainspringError
 from mainspring.import_path import find_object
+from mainspring.json_text import JsonRefused, read_value
 
 app: typer.Typer = Commands("List, show, register and check the schemas of topics.")
 
@@ -142,10 +143,9 @@ def read_schema(source: str) -> Any:
 
 def _read_json(source: str) -> Any:
     try:
-        return json.loads(sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8"))
+        text = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
+        return read_value(text, safe(source))
     except OSError as error:
         raise NoSchema(f"cannot read {safe(source)}: {error.strerror}", remedy="name a file, or - to read it") from None
-    except ValueError as error:
-        raise NoSchema(
-            f"{safe(source)} is not JSON: {error}", remedy='a schema is written like {"type": "object"}'
-        ) from None
+    except JsonRefused as error:
+        raise NoSchema(error.message, remedy='a schema is written like {"type": "object"}') from None

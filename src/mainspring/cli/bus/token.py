@@ -16,8 +16,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from mainspring.bus.access.access import origin_of
-from mainspring.bus.access.tokens import (
+from mainspring.bus import origin_of
+from mainspring.bus.access import (
     SECRET_BYTES,
     Token,
     TokenBook,

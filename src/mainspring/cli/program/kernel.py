@@ -21,9 +21,10 @@ import typer
 
 from mainspring.cli.support.messages import TIMEOUT_MS, AnyWire, WireOptions
 from mainspring.errors import MainspringError
+from mainspring.json_text import JsonRefused, check_json
 from mainspring.kernel import CausationNode, draw_tree
 from mainspring.loop import MonotonicClock
-from mainspring.message import compact
+from mainspring.message import MAX_DEPTH, compact
 
 # What every node has: listed after what its program brings, which is what people look for.
 BUILT_IN: Final = frozenset({"Syscall", "Timer", "Memory", "Event", "Bus", "Run", "Beat"})
@@ -59,9 +60,10 @@ def send(
     """
     text = sys.stdin.read() if data == "-" else data
     try:
-        given = msgspec.json.decode(compact(text.encode()), type=msgspec.Raw)  # goes as it is: no number changes
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
-        raise BadData(f"DATA is not JSON: {error}", remedy='quote it for the shell: \'{"key": "/a"}\'') from None
+        check_json(text.encode(errors="surrogatepass"), "DATA", levels=MAX_DEPTH)
+    except JsonRefused as error:
+        raise BadData(error.message, remedy='quote it for the shell: \'{"key": "/a"}\'') from None
+    given = msgspec.Raw(compact(text.encode()))  # goes as it is: no number changes
     extra = {name: value for name, value in (("correlation", correlation), ("id", id)) if value is not None}
     with node.open(timeout_ms) as wire:
         answer = wire.tell(type, given, **extra) if kind == "event" else wire.ask(kind, type, given, **extra)
@@ -202,7 +204,7 @@ def listed(wire: AnyWire) -> Iterator[dict[str, Any]]:
 
 
 def _show_tools(wire: AnyWire, type: str | None) -> None:
-    from mainspring.cli.program.tools import tool_from
+    from mainspring.cli.program.mcp import tool_from
 
     found = []
     for name in [entry["type"] for entry in listed(wire)] if type is None else [type]:

@@ -7,7 +7,6 @@ running node, because a run needs somebody to execute it. `check` needs neither 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +19,9 @@ from mainspring.cli.support.log_options import LogOptions, existing_file, stored
 from mainspring.cli.support.messages import WireOptions
 from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import JsonOption
+from mainspring.client import NodeRefused
 from mainspring.errors import MainspringError
+from mainspring.json_text import JsonRefused, read_value
 from mainspring.log import Engine, Log, SqliteEngine
 from mainspring.runs import History, JournaledEffect, RunRecord, Runtime
 from mainspring.runs import check as check_histories
@@ -34,12 +35,6 @@ app: typer.Typer = Commands("List, show, start, steer and check durable runs.")
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id of a run.")]
 
 WIDEST_VALUE = 60
-
-
-class NodeRefused(MainspringError):
-    """The node answered with an error."""
-
-    code = "refused"
 
 
 class BadJournal(MainspringError):
@@ -189,8 +184,8 @@ def cancel(
 ) -> None:
     """Cancel a run, wherever it is executed."""
     try:
-        given = json.loads(reason)
-    except ValueError:
+        given = read_value(reason, "the reason")
+    except JsonRefused:
         given = reason
     answer = _ask(node, "Run.Cancel", {"id": run_id, "reason": given})
     _done(answer["cancelled"], f"{run_id} was cancelled", f"run {run_id} is over or unknown")
@@ -225,9 +220,9 @@ def _ask(node: WireOptions, type: str, data: dict[str, Any]) -> dict[str, Any]:
 
 def _json(text: str, name: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError as error:
-        raise NodeRefused(f"{name} is not JSON: {error}", remedy="quote it for the shell: '\"text\"'") from None
+        return read_value(text, name)
+    except JsonRefused as error:
+        raise NodeRefused(error.message, remedy="quote it for the shell: '\"text\"'") from None
 
 
 def _done(happened: bool, said: str, otherwise: str) -> None:

@@ -11,8 +11,8 @@ are there or neither, and the command runs again. A handler that fails or refuse
 
 The record of a command says which epoch has it. A node that takes it over writes the record first, and an outcome is
 only stored over the record that its node wrote: a node that was stopped for too long may finish its handler, but its
-outcome is not stored, and whoever waits there gets the outcome that was. A node that is alone on its log does the same,
-with the one epoch there is.
+outcome is not stored, and requests that wait there get the outcome that was. A node that is alone on its log does the
+same, with the one epoch there is.
 
 A timeout or a shutdown tells the requester that the wait is over. It is not an outcome: the command goes on, or goes
 on after the restart, and `Syscall.Outcome` has the answer then.
@@ -31,7 +31,7 @@ from mainspring.cluster import Cluster
 from mainspring.errors import MainspringError
 from mainspring.kernel import errors as faults
 from mainspring.kernel.durable.record import SPACE, StoredCommand, decode_command, encode_command
-from mainspring.kernel.durable.recovery import Recovery
+from mainspring.kernel.durable.recovery import CommandRecovery
 from mainspring.kernel.errors import ErrorData
 from mainspring.kernel.mail import Mail, same_content
 from mainspring.log import ABSENT, Batch, Change, InDoubt, Log, Prepared, Receipt, Refused, add_prepared
@@ -74,7 +74,7 @@ class DurableCommands:
         self._open: dict[str, _Entry] = {}
         self._awaited: dict[str, list[Mail]] = {}  # requests here for the outcome of a command that another node has
         self.sequence: int = 0
-        self._recovery = Recovery(self, log, exchange, cluster)
+        self._recovery = CommandRecovery(self, log, exchange, cluster)
         self._tasks = BackgroundTasks(logger, "durable commands")
 
     # --- accepting -----------------------------------------------------------------------------------------------
@@ -128,14 +128,10 @@ class DurableCommands:
         del self._open[mail.message.metadata.id]
 
     def _not_stored(self, entry: _Entry) -> None:
-        data = ErrorData(
-            503,
-            "the command could not be stored, so it was not accepted",
-            remedy="try again; the node's log says what is wrong with its storage",
-            requestType=entry.stored.message.type,
-        )
+        text = "the command could not be stored, so it was not accepted"
+        remedy = "try again; the node's log says what is wrong with its storage"
         for mail in entry.mails:
-            self._exchange.conclude(mail, self._exchange.error(mail.message, faults.NOT_STORED, data))
+            self._exchange.fail(mail, faults.NOT_STORED, 503, text, remedy)
 
     async def _repeat(self, entry: _Entry, result: Refused | InDoubt) -> None:
         """The log has this id, or may: go on, give its outcome again, wait for it, or say that the id is taken."""
@@ -157,7 +153,7 @@ class DurableCommands:
             return
         for mail in entry.mails:
             if not same_content(stored.message, mail.message):
-                self._exchange.conclude(mail, self._taken(mail))
+                self._exchange.fail(mail, faults.DUPLICATE_ID, 409, _TAKEN, _OWN_ID)
             elif stored.outcome is not None:
                 self._answer(mail, stored.outcome)
             else:
@@ -166,10 +162,6 @@ class DurableCommands:
     def _wrote(self, entry: _Entry, stored: StoredCommand) -> bool:
         """Whether the record is this entry's own, and only the log's answer got lost. No sequence comes twice."""
         return (stored.epoch, stored.sequence) == (entry.stored.epoch, entry.stored.sequence)
-
-    def _taken(self, mail: Mail) -> Message:
-        data = ErrorData(409, _TAKEN, remedy=_OWN_ID, requestType=mail.message.type)
-        return self._exchange.error(mail.message, faults.DUPLICATE_ID, data)
 
     # --- publishing ----------------------------------------------------------------------------------------------
 

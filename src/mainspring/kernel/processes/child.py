@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from mainspring.kernel.actors import error_event_text
+from mainspring.kernel.actors import error_event_text, listen
 from mainspring.kernel.blobs import Blob, BlobStore
 from mainspring.kernel.capability import Capability
 from mainspring.kernel.context import Context
@@ -145,11 +145,7 @@ class WorkerHost:
         assert job.spawn is not None
         self._port = port
         self._actor = find_spawn(names_of(job.spawn), job.spawn, job.capability)()
-        if callable(getattr(self._actor, "add_event_listener", None)):
-            self._actor.add_event_listener("message", self._on_message)
-            self._actor.add_event_listener("error", self._on_error)
-        else:
-            self._actor.onmessage, self._actor.onerror = self._on_message, self._on_error
+        listen(self._actor, self._on_message, self._on_error)
 
     async def take(self, frame: ProcessFrame) -> None:
         self._actor.post_message(parse(frame.raw))

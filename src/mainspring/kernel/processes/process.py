@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mainspring.kernel.actors import ErrorEvent, HandlerActor, Listener, MessageEvent
+from mainspring.kernel.actors import ErrorEvent, EventListeners, HandlerActor, MessageEvent
 from mainspring.kernel.capability import Capability
 from mainspring.kernel.errors import BadOutput, Fail, fail_from, temporary_refusal, text_of
 from mainspring.kernel.mail import Mail
@@ -106,7 +106,7 @@ class Child:
             if self._writer is not None:
                 self._writer.close()
         text = why or f"its process ended {f'by signal {-code}' if code < 0 else f'with status {code}'}"
-        # Whoever waits gets the exception; if nobody does, the slot reports the process's end anyway.
+        # If nothing waits for it, the slot reports the process's end anyway.
         reject(self.ready, ProcessEnded(text), may_go_unseen=True)
         if self._alive:
             self._alive = False
@@ -244,11 +244,11 @@ class ProcessSlot(_OwnsProcesses, HandlerSlot):
         self.broke(actor, None, ProcessEnded(text))
 
 
-class ProcessWorker:
+class ProcessWorker(EventListeners):
     """A Worker-shaped actor whose Worker is in another process."""
 
     def __init__(self, job: Job) -> None:
-        self._listeners: dict[str, list[Listener]] = {}
+        super().__init__()
         self._waiting: list[ProcessFrame] = []
         self.child: Child = Child(job, self._on_frame, self._on_gone)
         self.child.ready.add_done_callback(self._begin)
@@ -263,13 +263,6 @@ class ProcessWorker:
     def terminate(self) -> None:
         self.child.kill()
 
-    def add_event_listener(self, type: str, callback: Listener) -> None:
-        self._listeners.setdefault(type, []).append(callback)
-
-    def remove_event_listener(self, type: str, callback: Listener) -> None:
-        if callback in self._listeners.get(type, ()):
-            self._listeners[type].remove(callback)
-
     def _begin(self, ready: asyncio.Future[None]) -> None:
         for frame in self._waiting:
             self.child.send(frame)
@@ -277,16 +270,12 @@ class ProcessWorker:
 
     def _on_frame(self, frame: ProcessFrame) -> None:
         if frame.op == "said":
-            self._fire("message", MessageEvent(msgspec.json.decode(frame.raw)))
+            self._fire(MessageEvent(msgspec.json.decode(frame.raw)))
         elif frame.op == "error":
-            self._fire("error", ErrorEvent(RemoteCrash(frame.text), frame.text))
+            self._fire(ErrorEvent(RemoteCrash(frame.text), frame.text))
 
     def _on_gone(self, text: str) -> None:
-        self._fire("error", ErrorEvent(ProcessEnded(text), text))
-
-    def _fire(self, type: str, event: Any) -> None:
-        for callback in tuple(self._listeners.get(type, ())):
-            callback(event)
+        self._fire(ErrorEvent(ProcessEnded(text), text))
 
 
 class ProcessWorkerSlot(_OwnsProcesses, WorkerSlot):

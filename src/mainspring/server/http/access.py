@@ -37,7 +37,7 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 
 from mainspring.bus import Action, Bus, BusError, Caller, TopicConfig, Who, origin_of
-from mainspring.bus.access.tokens import TokenSource
+from mainspring.bus.access import TokenSource
 from mainspring.loop import Clock
 from mainspring.server.http.problem import Handler, HttpProblem
 

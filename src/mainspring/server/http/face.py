@@ -18,7 +18,10 @@ from mainspring.server.http.access import Identify, claimed_agent, known_topics,
 
 @dataclass(frozen=True, slots=True)
 class Face:
-    """The HTTP side of one node. `max_body_bytes` bounds a request, `heartbeat_ms` the silence of a stream."""
+    """The HTTP side of one node. `max_body_bytes` bounds a request, `heartbeat_ms` the silence of a stream.
+
+    `identify` says who sent a request; a node with tokens passes its own.
+    """
 
     node: NodeParts
     identify: Identify = claimed_agent
@@ -26,7 +29,6 @@ class Face:
     max_batch_events: int = 10_000  # one commit; more would make everybody else wait for it
     heartbeat_ms: int = 15_000  # proxies commonly give up on a silent connection after 30 to 60 seconds
     stalled_reader_ms: int = 60_000  # a reader that takes nothing for so long is gone or broken
-    started_ms: int = 0  # epoch
     closing: asyncio.Event = field(default_factory=asyncio.Event)  # set when streams must end
 
     @property

@@ -7,7 +7,7 @@ the members of the RFC plus the two that every Mainspring client reads, `code` a
 there is one.
 
 The status follows from the code, so that one refusal has one meaning on both wires. An accident is logged with its
-traceback and told without it: the text of an exception can hold somebody's payload.
+traceback and answered without it: the text of an exception can hold somebody's payload.
 
 Once the first byte of an answer is on its way, the status cannot change any more. Streams therefore end such an
 answer by cutting the connection (`cut_short`): a reader that sees the end of the body may rely on having seen all of

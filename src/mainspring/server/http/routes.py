@@ -20,8 +20,8 @@ import msgspec
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 
-from mainspring.server.health import NodeParts, Requests
-from mainspring.server.http.access import Identify, OriginCheck, claimed_agent, while_valid
+from mainspring.server.health import Requests
+from mainspring.server.http.access import OriginCheck, while_valid
 from mainspring.server.http.documents.openapi import build_document
 from mainspring.server.http.face import Face
 from mainspring.server.http.operations import (
@@ -63,7 +63,7 @@ OPERATIONS: Final = (
         "This document",
         _show_openapi,
         (Success(200, "OpenAPI 3.1.", (BodyContent(JSON, {"type": "object"}),)),),
-        "node",
+        tag="node",
     ),
 )
 
@@ -79,31 +79,13 @@ def openapi_text() -> bytes:
 
 
 def add_routes(
-    app: web.Application,
-    parts: NodeParts,
-    *,
-    allowed_origins: Iterable[str] = (),
-    check_host: bool = True,
-    identify: Identify = claimed_agent,
-    max_body_bytes: int = 16 << 20,
-    max_batch_events: int = 10_000,
-    heartbeat_ms: int = 15_000,
-    stalled_reader_ms: int = 60_000,
-) -> Face:
+    app: web.Application, face: Face, *, allowed_origins: Iterable[str] = (), check_host: bool = True
+) -> None:
     """Put every operation on the application, with the middlewares that all of its routes need.
 
-    `identify` says who sent a request; a node with tokens passes its own, and `check_host=False`. Streams end when the
-    application shuts down, so that it does not wait for readers that never leave.
+    A node with tokens passes `check_host=False`. Streams end when the application shuts down, so that it does not wait
+    for readers that never leave.
     """
-    face = Face(
-        parts,
-        identify,
-        max_body_bytes=max_body_bytes,
-        max_batch_events=max_batch_events,
-        heartbeat_ms=heartbeat_ms,
-        stalled_reader_ms=stalled_reader_ms,
-        started_ms=parts.bus.clock.wall_ms(),
-    )
     by_path: dict[str, list[Operation]] = {}
     for operation in OPERATIONS:
         by_path.setdefault(operation.path, []).append(operation)
@@ -115,12 +97,11 @@ def add_routes(
         face.closing.set()
 
     origins = OriginCheck(allowed_origins, check_host=check_host)
-    app.middlewares.insert(0, _counting(parts.requests))
+    app.middlewares.insert(0, _counting(face.node.requests))
     app.middlewares.insert(1, problems)
     app.middlewares.insert(2, origins.middleware())
     app.on_shutdown.append(end_streams)
     app.on_response_prepare.append(origins.tell)
-    return face
 
 
 def _counting(requests: Requests) -> Middleware:

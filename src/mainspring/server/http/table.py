@@ -7,7 +7,7 @@ it. There is no second list that could forget a route, and no route that could m
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from aiohttp import web
@@ -66,13 +66,18 @@ class Operation:
     summary: str
     handler: OperationHandler
     answers: tuple[Success, ...]
-    tag: str
     parameters: tuple[Parameter, ...] = ()
     body: tuple[BodyContent, ...] = ()
     body_required: bool = True
     errors: tuple[int, ...] = ()
     needs_token: bool = True  # on a node that has tokens
     lasts: bool = False  # the answer goes on until somebody ends it
+    tag: str = ""  # what it is about; see `tagged`
+
+
+def tagged(tag: str, *operations: Operation) -> tuple[Operation, ...]:
+    """The operations of one module: all of them are about one thing."""
+    return tuple(replace(operation, tag=tag) for operation in operations)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-from mainspring.bus import Bus, SchemaVersion
-from mainspring.bus.schemas.registry import HEADER
+from mainspring.bus import SCHEMA_HEADER, Bus, SchemaVersion
 
 ASYNCAPI: Final = "3.0.0"
 _DEFAULT_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -94,10 +93,10 @@ def _add_versions(
 ) -> list[str]:
     """A message per version; gives their keys, the latest version first."""
     keys: list[str] = []
-    for told in versions:
-        key = f"{_key(topic)}.v{told.version}"
-        message = _message(topic, f"{topic}, version {told.version}", _placed(key, told.schema, schemas))
-        header = {HEADER: {"type": "string", "const": str(told.version)}}
+    for version in versions:
+        key = f"{_key(topic)}.v{version.version}"
+        message = _message(topic, f"{topic}, version {version.version}", _placed(key, version.schema, schemas))
+        header = {SCHEMA_HEADER: {"type": "string", "const": str(version.version)}}
         messages[key] = {**message, "headers": {"type": "object", "properties": header}}
         keys.insert(0, key)
     return keys

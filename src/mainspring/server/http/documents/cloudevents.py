@@ -8,7 +8,7 @@ attribute's name, so this header cannot be confused with one).
 
 Going back, an event that came as a CloudEvent has its own attributes again; any other event is given the four
 required ones: its id, the topic's address as source, the topic as type, its time. Where the event stands in the log
-is told in three extensions of our own, which are ignored on the way in: a copy of an event stands somewhere else.
+is given in three extensions of our own, which are ignored on the way in: a copy of an event stands somewhere else.
 
 Types of extension attributes (boolean, integer) become text, as they do in the HTTP binding's binary mode.
 

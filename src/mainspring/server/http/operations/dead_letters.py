@@ -22,7 +22,7 @@ from mainspring.server.http.request import (
     read_body,
     require_json,
 )
-from mainspring.server.http.table import JSON, BodyContent, Operation, Parameter, Success
+from mainspring.server.http.table import JSON, BodyContent, Operation, Parameter, Success, tagged
 
 SUFFIX: Final = ".DLQ"
 PAGE: Final = 256
@@ -66,7 +66,7 @@ class RedriveBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER)] | None = None
 
 
-class RedriveResult(msgspec.Struct, frozen=True):
+class RedriveReport(msgspec.Struct, frozen=True):
     """Where the dead letters went."""
 
     topic: str
@@ -87,7 +87,7 @@ async def list_dead_letter_topics(face: Face, request: web.Request) -> web.Strea
             continue
         found.extend(
             DeadLetterTopic(topic, config.topic, place.head, place.tail, place.tail - place.head + 1)
-            for place in await face.bus.offsets(config.topic)
+            for place in await face.bus.groups.offsets(config.topic)
             if place.tail
         )
     return json_response(DeadLetterTopics(found))
@@ -146,7 +146,7 @@ async def redrive(face: Face, request: web.Request) -> web.StreamResponse:
             published += await face.bus.dead_letters.redrive(topic, [offset])
         except UnknownEvent:
             continue  # someone else was faster with this one
-    return json_response(RedriveResult(topic, len(published), published))
+    return json_response(RedriveReport(topic, len(published), published))
 
 
 async def _limited(face: Face, topic: str, wanted: RedriveBody) -> AsyncIterator[DeadLetter]:
@@ -178,7 +178,8 @@ def _fits(letter: DeadLetter, wanted: RedriveBody) -> bool:
     )
 
 
-OPERATIONS: Final = (
+OPERATIONS: Final = tagged(
+    "dead letters",
     Operation(
         "GET",
         "/dlq",
@@ -186,7 +187,6 @@ OPERATIONS: Final = (
         "Topics that have dead letters",
         list_dead_letter_topics,
         (Success(200, "The topics, by name.", (BodyContent(JSON, DeadLetterTopics),)),),
-        "dead letters",
     ),
     Operation(
         "GET",
@@ -195,7 +195,6 @@ OPERATIONS: Final = (
         "Dead letters of one topic, oldest first",
         list_dead_letters,
         (Success(200, "The dead letters.", (BodyContent(JSON, DeadLetterPage),)),),
-        "dead letters",
         parameters=(
             Parameter("offset", "Begin at this offset of the dead-letter topic.", {"type": "integer", "minimum": 0}),
             Parameter("limit", "At most so many.", {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT}),
@@ -212,7 +211,6 @@ OPERATIONS: Final = (
         "One dead letter",
         show_dead_letter,
         (Success(200, "The dead letter.", (BodyContent(JSON, DeadLetter),)),),
-        "dead letters",
         errors=(400, 404),
     ),
     Operation(
@@ -221,8 +219,7 @@ OPERATIONS: Final = (
         "redrive",
         "Send dead letters to their topic again",
         redrive,
-        (Success(200, "Where they went.", (BodyContent(JSON, RedriveResult),)),),
-        "dead letters",
+        (Success(200, "Where they went.", (BodyContent(JSON, RedriveReport),)),),
         body=(BodyContent(JSON, RedriveBody),),
         body_required=False,
         errors=(400, 404, 413, 415, 429, 503),

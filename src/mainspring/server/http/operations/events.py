@@ -35,8 +35,7 @@ from urllib.parse import quote
 import msgspec
 from aiohttp import hdrs, web
 
-from mainspring.bus import NewEvent, Published, UnknownEvent, Who, envelope
-from mainspring.bus.protocol import EventId
+from mainspring.bus import EventId, NewEvent, Published, UnknownEvent, Who, envelope
 from mainspring.errors import MainspringError
 from mainspring.log import StoredEvent
 from mainspring.server.http.documents import cloudevents
@@ -54,7 +53,7 @@ from mainspring.server.http.request import (
     read_body,
     unsupported,
 )
-from mainspring.server.http.table import EVENT_STREAM, JSON, NDJSON, BodyContent, Operation, Parameter, Success
+from mainspring.server.http.table import EVENT_STREAM, JSON, NDJSON, BodyContent, Operation, Parameter, Success, tagged
 from mainspring.telemetry import tracing
 
 CHECKED_AT_ONCE: Final = 256  # events of a batch before others have their turn
@@ -285,7 +284,7 @@ class Cursor:
         return ",".join(f"{partition}:{offset}" for partition, offset in sorted(self._seen.items()))
 
 
-class EventEnvelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StoredEnvelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One stored event. `key` and `headers` are left out where there are none. (The bus joins its bytes by itself.)"""
 
     id: str
@@ -298,10 +297,10 @@ class EventEnvelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     headers: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
-class EventPage(msgspec.Struct, frozen=True):
+class StoredEventPage(msgspec.Struct, frozen=True):
     """Events, and the cursor that goes on behind them."""
 
-    events: list[EventEnvelope]
+    events: list[StoredEnvelope]
     cursor: str
 
 
@@ -395,7 +394,7 @@ async def _range(face: Face, request: web.Request, default_limit: int | None) ->
     if partition is not None and partition >= count:
         raise bad_query(f"The topic has the partitions 0 to {count - 1}.", "Ask for one of them, or for all.")
     chosen = range(count) if partition is None else (partition,)
-    tails = {each.partition: each.tail for each in await face.bus.offsets(topic) if each.partition in chosen}
+    tails = {each.partition: each.tail for each in await face.bus.groups.offsets(topic) if each.partition in chosen}
     cursor = await _begin_reading(face, request, topic, tails)
     return Range(topic, tails, cursor, limit or default_limit, moment_ms(request, "to"), agent)
 
@@ -483,7 +482,7 @@ async def stream(face: Face, request: web.Request) -> web.StreamResponse:
 
 async def _begin_stream(face: Face, request: web.Request, topic: str) -> Cursor:
     """Where the reader goes on; what it brings back from an earlier connection wins over what its address says."""
-    tails = {each.partition: each.tail for each in await face.bus.offsets(topic)}
+    tails = {each.partition: each.tail for each in await face.bus.groups.offsets(topic)}
     brought = request.headers.get(_LAST_EVENT_ID) or request.query.get("cursor")
     if brought:
         return _cursor_within(brought, tails)
@@ -592,7 +591,8 @@ RANGE_PARAMETERS: Final = (
     ),
 )
 
-OPERATIONS: Final = (
+OPERATIONS: Final = tagged(
+    "events",
     Operation(
         "POST",
         "/topics/{topic}/events",
@@ -606,7 +606,6 @@ OPERATIONS: Final = (
                 (BodyContent(JSON, (Published, PublishedBatch)),),
             ),
         ),
-        "events",
         body=(
             BodyContent(JSON, EventBody),
             BodyContent(
@@ -628,13 +627,12 @@ OPERATIONS: Final = (
                 200,
                 "The events.",
                 (
-                    BodyContent(JSON, EventPage),
+                    BodyContent(JSON, StoredEventPage),
                     BodyContent(NDJSON, {"type": "string", "description": "One envelope per line."}),
                     BodyContent(cloudevents.BATCHED, {"type": "array", "items": {"type": "object"}}),
                 ),
             ),
         ),
-        "events",
         parameters=RANGE_PARAMETERS,
         errors=(400, 404, 406),
     ),
@@ -648,10 +646,9 @@ OPERATIONS: Final = (
             Success(
                 200,
                 "The event.",
-                (BodyContent(JSON, EventEnvelope), BodyContent(cloudevents.STRUCTURED, {"type": "object"})),
+                (BodyContent(JSON, StoredEnvelope), BodyContent(cloudevents.STRUCTURED, {"type": "object"})),
             ),
         ),
-        "events",
         errors=(400, 404, 406),
     ),
     Operation(
@@ -667,7 +664,6 @@ OPERATIONS: Final = (
                 (BodyContent(EVENT_STREAM, {"type": "string"}),),
             ),
         ),
-        "events",
         parameters=(
             Parameter("from", "Where to begin: `latest` (default), `beginning`, epoch milliseconds or RFC 3339."),
             Parameter("cursor", "Go on behind this cursor."),

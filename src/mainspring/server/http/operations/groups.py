@@ -11,12 +11,12 @@ from typing import Annotated, Final, Literal
 import msgspec
 from aiohttp import web
 
-from mainspring.bus import GroupInfo, GroupOffsets, Start, UnknownGroup
+from mainspring.bus import GroupInfo, Start, UnknownGroup
 from mainspring.bus.groups import LeaseView
 from mainspring.server.http.access import readable_topics
 from mainspring.server.http.face import Face, json_response
 from mainspring.server.http.request import MAX_INTEGER, body_decoder, integer, read_json
-from mainspring.server.http.table import JSON, BodyContent, Operation, Parameter, Success
+from mainspring.server.http.table import JSON, BodyContent, Operation, Parameter, Success, tagged
 
 DEFAULT_LEASES: Final = 200
 MAX_LEASES: Final = 1_000
@@ -31,7 +31,7 @@ class GroupPartition(msgspec.Struct, frozen=True):
     inflight: int
 
 
-class Group(msgspec.Struct, frozen=True):
+class GroupStatus(msgspec.Struct, frozen=True):
     """A group of a topic: how many connections it has now, and where it stands."""
 
     topic: str
@@ -42,10 +42,10 @@ class Group(msgspec.Struct, frozen=True):
     partitions: list[GroupPartition]
 
 
-class GroupList(msgspec.Struct, frozen=True):
+class GroupListing(msgspec.Struct, frozen=True):
     """Groups by topic and name."""
 
-    groups: list[Group]
+    groups: list[GroupStatus]
 
 
 class GroupLeases(msgspec.Struct, frozen=True):
@@ -68,9 +68,12 @@ class SeekBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _SEEK: Final = body_decoder(SeekBody)
 
 
-def _told(info: GroupInfo) -> Group:
-    partitions = [_told_partition(number, offsets) for number, offsets in sorted(info.partitions.items())]
-    return Group(
+def _status(info: GroupInfo) -> GroupStatus:
+    partitions = [
+        GroupPartition(number, offsets.last_committed, offsets.lag, offsets.inflight)
+        for number, offsets in sorted(info.partitions.items())
+    ]
+    return GroupStatus(
         info.topic,
         info.group,
         info.members,
@@ -78,10 +81,6 @@ def _told(info: GroupInfo) -> Group:
         sum(each.inflight for each in partitions),
         partitions,
     )
-
-
-def _told_partition(number: int, offsets: GroupOffsets) -> GroupPartition:
-    return GroupPartition(number, offsets.last_committed, offsets.lag, offsets.inflight)
 
 
 async def list_groups(face: Face, request: web.Request) -> web.StreamResponse:
@@ -92,7 +91,9 @@ async def list_groups(face: Face, request: web.Request) -> web.StreamResponse:
     groups = face.bus.groups.infos(topic)
     visible = await readable_topics(face.bus, caller, {info.topic for info in groups})
     found = [info for info in groups if info.topic in visible]
-    return json_response(GroupList(sorted((_told(info) for info in found), key=lambda each: (each.topic, each.group))))
+    return json_response(
+        GroupListing(sorted((_status(info) for info in found), key=lambda each: (each.topic, each.group)))
+    )
 
 
 async def show_group(face: Face, request: web.Request) -> web.StreamResponse:
@@ -101,7 +102,7 @@ async def show_group(face: Face, request: web.Request) -> web.StreamResponse:
     await face.check_readable(request, topic)
     for info in face.bus.groups.infos(topic):
         if info.group == group:
-            return json_response(_told(info))
+            return json_response(_status(info))
     raise UnknownGroup(f"the topic has no group {group!r}", remedy="GET /groups lists the groups there are")
 
 
@@ -124,26 +125,26 @@ async def seek_group(face: Face, request: web.Request) -> web.StreamResponse:
     await face.bus.check_access(agent, "subscribe", topic, group)
     wanted = await read_json(request, face.max_body_bytes, _SEEK)
     start = Start(wanted.kind, wanted.value).checked()
-    return json_response(_told(await face.bus.seek(topic, group, start, partition=wanted.partition)))
+    return json_response(_status(await face.bus.groups.seek(topic, group, start, partition=wanted.partition)))
 
 
 async def delete_group(face: Face, request: web.Request) -> web.StreamResponse:
     """Forget where the group stood. Refused while it has members."""
     topic, group = request.match_info["topic"], request.match_info["group"]
     await face.bus.check_access(await face.identify(request), "subscribe", topic, group)
-    await face.bus.delete_group(topic, group)
+    await face.bus.groups.delete(topic, group)
     return web.Response(status=204)
 
 
-OPERATIONS: Final = (
+OPERATIONS: Final = tagged(
+    "groups",
     Operation(
         "GET",
         "/groups",
         "listGroups",
         "Groups, of one topic or of all",
         list_groups,
-        (Success(200, "The groups, by topic and name.", (BodyContent(JSON, GroupList),)),),
-        "groups",
+        (Success(200, "The groups, by topic and name.", (BodyContent(JSON, GroupListing),)),),
         parameters=(Parameter("topic", "Only groups of this topic."),),
         errors=(400, 404),
     ),
@@ -153,8 +154,7 @@ OPERATIONS: Final = (
         "showGroup",
         "Where one group stands",
         show_group,
-        (Success(200, "The group.", (BodyContent(JSON, Group),)),),
-        "groups",
+        (Success(200, "The group.", (BodyContent(JSON, GroupStatus),)),),
         errors=(404,),
     ),
     Operation(
@@ -163,8 +163,7 @@ OPERATIONS: Final = (
         "seekGroup",
         "Move a group to another place",
         seek_group,
-        (Success(200, "Where the group stands now.", (BodyContent(JSON, Group),)),),
-        "groups",
+        (Success(200, "Where the group stands now.", (BodyContent(JSON, GroupStatus),)),),
         body=(BodyContent(JSON, SeekBody),),
         errors=(400, 404, 409, 413, 415, 503),
     ),
@@ -175,7 +174,6 @@ OPERATIONS: Final = (
         "Forget a group that has no members",
         delete_group,
         (Success(204, "Forgotten."),),
-        "groups",
         errors=(404, 409, 503),
     ),
     Operation(
@@ -185,7 +183,6 @@ OPERATIONS: Final = (
         "What the members of a group hold or must get again",
         show_leases,
         (Success(200, "The events, by partition and offset.", (BodyContent(JSON, GroupLeases),)),),
-        "groups",
         parameters=(
             Parameter(
                 "limit",

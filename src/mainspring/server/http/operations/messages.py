@@ -24,7 +24,7 @@ from mainspring.message import MAX_DEPTH, Message, Metadata, encode_line, is_typ
 from mainspring.server.http.face import Face, json_response
 from mainspring.server.http.problem import HttpProblem, ProblemDocument, problem_response
 from mainspring.server.http.request import body_decoder, integer, read_json
-from mainspring.server.http.table import JSON, BodyContent, Operation, Parameter, Success
+from mainspring.server.http.table import JSON, BodyContent, Operation, Parameter, Success, tagged
 from mainspring.telemetry import tracing
 
 DEFAULT_LIMIT: Final = 100
@@ -165,7 +165,8 @@ async def list_messages(face: Face, request: web.Request) -> web.StreamResponse:
     return json_response(Passed(found))
 
 
-OPERATIONS: Final = (
+OPERATIONS: Final = tagged(
+    "messages",
     Operation(
         "POST",
         "/messages",
@@ -173,7 +174,6 @@ OPERATIONS: Final = (
         "Send the kernel a command or a query",
         send_message,
         (Success(200, "The reply message.", (BodyContent(JSON, Reply),)),),
-        "messages",
         body=(BodyContent(JSON, MessageBody),),
         errors=(400, 404, 409, 413, 415, 422, 503, 504),
     ),
@@ -184,7 +184,6 @@ OPERATIONS: Final = (
         "Headers of the messages that passed lately, newest first",
         list_messages,
         (Success(200, "The headers.", (BodyContent(JSON, Passed),)),),
-        "messages",
         parameters=(
             Parameter("text", "Only messages whose type, id or correlation holds this."),
             Parameter("kind", "Only messages of this kind."),

@@ -26,7 +26,7 @@ from mainspring.server.http.access import readable_topics
 from mainspring.server.http.face import Face, json_response
 from mainspring.server.http.operations.messages import may_command
 from mainspring.server.http.problem import problem_response
-from mainspring.server.http.table import JSON, BodyContent, Operation, Success
+from mainspring.server.http.table import JSON, BodyContent, Operation, Success, tagged
 
 SHOWN_REQUESTS: Final = 200
 
@@ -128,7 +128,7 @@ async def show_node(face: Face, request: web.Request) -> web.StreamResponse:
     kernel, ready = face.kernel, readiness(face.node)
     shown = NodeInside(
         version("mainspring"),
-        face.started_ms,
+        face.node.started_ms,
         face.bus.clock.wall_ms(),
         ready.ready,
         ready.reason,
@@ -202,7 +202,8 @@ async def show_readiness(face: Face, _: web.Request) -> web.StreamResponse:
     return problem_response(503, "unavailable", f"The node takes no requests: {found.reason}.", "Try again later.")
 
 
-OPERATIONS: Final = (
+OPERATIONS: Final = tagged(
+    "node",
     Operation(
         "GET",
         "/node",
@@ -210,7 +211,6 @@ OPERATIONS: Final = (
         "What the node is doing now: loop, kernel, actors, open requests, faults",
         show_node,
         (Success(200, "The node.", (BodyContent(JSON, NodeInside),)),),
-        "node",
     ),
     Operation(
         "GET",
@@ -219,7 +219,6 @@ OPERATIONS: Final = (
         "The nodes that share this node's log",
         show_nodes,
         (Success(200, "The nodes, this one too.", (BodyContent(JSON, Nodes),)),),
-        "node",
     ),
     Operation(
         "GET",
@@ -228,7 +227,6 @@ OPERATIONS: Final = (
         "Counters since the node started, and gauges of now",
         show_stats,
         (Success(200, "The numbers.", (BodyContent(JSON, Stats),)),),
-        "node",
     ),
     Operation(
         "GET",
@@ -237,7 +235,6 @@ OPERATIONS: Final = (
         "The numbers in Prometheus' text format",
         show_metrics,
         (Success(200, "The numbers.", (BodyContent("text/plain", {"type": "string"}),)),),
-        "node",
     ),
     Operation(
         "GET",
@@ -246,7 +243,6 @@ OPERATIONS: Final = (
         "Whether the process answers and its loop turns",
         show_health,
         (Success(200, "It does.", (BodyContent(JSON, Health),)),),
-        "node",
         errors=(503,),
         needs_token=False,
     ),
@@ -257,7 +253,6 @@ OPERATIONS: Final = (
         "Whether the node takes requests",
         show_readiness,
         (Success(200, "It does.", (BodyContent(JSON, Ready),)),),
-        "node",
         errors=(503,),
         needs_token=False,
     ),

@@ -11,12 +11,11 @@ from typing import Annotated, Final
 import msgspec
 from aiohttp import web
 
-from mainspring.bus import Schedule, UnknownSchedule
-from mainspring.bus.schedules.schedules import LEAST_EVERY_MS
+from mainspring.bus import LEAST_EVERY_MS, Schedule, UnknownSchedule
 from mainspring.server.http.access import known_topics
 from mainspring.server.http.face import Face, json_response
 from mainspring.server.http.request import MAX_INTEGER, body_decoder, read_json
-from mainspring.server.http.table import JSON, BodyContent, Operation, Success
+from mainspring.server.http.table import JSON, BodyContent, Operation, Success, tagged
 
 
 class ScheduleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,7 +30,7 @@ class ScheduleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     headers: dict[str, str] | None = None
 
 
-class ScheduleList(msgspec.Struct, frozen=True):
+class ScheduleListing(msgspec.Struct, frozen=True):
     """Every schedule, by name. `nextMs` is when it fires next, in epoch milliseconds."""
 
     schedules: list[Schedule]
@@ -46,7 +45,7 @@ async def list_schedules(face: Face, request: web.Request) -> web.StreamResponse
     schedules = face.bus.schedules.all()
     visible = await known_topics(face.bus, caller, {each.topic for each in schedules})
     seen = [each for each in schedules if each.topic in visible]
-    return json_response(ScheduleList(sorted(seen, key=lambda each: each.name)))
+    return json_response(ScheduleListing(sorted(seen, key=lambda each: each.name)))
 
 
 async def show_schedule(face: Face, request: web.Request) -> web.StreamResponse:
@@ -93,15 +92,15 @@ def _find(face: Face, name: str) -> Schedule:
     raise UnknownSchedule(f"there is no schedule {name!r}", remedy="GET /schedules lists the schedules there are")
 
 
-OPERATIONS: Final = (
+OPERATIONS: Final = tagged(
+    "schedules",
     Operation(
         "GET",
         "/schedules",
         "listSchedules",
         "Every schedule",
         list_schedules,
-        (Success(200, "The schedules, by name.", (BodyContent(JSON, ScheduleList),)),),
-        "schedules",
+        (Success(200, "The schedules, by name.", (BodyContent(JSON, ScheduleListing),)),),
     ),
     Operation(
         "POST",
@@ -110,7 +109,6 @@ OPERATIONS: Final = (
         "Create or replace a schedule",
         put_schedule,
         (Success(201, "The schedule, and when it fires next.", (BodyContent(JSON, Schedule),)),),
-        "schedules",
         body=(BodyContent(JSON, ScheduleBody),),
         errors=(400, 413, 415, 503),
     ),
@@ -121,7 +119,6 @@ OPERATIONS: Final = (
         "One schedule",
         show_schedule,
         (Success(200, "The schedule.", (BodyContent(JSON, Schedule),)),),
-        "schedules",
         errors=(404,),
     ),
     Operation(
@@ -131,7 +128,6 @@ OPERATIONS: Final = (
         "Forget a schedule",
         delete_schedule,
         (Success(204, "Forgotten."),),
-        "schedules",
         errors=(404, 503),
     ),
 )

@@ -12,15 +12,14 @@ from typing import Any, Final, TypeVar
 import msgspec
 from aiohttp import web
 
-from mainspring.bus import Compatibility, SchemaCheck, SchemaMismatch, SchemaVersion, UnknownSchema
-from mainspring.bus.schemas.registry import HEADER
+from mainspring.bus import SCHEMA_HEADER, Compatibility, SchemaCheck, SchemaMismatch, SchemaVersion, UnknownSchema
 from mainspring.json_text import StrictDecoder, check_json
 from mainspring.server.http.access import claimed_agent, known_topics
 from mainspring.server.http.documents.asyncapi import asyncapi_document, topics_of
 from mainspring.server.http.face import Face, json_response
 from mainspring.server.http.problem import HttpProblem
 from mainspring.server.http.request import body_decoder, path_integer, read_body, require_json
-from mainspring.server.http.table import JSON, BodyContent, Operation, Success
+from mainspring.server.http.table import JSON, BodyContent, Operation, Success, tagged
 
 T = TypeVar("T")
 
@@ -33,7 +32,7 @@ class SchemaSummary(msgspec.Struct, frozen=True):
     compatibility: Compatibility
 
 
-class SchemaList(msgspec.Struct, frozen=True):
+class SchemaListing(msgspec.Struct, frozen=True):
     """Topics with a schema, by name."""
 
     schemas: list[SchemaSummary]
@@ -84,7 +83,7 @@ async def list_schemas(face: Face, request: web.Request) -> web.StreamResponse:
         for each in registered
         if each.topic in visible
     ]
-    return json_response(SchemaList(found))
+    return json_response(SchemaListing(found))
 
 
 async def show_versions(face: Face, request: web.Request) -> web.StreamResponse:
@@ -108,10 +107,10 @@ async def register(face: Face, request: web.Request) -> web.StreamResponse:
     """201 for a new version, 200 for one that was there; both answer with it."""
     topic = request.match_info["topic"]
     given = await _body(face, request, _REGISTER)
-    told, is_new = await face.bus.register_schema(
+    registered, is_new = await face.bus.register_schema(
         topic, given.schema, compatibility=given.compatibility, agent=await face.identify(request)
     )
-    return json_response(told, status=201 if is_new else 200)
+    return json_response(registered, status=201 if is_new else 200)
 
 
 async def check(face: Face, request: web.Request) -> web.StreamResponse:
@@ -130,14 +129,14 @@ async def check(face: Face, request: web.Request) -> web.StreamResponse:
 
 
 def _check_payload(face: Face, topic: str, payload: bytes, version: int | None) -> PayloadCheck:
-    told = face.bus.schemas.get(topic, version)
+    checked = face.bus.schemas.get(topic, version)
     known = face.bus.schemas.of(topic)
     assert known is not None  # `get` found a version of it
     try:
-        known.check(payload, {HEADER: str(told.version)})
+        known.check(payload, {SCHEMA_HEADER: str(checked.version)})
     except SchemaMismatch as error:
-        return PayloadCheck(False, told.version, error.details["path"], error.message)
-    return PayloadCheck(True, told.version)
+        return PayloadCheck(False, checked.version, error.details["path"], error.message)
+    return PayloadCheck(True, checked.version)
 
 
 async def _body(face: Face, request: web.Request, decoder: StrictDecoder[T]) -> T:
@@ -161,7 +160,8 @@ async def show_asyncapi(face: Face, request: web.Request) -> web.StreamResponse:
     return json_response(document)
 
 
-OPERATIONS: Final = (
+OPERATIONS: Final = tagged(
+    "schemas",
     Operation(
         "GET",
         "/asyncapi.json",
@@ -169,7 +169,6 @@ OPERATIONS: Final = (
         "Topics, their messages and schemas, as AsyncAPI 3",
         show_asyncapi,
         (Success(200, "AsyncAPI 3.0.", (BodyContent(JSON, {"type": "object"}),)),),
-        "schemas",
     ),
     Operation(
         "GET",
@@ -177,8 +176,7 @@ OPERATIONS: Final = (
         "listSchemas",
         "Topics that have a schema",
         list_schemas,
-        (Success(200, "The topics, by name.", (BodyContent(JSON, SchemaList),)),),
-        "schemas",
+        (Success(200, "The topics, by name.", (BodyContent(JSON, SchemaListing),)),),
     ),
     Operation(
         "GET",
@@ -187,7 +185,6 @@ OPERATIONS: Final = (
         "Every version of a topic's schema",
         show_versions,
         (Success(200, "The versions, ascending.", (BodyContent(JSON, SchemaVersions),)),),
-        "schemas",
         errors=(404,),
     ),
     Operation(
@@ -200,7 +197,6 @@ OPERATIONS: Final = (
             Success(201, "A new version.", (BodyContent(JSON, SchemaVersion),)),
             Success(200, "The version that has this schema already.", (BodyContent(JSON, SchemaVersion),)),
         ),
-        "schemas",
         body=(BodyContent(JSON, RegisterBody),),
         errors=(400, 409, 413, 415, 422, 503),
     ),
@@ -211,7 +207,6 @@ OPERATIONS: Final = (
         "One version of a topic's schema",
         show_version,
         (Success(200, "The version.", (BodyContent(JSON, SchemaVersion),)),),
-        "schemas",
         errors=(400, 404),
     ),
     Operation(
@@ -221,7 +216,6 @@ OPERATIONS: Final = (
         "Ask whether a schema could be registered, or a payload published",
         check,
         (Success(200, "What would happen.", (BodyContent(JSON, (SchemaCheck, PayloadCheck)),)),),
-        "schemas",
         body=(BodyContent(JSON, CheckBody),),
         errors=(400, 404, 413, 415, 422, 503),
     ),

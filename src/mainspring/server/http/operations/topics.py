@@ -12,12 +12,12 @@ from mainspring.json_text import check_text, refuse_duplicates
 from mainspring.server.http.access import known_topics, readable_topics
 from mainspring.server.http.face import Face, json_response
 from mainspring.server.http.request import read_body, require_json
-from mainspring.server.http.table import JSON, BodyContent, Operation, Parameter, Success
+from mainspring.server.http.table import JSON, BodyContent, Operation, Parameter, Success, tagged
 
 _MEMBERS: Final = tuple(member.encode_name for member in msgspec.structs.fields(TopicConfig))
 
 
-class TopicList(msgspec.Struct, frozen=True):
+class TopicListing(msgspec.Struct, frozen=True):
     """Every topic, by name."""
 
     topics: list[TopicConfig]
@@ -74,7 +74,7 @@ async def show_offsets(face: Face, request: web.Request) -> web.StreamResponse:
     """Head and tail of each partition, and where each group stands in it. Groups are for those who may read."""
     topic = request.match_info["topic"]
     await face.seen(request, topic)
-    places = await face.bus.offsets(topic)
+    places = await face.bus.groups.offsets(topic)
     if not await readable_topics(face.bus, await face.identify(request), (topic,)):
         places = [msgspec.structs.replace(place, groups={}) for place in places]
     return json_response(TopicOffsets(topic, places))
@@ -97,7 +97,8 @@ async def _refusal(face: Face, who: Who, action: Literal["publish", "subscribe"]
     return ""
 
 
-OPERATIONS: Final = (
+OPERATIONS: Final = tagged(
+    "topics",
     Operation(
         "POST",
         "/topics",
@@ -108,7 +109,6 @@ OPERATIONS: Final = (
             Success(201, "The topic is new; its settings.", (BodyContent(JSON, TopicConfig),)),
             Success(200, "The topic was there; its settings now.", (BodyContent(JSON, TopicConfig),)),
         ),
-        "topics",
         body=(BodyContent(JSON, TopicConfig),),
         errors=(400, 409, 413, 415, 503),
     ),
@@ -118,8 +118,7 @@ OPERATIONS: Final = (
         "listTopics",
         "Every topic with its settings, also those that were only published to",
         list_topics,
-        (Success(200, "The topics, by name.", (BodyContent(JSON, TopicList),)),),
-        "topics",
+        (Success(200, "The topics, by name.", (BodyContent(JSON, TopicListing),)),),
         parameters=(Parameter("prefix", "Only topics whose name begins with this."),),
         errors=(400,),
     ),
@@ -130,7 +129,6 @@ OPERATIONS: Final = (
         "The settings of one topic",
         show_topic,
         (Success(200, "Its settings.", (BodyContent(JSON, TopicConfig),)),),
-        "topics",
         errors=(404,),
     ),
     Operation(
@@ -140,7 +138,6 @@ OPERATIONS: Final = (
         "Where each partition begins and ends, and where each group stands",
         show_offsets,
         (Success(200, "The partitions, ascending.", (BodyContent(JSON, TopicOffsets),)),),
-        "topics",
         errors=(404,),
     ),
     Operation(
@@ -150,6 +147,5 @@ OPERATIONS: Final = (
         "What the caller may do with a topic",
         show_rights,
         (Success(200, "The rights.", (BodyContent(JSON, Rights),)),),
-        "topics",
     ),
 )
