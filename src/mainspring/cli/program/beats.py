@@ -20,6 +20,7 @@ from mainspring.beats.history import follow, lines_of
 from mainspring.cli.support.log_options import LogOptions, existing_file, visiting
 from mainspring.cli.support.messages import WireOptions
 from mainspring.cli.support.options import Commands
+from mainspring.client import NodeRefused
 from mainspring.errors import BootError, MainspringError
 from mainspring.import_path import find_object
 from mainspring.log import BlockingLog, LogLocked, SqliteEngine, log_file
@@ -32,12 +33,6 @@ LineOption = Annotated[str, typer.Option("--line", help="Which line of beats.")]
 BeatArgument = Annotated[int, typer.Argument(metavar="N", min=1, help="A beat.")]
 
 _WATCH_S: Final = 0.2  # a beat is shown this late at most; looking costs one record
-
-
-class NodeRefused(MainspringError):
-    """The running node answered with an error."""
-
-    code = "refused"
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from mainspring.cli.support.log_options import LogOptions, existing_file, stored
 from mainspring.cli.support.messages import WireOptions
 from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import JsonOption
+from mainspring.client import NodeRefused
 from mainspring.errors import MainspringError
 from mainspring.json_text import JsonRefused, read_value
 from mainspring.log import Engine, Log, SqliteEngine
@@ -34,12 +35,6 @@ app: typer.Typer = Commands("List, show, start, steer and check durable runs.")
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id of a run.")]
 
 WIDEST_VALUE = 60
-
-
-class NodeRefused(MainspringError):
-    """The node answered with an error."""
-
-    code = "refused"
 
 
 class BadJournal(MainspringError):
