@@ -250,7 +250,7 @@ class BusPort:
 
     async def publish(self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None) -> str:
         published = await self._bus.publish(topic, payload, key=key, headers=headers)
-        return str(published.id)
+        return published.id
 
     async def position(self, topic: str) -> dict[str, int]:
         await self._bus.ensure_topic(topic)
