@@ -29,7 +29,7 @@ from bench import _bus_peers as peers
 from bench._bus_client import BusClient
 from mainspring.bus import Access, Caller
 from mainspring.bus.access.tokens import Scopes, new_token
-from mainspring.bus.topics.config import topic_from
+from mainspring.bus.topics.config import TopicConfig, topic_from
 from mainspring.loop import MonotonicClock, run
 
 ROUNDS = 16
@@ -131,7 +131,7 @@ async def measure() -> dict[str, Any]:
 def check_us(rounds: int = 20_000) -> float:
     """One question to lists and scopes, in this process: asked once per request, however many events it brings."""
     config = topic_from({"topic": "orders.eu", "publishACL": LISTS})
-    access = Access(MonotonicClock(), lambda _: None)
+    access = Access(MonotonicClock(), lambda topic: TopicConfig(topic=topic))
     caller = Caller("alice", sid="s", scopes=Scopes(["publish:orders.**"]))
     best = float("inf")
     for _ in range(5):

@@ -12,7 +12,7 @@ import msgspec
 
 from mainspring.builtin.answers import Empty, about, errors_as_answers, fitting
 from mainspring.bus import Bus, GroupInfo, PartitionOffsets, Schedule, Start, Stats
-from mainspring.bus.topics.config import encode_topic
+from mainspring.bus.topics import topic_data
 from mainspring.kernel import Capability, Context, Fail, Handler, handler_from
 from mainspring.log import StoredEvent
 from mainspring.message import NULL
@@ -213,7 +213,7 @@ def _topics(bus: Bus) -> list[Handler]:
     def topics(data: NamesRequest, ctx: Context) -> TopicsResult:
         """Every topic and its settings, by name."""
         configs = [config for config in bus.topics.configs() if config.topic > data.after]
-        shown = fitting([msgspec.json.decode(encode_topic(config)) for config in configs])
+        shown = fitting([topic_data(config) for config in configs])
         return TopicsResult(shown, len(shown) < len(configs))
 
     async def create(data: CreateTopicRequest, ctx: Context) -> CreateTopicResult:
@@ -221,12 +221,12 @@ def _topics(bus: Bus) -> list[Handler]:
         with errors_as_answers():
             wanted = msgspec.json.encode({**data.settings, "topic": data.topic})
             change = await bus.put_topic(bus.topics.settings_after(wanted))
-        return CreateTopicResult(msgspec.json.decode(encode_topic(change.config)), change.created)
+        return CreateTopicResult(topic_data(change.config), change.created)
 
     async def offsets(data: OffsetsRequest, ctx: Context) -> OffsetsResult:
         """First and last offset of each partition, and where its groups stand."""
         with errors_as_answers():
-            return OffsetsResult(fitting(await bus.offsets(data.topic)))
+            return OffsetsResult(fitting(await bus.groups.offsets(data.topic)))
 
     def stats(data: Empty, ctx: Context) -> Stats:
         """Counters since the node started, and gauges of now."""
@@ -249,12 +249,12 @@ def _groups(bus: Bus) -> list[Handler]:
     async def seek(data: SeekRequest, ctx: Context) -> GroupInfo:
         """Move a group; events it skips count as settled, events before come again."""
         with errors_as_answers():
-            return await bus.seek(data.topic, data.group, Start(data.kind, data.value), partition=data.partition)
+            return await bus.groups.seek(data.topic, data.group, Start(data.kind, data.value), partition=data.partition)
 
     async def delete(data: DeleteGroupRequest, ctx: Context) -> DoneResult:
         """Forget a group that has no members."""
         with errors_as_answers():
-            await bus.delete_group(data.topic, data.group)
+            await bus.groups.delete(data.topic, data.group)
         return DoneResult()
 
     return [

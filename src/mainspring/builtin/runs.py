@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping
-from typing import Annotated, Any, Final, Protocol
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from mainspring.builtin.answers import about, errors_as_answers
 from mainspring.builtin.events import on_remote_change
+from mainspring.bus import Bus
 from mainspring.kernel import Capability, Context, Fail, Kernel, handler_from
-from mainspring.log import Change, Prepared, StoredEvent
+from mainspring.log import Change, Prepared
 from mainspring.runs import (
     DurableRuns,
     Failed,
@@ -236,29 +237,10 @@ class KernelPort:
         return await self._kernel.ask(kind, type, data, timeout_ms=timeout_ms, correlation=correlation, causation=key)
 
 
-class PreparingBus(Protocol):
-    """What `BusPort` uses of the bus."""
-
-    def prepare(
-        self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None, id: str
-    ) -> Prepared:
-        """An event to be stored in a batch of someone else's."""
-
-    async def publish(
-        self, topic: str, payload: bytes, *, key: str | None = None, headers: Mapping[str, str] | None = None
-    ) -> Any: ...
-
-    async def ensure_topic(self, name: str) -> None: ...
-
-    async def offsets(self, topic: str) -> list[Any]: ...
-
-    def follow(self, topic: str, *, after: Mapping[int, int] | None = None) -> AsyncIterator[list[StoredEvent]]: ...
-
-
 class BusPort:
     """`Publish` and `WaitEvent` in a program reach the topics of this bus."""
 
-    def __init__(self, bus: PreparingBus) -> None:
+    def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
     def prepare(
@@ -268,11 +250,11 @@ class BusPort:
 
     async def publish(self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None) -> str:
         published = await self._bus.publish(topic, payload, key=key, headers=headers)
-        return str(published.id)
+        return published.id
 
     async def position(self, topic: str) -> dict[str, int]:
         await self._bus.ensure_topic(topic)
-        return {str(each.partition): each.tail for each in await self._bus.offsets(topic)}
+        return {str(each.partition): each.tail for each in await self._bus.groups.offsets(topic)}
 
     async def follow(self, topic: str, position: Mapping[str, int]) -> AsyncIterator[Mapping[str, Any]]:
         after = {int(partition): offset for partition, offset in position.items()}

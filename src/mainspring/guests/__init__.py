@@ -33,20 +33,17 @@ if TYPE_CHECKING:
     from mainspring.guests.voyd import load_wasm as load_wasm
 
 _HOMES: Final = {
-    "Guest": "mainspring.guests.guest",
-    "GuestClient": "mainspring.guests.client",
-    "connect": "mainspring.guests.client",
-    "load_wasm": "mainspring.guests.voyd",
-    "open_loop": "mainspring.guests.client",
+    "mainspring.guests.client": "GuestClient connect open_loop",
+    "mainspring.guests.guest": "Guest",
+    "mainspring.guests.voyd": "load_wasm",
 }
+
 
 __all__ = [
     "READY",
     "TIMER",
     "Code",
     "Event",
-    "Guest",
-    "GuestClient",
     "NeedsLinux",
     "NotAttachable",
     "Op",
@@ -54,9 +51,5 @@ __all__ = [
     "Readiness",
     "RequestRefused",
     "StreamClosed",
-    "connect",
-    "load_wasm",
-    "open_loop",
 ]
-
 __getattr__ = lazy_imports(globals(), _HOMES)

@@ -373,7 +373,7 @@ class Kernel:
     ) -> None:
         """Send an event as the node itself: something happened."""
         exchange = self.exchange
-        event = exchange.make("event", type, encode_data(data), causation=causation, correlation=correlation)
+        event = exchange.make("event", type, encode_data(data), causation, correlation)
         self.loop.post(exchange.turn_event, (event, None))
 
     def stream(self, type: str, data: Any = None, *, causation: str | None = None) -> None:

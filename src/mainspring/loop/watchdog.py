@@ -62,16 +62,21 @@ _HERE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _STANDARD_LIBRARY: Final = os.path.dirname(os.__file__) + os.sep
 
 
-def identifies_work(describe: Describe, *, unit: str | None = None) -> Callable[[_F], _F]:
+def identifies_work(describe: Describe, *, unit: str | None = None, nested: str | None = None) -> Callable[[_F], _F]:
     """Mark a function that runs code of a program, so that the watchdog can name what blocks; calls cost nothing.
 
     `describe` is given the function's local variables and returns kind and name: `("command", "Order.Place")`. A
     function that runs one piece of work after the other names with `unit` the local variable that is another object
-    for each piece; without it, every call of the function is one piece of work.
+    for each piece; without it, every call of the function is one piece of work. `nested` marks the function of that
+    name that is defined inside this one, once for all of its definitions.
     """
 
     def mark(function: _F) -> _F:
-        _marked[function.__code__] = (describe, unit)
+        code: CodeType = function.__code__
+        if nested is not None:
+            inner = (each for each in code.co_consts if isinstance(each, CodeType))
+            code = next(each for each in inner if each.co_name == nested)
+        _marked[code] = (describe, unit)
         return function
 
     return mark

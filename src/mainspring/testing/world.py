@@ -23,7 +23,7 @@ from mainspring.message import Message, encode_bytes
 from mainspring.runs import Outcome, RunRecord
 
 if TYPE_CHECKING:
-    from mainspring.node.core import Core
+    from mainspring.node import Core
     from mainspring.testing.simulation import Simulation
 
 T = TypeVar("T")

@@ -26,8 +26,7 @@ from mainspring.cli.support.output import INTERRUPTED, JsonOption, note, safe, s
 from mainspring.client import PATIENCE_S, NodeConnection
 from mainspring.durations import duration_text
 from mainspring.loop import MonotonicClock
-from mainspring.outbox import TABLE, OutboxStore, open_outbox
-from mainspring.outbox.drainer import Drained, Drainer, DrainOptions
+from mainspring.outbox import TABLE, Drained, Drainer, DrainOptions, OutboxStore, open_outbox
 
 app: typer.Typer = Commands("Carry rows of a program's own database to the bus.")
 

@@ -23,7 +23,7 @@ from mainspring.client import NodeRefused
 from mainspring.errors import MainspringError
 from mainspring.json_text import JsonRefused, read_value
 from mainspring.log import Engine, Log, SqliteEngine
-from mainspring.runs import History, JournalEntry, RunRecord, Runtime
+from mainspring.runs import History, JournaledEffect, RunRecord, Runtime
 from mainspring.runs import check as check_histories
 from mainspring.runs.durable import RunStore
 from mainspring.settings import Settings
@@ -104,7 +104,7 @@ def timeline(history: History) -> Iterator[str]:
     yield from _ending(run)
 
 
-def _effect_line(index: int, entry: JournalEntry, started: int) -> str:
+def _effect_line(index: int, entry: JournaledEffect, started: int) -> str:
     asked = f"{entry.effect} {_short(entry.args)}"
     answer = f"-> {_short(entry.value)}" if entry.answered else "... unanswered"
     return f"  {index:4}  +{max(0, entry.at - started):>9} ms  {entry.ms:>7} ms  {asked}  {answer}"
