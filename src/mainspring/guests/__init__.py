@@ -31,13 +31,21 @@ if TYPE_CHECKING:
     from mainspring.guests.client import open_loop as open_loop
     from mainspring.guests.guest import Guest as Guest
     from mainspring.guests.voyd import load_wasm as load_wasm
+    from mainspring.guests.wasm import GuestFailed as GuestFailed
+    from mainspring.guests.wasm import GuestLimit as GuestLimit
+    from mainspring.guests.wasm import Limits as Limits
+    from mainspring.guests.wasm import run_module as run_module
 
 _HOMES: Final = {
     "Guest": "mainspring.guests.guest",
     "GuestClient": "mainspring.guests.client",
+    "GuestFailed": "mainspring.guests.wasm",
+    "GuestLimit": "mainspring.guests.wasm",
+    "Limits": "mainspring.guests.wasm",
     "connect": "mainspring.guests.client",
     "load_wasm": "mainspring.guests.voyd",
     "open_loop": "mainspring.guests.client",
+    "run_module": "mainspring.guests.wasm",
 }
 
 __all__ = [
@@ -47,6 +55,9 @@ __all__ = [
     "Event",
     "Guest",
     "GuestClient",
+    "GuestFailed",
+    "GuestLimit",
+    "Limits",
     "NeedsLinux",
     "NotAttachable",
     "Op",
@@ -57,6 +68,7 @@ __all__ = [
     "connect",
     "load_wasm",
     "open_loop",
+    "run_module",
 ]
 
 __getattr__ = lazy_imports(globals(), _HOMES)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from mainspring.errors import MainspringError
-from mainspring.guests import Guest
+from mainspring.guests import Guest, Limits, run_module
 
 
 class BadAttachment(MainspringError):
@@ -37,8 +37,6 @@ def guest(
     Handles 0, 1 and 2 are standard input, output and error; they can be read and written, not watched. To let a guest
     watch its standard input, attach it once more: --attach 0.
     """
-    from mainspring.guests.wasm import Limits, run_module
-
     limits = Limits(memory_bytes=max_memory_mb << 20, fuel=max_fuel, wall_ms=wall_limit_ms or None)
     with Guest() as inhabitant:
         for number in range(3):

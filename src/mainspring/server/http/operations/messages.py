@@ -58,7 +58,7 @@ class MessageMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     causation: str | None = None
 
 
-class Reply(msgspec.Struct, frozen=True):
+class MessageReply(msgspec.Struct, frozen=True):
     """The handler's answer, as the message it is."""
 
     kind: Literal["reply"]
@@ -173,7 +173,7 @@ OPERATIONS: Final = tagged(
         "sendMessage",
         "Send the kernel a command or a query",
         send_message,
-        (Success(200, "The reply message.", (BodyContent(JSON, Reply),)),),
+        (Success(200, "The reply message.", (BodyContent(JSON, MessageReply),)),),
         body=(BodyContent(JSON, MessageBody),),
         errors=(400, 404, 409, 413, 415, 422, 503, 504),
     ),
