@@ -29,7 +29,7 @@ from typing import Annotated, Any
 import msgspec
 
 from mainspring import App, Context, Effect, Fail, Perform, WaitSignal
-from mainspring.cli.program.tools import Tool, tool_from
+from mainspring.cli.program.mcp import Tool, tool_from
 from mainspring.testing import serving
 
 # -- the back end: what the tools do

@@ -36,54 +36,13 @@ if TYPE_CHECKING:
     from mainspring.tasks import TaskQueue as TaskQueue
 
 _HOMES: Final = {
-    "App": "mainspring.app",
-    "Ask": "mainspring.runs",
-    "Blob": "mainspring.kernel",
-    "Client": "mainspring.client",
-    "Context": "mainspring.kernel",
-    "Effect": "mainspring.runs",
-    "Event": "mainspring.app",
-    "Fail": "mainspring.kernel",
-    "MainspringError": "mainspring.errors",
-    "Perform": "mainspring.runs",
-    "Publish": "mainspring.runs",
-    "RestartPolicy": "mainspring.kernel",
-    "Sleep": "mainspring.runs",
-    "Spawn": "mainspring.runs",
-    "SyncClient": "mainspring.client",
-    "TaskQueue": "mainspring.tasks",
-    "WaitEvent": "mainspring.runs",
-    "WaitSignal": "mainspring.runs",
-    "connect": "mainspring.client",
-    "end": "mainspring.runs",
-    "resume": "mainspring.runs",
-    "tail": "mainspring.runs",
+    "mainspring.app": "App Event",
+    "mainspring.client": "Client SyncClient connect",
+    "mainspring.errors": "MainspringError",
+    "mainspring.kernel": "Blob Context Fail RestartPolicy",
+    "mainspring.runs": "Ask Effect Perform Publish Sleep Spawn WaitEvent WaitSignal end resume tail",
+    "mainspring.tasks": "TaskQueue",
 }
-
-__all__ = [
-    "App",
-    "Ask",
-    "Blob",
-    "Client",
-    "Context",
-    "Effect",
-    "Event",
-    "Fail",
-    "MainspringError",
-    "Perform",
-    "Publish",
-    "RestartPolicy",
-    "Sleep",
-    "Spawn",
-    "SyncClient",
-    "TaskQueue",
-    "WaitEvent",
-    "WaitSignal",
-    "connect",
-    "end",
-    "resume",
-    "tail",
-]
 
 
 _find = lazy_imports(globals(), _HOMES)
@@ -98,4 +57,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return list(globals()["__all__"])

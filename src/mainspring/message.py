@@ -232,9 +232,9 @@ _SAFE_TEXTS = re.compile(r"(Expected `|Object missing required field `|Array len
 def validation_text(error: Exception) -> str:
     """What the decoder complains about, with everything that could be a sender's value taken out."""
     text = str(error)
-    found = _PLACE.search(text)
-    place = f" at {found[1]}" if found else ""
-    text = text[: found.start()] if found else text
+    match = _PLACE.search(text)
+    place = f" at {match[1]}" if match else ""
+    text = text[: match.start()] if match else text
     if text.startswith("Object contains unknown field"):
         return f"an unknown member{place}"
     if not _SAFE_TEXTS.match(text):

@@ -96,19 +96,18 @@ async def refund(effect: Refund) -> None:
 
 
 @app.run
-def pay(perform: Any) -> Any:
-    yield Charge()
+async def pay(perform: Any) -> None:
+    await perform(Charge())
 
 
 @app.run
-def give_back(perform: Any) -> Any:
-    yield Refund()
+async def give_back(perform: Any) -> None:
+    await perform(Refund())
 
 
 @app.run
-def compute(perform: Any) -> Any:
+async def compute(perform: Any) -> None:
     block()
-    yield from ()
 
 
 @app.consumer("payments")

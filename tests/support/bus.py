@@ -141,10 +141,10 @@ class World:
 
     async def committed(self, topic: str, group: str, partition: int = 0) -> int:
         await settle(0.1)
-        return (await self.bus.offsets(topic))[partition].groups[group].last_committed
+        return (await self.bus.groups.offsets(topic))[partition].groups[group].last_committed
 
     async def inflight(self, topic: str, group: str, partition: int = 0) -> int:
-        return (await self.bus.offsets(topic))[partition].groups[group].inflight
+        return (await self.bus.groups.offsets(topic))[partition].groups[group].inflight
 
     async def stored(self, topic: str, partition: int = 0) -> list[Any]:
         """Payloads in the log."""

@@ -101,7 +101,7 @@ class Node:
         return NodePeer(self, agent)
 
     async def committed(self, topic: str, group: str, partition: int = 0) -> int:
-        return (await self.bus.offsets(topic))[partition].groups[group].last_committed
+        return (await self.bus.groups.offsets(topic))[partition].groups[group].last_committed
 
 
 class Town:

@@ -1,21 +1,31 @@
-"""App: what a program declares, and what its consumers get."""
+"""What a program declares, and what its functions are given.
+
+- `app`: `App` with its decorators
+- `declared`: what decorators leave behind, as plain data
+- `event`: what a consumer gets; `task`: a function that is called later
+"""
 
 from __future__ import annotations
 
 from mainspring.app.app import App
-from mainspring.app.declared import DeclaredConsumer, DeclaredSchedule
-from mainspring.app.duration import BadDuration, Duration, duration_ms
+from mainspring.app.declared import (
+    DeclaredConsumer,
+    DeclaredPages,
+    DeclaredSchedule,
+    DeclaredSchema,
+    DeclaredTopic,
+)
 from mainspring.app.event import Event
 from mainspring.app.task import NotServed, Task
 
 __all__ = [
     "App",
-    "BadDuration",
     "DeclaredConsumer",
+    "DeclaredPages",
     "DeclaredSchedule",
-    "Duration",
+    "DeclaredSchema",
+    "DeclaredTopic",
     "Event",
     "NotServed",
     "Task",
-    "duration_ms",
 ]

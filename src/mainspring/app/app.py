@@ -15,26 +15,30 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar, overload
 
-from mainspring.app.capabilities import joined
 from mainspring.app.declared import (
-    Backoff,
+    CONSUMER_BACKOFF,
     Declared,
     DeclaredAnswer,
     DeclaredConsumer,
+    DeclaredPages,
     DeclaredProgram,
     DeclaredSchedule,
+    DeclaredSchema,
+    DeclaredSchemas,
+    DeclaredTopic,
+    DeclaredUpcaster,
+    Hooks,
+    Lifespan,
     consumer_from,
     refuse_bare,
     schedule_from,
 )
-from mainspring.app.duration import Duration, duration_ms
-from mainspring.app.hooks import Hooks, Lifespan
-from mainspring.app.schemas import DeclaredSchema, DeclaredSchemas, DeclaredUpcaster
 from mainspring.app.task import P, Publish, R, Task, task_options
-from mainspring.app.topics import DeclaredPages, DeclaredTopic
+from mainspring.backoff import Backoff
 from mainspring.beats import BeatsProgram, TargetOf
 from mainspring.builtin import kernel_capabilities
 from mainspring.bus import LATEST, Checker, Compatibility, Start, TopicConfig
+from mainspring.durations import Duration, duration_ms
 from mainspring.kernel import Capability, CapabilityError, Isolation, Kernel, RestartPolicy, handler_from
 from mainspring.runs import Effect, Runtime
 
@@ -217,7 +221,7 @@ class App:
     ) -> Callable[[F], F]:
         def decorate(function: F) -> F:
             declared = schedule_from(
-                function, every=every, cron=cron, name=name, max_attempts=max_attempts, backoff=Backoff()
+                function, every=every, cron=cron, name=name, max_attempts=max_attempts, backoff=CONSUMER_BACKOFF
             )
             self.schedules.append(declared)
             return function
@@ -404,7 +408,38 @@ class App:
         `reserved` are the ids the node already has. Commands and queries cannot join those; event handlers can hear
         what they say, in a capability of their own.
         """
-        return joined(self, reserved)
+        segments: dict[str, list[Declared]] = {}
+        for declared in self.handlers:
+            segments.setdefault(declared.handler.type.partition(".")[0], []).append(declared)
+        for capability in self.low_level:
+            if capability.id in reserved:
+                raise CapabilityError(f"capability {capability.id!r} is built in", remedy="choose another id")
+        found = [self._join(name, declared, reserved) for name, declared in segments.items()]
+        return sorted([*found, *self.low_level], key=lambda capability: self._position(capability))
+
+    def _position(self, capability: Capability) -> int:
+        name = capability.id.removeprefix(f"{self.name}.")
+        return self.order.index(capability.id if capability.id in self.order else name)
+
+    def _join(self, name: str, declared: list[Declared], reserved: set[str] | frozenset[str]) -> Capability:
+        handlers = [each.handler for each in declared]
+        answers = [handler for handler in handlers if handler.kind != "event"]
+        taken = name in reserved or any(capability.id == name for capability in self.low_level)
+        if taken and answers:
+            raise CapabilityError(
+                f"{answers[0].kind} {answers[0].type}: the first segment {name!r} belongs to another capability",
+                remedy="use a first segment of your own",
+            )
+        return Capability(
+            id=f"{self.name}.{name}" if taken else name,
+            description=f"Handlers of {name} in {self.name}.",
+            subscribes=list(dict.fromkeys(handler.type for handler in handlers if handler.kind == "event")),
+            handlers=handlers,
+            durable=bool(_agreed(name, "durable", [each.durable for each in declared])),
+            isolation=_agreed(name, "isolation", [each.isolation for each in declared]) or "task",
+            memory_mb=_agreed(name, "memory_mb", [each.memory_mb for each in declared]),
+            restart=self.restart,
+        )
 
     def kernel(self, **options: Any) -> Kernel:
         """A kernel with the built-in capabilities and this app, for programs without a node: `async with`."""
@@ -439,3 +474,13 @@ def _start(given: str | int) -> Start | None:
     if given == "beginning":
         return None
     return LATEST if given == "latest" else Start("offset", int(given))
+
+
+def _agreed(name: str, what: str, said: list[Any]) -> Any:
+    """What the handlers of one capability say about it; they share an actor, so they must not disagree."""
+    told = {value for value in said if value is not None}
+    if len(told) > 1:
+        raise CapabilityError(
+            f"the handlers of {name!r} disagree about {what}", remedy="they share one actor: say it once"
+        )
+    return told.pop() if told else None

@@ -5,16 +5,24 @@ from __future__ import annotations
 import inspect
 import sys
 import typing
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from mainspring.app.duration import Duration, duration_ms
+import msgspec
+
 from mainspring.app.event import Event
-from mainspring.bus import Start
-from mainspring.bus.schedules.cron import CronLine
+from mainspring.backoff import Backoff
+from mainspring.bus import Compatibility, Start, TopicConfig
+from mainspring.bus.schedules import CronLine
+from mainspring.bus.topics import topic_from
+from mainspring.durations import Duration, duration_ms
 from mainspring.kernel import CapabilityError, Handler, Isolation
 from mainspring.runs import Effect
+
+CONSUMER_BACKOFF = Backoff(200, 60_000)  # between two attempts at an event, unless the program says otherwise
 
 
 def refuse_bare(decorator: str, given: object, example: str) -> None:
@@ -44,17 +52,6 @@ class DeclaredProgram:
 
 
 @dataclass(frozen=True, slots=True)
-class Backoff:
-    """How long what failed waits: doubling from `first_ms` with each attempt, up to `most_ms`."""
-
-    first_ms: int = 200
-    most_ms: int = 60_000
-
-    def delay_ms(self, attempt: int) -> int:
-        return min(self.most_ms, self.first_ms << min(attempt - 1, 40)) if self.first_ms else 0
-
-
-@dataclass(frozen=True, slots=True)
 class DeclaredAnswer:
     """A function that answers an effect."""
 
@@ -78,7 +75,7 @@ class DeclaredConsumer:
     concurrency: int = 1
     max_inflight: int = 1
     max_attempts: int | None = None
-    backoff: Backoff = Backoff()
+    backoff: Backoff = CONSUMER_BACKOFF
     takes_event: bool = True
     store_each: bool = False  # store each acknowledgement at once instead of with others some milliseconds later
     schedule: str = ""  # the schedule whose firings these events are
@@ -98,7 +95,7 @@ class DeclaredSchedule:
     every_ms: int | None = None
     cron: str | None = None
     max_attempts: int | None = None
-    backoff: Backoff = Backoff()
+    backoff: Backoff = CONSUMER_BACKOFF
     takes_event: bool = False
 
 
@@ -182,3 +179,89 @@ def hints_of(function: Any, where: str, local_names: dict[str, Any]) -> dict[str
         raise CapabilityError(
             f"{where} has a type hint that is not known here: {error}", remedy="define the type before the function"
         ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredTopic:
+    """A topic and those of its settings that the program cares about, by their names in `TopicConfig`."""
+
+    topic: str
+    settings: Mapping[str, Any]
+
+    def over(self, known: TopicConfig) -> TopicConfig:
+        """The settings as they shall be, given those there are. Raises BadFrame."""
+        changed = msgspec.structs.replace(known, **self.settings)
+        wanted = topic_from(msgspec.to_builtins(changed))  # a replaced member is not checked; one read from data is
+        return msgspec.structs.replace(wanted, partitions=max(known.partitions, wanted.partitions))
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredPages:
+    """A folder of files for browsers, and where the node serves them. `policy` None: the node's own."""
+
+    path: str
+    folder: Path
+    policy: str | None = None
+
+
+Hook = Callable[..., Any]
+Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
+
+
+class Hooks:
+    """The declared functions of one program."""
+
+    def __init__(self) -> None:
+        self.lifespan: Lifespan | None = None
+        self.on_start: list[Hook] = []
+        self.on_stop: list[Hook] = []
+
+    async def enter(self, app: Any, undo: AsyncExitStack) -> None:
+        """Start; how to stop is pushed on `undo` at once."""
+        if self.lifespan is not None:
+            await undo.enter_async_context(self.lifespan(app))
+        for hook in self.on_start:
+            await _call(hook, app)
+        for hook in self.on_stop:
+            undo.push_async_callback(_call, hook, app)
+
+
+async def _call(hook: Hook, app: Any) -> None:
+    """A hook takes the app, or nothing."""
+    result = hook(app) if _wants_app(hook) else hook()
+    if inspect.isawaitable(result):
+        await result
+
+
+def _wants_app(hook: Hook) -> bool:
+    try:
+        inspect.signature(hook).bind(None)
+    except TypeError:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredSchema:
+    """A JSON Schema or a Python type for the payloads of a topic."""
+
+    topic: str
+    given: Any
+    compatibility: Compatibility | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredUpcaster:
+    """A function from a payload of `version` to one of the next."""
+
+    topic: str
+    version: int
+    step: Callable[[Any], Any]
+
+
+@dataclass
+class DeclaredSchemas:
+    """Everything one program says about payloads."""
+
+    schemas: list[DeclaredSchema] = field(default_factory=list)
+    upcasters: list[DeclaredUpcaster] = field(default_factory=list)

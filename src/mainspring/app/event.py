@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from mainspring.app.duration import Duration, duration_ms
+from mainspring.durations import Duration, duration_ms
 from mainspring.message import encode_bytes
 from mainspring.telemetry import CORRELATION
 

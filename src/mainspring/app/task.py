@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import msgspec
 
-from mainspring.app.declared import Backoff, DeclaredConsumer, hints_of
-from mainspring.app.duration import Duration, duration_ms
+from mainspring.app.declared import DeclaredConsumer, hints_of
 from mainspring.app.event import Event
+from mainspring.backoff import Backoff
+from mainspring.durations import Duration, duration_ms
 from mainspring.errors import MainspringError
 from mainspring.loop import identifies_work
 

@@ -1,7 +1,7 @@
 """One beat in the making: from an inbox to everything the beat decided, with no input or output of its own.
 
-The whole inbox is resolved first. Then the entries of the agenda are called, by whoever drives the draft, and settled
-here one by one in agenda order: results, conflicts, budgets and retries are decided in `settle`, never by a call. A
+The whole inbox is resolved first. Then the heartbeat calls the entries of the agenda, and they are settled here
+one by one in agenda order: results, conflicts, budgets and retries are decided in `settle`, never by a call. A
 draft that is thrown away has changed nothing.
 """
 
@@ -50,7 +50,7 @@ class PlannedCall(msgspec.Struct):
 
 
 class Requeue(msgspec.Struct):
-    """A pair that will be tried again; who asked, and the most attempts it had."""
+    """A pair that will be tried again; the enzymes that asked for it, and the most attempts it had."""
 
     item: int
     names: set[str]
@@ -75,7 +75,8 @@ class Draft:
         self.rules = rules
         limit = 0 if paused else rules.max_signals_per_beat
         self.inbox: list[Impulse] = list(inbox[:limit])
-        self._overflow = inbox[limit:]  # never enters this beat, and is no part of its journal
+        # What never enters this beat, and is no part of its journal. It waits for the next one, behind what is carried.
+        self.overflow: Sequence[Impulse] = inbox[limit:]
         self._carries: list[CarryFact] = []
         self.agenda: list[PlannedCall] = []
         self.aborted: bool = False
@@ -96,6 +97,8 @@ class Draft:
         self._resolved: dict[Pair, Resolved] = {}
         self._facts: list[Fact] = [BeginFact(beat, previous, paused)]
         self._resolve()
+        # What goes to the front of the next inbox: what is left of this one, then what never entered it.
+        self.carried: list[Impulse] = [*map(self._carried, self._carries), *self.overflow]
 
     # --- the agenda ---------------------------------------------------------------------------------------------------
 
@@ -111,7 +114,7 @@ class Draft:
             if pair not in resolved:
                 found = resolved[pair] = self._resolver.resolve(*pair)
                 facts.append(ResolveFact(item, tuple(entry.name for entry in found.order)))
-                self._say_why_nothing(pair, found)
+                self._note_unresolved(pair, found)
             left: list[str] = []
             before = len(self.agenda)
             for entry in resolved[pair].order:
@@ -130,7 +133,7 @@ class Draft:
                 untouched = len(self.agenda) == before
                 self._carries.append(CarryFact(item, None if untouched else tuple(left)))
 
-    def _say_why_nothing(self, pair: Pair, found: Resolved) -> None:
+    def _note_unresolved(self, pair: Pair, found: Resolved) -> None:
         for names in found.cycles:
             self.note("dependency_cycle", pair, names)
         if not found.order and not found.cycles:
@@ -156,16 +159,6 @@ class Draft:
             at[pair, entry.registration.name] = group
         return [group for group in groups if group]
 
-    @property
-    def carried(self) -> list[Impulse]:
-        """What goes to the front of the next inbox: what is left of this one, then what never entered it."""
-        return [*(self._carried(carry) for carry in self._carries), *self._overflow]
-
-    @property
-    def overflow(self) -> int:
-        """How many signals never entered this beat."""
-        return len(self._overflow)
-
     def _carried(self, carry: CarryFact) -> Impulse:
         impulse = self.inbox[carry.item]
         return msgspec.structs.replace(impulse, carried=self.beat, only=carry.left or impulse.only)
@@ -190,7 +183,7 @@ class Draft:
         if result in ("ok", "retry"):
             self._keep(entry, impulse, outcome)
             if result == "retry":
-                self._ask_again(entry, impulse)
+                self._requeue(entry, impulse)
         elif refused:
             for path in refused:
                 first = self._writers[path][0] if path in self._writers else self._sums[path]
@@ -225,7 +218,7 @@ class Draft:
             self._keep_change(impulse.pair, change)
 
     def _keep_writers(self, name: str, outcome: CallOutcome) -> None:
-        """Who wrote what, for conflicts. Calls that only add to a path are none, until somebody writes it."""
+        """Who wrote what, for conflicts. Calls that only add to a path are none, until one writes it."""
         written = {path for path, staged in outcome.writes if not isinstance(staged, Addition)}
         for path in {path: None for path, _ in outcome.writes}:
             if path in written or path in self._writers:
@@ -273,7 +266,7 @@ class Draft:
     def _emit(self, entry: PlannedCall, impulse: Impulse, signals: list[Emitted]) -> None:
         name, depth = entry.registration.name, impulse.depth + 1
         if depth > self.rules.max_chain_depth:
-            self._bury("chain_depth", name, impulse.pair, signals)
+            self._drop_signals("chain_depth", name, impulse.pair, signals)
             return
         sent = self._emissions.get(name, 0)
         room = max(0, self.rules.max_emissions_per_enzyme - sent)
@@ -285,18 +278,18 @@ class Draft:
             self._outgoing.append((signal.beat, Impulse(signal.signal, signal.target, cause, depth=depth)))
         self._emissions[name] = sent + len(kept)
         if len(signals) > room:
-            self._bury("emission_budget", name, impulse.pair, signals[room:])
+            self._drop_signals("emission_budget", name, impulse.pair, signals[room:])
 
-    def _bury(self, reason: str, name: str, pair: Pair, signals: list[Emitted]) -> None:
+    def _drop_signals(self, reason: str, name: str, pair: Pair, signals: list[Emitted]) -> None:
         self.note(reason, pair, (name,))
         for signal in signals:
-            self._give_up(DeadSignal(signal.signal, signal.target, 0, reason))
+            self._dead_letter(DeadSignal(signal.signal, signal.target, 0, reason))
 
-    def _give_up(self, dead: DeadSignal) -> None:
+    def _dead_letter(self, dead: DeadSignal) -> None:
         self.dead.append(dead)
         self._facts.append(dead)
 
-    def _ask_again(self, entry: PlannedCall, impulse: Impulse) -> None:
+    def _requeue(self, entry: PlannedCall, impulse: Impulse) -> None:
         requeue = self._requeues.get(impulse.pair)
         if requeue is None:
             requeue = self._requeues[impulse.pair] = Requeue(entry.item, set(), 0)
@@ -327,7 +320,7 @@ class Draft:
         impulse = self.inbox[each.item]
         if each.attempt >= self.rules.max_attempts:
             self.note("dead_letter", impulse.pair, tuple(each.names))
-            self._give_up(DeadSignal(impulse.signal, impulse.target, each.attempt, "attempts"))
+            self._dead_letter(DeadSignal(impulse.signal, impulse.target, each.attempt, "attempts"))
             return None
         beat = self.beat + self.rules.backoff(each.attempt)
         self._facts.append(RetryFact(each.item, beat, each.attempt + 1))

@@ -1,8 +1,8 @@
-"""Calling an enzyme: whatever it does ends as an outcome, and nothing else gets out.
+"""Calling an enzyme: everything it does ends as an outcome.
 
-Exceptions become the result "failed", and so does a cancellation nobody asked for: an enzyme may well have waited for
-a task that somebody else cancelled. Other things that are no `Exception` (a keyboard interrupt, the cancellation of
-whoever runs the beat) are not the enzyme's to answer for: they go through, and the beat has not happened.
+Exceptions become the result "failed", and so does a cancellation that is not the beat's own: an enzyme may have waited
+for a task that was cancelled. What is no `Exception` (a keyboard interrupt, the cancellation of the task that runs the
+beat) is not the enzyme's failure: it goes through, and the beat has not happened.
 
 An enzyme that takes long changes nothing about the order; it is only reported, while it lasts, by a thread that waits.
 """
@@ -16,7 +16,7 @@ import threading
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import copy_context
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from mainspring.beats.errors import NotOpen, RunningLoop
 from mainspring.beats.matching.registry import Enzyme
@@ -27,21 +27,6 @@ T = TypeVar("T")
 _log: Final = logging.getLogger("mainspring.beats")
 
 
-class EnzymeHost(Protocol):
-    """Where awaitables of enzymes are awaited."""
-
-    async def wait(self, awaitable: Awaitable[Any]) -> Any: ...
-
-    async def yield_to_others(self) -> None:
-        """Let other tasks of the loop run."""
-
-    async def in_thread(self, work: Callable[[], T]) -> T:
-        """The result of work that takes a while, beside the loop where there is one."""
-
-    async def finish(self, work: Coroutine[Any, Any, None]) -> None:
-        """See work through to its end, also when the task that waits for it is cancelled meanwhile."""
-
-
 class CurrentLoop:
     """The asyncio loop that runs the beat."""
 
@@ -49,12 +34,15 @@ class CurrentLoop:
         return await awaitable
 
     async def yield_to_others(self) -> None:
+        """Let other tasks of the loop run."""
         await asyncio.sleep(0)
 
     async def in_thread(self, work: Callable[[], T]) -> T:
+        """The result of work that takes a while, beside the loop."""
         return await asyncio.to_thread(work)
 
     async def finish(self, work: Coroutine[Any, Any, None]) -> None:
+        """See work through to its end, also when the task that waits for it is cancelled meanwhile."""
         task = asyncio.ensure_future(work)
         try:
             await asyncio.shield(task)
@@ -72,7 +60,7 @@ class PrivateLoop:
         self._runner: asyncio.Runner | None = None
 
     async def wait(self, awaitable: Awaitable[Any]) -> Any:
-        if _a_loop_runs_here():
+        if a_loop_runs_here():
             if inspect.iscoroutine(awaitable):
                 awaitable.close()
             raise RunningLoop("an async enzyme needs the loop that is running here", remedy="await hb.abeat()")
@@ -94,7 +82,11 @@ class PrivateLoop:
             self._runner.close()
 
 
-def _a_loop_runs_here() -> bool:
+EnzymeHost = CurrentLoop | PrivateLoop  # where awaitables of enzymes are awaited
+
+
+def a_loop_runs_here() -> bool:
+    """Whether an asyncio loop runs in this thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -103,8 +95,8 @@ def _a_loop_runs_here() -> bool:
 
 
 def _being_cancelled() -> bool:
-    """Whether it is the beat itself that somebody cancels."""
-    if not _a_loop_runs_here():
+    """Whether it is the beat itself that is being cancelled."""
+    if not a_loop_runs_here():
         return False
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
@@ -150,23 +142,14 @@ async def call(function: Enzyme, signal: str | None, target: str | None, stage: 
 
 
 def call_now(function: Enzyme, signal: str | None, target: str | None, stage: Stage) -> CallOutcome | None:
-    """Call an enzyme that is an ordinary function; None when it is not, and nothing happened."""
+    """Call an ordinary function, in a thread without a loop; None for an async one, which is not called."""
     if is_async(function):
         return None
-    token = current.set(stage)
-    context = stage.context
-    entered = None if context is None else context.enter()
+    host = PrivateLoop()
     try:
-        answer = function(signal, target, stage)
-        if inspect.isawaitable(answer):
-            answer = asyncio.run(_awaited(answer))
-        return closed(stage, answer)
-    except (Exception, asyncio.CancelledError) as error:  # nobody cancels a worker's call
-        return failed(stage, error)
+        return run_now(call(function, signal, target, stage, host))
     finally:
-        if context is not None:
-            context.leave(entered)
-        current.reset(token)
+        host.close()
 
 
 def is_async(function: Enzyme) -> bool:

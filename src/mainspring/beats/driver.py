@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable, Hashable
 from typing import Final
 
+from mainspring.beats.calls import a_loop_runs_here
 from mainspring.beats.errors import LineBusy, NotLeading
 from mainspring.beats.heartbeat import Heartbeat
 from mainspring.beats.report import BeatReport
@@ -140,7 +141,7 @@ class Driver:
         if self._beating is not None:
             self._again = True
             return
-        if _inside_asyncio():
+        if a_loop_runs_here():
             self._beating = asyncio.ensure_future(self._beat_on_loop(for_work=for_work))
             return
         if self._heartbeat.paused:
@@ -200,11 +201,3 @@ class Driver:
             self._running = False
         else:
             self._pace()
-
-
-def _inside_asyncio() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -66,7 +66,7 @@ class StageClosed(MainspringError):
 
 
 class LineBusy(MainspringError):
-    """Somebody else has written this line of beats since it was opened here."""
+    """Another process has written this line of beats since it was opened here."""
 
     code = "line_busy"
 

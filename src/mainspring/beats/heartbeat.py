@@ -13,7 +13,7 @@ Everything that may wait is a coroutine, written once. The plain methods run it 
 and on a blocking log, where it never suspends; the methods with an `a` before their name await it.
 
 A heartbeat has its line for itself (`OwnLine`) or together with the other nodes of a cluster (`SharedLine`, in
-`shared/`). That is decided once, in the constructor; everything else asks `LineAccess`.
+`shared/`). That is decided once, in the constructor; what differs between the two is asked of that object.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import asyncio
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mainspring.beats.beat import Draft, PlannedCall
 from mainspring.beats.calls import CurrentLoop, EnzymeHost, PrivateLoop, SlowCallWatch, call, run_now
@@ -44,7 +44,7 @@ from mainspring.beats.shared.signal_topic import LineInput, take_leftover_input
 from mainspring.beats.stage import CallOutcome, Stage, checked_pair, current, landing
 from mainspring.beats.state import Decided, LineState
 from mainspring.beats.storage.journal import Impulse
-from mainspring.beats.storage.line import RECENT_BEATS, AsyncLog, BlockingLogAdapter, LineWriter, StoredLine
+from mainspring.beats.storage.line import RECENT_BEATS, BlockingLogAdapter, LineWriter, StoredLine
 from mainspring.cluster import Cluster, Membership, NodeView, ProgramVersions
 from mainspring.errors import MainspringError
 from mainspring.log import BlockingLog, Log
@@ -54,6 +54,8 @@ from mainspring.telemetry import Histogram, OpenSpan, nanoseconds, tracing
 if TYPE_CHECKING:
     from mainspring.beats.history.replay import Replay
     from mainspring.beats.parallel import Workers
+
+T = TypeVar("T")
 
 _log: Final = logging.getLogger("mainspring.beats")
 _CALLS_BETWEEN_YIELDS: Final = 256  # then a loop that has other work gets to it: some milliseconds of small enzymes
@@ -87,44 +89,6 @@ class BeatTally:
         self.diagnostics.update(map(_code, report.diagnostics))
 
 
-class LineAccess(Protocol):
-    """How a heartbeat has its line: for itself, or together with other nodes."""
-
-    unseen_input: bool  # whether signals may wait where this heartbeat does not see them
-
-    @property
-    def leads(self) -> bool: ...
-
-    @property
-    def leader(self) -> NodeView | None: ...
-
-    @property
-    def unsent(self) -> int:
-        """How many signals and changes came here and are not in the line yet."""
-
-    @property
-    def input_waits(self) -> bool:
-        """Whether this node leads the line and has not taken all of its input."""
-
-    async def open(self, programs: ProgramVersions | None, *, able: bool) -> None: ...
-
-    async def close(self) -> None: ...
-
-    def signal(self, impulse: Impulse, beat: int | None, lands: int) -> None:
-        """A signal from outside, for beat `lands` at the earliest; `beat` is the one that was asked for."""
-
-    def change(self, change: object) -> None:
-        """A change of registry or bindings from outside."""
-
-    def set_paused(self, paused: bool) -> None: ...
-
-    async def flush(self) -> None: ...
-
-    async def ready(self, *, for_work: bool) -> bool: ...
-
-    async def beat(self, host: EnzymeHost) -> BeatReport: ...
-
-
 class Heartbeat:
     """A line of beats.
 
@@ -143,7 +107,7 @@ class Heartbeat:
 
     def __init__(
         self,
-        log: BlockingLog | AsyncLog | None = None,
+        log: BlockingLog | Log | None = None,
         *,
         line: str = "main",
         program: str = "",
@@ -162,8 +126,7 @@ class Heartbeat:
         self._writer: LineWriter | None = None
         if log is not None:
             async_log = BlockingLogAdapter(log) if isinstance(log, BlockingLog) else log
-            stored = StoredLine(async_log, line, forgets_beats=self.rules.retain_beats is not None)
-            self._writer = LineWriter(stored, self.state, program)
+            self._writer = LineWriter(StoredLine(async_log, line), self.state, program)
         self.reader: LineReader = LineReader(self.state, self._writer.line if self._writer is not None else None)
         self._open = log is None
         self._blocking = log is None or isinstance(log, BlockingLog)
@@ -179,9 +142,11 @@ class Heartbeat:
         self._workers = None if parallel is None else _workers(parallel, workers)
         self._watch = SlowCallWatch(self.rules.slow_enzyme_ms) if self.rules.slow_enzyme_ms else None
         self._turns: tuple[asyncio.AbstractEventLoop | None, asyncio.Lock] = (None, asyncio.Lock())
-        self._access: LineAccess = OwnLine(self, log)
+        self._access: OwnLine | SharedLine
         if isinstance(cluster, Membership) and isinstance(log, Log):
             self._access = SharedLine(self, log, cluster, clock or MonotonicClock())
+        else:
+            self._access = OwnLine(self, log)
         if log is not None and self._blocking:
             run_now(self.open())
 
@@ -378,10 +343,9 @@ class Heartbeat:
 
     def beat(self) -> BeatReport:
         """Run one beat. Async enzymes are awaited one by one, on a loop of their own."""
-        self._need_blocking("abeat")
         host = PrivateLoop()
         try:
-            return run_now(self.run_beat(host))
+            return self._run_now(self.run_beat(host), "abeat")
         finally:
             host.close()
 
@@ -491,8 +455,8 @@ class Heartbeat:
                 outcome = done.get(planned.run)
                 if outcome is None:
                     outcome = await self._call(draft, planned, stage_for(planned), host)
-                if planned.item in origins and (outcome.signals or outcome.result == "retry"):
-                    self._origins.note_emissions(draft.beat, planned.run, origins[planned.item], outcome.traceparent)
+                if planned.item in origins:
+                    self._origins.note_outcome(draft.beat, planned, outcome, origins[planned.item])
             draft.settle(planned, outcome)
             if draft.aborted:
                 return
@@ -553,8 +517,7 @@ class Heartbeat:
 
     def flush(self) -> None:
         """Make what came from outside since the last beat durable: signals, bindings, and whether it is paused."""
-        self._need_blocking("aflush")
-        run_now(self._flush())
+        self._run_now(self._flush(), "aflush")
 
     async def aflush(self) -> None:
         """`flush` on the loop that is running; after the beat that is under way there, if one is."""
@@ -601,13 +564,11 @@ class Heartbeat:
 
     def journal(self, beat: int) -> bytes:
         """The records of a beat as they were written, checked against their digest; `unknown_beat` when not kept."""
-        self._need_blocking("aread")
-        return run_now(self.reader.checked_journal(beat))
+        return self._run_now(self.reader.checked_journal(beat), "aread")
 
     def verify(self) -> list[int]:
         """The beats whose journals or values are not what the line's last digest says; empty when all is well."""
-        self._need_blocking("averify")
-        return run_now(self.reader.damaged())
+        return self._run_now(self.reader.damaged(), "averify")
 
     async def averify(self) -> list[int]:
         """`verify` on the loop that is running."""
@@ -625,10 +586,9 @@ class Heartbeat:
 
         Enzymes are really called. Those that touch the world outside their stage touch it again.
         """
-        self._need_blocking("areplay")
         host = PrivateLoop()
         try:
-            return run_now(self._replay(host, first, last))
+            return self._run_now(self._replay(host, first, last), "areplay")
         finally:
             host.close()
 
@@ -649,8 +609,7 @@ class Heartbeat:
 
     def fork(self, at: int, new: str) -> None:
         """Start a new line in the log after beat `at` of this one. This line stays as it is."""
-        self._need_blocking("afork")
-        run_now(self.afork(at, new))
+        self._run_now(self.afork(at, new), "afork")
 
     async def afork(self, at: int, new: str) -> None:
         """`fork` on the loop that is running."""
@@ -687,9 +646,12 @@ class Heartbeat:
         if not self._open:
             raise NotOpen("the heartbeat's log was not read yet", remedy="await heartbeat.open() first")
 
-    def _need_blocking(self, instead: str) -> None:
+    def _run_now(self, work: Coroutine[Any, Any, T], instead: str) -> T:
+        """The result of work that never suspends in memory and on a blocking log; else `instead` must be awaited."""
         if not self._blocking:
+            work.close()
             raise NotOpen("this heartbeat's log needs a running loop", remedy=f"await heartbeat.{instead}()")
+        return run_now(work)
 
 
 class OwnLine:
@@ -697,11 +659,11 @@ class OwnLine:
 
     leads = True
     leader = None
-    unsent = 0
-    input_waits = False
-    unseen_input = False
+    unsent = 0  # signals and changes that came here and are not in the line yet
+    input_waits = False  # whether this node leads the line and has not taken all of its input
+    unseen_input = False  # whether signals may wait where this heartbeat does not see them
 
-    def __init__(self, heartbeat: Heartbeat, log: BlockingLog | AsyncLog | None) -> None:
+    def __init__(self, heartbeat: Heartbeat, log: BlockingLog | Log | None) -> None:
         self._heartbeat = heartbeat
         self._log = log
 
@@ -716,9 +678,11 @@ class OwnLine:
         """Nothing runs in the background."""
 
     def signal(self, impulse: Impulse, beat: int | None, lands: int) -> None:
+        """A signal from outside, for beat `lands` at the earliest; `beat` is the one that was asked for."""
         self._heartbeat.accept_signal(lands, impulse, current_origin())
 
     def change(self, change: object) -> None:
+        """A change of registry or bindings from outside."""
         self._heartbeat.apply_or_defer(change)
 
     def set_paused(self, paused: bool) -> None:

@@ -1,13 +1,13 @@
-"""Where signals come from besides `signal`: the port through which a beat takes from elsewhere.
+"""Where signals come from besides `signal`: inlets, which are asked at the start of each beat.
 
-Whatever an inlet gives to a beat, it takes with the beat: the operations it names (a group's new position, say) are
+What an inlet gives to a beat is taken with the beat: the operations it names (a group's new position, say) are
 stored in the beat's own batch. So each event becomes a signal exactly once, although the process may die anywhere. When
 the beat does not happen, nothing was taken and the same is given to the next one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -17,7 +17,7 @@ from mainspring.beats.lineage import SignalOrigin, origin_of_event
 from mainspring.beats.matching.path import canonical
 from mainspring.beats.storage.cells import to_text
 from mainspring.beats.storage.journal import Cause, Impulse
-from mainspring.log import Bounds, Operation, Put, Record, StoredEvent
+from mainspring.log import Log, Operation, Put, StoredEvent
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -46,16 +46,6 @@ class Inlet(Protocol):
     # may have run beats since, and what it remembers must be read again.
 
 
-class EventSource(Protocol):
-    """What a topic's inlet needs of a log."""
-
-    def read(self, topic: str, partition: int, start: int, limit: int) -> Awaitable[list[StoredEvent]]: ...
-
-    def bounds(self, topic: str) -> Awaitable[list[Bounds]]: ...
-
-    def get(self, space: str, key: str) -> Awaitable[Record | None]: ...
-
-
 POSITIONS: Final = "beats.positions"  # a space of its own: the bus reads every record of its groups
 
 
@@ -69,7 +59,7 @@ class TopicInlet:
 
     def __init__(
         self,
-        log: EventSource,
+        log: Log,
         topic: str,
         *,
         line: str = "main",
@@ -112,7 +102,7 @@ class TopicInlet:
         except Exception as error:
             # Without its target the signal would mean something else, so the event waits, and all others behind it.
             raise InvalidImpulse(
-                f"the target of event {source} cannot be told: {error!r}",
+                f"the target of event {source} cannot be determined: {error!r}",
                 remedy="correct the function that names targets; nothing is lost meanwhile",
             ) from error
 
@@ -162,7 +152,7 @@ def event_text(event: StoredEvent) -> str:
 
 
 def _kept(data: bytes) -> str:
-    # Whatever a publisher sent, the beat that takes it must come to an end: the event would stand before all others.
+    # The beat that takes it must come to an end in any case: the event would stand before all others.
     try:
         return to_text(msgspec.json.decode(data))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InvalidValue):

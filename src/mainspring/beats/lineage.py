@@ -28,7 +28,8 @@ from mainspring.telemetry import (
 )
 
 if TYPE_CHECKING:
-    from mainspring.beats.beat import Draft
+    from mainspring.beats.beat import Draft, PlannedCall
+    from mainspring.beats.stage import CallOutcome
     from mainspring.beats.storage.journal import Impulse
 
 _REMEMBERED: Final = 10_000  # at a time, of signals and of enzymes that emitted some
@@ -51,7 +52,7 @@ def origin_of_event(event: StoredEvent) -> SignalOrigin:
     """What an event says of itself."""
     try:
         headers = _headers(event.headers) if event.headers is not None else {}
-    except (msgspec.DecodeError, UnicodeDecodeError):  # whatever a publisher sent, the beat must come to an end
+    except (msgspec.DecodeError, UnicodeDecodeError):  # the beat must come to an end all the same
         headers = {}
     return SignalOrigin(event.id, headers.get(CORRELATION), headers.get(TRACEPARENT))
 
@@ -71,7 +72,7 @@ class Origins:
 
     def __init__(self) -> None:
         self._outside: dict[tuple[str | None, str | None], SignalOrigin] = {}
-        self._emitted: dict[tuple[int, int], SignalOrigin] = {}
+        self._by_cause: dict[tuple[str, int, int], SignalOrigin] = {}  # of signals that enzymes emitted or retried
 
     def note(self, impulse: Impulse, origin: SignalOrigin | None) -> None:
         """A signal came from outside, to this node or another."""
@@ -80,25 +81,30 @@ class Origins:
 
     def of_inbox(self, draft: Draft, events: Mapping[str, SignalOrigin]) -> Mapping[int, SignalOrigin]:
         """The origins of a beat's signals that have one, by their place."""
-        if not (events or self._outside or self._emitted):
+        if not (events or self._outside or self._by_cause):
             return NO_ORIGINS
         found: dict[int, SignalOrigin] = {}
         for item, impulse in enumerate(draft.inbox):
             origin = None
-            if impulse.cause.kind in ("emit", "retry"):
-                origin = self._emitted.get((impulse.cause.beat, impulse.cause.run))
+            cause = impulse.cause
+            if cause.kind in ("emit", "retry"):
+                origin = self._by_cause.get((cause.kind, cause.beat, cause.run))
             elif impulse.event and impulse.signal is not None:
                 origin = events.get(impulse.signal)
-            elif impulse.cause.kind == "outside":
+            elif cause.kind == "outside":
                 origin = self._outside.pop(impulse.pair, None)
             if origin is not None:
                 found[item] = origin
         return found
 
-    def note_emissions(self, beat: int, run: int, origin: SignalOrigin, trace: str | None) -> None:
-        """An enzyme emitted signals or asked for a retry: they continue its own signal's conversation, in its span."""
-        origin = msgspec.structs.replace(origin, traceparent=trace) if trace is not None else origin
-        _remember(self._emitted, (beat, run), origin)
+    def note_outcome(self, beat: int, planned: PlannedCall, outcome: CallOutcome, origin: SignalOrigin) -> None:
+        """What an enzyme emitted or wants to retry continues its own signal's conversation, in its span."""
+        if outcome.traceparent is not None:
+            origin = msgspec.structs.replace(origin, traceparent=outcome.traceparent)
+        if outcome.signals:
+            _remember(self._by_cause, ("emit", beat, planned.run), origin)
+        if outcome.result == "retry":
+            _remember(self._by_cause, ("retry", beat, planned.item), origin)
 
 
 def _remember(origins: dict[Any, SignalOrigin], key: Any, origin: SignalOrigin) -> None:

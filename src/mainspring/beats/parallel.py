@@ -103,7 +103,7 @@ class _Child:
                     return outcome
                 pipe.send(stage.committed(content))
         except (pickle.PicklingError, AttributeError, TypeError, EOFError, OSError) as error:
-            # The process died under the enzyme, or the function cannot be sent: this enzyme's failure, nobody else's.
+            # The process died under the enzyme, or the function cannot be sent: only this enzyme has failed.
             self.close()
             return failed(stage, error)
 

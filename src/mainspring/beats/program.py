@@ -56,11 +56,11 @@ class BeatsProgram:
         """Declare a function as an enzyme; its name is the function's unless another is given."""
 
         def decorate(function: F) -> F:
-            said = name if name is not None else getattr(function, "__name__", "")
+            own_name = name if name is not None else getattr(function, "__name__", "")
             for side, names in (("before", before), ("after", after)):
                 if isinstance(names, str):
                     raise InvalidRegistration(f"{side} is a sequence of names", remedy=f"write {side}=[{names!r}]")
-            self.enzymes.append(DeclaredEnzyme(said, query, function, match, tuple(before), tuple(after)))
+            self.enzymes.append(DeclaredEnzyme(own_name, query, function, match, tuple(before), tuple(after)))
             return function
 
         return decorate
@@ -81,7 +81,7 @@ class BeatsProgram:
         return bool(self.enzymes or self.bindings or self.topics)
 
     def install(self, heartbeat: Heartbeat) -> None:
-        """Register and bind everything. Topics need a log; whoever has one adds their inlets."""
+        """Register and bind everything. Topics need a log: a node adds their inlets."""
         for each in self.enzymes:
             heartbeat.register(each.name, each.query, each.function, each.match, each.before, each.after)
         for path, name, kind in self.bindings:

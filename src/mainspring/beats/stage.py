@@ -1,8 +1,8 @@
 """The stage: what one call of an enzyme may see and do.
 
-An enzyme reads the state as it was when the beat began and writes onto its own stage; nobody, not even itself through
-`read`, sees that before the next beat. The stage only collects. What becomes of it is decided after the call, in agenda
-order, by the beat: that is why calls may run side by side and still give the same bytes.
+An enzyme reads the state as it was when the beat began and writes onto its own stage; no enzyme, not even this one
+through `read`, sees that before the next beat. The stage only collects. What becomes of it is decided after the call,
+in agenda order, by the beat: that is why calls may run side by side and still give the same bytes.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ and `adopt` takes everything a beat decided, after it is durable.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -18,24 +18,25 @@ from mainspring.beats.matching.bindings import Bindings
 from mainspring.beats.matching.registry import Bind, Enzyme, Register, Registry, Unregister
 from mainspring.beats.report import BeatReport
 from mainspring.beats.rules import Rules
-from mainspring.beats.storage.cells import Cells, ContentStore, StoredValue, content_of, to_text
+from mainspring.beats.storage.cells import Cells, CellValue, ContentStore, content_of, to_text
 from mainspring.beats.storage.journal import GENESIS, DeadSignal, Impulse, read_journal
-from mainspring.beats.storage.line import RECENT_BEATS, LoadedLine, Registered, cell_key, number
+from mainspring.beats.storage.line import RECENT_BEATS, Registered, cell_key, number
+
+T = TypeVar("T")
+
+_DEFAULT_RULES: Final = Rules()
 
 
 class Decided(msgspec.Struct):
-    """Everything a beat changes."""
+    """Everything a beat changes: what its draft holds, and what follows from it for the state."""
 
+    draft: Draft
     report: BeatReport
     journal: bytes
     queued: list[tuple[int, Impulse]]
-    carried: list[Impulse]
-    overflow: int  # how many of the carried, at the end, never entered the beat
-    cells: list[tuple[str, int, StoredValue | None]]
-    contents: list[tuple[str, str]]
+    cells: list[tuple[str, int, CellValue | None]]
+    contents: list[tuple[str, str]]  # hashes and texts that are new
     references: list[str]
-    dead: list[DeadSignal]
-    changes: list[object]
     live_events: set[str]
 
 
@@ -74,28 +75,6 @@ class LineState:
         state.use_registry(self.registry)
         state.functions = self.functions
         return state
-
-    def restore(self, loaded: LoadedLine) -> None:
-        """Become what a log holds. Registrations hold functions and come from the program again."""
-        head = loaded.head
-        self.beat, self.digest = head.beat + 1, head.digest
-        self.paused, self.oldest = head.paused, head.oldest
-        for sha256, text in loaded.contents.items():
-            self.content.put(sha256, text)
-        for path, since, stored in loaded.cells:
-            self.cells.put(path, since, stored)
-        for beat, hashes in loaded.references.items():
-            self.refer(beat, hashes)
-        self.queues = loaded.queues
-        self.bound = {}
-        for since, binding in loaded.bindings:
-            self.bindings.put(binding.path, binding.name, binding.kind)
-            self.bound.setdefault(since, []).append(binding)
-        self.registries = loaded.registry
-        self.rulings = loaded.rules
-        self.dead = loaded.dead
-        for impulses in self.queues.values():
-            self.note_live_events(impulses)
 
     def note_live_events(self, impulses: Iterable[Impulse]) -> None:
         """Remember which waiting signals are topics' events: their paths hold something until they are dealt with."""
@@ -162,9 +141,7 @@ class LineState:
         ]
         if now == (self.registries[-1][1] if self.registries else []):
             return None
-        if self.registries and self.registries[-1][0] == self.beat:
-            self.registries.pop()  # the same beat begins again
-        self.registries.append((self.beat, now))
+        self._note(self.registries, now)
         return now
 
     def note_rules(self) -> Rules | None:
@@ -172,14 +149,17 @@ class LineState:
         now = self._deciding
         if now == self.rules_in(self.beat):
             return None
-        if self.rulings and self.rulings[-1][0] == self.beat:
-            self.rulings.pop()  # the same beat begins again
-        self.rulings.append((self.beat, now))
+        self._note(self.rulings, now)
         return now
+
+    def _note(self, notes: list[tuple[int, T]], now: T) -> None:
+        if notes and notes[-1][0] == self.beat:
+            notes.pop()  # the same beat begins again
+        notes.append((self.beat, now))
 
     def rules_in(self, beat: int) -> Rules:
         """The rules a beat was made with."""
-        return next((rules for since, rules in reversed(self.rulings) if since <= beat), Rules())
+        return next((rules for since, rules in reversed(self.rulings) if since <= beat), _DEFAULT_RULES)
 
     def use_rules(self, rules: Rules) -> None:
         """Decide by other rules from the next beat on."""
@@ -211,30 +191,19 @@ class LineState:
         """What a draft would change; nothing has changed yet."""
         new_events = draft.events
         queued, journal, report = draft.finish()
-        cells: list[tuple[str, int, StoredValue | None]] = []
+        cells: list[tuple[str, int, CellValue | None]] = []
         for path, text in new_events.items():
-            cells.append((path, draft.beat, self.cells.stored_value(text)))
+            cells.append((path, draft.beat, self.cells.cell_value(text)))
         latest = {staged.path: staged.text for staged in report.staged}
         for path, staged_text in latest.items():
-            stored = None if staged_text is None else self.cells.stored_value(staged_text)
+            stored = None if staged_text is None else self.cells.cell_value(staged_text)
             if stored != self.cells.latest(path) or path in new_events:
                 cells.append((path, draft.beat + 1, stored))
         live = self._still_worked_on(draft, queued, new_events)
         over = (self._live_events | new_events.keys()) - live
         cells.extend((path, draft.beat + 1, None) for path in sorted(over) if path not in latest)
-        return Decided(
-            report=report,
-            journal=journal,
-            queued=queued,
-            carried=draft.carried,
-            overflow=draft.overflow,
-            cells=cells,
-            contents=[(sha256, text) for sha256, text in draft.contents.items() if self.content.get(sha256) is None],
-            references=sorted(draft.contents),
-            dead=draft.dead,
-            changes=draft.changes,
-            live_events=live,
-        )
+        contents = [(sha256, text) for sha256, text in draft.contents.items() if self.content.get(sha256) is None]
+        return Decided(draft, report, journal, queued, cells, contents, sorted(draft.contents), live)
 
     def _still_worked_on(self, draft: Draft, queued: list[tuple[int, Impulse]], new: dict[str, str]) -> set[str]:
         """The events whose signal is still waiting somewhere; the others have been dealt with."""
@@ -247,7 +216,7 @@ class LineState:
 
     def adopt(self, decided: Decided) -> None:
         """A beat has happened: its changes are in force."""
-        beat = self.beat
+        beat, draft = self.beat, decided.draft
         for sha256, text in decided.contents:
             self.content.put(sha256, text)
         for path, since, stored in decided.cells:
@@ -258,16 +227,16 @@ class LineState:
         self.queues.pop(beat, None)
         for lands, impulse in decided.queued:
             self.queues.setdefault(lands, []).append(impulse)
-        if decided.carried:
-            self.queues.setdefault(beat + 1, [])[:0] = decided.carried
-        if decided.dead:
-            self.dead[beat] = decided.dead
+        if draft.carried:
+            self.queues.setdefault(beat + 1, [])[:0] = draft.carried
+        if draft.dead:
+            self.dead[beat] = draft.dead
         self._live_events = decided.live_events
         self.note_journal(beat, decided.journal)
         self.digest = decided.report.digest
         self.note_digest(beat, self.digest)
         self.beat = beat + 1
-        for change in decided.changes:
+        for change in draft.changes:
             self.change(change)
 
     # --- retention ----------------------------------------------------------------------------------------------------

@@ -22,19 +22,18 @@ from mainspring.kernel import Capability, Kernel
 from mainspring.lazy_imports import lazy_imports
 
 if TYPE_CHECKING:
-    from mainspring.builtin.beats import beat as beat
+    from mainspring.builtin.beats import beat_capability as beat_capability
     from mainspring.builtin.bus import bus_capability as bus_capability
     from mainspring.builtin.runs import BusPort as BusPort
     from mainspring.builtin.runs import KernelPort as KernelPort
     from mainspring.builtin.runs import run as run
 
 _HOMES: Final = {
-    "BusPort": "mainspring.builtin.runs",
-    "KernelPort": "mainspring.builtin.runs",
-    "beat": "mainspring.builtin.beats",
-    "bus_capability": "mainspring.builtin.bus",
-    "run": "mainspring.builtin.runs",
+    "mainspring.builtin.beats": "beat_capability",
+    "mainspring.builtin.bus": "bus_capability",
+    "mainspring.builtin.runs": "BusPort KernelPort run",
 }
+__all__ = ["event_capability", "kernel_capabilities", "memory_capability", "syscall_capability", "timer_capability"]
 __getattr__ = lazy_imports(globals(), _HOMES)  # a kernel alone needs no bus, no runs and no beats
 
 
@@ -46,17 +45,3 @@ def kernel_capabilities(kernel: Kernel) -> list[Capability]:
         memory_capability(kernel),
         event_capability(kernel),
     ]
-
-
-__all__ = [
-    "BusPort",
-    "KernelPort",
-    "beat",
-    "bus_capability",
-    "event_capability",
-    "kernel_capabilities",
-    "memory_capability",
-    "run",
-    "syscall_capability",
-    "timer_capability",
-]

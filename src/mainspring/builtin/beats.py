@@ -60,7 +60,7 @@ class BeatStatus(msgspec.Struct):
     waiting: Annotated[int, about("Signals that wait for the next beat.")]
 
 
-def beat(heartbeat: Heartbeat, kernel: Kernel | None = None) -> Capability:
+def beat_capability(heartbeat: Heartbeat, kernel: Kernel | None = None) -> Capability:
     """The capability `Beat` of a node with this heartbeat; a kernel has the signals in its causation tree."""
 
     async def signal(data: BeatSignal, ctx: Context) -> BeatQueued:

@@ -12,7 +12,7 @@ import msgspec
 
 from mainspring.builtin.answers import Empty, about, errors_as_answers, fitting
 from mainspring.bus import Bus, GroupInfo, PartitionOffsets, Schedule, Start, Stats
-from mainspring.bus.topics.config import encode_topic
+from mainspring.bus.topics import encode_topic
 from mainspring.kernel import Capability, Context, Fail, Handler, handler_from
 from mainspring.log import StoredEvent
 from mainspring.message import NULL
@@ -183,18 +183,18 @@ def _events(bus: Bus) -> list[Handler]:
     async def read(data: ReadRequest, ctx: Context) -> ReadResult:
         """Read stored events of one partition in order."""
         with errors_as_answers():
-            found = await bus.read(data.topic, data.partition, data.offset, data.limit)
-        shown = fitting([_event(event) for event in found])
-        if found and not shown:
-            raise Fail(413, f"the event at offset {found[0].offset} does not fit one line", remedy="read it over HTTP")
+            events = await bus.read(data.topic, data.partition, data.offset, data.limit)
+        shown = fitting([_event(event) for event in events])
+        if events and not shown:
+            raise Fail(413, f"the event at offset {events[0].offset} does not fit one line", remedy="read it over HTTP")
         return ReadResult(shown, shown[-1].offset + 1 if shown else max(1, data.offset))
 
     async def dead_letters(data: DeadLettersRequest, ctx: Context) -> DeadLettersResult:
         """Events of a topic that a group gave up, and why."""
         with errors_as_answers():
-            found = await bus.dead_letters.page(data.topic, offset=data.offset, limit=data.limit)
-        shown = fitting([msgspec.structs.asdict(letter) for letter in found])
-        return DeadLettersResult(shown, len(shown) < len(found) or len(found) == data.limit)
+            letters = await bus.dead_letters.page(data.topic, offset=data.offset, limit=data.limit)
+        shown = fitting([msgspec.structs.asdict(letter) for letter in letters])
+        return DeadLettersResult(shown, len(shown) < len(letters) or len(letters) == data.limit)
 
     async def redrive(data: RedriveRequest, ctx: Context) -> RedriveCount:
         """Publish dead letters to their topic again."""
@@ -212,9 +212,9 @@ def _events(bus: Bus) -> list[Handler]:
 def _topics(bus: Bus) -> list[Handler]:
     def topics(data: NamesRequest, ctx: Context) -> TopicsResult:
         """Every topic and its settings, by name."""
-        known = [config for config in bus.topics.configs() if config.topic > data.after]
-        shown = fitting([msgspec.json.decode(encode_topic(config)) for config in known])
-        return TopicsResult(shown, len(shown) < len(known))
+        configs = [config for config in bus.topics.configs() if config.topic > data.after]
+        shown = fitting([msgspec.json.decode(encode_topic(config)) for config in configs])
+        return TopicsResult(shown, len(shown) < len(configs))
 
     async def create(data: CreateTopicRequest, ctx: Context) -> CreateTopicResult:
         """Create a topic, or change its settings; what is not mentioned stays."""
@@ -226,7 +226,7 @@ def _topics(bus: Bus) -> list[Handler]:
     async def offsets(data: OffsetsRequest, ctx: Context) -> OffsetsResult:
         """First and last offset of each partition, and where its groups stand."""
         with errors_as_answers():
-            return OffsetsResult(fitting(await bus.offsets(data.topic)))
+            return OffsetsResult(fitting(await bus.groups.offsets(data.topic)))
 
     def stats(data: Empty, ctx: Context) -> Stats:
         """Counters since the node started, and gauges of now."""
@@ -249,12 +249,12 @@ def _groups(bus: Bus) -> list[Handler]:
     async def seek(data: SeekRequest, ctx: Context) -> GroupInfo:
         """Move a group; events it skips count as settled, events before come again."""
         with errors_as_answers():
-            return await bus.seek(data.topic, data.group, Start(data.kind, data.value), partition=data.partition)
+            return await bus.groups.seek(data.topic, data.group, Start(data.kind, data.value), partition=data.partition)
 
     async def delete(data: DeleteGroupRequest, ctx: Context) -> DoneResult:
         """Forget a group that has no members."""
         with errors_as_answers():
-            await bus.delete_group(data.topic, data.group)
+            await bus.groups.delete(data.topic, data.group)
         return DoneResult()
 
     return [

@@ -122,16 +122,16 @@ def memory_capability(kernel: Kernel) -> Capability:
 
     async def get_value(data: GetValueRequest, ctx: Context) -> ValueResult:
         """The value under a key; 404 when there is none."""
-        found = await store.get(_path(data.key))
-        if found is None:
+        value = await store.get(_path(data.key))
+        if value is None:
             raise Fail(404, "nothing is stored under this key")
-        return ValueResult(msgspec.json.decode(found))
+        return ValueResult(msgspec.json.decode(value))
 
     async def list_values(data: ListKeysRequest, ctx: Context) -> dict[str, Any]:
         """The keys that start with a prefix, and each key with its value."""
         prefix = _collapsed(data.prefix)
-        found = {key: msgspec.Raw(value) async for key, value in store.scan(prefix)}
-        return {"keys": list(found), **found}
+        values = {key: msgspec.Raw(value) async for key, value in store.scan(prefix)}
+        return {"keys": list(values), **values}
 
     async def delete_value(data: DeleteKeyRequest, ctx: Context) -> MemoryResult:
         """Delete a key; also right when there is nothing to delete."""

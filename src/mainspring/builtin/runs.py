@@ -8,16 +8,16 @@ message after the other.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Annotated, Any, Final, Protocol
+from collections.abc import AsyncIterator, Mapping
+from typing import Annotated, Any, Final
 
 import msgspec
 
+from mainspring.builtin.answers import about, errors_as_answers
 from mainspring.builtin.events import on_remote_change
-from mainspring.errors import MainspringError
+from mainspring.bus import Bus
 from mainspring.kernel import Capability, Context, Fail, Kernel, handler_from
-from mainspring.log import Change, Prepared, StoredEvent
+from mainspring.log import Change, Prepared
 from mainspring.runs import (
     DurableRuns,
     Failed,
@@ -25,8 +25,6 @@ from mainspring.runs import (
     Run,
     RunRecord,
     Runtime,
-    UnknownProgram,
-    UnknownRun,
     Value,
 )
 from mainspring.runs.durable import ended_runs, error_fields, reason_json
@@ -35,13 +33,13 @@ from mainspring.telemetry import current_correlation
 _PAGE: Final = 50
 _EVENTS: Final = {"value": "Run.Completed", "failed": "Run.Failed", "cancelled": "Run.Cancelled"}
 
-RunId = Annotated[str, msgspec.Meta(description="The id of a durable run.")]
+RunId = Annotated[str, about("The id of a durable run.")]
 
 
 class StartRun(msgspec.Struct):
-    program: Annotated[str, msgspec.Meta(description="The name under which the program is registered.")]
-    args: Annotated[list[Any], msgspec.Meta(description="Its arguments, in order.")] = []
-    id: Annotated[str | None, msgspec.Meta(description="Starting the same id again gives the same run.")] = None
+    program: Annotated[str, about("The name under which the program is registered.")]
+    args: Annotated[list[Any], about("Its arguments, in order.")] = []
+    id: Annotated[str | None, about("Starting the same id again gives the same run.")] = None
 
 
 class StartedRun(msgspec.Struct):
@@ -50,21 +48,21 @@ class StartedRun(msgspec.Struct):
 
 class CancelRun(msgspec.Struct):
     id: RunId
-    reason: Annotated[Any, msgspec.Meta(description="Kept with the outcome.")] = None
+    reason: Annotated[Any, about("Kept with the outcome.")] = None
 
 
 class CancelledRun(msgspec.Struct):
-    cancelled: Annotated[bool, msgspec.Meta(description="False when the run was over.")]
+    cancelled: Annotated[bool, about("False when the run was over.")]
 
 
 class SignalRun(msgspec.Struct):
     id: RunId
-    name: Annotated[str, msgspec.Meta(description="What WaitSignal in the program waits for.")]
-    value: Annotated[Any, msgspec.Meta(description="What it receives.")] = None
+    name: Annotated[str, about("What WaitSignal in the program waits for.")]
+    value: Annotated[Any, about("What it receives.")] = None
 
 
 class SignalledRun(msgspec.Struct):
-    signalled: Annotated[bool, msgspec.Meta(description="False when the run was over.")]
+    signalled: Annotated[bool, about("False when the run was over.")]
 
 
 class AskRunOutcome(msgspec.Struct):
@@ -74,7 +72,7 @@ class AskRunOutcome(msgspec.Struct):
 class RunState(msgspec.Struct, omit_defaults=True):
     id: str
     program: str
-    state: Annotated[str, msgspec.Meta(description="running, value, failed or cancelled.")]
+    state: Annotated[str, about("running, value, failed or cancelled.")]
     created: int
     updated: int
     value: Any = None
@@ -83,16 +81,14 @@ class RunState(msgspec.Struct, omit_defaults=True):
     parent: str | None = None
     forkedFrom: str | None = None
     retries: int = 0
-    owner: Annotated[str | None, msgspec.Meta(description="The node that executes it, where several share a log.")] = (
-        None
-    )
-    waitsFor: Annotated[str | None, msgspec.Meta(description="Why no node executes it, where that is so.")] = None
+    owner: Annotated[str | None, about("The node that executes it, where several share a log.")] = None
+    waitsFor: Annotated[str | None, about("Why no node executes it, where that is so.")] = None
 
 
 class ListRuns(msgspec.Struct):
-    state: Annotated[str | None, msgspec.Meta(description="Only running, value, failed or cancelled ones.")] = None
-    prefix: Annotated[str, msgspec.Meta(description="Only ids that start with this.")] = ""
-    after: Annotated[str, msgspec.Meta(description="Only ids greater than this: the next page.")] = ""
+    state: Annotated[str | None, about("Only running, value, failed or cancelled ones.")] = None
+    prefix: Annotated[str, about("Only ids that start with this.")] = ""
+    after: Annotated[str, about("Only ids greater than this: the next page.")] = ""
     limit: Annotated[int, msgspec.Meta(ge=1, le=_PAGE, description="How many at most.")] = _PAGE
 
 
@@ -107,7 +103,7 @@ class RetryRun(msgspec.Struct):
 class ForkRun(msgspec.Struct):
     id: RunId
     at: Annotated[int, msgspec.Meta(ge=0, description="How many answers the new run begins with.")]
-    newId: Annotated[str | None, msgspec.Meta(description="The id of the new run; one is made otherwise.")] = None
+    newId: Annotated[str | None, about("The id of the new run; one is made otherwise.")] = None
 
 
 class AskRunHistory(msgspec.Struct):
@@ -120,8 +116,11 @@ def run(kernel: Kernel, runtime: Runtime) -> Capability:
 
     async def start(data: StartRun, ctx: Context) -> StartedRun:
         """Start a durable run of a registered program."""
-        with _refusals(TypeError):
-            begun = runtime.start(data.program, *data.args, durable=True, id=data.id)
+        try:
+            with errors_as_answers():
+                begun = runtime.start(data.program, *data.args, durable=True, id=data.id)
+        except TypeError as error:  # the arguments are not the program's
+            raise Fail(422, str(error)) from None
         await durable.written(begun)
         _note(kernel, begun, ctx)
         return StartedRun(begun.id)
@@ -132,12 +131,12 @@ def run(kernel: Kernel, runtime: Runtime) -> Capability:
 
     async def signal(data: SignalRun, ctx: Context) -> SignalledRun:
         """Send a value to a run; durable when answered."""
-        with _refusals():
+        with errors_as_answers():
             return SignalledRun(await durable.signal(data.id, data.name, data.value))
 
     async def outcome(data: AskRunOutcome, ctx: Context) -> RunState:
         """How a run stands, and how it ended."""
-        with _refusals():
+        with errors_as_answers():
             return _state(durable, await durable.store.record(data.id))
 
     async def list_runs(data: ListRuns, ctx: Context) -> RunPage:
@@ -147,17 +146,17 @@ def run(kernel: Kernel, runtime: Runtime) -> Capability:
 
     async def retry(data: RetryRun, ctx: Context) -> StartedRun:
         """Go on with a run that failed or was cancelled, from its journal."""
-        with _refusals():
+        with errors_as_answers():
             return StartedRun((await durable.retry(data.id)).id)
 
     async def fork(data: ForkRun, ctx: Context) -> StartedRun:
         """Start a new run with the first answers of another."""
-        with _refusals():
+        with errors_as_answers():
             return StartedRun((await durable.fork(data.id, data.at, data.newId)).id)
 
     async def history(data: AskRunHistory, ctx: Context) -> dict[str, Any]:
         """A run and its journal."""
-        with _refusals():
+        with errors_as_answers():
             found = await durable.history(data.id)
         return {"run": found.run, "journal": found.journal}
 
@@ -222,19 +221,6 @@ def _state(durable: DurableRuns, record: RunRecord, *, brief: bool = False) -> R
     )
 
 
-@contextmanager
-def _refusals(*others: type[Exception]) -> Iterator[None]:
-    """Turn errors of runs, and the others given, into replies."""
-    try:
-        yield
-    except (UnknownRun, UnknownProgram) as error:
-        raise Fail(404, error.message, remedy=error.remedy) from None
-    except MainspringError as error:
-        raise Fail(409 if error.code == "run_conflict" else 422, error.message, remedy=error.remedy) from None
-    except others as error:
-        raise Fail(422, str(error)) from None
-
-
 # -- what runs need from a node
 
 
@@ -251,29 +237,10 @@ class KernelPort:
         return await self._kernel.ask(kind, type, data, timeout_ms=timeout_ms, correlation=correlation, causation=key)
 
 
-class PreparingBus(Protocol):
-    """What `BusPort` uses of the bus."""
-
-    def prepare(
-        self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None, id: str
-    ) -> Prepared:
-        """An event to be stored in a batch of someone else's."""
-
-    async def publish(
-        self, topic: str, payload: bytes, *, key: str | None = None, headers: Mapping[str, str] | None = None
-    ) -> Any: ...
-
-    async def ensure_topic(self, name: str) -> None: ...
-
-    async def offsets(self, topic: str) -> list[Any]: ...
-
-    def follow(self, topic: str, *, after: Mapping[int, int] | None = None) -> AsyncIterator[list[StoredEvent]]: ...
-
-
 class BusPort:
     """`Publish` and `WaitEvent` in a program reach the topics of this bus."""
 
-    def __init__(self, bus: PreparingBus) -> None:
+    def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
     def prepare(
@@ -283,11 +250,11 @@ class BusPort:
 
     async def publish(self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None) -> str:
         published = await self._bus.publish(topic, payload, key=key, headers=headers)
-        return str(published.id)
+        return published.id
 
     async def position(self, topic: str) -> dict[str, int]:
         await self._bus.ensure_topic(topic)
-        return {str(each.partition): each.tail for each in await self._bus.offsets(topic)}
+        return {str(each.partition): each.tail for each in await self._bus.groups.offsets(topic)}
 
     async def follow(self, topic: str, position: Mapping[str, int]) -> AsyncIterator[Mapping[str, Any]]:
         after = {int(partition): offset for partition, offset in position.items()}

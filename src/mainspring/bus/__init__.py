@@ -1,8 +1,24 @@
-"""The event bus: durable topics, groups, leases, dead letters, replay."""
+"""The event bus: durable topics, groups, leases, dead letters, replay.
+
+bus             `Bus`, the face: connections, publishing, reading, and the tables of everything below
+session         one connection: its frames, its answers in order, its subscriptions
+protocol        the frames of clients and nodes
+publishing/     accept, then submit: from a request to its durable acknowledgement
+topics/         settings, tails, retention, compaction
+groups/         members that share a topic's events; leases, positions, dead letters
+schemas/        what payloads look like
+schedules/      events that are published later, and again and again
+access/         who may publish and subscribe; tokens
+results         what callers get: plain data that HTTP encodes as it is
+errors          what the bus refuses, each with the code of the protocol
+names           what may name a topic, a group or a schedule
+counters        numbers since the node started
+audit           `system.bus.audit`: what the bus decided
+"""
 
 from __future__ import annotations
 
-from mainspring.bus.access.access import Access, Action, Caller, Checker, Who, origin_of
+from mainspring.bus.access import Access, Action, Caller, Checker, Who, origin_of
 from mainspring.bus.bus import Bus
 from mainspring.bus.errors import (
     BadFrame,
@@ -28,7 +44,7 @@ from mainspring.bus.errors import (
     UnknownType,
 )
 from mainspring.bus.protocol import BEGINNING, LATEST, EventId, Start, envelope
-from mainspring.bus.publishing.partitioning import key_hash, partition_of
+from mainspring.bus.publishing.admission import key_hash, partition_of
 from mainspring.bus.results import (
     DeadLetter,
     GroupInfo,
@@ -39,11 +55,10 @@ from mainspring.bus.results import (
     ReadyState,
     Stats,
 )
-from mainspring.bus.schedules.schedules import LEAST_EVERY_MS, Schedule
-from mainspring.bus.schemas.registry import HEADER as SCHEMA_HEADER
-from mainspring.bus.schemas.registry import Compatibility, SchemaCheck, SchemaVersion
+from mainspring.bus.schedules import LEAST_EVERY_MS, Schedule
+from mainspring.bus.schemas import SCHEMA_HEADER, Compatibility, SchemaCheck, SchemaVersion
 from mainspring.bus.session import Session
-from mainspring.bus.topics.config import AccessList, TopicChange, TopicConfig, encode_topic, parse_topic
+from mainspring.bus.topics import AccessList, TopicChange, TopicConfig, encode_topic, parse_topic
 
 __all__ = [
     "BEGINNING",

@@ -23,13 +23,10 @@ from mainspring.bus.groups.local import LocalSupply
 from mainspring.bus.groups.registry import GroupRegistry
 from mainspring.bus.groups.shared.supply import SharedSupply
 from mainspring.bus.groups.supply import Supply
-from mainspring.bus.protocol import Start
 from mainspring.bus.publishing.admission import Admission, check_event, check_headers
 from mainspring.bus.publishing.publisher import Accepted, Publisher
 from mainspring.bus.results import (
-    GroupInfo,
     NewEvent,
-    PartitionOffsets,
     Published,
     ReadyState,
     Stats,
@@ -39,13 +36,11 @@ from mainspring.bus.schedules.schedules import Schedule, Schedules
 from mainspring.bus.schemas.registry import SPACE as SCHEMAS
 from mainspring.bus.schemas.registry import Compatibility, SchemaRegistry, SchemaVersion
 from mainspring.bus.session import Session
-from mainspring.bus.topics.compaction import Compaction
 from mainspring.bus.topics.config import TopicChange, TopicConfig
 from mainspring.bus.topics.follow import follow, read_on
 from mainspring.bus.topics.housekeeping import Housekeeping
 from mainspring.bus.topics.registry import SPACE as TOPICS
 from mainspring.bus.topics.registry import TopicRegistry
-from mainspring.bus.topics.retention import Retention
 from mainspring.bus.topics.topic import Topic
 from mainspring.cluster import Alone, Cluster
 from mainspring.log import KeptRecord, Log, Prepared, StoredEvent
@@ -130,19 +125,15 @@ class Bus:
             new_id=new_id,
         )
         self.publisher.store_delayed = self.schedules.store_delayed
-        keeping = roles.role("housekeeping")
         self._housekeeping = Housekeeping(
             log,
             clock,
             loop,
             self.delivery,
             self.topics,
-            Retention(log, clock),
-            Compaction(log, clock, keeping),
-            role=keeping,
-            interval_ms=settings.retention_interval_ms,
-            metrics_interval_ms=settings.metrics_interval_ms,
-            tick=self._write_metrics,
+            settings,
+            role=roles.role("housekeeping"),
+            write_metrics=self._write_metrics,
         )
         self._sessions: set[Session] = set()
         self._state: Literal["new", "ready", "draining", "stopped"] = "new"
@@ -241,10 +232,6 @@ class Bus:
         if not topic.stored:
             await self.put_topic(topic.config)
 
-    async def offsets(self, topic: str) -> list[PartitionOffsets]:
-        """Head, tail and groups of each partition, ascending."""
-        return await self.groups.offsets(self.topics.get(topic))
-
     # -- publishing
 
     async def publish(
@@ -320,17 +307,6 @@ class Bus:
         if not 0 <= partition < topic.config.partitions:
             raise BadOffset(f"topic {name!r} has partitions 0 to {topic.config.partitions - 1}, not {partition}")
         return topic
-
-    # -- groups
-
-    async def seek(self, topic: str, group: str, start: Start, *, partition: int | None = None) -> GroupInfo:
-        """Move a group (all partitions, or one); what it held is given back. Raises UnknownGroup."""
-        moved = await self.groups.seek(self.topics.get(topic), group, start.checked(), partition)
-        return self.groups.info(moved)
-
-    async def delete_group(self, topic: str, group: str) -> None:
-        """Forget a group. Raises UnknownGroup, and Conflict while it has members."""
-        await self.groups.delete(self.topics.get(topic), group)
 
     # -- schemas
 

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from mainspring.cli.support.ending import clean_ending
 from mainspring.cli.support.options import spread, tidy
+from mainspring.cli.support.output import clean_ending
 
 # name -> module of this package and attribute: a function, or a Typer app with subcommands of its own
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
@@ -25,7 +25,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "trace": ("program.kernel", "trace"),
     "mcp": ("program.mcp", "mcp"),
     "doctor": ("node.doctor", "doctor"),
-    "nodes": ("node.nodes", "nodes"),
+    "nodes": ("node.engine", "nodes"),
     "engine": ("node.engine", "app"),
     "runs": ("program.runs", "app"),
     "beats": ("program.beats", "app"),

@@ -1,9 +1,10 @@
 """What the parts of a node may ask about the other nodes.
 
-Every node that has joined holds a **lease**: a record in the log that it alone created and that whoever finds it silent
-for too long may delete. The record's version is the node's **epoch**, a number that no other node ever has, and that
-the node itself never has again once the lease was taken from it. A batch that must not happen after that carries the
-`guard`. So a node that slept (a stopped process, a long pause) cannot finish what others have taken over meanwhile.
+Every node that has joined holds a **lease**: a record in the log that it alone created, and that any other node
+may delete after too long a silence. The record's version is the node's **epoch**, a number that no other node ever
+has, and that the node itself never has again once the lease was taken from it. A batch that must not happen after that
+carries the `guard`. So a node that slept (a stopped process, a long pause) cannot finish what others have taken over
+meanwhile.
 
 Silence is measured by each observer with its own monotonic clock, from the last renewal it saw. Wall clocks of
 different nodes are never compared.
@@ -41,12 +42,12 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     since: int = 0
     version: str = ""  # of the software
     format: int = 1  # of the records that nodes share
-    roles: list[str] = msgspec.field(default_factory=list)
-    serves: list[str] = msgspec.field(default_factory=list)  # `kind:Type` of what its program handles
+    roles: tuple[str, ...] = ()
+    serves: tuple[str, ...] = ()  # `kind:Type` of what its program handles
     program: str = ""  # digest of what its program declares; the same for the same declarations
-    able: list[str] = msgspec.field(default_factory=list)  # roles that its program has something for
+    able: tuple[str, ...] = ()  # roles that its program has something for
     here: bool = False  # it is the node that was asked
-    silent_ms: int = 0  # how long ago the node that was asked heard from it
+    silent_ms: int = 0  # how long ago the node that was asked saw its last pulse
 
 
 class Role(Protocol):
@@ -89,15 +90,15 @@ class Cluster(Protocol):
         """Why this node should be given nothing to do now, for people; empty when all is well."""
 
     def nodes(self) -> list[NodeView]:
-        """Everybody who holds a lease, this node too, by name."""
+        """All nodes that hold a lease, this node too, by name."""
 
     def announce(self) -> None:
         """What this node says about itself has changed: tell the others now."""
 
     def on_death(self, callback: Callable[[int], None]) -> None:
-        """Call with the epoch of each node whose lease is gone: it stopped, or somebody took the lease away.
+        """Call with the epoch of each node whose lease is gone: it stopped, or another node took the lease away.
 
-        Also, after `on_fenced`, with this node's own former epoch: when it is the last one, nobody else can see to it.
+        Also, after `on_fenced`, with this node's own former epoch: if it is the last node, no other can clean up.
         """
 
     def on_fenced(self, callback: Callable[[int], None]) -> None:
@@ -114,7 +115,7 @@ class Cluster(Protocol):
 
 
 class AlwaysHeld:
-    """A role nobody else could want."""
+    """A role that no other node could want."""
 
     held = True
 
@@ -147,19 +148,8 @@ class Alone:
         return epoch == 0
 
     def nodes(self) -> list[NodeView]:
-        about = self._about()
         return [
-            NodeView(
-                name=self.node,
-                epoch=0,
-                address=about.address,
-                since=self._started,
-                version=about.version,
-                serves=list(about.serves),
-                program=about.program,
-                able=list(about.able),
-                here=True,
-            )
+            NodeView(name=self.node, epoch=0, since=self._started, here=True, **msgspec.structs.asdict(self._about()))
         ]
 
     def announce(self) -> None:

@@ -8,8 +8,8 @@ A node writes its pulse three times per lease. A node that has seen nothing of a
 deletes the lease, on the condition that the pulse is still the one it saw last. A node whose lease is gone takes a new
 one, with a new epoch, and reports to its parts that what they held is no longer theirs.
 
-While the log cannot be reached nobody can take a lease away. When it is back, nobody is in a hurry: a node that could
-not write its own pulse counts everybody's silence from then on, so a server that was away for minutes costs no leases.
+While the log cannot be reached, no node can take a lease away. When it is back, no node is in a hurry: one that could
+not write its own pulse counts the others' silence from then on, so a server that was away for minutes costs no leases.
 A node that is cut off alone does not know it. Its parts go on with what they have, but nothing that they do under its
 lease can be stored once the lease was taken: that is what the guard is for. `in_touch` says whether the lease is
 certain.
@@ -50,7 +50,7 @@ logger: logging.Logger = logging.getLogger("mainspring.cluster")
 LEASE_MS: Final = 10_000  # longer than a busy Python process ever pauses by itself, short enough to wait for
 _PULSES: Final = 3  # per lease: two may get lost
 _LOOKS: Final = 10  # per lease: how finely silence is measured
-_SLOW_MS: Final = 2_000  # a commit that takes longer will not be quick for anybody else either
+_SLOW_MS: Final = 2_000  # a commit that takes longer will not be quick for other writers either
 _FINAL: Final = frozenset({"missed_too_much", FormatError.code})  # errors that every later try would meet again
 _NODE, _ROLE = "node/", "role/"
 
@@ -152,7 +152,7 @@ class Membership:
         return self._roles.want(name)
 
     def only_if(self, role: str, fit: Callable[[], bool]) -> None:
-        """Do not try to get this role while `fit` says no. Some living node must be fit, or nobody has it."""
+        """Do not try to get this role while `fit` says no. Some living node must be fit, or no node has it."""
         self._roles.only_if(role, fit)
 
     async def hand_over(self, role: str) -> None:
@@ -160,7 +160,7 @@ class Membership:
         await self._roles.hand_over(role)
 
     def nodes(self) -> list[NodeView]:
-        """Everybody who holds a lease, by name."""
+        """All nodes that hold a lease, by name."""
         return [self._view(peer) for peer in sorted(self._peers, key=lambda peer: peer.name)]
 
     def _view(self, peer: Peer) -> NodeView:
@@ -173,9 +173,9 @@ class Membership:
             version=pulse.version,
             format=peer.lease.format,
             roles=self._roles.of(peer.epoch),
-            serves=list(pulse.serves),
+            serves=pulse.serves,
             program=pulse.program,
-            able=list(pulse.able),
+            able=pulse.able,
             here=peer.epoch == self._epoch,
             silent_ms=0 if peer.epoch == self._epoch else max(0, self._clock.now_ms() - peer.seen_ms),
         )
@@ -194,7 +194,7 @@ class Membership:
         self._look(None)
 
     async def leave(self) -> None:
-        """Give the lease and all roles back, so that nobody has to wait for them. Idempotent."""
+        """Give the lease and all roles back, so that no other node has to wait for them. Idempotent."""
         self._leaving = True
         if self._timer is not None:
             self._loop.cancel(self._timer)
@@ -211,7 +211,7 @@ class Membership:
         try:
             await self.log.commit(batch)
         except Refused:
-            pass  # somebody was faster: the lease is gone all the same
+            pass  # another node was faster: the lease is gone all the same
         except MainspringError as error:
             logger.warning("the lease could not be given back, others take it when it is over: %s", error.message)
         self.joined = False
@@ -287,7 +287,7 @@ class Membership:
             await pause(self._loop, self.lease_ms / _LOOKS, ref=False)  # the change feed will say what became of it
 
     async def _check_lease(self) -> None:
-        """A lease that cannot be read cannot be judged either; somebody has to look at it."""
+        """A lease that cannot be read cannot be judged either; an operator has to look at it."""
         record = await self.log.get(LEASES, lease_key(self.node))
         try:
             if record is not None:
@@ -322,18 +322,8 @@ class Membership:
         if self._pulse_under_way or now < self._next_pulse_ms:
             return
         self._pulses += 1
-        about = self._about()
-        pulse = Pulse(
-            self.node,
-            self._epoch,
-            self._pulses,
-            address=about.address,
-            started=self._started,
-            version=about.version,
-            serves=about.serves,
-            program=about.program,
-            able=about.able,
-        )
+        about = msgspec.structs.asdict(self._about())
+        pulse = Pulse(self.node, self._epoch, self._pulses, started=self._started, **about)
         batch = Batch()
         self.guard(batch)
         batch.put(NODES, self.node, encode(pulse))
@@ -376,7 +366,9 @@ class Membership:
             batch.delete(NODES, peer.name, expect=peer.pulse_version)
         batch.delete(LEASES, lease_key(peer.name), expect=peer.epoch)
         batch.remove(inbox(peer.name), 0, below=EVERYTHING)
-        self.log.submit(batch, lambda _: None)  # refused: it lives, or somebody was faster; the change feed will say
+        self.log.submit(
+            batch, lambda _: None
+        )  # refused: it lives, or another node was faster; the change feed will say
 
     # -- the change feed
 

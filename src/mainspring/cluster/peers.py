@@ -28,7 +28,7 @@ from mainspring.log import ABSENT
 
 LEASES: Final = "leases"
 NODES: Final = "nodes"
-FORMAT: Final = 1  # of the records that nodes share; a pulse tells it to the others
+FORMAT: Final = 1  # of the records that nodes share; a pulse carries it to the others
 EVERYTHING: Final = (1 << 53) - 1  # an offset above all others
 NO_VERSION: Final = (1 << 53) - 1  # that no record ever has: a guard on it never holds
 

@@ -138,7 +138,7 @@ class ProgramVersions:
         return order, ABSENT if record is None else record.version, living, dead
 
     async def _write(self, order: ProgramOrder, version: int, dead: list[str]) -> bool:
-        """False: somebody else was faster, this node's lease is gone, or it may be there. Then look again."""
+        """False: another node was faster, this node's lease is gone, or it may be there. Then look again."""
         own = _NODE + self._cluster.node
         batch = Batch()
         self._cluster.guard(batch)

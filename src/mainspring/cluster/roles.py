@@ -97,9 +97,9 @@ class Roles:
         if name in self._wanted:
             self._try(self._wanted[name])
 
-    def of(self, epoch: int) -> list[str]:
+    def of(self, epoch: int) -> tuple[str, ...]:
         """The roles of a node, by name."""
-        return sorted(name for name, (_, holder) in self._holders.items() if holder.epoch == epoch)
+        return tuple(sorted(name for name, (_, holder) in self._holders.items() if holder.epoch == epoch))
 
     def try_all(self) -> None:
         for role in self._wanted.values():

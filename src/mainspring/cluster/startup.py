@@ -69,7 +69,7 @@ def node_name(wanted: str, home: str) -> str:
         return f"{host}-{re.sub(r'[^A-Za-z0-9]', '', home)[-6:] or '0'}"
     if not _NAME.fullmatch(wanted):
         raise SettingError(
-            f"{wanted!r} is no name for a node",
+            f"{wanted!r} is not a valid node name",
             remedy="use up to 64 letters, digits, dots, dashes and underscores, beginning with a letter or digit",
         )
     return wanted

@@ -37,15 +37,10 @@ if TYPE_CHECKING:
     from mainspring.guests.wasm import run_module as run_module
 
 _HOMES: Final = {
-    "Guest": "mainspring.guests.guest",
-    "GuestClient": "mainspring.guests.client",
-    "GuestFailed": "mainspring.guests.wasm",
-    "GuestLimit": "mainspring.guests.wasm",
-    "Limits": "mainspring.guests.wasm",
-    "connect": "mainspring.guests.client",
-    "load_wasm": "mainspring.guests.voyd",
-    "open_loop": "mainspring.guests.client",
-    "run_module": "mainspring.guests.wasm",
+    "mainspring.guests.client": "GuestClient connect open_loop",
+    "mainspring.guests.guest": "Guest",
+    "mainspring.guests.voyd": "load_wasm",
+    "mainspring.guests.wasm": "GuestFailed GuestLimit Limits run_module",
 }
 
 __all__ = [
@@ -53,11 +48,6 @@ __all__ = [
     "TIMER",
     "Code",
     "Event",
-    "Guest",
-    "GuestClient",
-    "GuestFailed",
-    "GuestLimit",
-    "Limits",
     "NeedsLinux",
     "NotAttachable",
     "Op",
@@ -65,10 +55,5 @@ __all__ = [
     "Readiness",
     "RequestRefused",
     "StreamClosed",
-    "connect",
-    "load_wasm",
-    "open_loop",
-    "run_module",
 ]
-
 __getattr__ = lazy_imports(globals(), _HOMES)

@@ -31,8 +31,8 @@ _AUTHORITY: Final = re.compile(r"[^\s/?#@]+")
 
 
 class BlobUnavailable(Fail):
-    """The pointer is right, but what it points to cannot be read. A handler that lets it pass says no with it: a blob
-    that has gone is nobody's crash.
+    """The pointer is right, but what it points to cannot be read. A handler that lets it pass refuses its request
+    with it: a blob that has gone is no fault of the actor.
     """
 
 
@@ -87,13 +87,13 @@ class BlobPointer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         if not comma:
             raise ValueError("a data pointer holds a media type, a comma and the payload")
         try:
-            found = unquote_to_bytes(payload)
-            found = base64.b64decode(found, validate=True) if kind.endswith(";base64") else found
+            data = unquote_to_bytes(payload)
+            data = base64.b64decode(data, validate=True) if kind.endswith(";base64") else data
         except binascii.Error:
             raise ValueError("a data pointer's base64 is broken") from None
-        if len(found) > MAX_INLINE_BYTES:
+        if len(data) > MAX_INLINE_BYTES:
             raise ValueError(f"a data pointer holds at most {MAX_INLINE_BYTES} bytes")
-        return found
+        return data
 
 
 class BlobStore:
@@ -123,10 +123,10 @@ class BlobStore:
         if not self.folder.is_dir():
             return None
         for path in self.folder.iterdir():
-            found = _NAME.fullmatch(path.name)
-            if found and int(found[1]) > now_ms:
-                due.append(int(found[1]))
-            elif found or (leftovers and path.suffix == ".partial"):
+            name = _NAME.fullmatch(path.name)
+            if name and int(name[1]) > now_ms:
+                due.append(int(name[1]))
+            elif name or (leftovers and path.suffix == ".partial"):
                 path.unlink(missing_ok=True)
         return min(due, default=None)
 
@@ -134,9 +134,9 @@ class BlobStore:
 class BlobKeeper:
     """Stores blobs without stopping the loop, and removes them when their time is up."""
 
-    def __init__(self, folder: Path | None, loop: Loop, clock: Clock, ids: Ids) -> None:
-        self.folder = folder
-        self._store = None if folder is None else BlobStore(folder, ids)
+    def __init__(self, data_dir: str | Path | None, loop: Loop, clock: Clock, ids: Ids) -> None:
+        self.folder: Path | None = None if data_dir is None else Path(data_dir) / "blobs"
+        self._store = None if self.folder is None else BlobStore(self.folder, ids)
         self._loop = loop
         self._clock = clock
         self._timer: Hashable = None
@@ -184,11 +184,11 @@ def read_blob(pointer: BlobPointer, *, max_bytes: int = 64 << 20) -> bytes:
         )
     try:
         with open(pointer.path, "rb") as file:
-            found = file.read(max_bytes + 1)
+            data = file.read(max_bytes + 1)
     except OSError as error:
         raise BlobUnavailable(404, f"resource unavailable: {error.strerror}") from None
-    if len(found) > max_bytes:
+    if len(data) > max_bytes:
         raise BlobUnavailable(
             413, f"resource unavailable: the blob is larger than {max_bytes} bytes", remedy="raise max_bytes"
         )
-    return found
+    return data

@@ -42,7 +42,7 @@ class ErrorData(msgspec.Struct, frozen=True, omit_defaults=True):
 class Fail(Exception):
     """Say no to a request: `raise Fail(409, "sold out")` in a handler is an error reply, not a crash.
 
-    `code` is an HTTP-like number from 400 to 599. The text goes to whoever asked: keep secrets out of it. Asking
+    `code` is an HTTP-like number from 400 to 599. The text goes to the requester: keep secrets out of it. Asking
     (`ctx.send`, `kernel.ask`) raises it too, with `type` telling who refused.
     """
 

@@ -222,7 +222,7 @@ class Exchange:
         self.loop.post_system(self._turn_refusal, (error, origin))
 
     def make(
-        self, kind: Any, type: str, raw: msgspec.Raw, *, causation: str | None = None, correlation: str | None = None
+        self, kind: Any, type: str, raw: msgspec.Raw, causation: str | None = None, correlation: str | None = None
     ) -> Message:
         """A new message of the kernel's own."""
         trace = tracing.here() if kind == "event" else None

@@ -98,18 +98,14 @@ class Kernel:
         self._outcome_ttl_ms = outcome_ttl_ms
         self._quiet: list[asyncio.Future[None]] = []
         self._asked: dict[str, Mail] = {}
-        self.blobs: BlobKeeper = BlobKeeper(
-            None if data_dir is None else Path(data_dir) / "blobs", self.loop, self.clock, self.ids
-        )
+        self.blobs: BlobKeeper = BlobKeeper(data_dir, self.loop, self.clock, self.ids)
         self._adapters: list[str] = []
         self.exchange.on_quiet = self._wake_quiet
-        # For adapters: take a valid message from an origin, answer what they could not read, forget a connection that
-        # is gone. The exchange's own methods: one call shorter.
+        # For adapters: take a valid message, answer what they could not read, forget a connection that is gone.
         self.ingest: Callable[[Message, Origin], None] = self.exchange.ingest
         self.reject: Callable[..., None] = self.exchange.reject
         self.forget: Callable[[Origin], None] = self.exchange.forget
-        # Connections that asked for events, each with a function that says whether it wants a type.
-        self.streams: dict[Any, Callable[[str], bool]] = self.exchange.streams
+        self.streams: dict[Any, Callable[[str], bool]] = self.exchange.streams  # by connection: does it want a type?
         self.counters: dict[str, int] = self.exchange.counters
         self.refused: dict[str, int] = self.exchange.refused  # requests that reached no actor, by the error's type
 
@@ -377,7 +373,7 @@ class Kernel:
     ) -> None:
         """Send an event as the node itself: something happened."""
         exchange = self.exchange
-        event = exchange.make("event", type, encode_data(data), causation=causation, correlation=correlation)
+        event = exchange.make("event", type, encode_data(data), causation, correlation)
         self.loop.post(exchange.turn_event, (event, None))
 
     def stream(self, type: str, data: Any = None, *, causation: str | None = None) -> None:

@@ -183,7 +183,7 @@ class WorkerSlot(ActorSlot):
         return f"data: {wrong}" if wrong else ""
 
     def _broken(self, life: _Life, causation: str, text: str) -> None:
-        logger.error("the actor of %s said something invalid: %s", self.id, text)
+        logger.error("the actor of %s sent something invalid: %s", self.id, text)
         text = f"invalid output: {text}"
         if life.actor is self.actor:
             life.failed = True
@@ -207,8 +207,8 @@ def _forget_oldest(life: _Life) -> None:
 
 def _causation_of(output: Any) -> str:
     metadata = output.get("metadata") if isinstance(output, dict) else getattr(output, "metadata", None)
-    found = metadata.get("causation") if isinstance(metadata, dict) else getattr(metadata, "causation", None)
-    return found if isinstance(found, str) else ""
+    causation = metadata.get("causation") if isinstance(metadata, dict) else getattr(metadata, "causation", None)
+    return causation if isinstance(causation, str) else ""
 
 
 def _kind_of(output: Any) -> Any:

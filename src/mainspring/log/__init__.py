@@ -75,19 +75,12 @@ if TYPE_CHECKING:
     from mainspring.log.inspect import inspect_log as inspect_log
     from mainspring.log.inspect import survey as survey
 
-_HOMES: Final = {  # for commands: a node does not pay for importing them
-    "CheckReport": "mainspring.log.engines.sqlite.check",
-    "LogExport": "mainspring.log.export_import",
-    "Moved": "mainspring.log.export_import",
-    "Survey": "mainspring.log.inspect",
-    "backup": "mainspring.log.engines.sqlite.backup",
-    "check": "mainspring.log.engines.sqlite.check",
-    "import_lines": "mainspring.log.export_import",
-    "inspect_log": "mainspring.log.inspect",
-    "survey": "mainspring.log.inspect",
+_HOMES: Final = {
+    "mainspring.log.engines.sqlite.backup": "backup",
+    "mainspring.log.engines.sqlite.check": "CheckReport check",
+    "mainspring.log.export_import": "LogExport Moved import_lines",
+    "mainspring.log.inspect": "Survey inspect_log survey",
 }
-__getattr__ = lazy_imports(globals(), _HOMES)
-
 __all__ = [
     "ABSENT",
     "ANY_VERSION",
@@ -97,7 +90,6 @@ __all__ = [
     "BlockingLog",
     "Bounds",
     "Change",
-    "CheckReport",
     "DamagedEvent",
     "DamagedRecord",
     "Delete",
@@ -115,13 +107,11 @@ __all__ = [
     "KeptTail",
     "Log",
     "LogExists",
-    "LogExport",
     "LogLocked",
     "LogMissing",
     "LogUnavailable",
     "Mark",
     "MemoryEngine",
-    "Moved",
     "Operation",
     "Outline",
     "Prepared",
@@ -138,14 +128,9 @@ __all__ = [
     "SharedMemoryEngine",
     "SqliteEngine",
     "StoredEvent",
-    "Survey",
     "add_prepared",
-    "backup",
-    "check",
     "engine_factory",
-    "import_lines",
-    "inspect_log",
     "log_file",
     "open_engine",
-    "survey",
 ]
+__getattr__ = lazy_imports(globals(), _HOMES)

@@ -2,7 +2,7 @@
 
 It runs a loop of its own in one thread and hands every call over to it, so there is one implementation of the log and
 no synchronous twin to keep in step. Calls from several threads still share commits: what arrives in one slice of that
-loop is one group, as for everybody else.
+loop is one group, as for all other callers.
 """
 
 from __future__ import annotations

@@ -271,8 +271,8 @@ class LogUnavailable(MainspringError):
 class InDoubt(LogUnavailable):
     """The server went away before it answered: the batch may have been stored, or may still be.
 
-    Only engines on other machines raise it. Whoever tries again must make a second storing harmless: a `dedupe`, or the
-    version a record had before.
+    Only engines on other machines raise it. A caller that tries again must make a second storing harmless: a `dedupe`,
+    or the version a record had before.
     """
 
     code = "in_doubt"
@@ -297,7 +297,7 @@ class LogExists(MainspringError):
 
 
 class FormatError(MainspringError):
-    """The stored format is unknown to this version, or what is stored is no log."""
+    """The stored format is unknown to this version, or what is stored is not a log."""
 
     code = "log_format"
 
@@ -350,7 +350,7 @@ class Engine(Protocol):
         """Open or create; checks the format's version and what boot can check quickly."""
 
     async def close(self) -> None:
-        """Finish what was accepted, then let go. Idempotent."""
+        """Finish what was accepted, then release everything. Idempotent."""
 
     async def durability(self) -> Durability:
         """What an acknowledgement means, as the engine and its server are configured now."""

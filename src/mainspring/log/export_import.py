@@ -41,12 +41,12 @@ EXPORT_FORMAT: Final = 1
 PAGE: Final = 1_000
 STEP_BYTES: Final = 4 << 20
 
-# Space and beginning of the key. Nothing that stays has a version above all that moves: whoever writes down an epoch
-# does so later, so epochs are not given again.
+# Space and beginning of the key. Nothing that stays has a version above all that moves: records that hold an epoch
+# are written later, so epochs are not given again.
 _OF_NODES: Final = (("leases", "node/"), ("leases", "role/"), ("nodes", ""))
 _INBOXES: Final = "system.node|"
 
-_ELSEWHERE: Final = "import into a new log: a new data directory, or a new name in the engine's address"
+_NEW_LOG: Final = "import into a new log: a new data directory, or a new name in the engine's address"
 
 _NOTHING: Final = msgspec.Raw()
 _encode = msgspec.json.Encoder().encode
@@ -164,12 +164,12 @@ class LogExport:
 
 
 async def import_lines(lines: Iterable[bytes], engine: Engine, progress: Progress = silent) -> Moved:
-    """Store an export in an engine that holds nothing. Raises `FormatError`, naming the line, for what is no export.
+    """Store an export in an engine that holds nothing. Raises `FormatError`, naming the line, if it is not an export.
 
     When it raises, the engine may hold a part of the export: throw that engine away.
     """
     if await engine.topics() or await engine.spaces():
-        raise Refused("the log to import into is not empty", remedy=_ELSEWHERE)
+        raise Refused("the log to import into is not empty", remedy=_NEW_LOG)
     moved = Moved()
     waiting: list[Restorable] = []
     size = 0
@@ -240,7 +240,7 @@ def _bytes_of(line: _Line, name: str, number: int) -> bytes | None:
     try:
         return base64.b64decode(coded, validate=True)
     except ValueError as error:
-        raise _no_export(number, f"{name}_b64 is no base64") from error
+        raise _no_export(number, f"{name}_b64 is not base64") from error
 
 
 def _parsed(text: bytes, number: int) -> _Line:
@@ -273,4 +273,4 @@ def _restorable(line: _Line, number: int, moved: Moved) -> Restorable:
 
 
 def _no_export(number: int, why: str) -> FormatError:
-    return FormatError(f"line {number} of the export does not fit: {why}", remedy=f"export again; {_ELSEWHERE}")
+    return FormatError(f"line {number} of the export does not fit: {why}", remedy=f"export again; {_NEW_LOG}")

@@ -1,6 +1,6 @@
 """Looking at a log: what is at an engine's address, and how much a log holds.
 
-Opening a log makes what is missing, which is right for a node and wrong for somebody who asks whether it is there: a
+Opening a log makes what is missing, which is right for a node and wrong for a command that asks whether it is there: a
 typing error in the log's name would leave an empty log behind, and say that all is well. `inspect_log` makes nothing.
 """
 

@@ -217,7 +217,7 @@ class Log(ReadThrough):
     # -- other nodes
 
     def watch(self, seen: Callable[[Change], None]) -> None:
-        """Be told of every committed batch, of any node (see `SharedEngine.watch`). An embedded engine reports none."""
+        """Call `seen` for every batch that any node commits; see `SharedEngine`. Embedded engines report none."""
         if isinstance(self.engine, SharedEngine):
             self.engine.watch(seen)
 

@@ -12,9 +12,9 @@ So another thread looks from outside, every `limit_ms / 2`:
 Nothing is noted per message for this. The functions that run a program's code are marked with `identifies_work`, which
 only files a function under its code object; the name of the work is read from the local variables of the blocked frame.
 
-When nothing has happened for a second the watchdog asks the loop to wake it at its next activity, and until then looks
-once a second only: work that does not pass through the loop (a task of the program's own) is found as well, a little
-later.
+When it has found the thread idle a few times the watchdog asks the loop to wake it at its next activity, and until then
+looks once a second only: work that does not pass through the loop (a task of the program's own) is found as well, a
+little later.
 
 A process that is stopped (SIGSTOP, a suspended machine, no processor time) looks like a blocked loop from outside. But
 then the watchdog itself wakes up late, and the process has used no processor time: that is reported as what it is, and
@@ -46,7 +46,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _log = logging.getLogger("mainspring.loop")
 
 KEPT: Final = 50  # the latest blocks; a node with more of them has shown enough
-IDLE_LOOKS: Final = 20  # in a row, before it looks less often: a second with the usual limit
+IDLE_LOOKS: Final = 4  # in a row, before it looks less often
 IDLE_S: Final = 1.0  # between two looks at an idle loop
 LOG_EVERY_MS: Final = 60_000  # the same work is logged once in this time; every block is counted
 STANDSTILL_MS: Final = 1_000  # shorter pauses of a whole process are the ordinary noise of a busy machine
@@ -62,16 +62,21 @@ _HERE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _STANDARD_LIBRARY: Final = os.path.dirname(os.__file__) + os.sep
 
 
-def identifies_work(describe: Describe, *, unit: str | None = None) -> Callable[[_F], _F]:
+def identifies_work(describe: Describe, *, unit: str | None = None, nested: str | None = None) -> Callable[[_F], _F]:
     """Mark a function that runs code of a program, so that the watchdog can name what blocks; calls cost nothing.
 
     `describe` is given the function's local variables and returns kind and name: `("command", "Order.Place")`. A
     function that runs one piece of work after the other names with `unit` the local variable that is another object
-    for each piece; without it, every call of the function is one piece of work.
+    for each piece; without it, every call of the function is one piece of work. `nested` marks the function of that
+    name that is defined inside this one, once for all of its definitions.
     """
 
     def mark(function: _F) -> _F:
-        _marked[function.__code__] = (describe, unit)
+        code: CodeType = function.__code__
+        if nested is not None:
+            inner = (each for each in code.co_consts if isinstance(each, CodeType))
+            code = next(each for each in inner if each.co_name == nested)
+        _marked[code] = (describe, unit)
         return function
 
     return mark
@@ -322,20 +327,21 @@ class Watchdog:
         if suspect is None:
             suspect = self._suspect = _Suspect(frame, unit, kind, name, min(now_ns, held_since_ns))
         duration_ns = now_ns - suspect.since_ns
-        if suspect.report is None and duration_ns >= self._limit_ns:
+        if suspect.report is None and duration_ns >= self._limit_ns and not _imports_a_library(frames):
             self._report(suspect, frames, duration_ns / NS_PER_MS)
 
     # Saying so
 
     def _report(self, suspect: _Suspect, frames: list[FrameType], duration_ms: float) -> None:
+        shown = frames[: frames.index(suspect.frame) + 1]
         suspect.report = report = Blocked(
             suspect.kind,
             suspect.name,
             self._clock.wall_ms(),
             duration_ms,
             self.limit_ms,
-            _program_line(frames),
-            _stack_text(frames, suspect.frame),
+            _program_line(shown),
+            _stack_text(shown),
         )
         unlogged = self._unlogged_before(suspect.kind, suspect.name)
         suspect.logged = unlogged is not None
@@ -415,15 +421,28 @@ def _work_in(frames: list[FrameType]) -> tuple[FrameType, object, str, str]:
 
 
 def _program_frame(frames: list[FrameType]) -> FrameType:
-    """The innermost frame of the program: of code that is neither ours nor a library's. Else of ours, else of all."""
-    ours = None
-    for frame in frames:
-        file = frame.f_code.co_filename
-        if file.startswith(_HERE):
-            ours = ours or frame
-        elif not file.startswith((_STANDARD_LIBRARY, "<frozen")) and "site-packages" not in file:
-            return frame
-    return ours or frames[0]
+    """The innermost frame of the program's own code.
+
+    A program that is installed looks like a library: in work that we know it is the outermost frame that is not ours.
+    Where there is no program at all, it is the innermost frame of ours, or of all.
+    """
+    own = next((frame for frame in frames if _is_program(frame)), None)
+    installed = next((frame for frame in reversed(frames) if "site-packages" in frame.f_code.co_filename), None)
+    ours = next((frame for frame in frames if frame.f_code.co_filename.startswith(_HERE)), None)
+    known = frames[-1].f_code in _marked
+    return own or (installed if known else None) or ours or frames[0]
+
+
+def _is_program(frame: FrameType) -> bool:
+    """Whether its code is neither ours nor a library's."""
+    file = frame.f_code.co_filename
+    return not file.startswith((_HERE, _STANDARD_LIBRARY, "<frozen")) and "site-packages" not in file
+
+
+def _imports_a_library(frames: list[FrameType]) -> bool:
+    """Whether a module of ours or of a library is loaded because it is needed now: that happens once."""
+    importing = any(frame.f_code.co_filename.startswith("<frozen importlib") for frame in frames)
+    return importing and not any(_is_program(frame) for frame in frames)
 
 
 def _program_line(frames: list[FrameType]) -> str:
@@ -431,10 +450,9 @@ def _program_line(frames: list[FrameType]) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
 
 
-def _stack_text(frames: list[FrameType], work: FrameType) -> str:
-    """The stack as in a traceback, innermost line last, from the frame that runs the work."""
-    shown = frames[: frames.index(work) + 1]
-    lines = [(frame, frame.f_lineno) for frame in reversed(shown)]
+def _stack_text(frames: list[FrameType]) -> str:
+    """The stack as in a traceback: the innermost line is the last."""
+    lines = [(frame, frame.f_lineno) for frame in reversed(frames)]
     return "".join(traceback.StackSummary.extract(iter(lines)).format()).rstrip()
 
 

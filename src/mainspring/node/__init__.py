@@ -17,11 +17,7 @@ if TYPE_CHECKING:
     from mainspring.node.node import load_program as load_program
 
 _HOMES: Final = {
-    "BootFailure": "mainspring.node.core",
-    "Core": "mainspring.node.core",
-    "Node": "mainspring.node.node",
-    "load_program": "mainspring.node.node",
+    "mainspring.node.core": "BootFailure Core",
+    "mainspring.node.node": "Node load_program",
 }
 __getattr__ = lazy_imports(globals(), _HOMES)
-
-__all__ = ["BootFailure", "Core", "Node", "load_program"]

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 
 import msgspec
 
-from mainspring.app.schemas import Spoken
-from mainspring.beats import DeclaredInlet, EventSource, Taken, TopicInlet
+from mainspring.beats import DeclaredInlet, Taken, TopicInlet
 from mainspring.builtin import BusPort
 from mainspring.bus import Bus
 from mainspring.kernel import CausationNode, Kernel
-from mainspring.log import Prepared
+from mainspring.log import Log, Prepared
+from mainspring.node.declarations import PublishedVersions
 from mainspring.runs import Runtime, UnknownRun
 from mainspring.runs.durable import entry_key
 from mainspring.telemetry import CAUSATION, CORRELATION, causation_headers, current_correlation, with_causation
@@ -64,24 +64,24 @@ class RunTraces:
 class TracedPort(BusPort):
     """The bus as runs see it; what a run publishes is noted below the run."""
 
-    def __init__(self, bus: Bus, kernel: Kernel, spoken: Spoken) -> None:
+    def __init__(self, bus: Bus, kernel: Kernel, versions: PublishedVersions) -> None:
         super().__init__(bus)
         self._kernel = kernel
-        self._spoken = spoken
+        self._spoken = versions
 
     def prepare(
         self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None, id: str
     ) -> Prepared:
         headers = {**causation_headers(id.rpartition("#")[0], current_correlation()), **(headers or {})}
-        spoken = self._spoken.headers(topic, headers)
-        prepared = super().prepare(topic, payload, key=key, headers=spoken, id=id)
+        versions = self._spoken.headers(topic, headers)
+        prepared = super().prepare(topic, payload, key=key, headers=versions, id=id)
         note_event(self._kernel, topic, id, self._kernel.clock.wall_ms(), headers)
         return prepared
 
     async def publish(self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None) -> str:
         headers = with_causation(headers)
-        spoken = self._spoken.headers(topic, headers)
-        id = await super().publish(topic, payload, key=key, headers=spoken)
+        versions = self._spoken.headers(topic, headers)
+        id = await super().publish(topic, payload, key=key, headers=versions)
         note_event(self._kernel, topic, id, self._kernel.clock.wall_ms(), headers)
         return id
 
@@ -89,7 +89,7 @@ class TracedPort(BusPort):
 class TracedInlet(TopicInlet):
     """A topic that feeds beats, and notes which event became which signal."""
 
-    def __init__(self, log: EventSource, declared: DeclaredInlet, kernel: Kernel) -> None:
+    def __init__(self, log: Log, declared: DeclaredInlet, kernel: Kernel) -> None:
         super().__init__(log, declared.topic, target=declared.target)
         self._kernel = kernel
 

@@ -16,18 +16,17 @@ from typing import Any, Final
 
 import msgspec
 
-from mainspring.app.declared import DeclaredConsumer
-from mainspring.app.event import Event
-from mainspring.app.schemas import Spoken
+from mainspring.app import DeclaredConsumer, Event
 from mainspring.bus import Bus
 from mainspring.bus.groups import Gate, Member, Position
-from mainspring.bus.topics.tail import ReadyEvent
+from mainspring.bus.topics import ReadyEvent
 from mainspring.errors import MainspringError
 from mainspring.kernel import Kernel
 from mainspring.log import Log
 from mainspring.loop import Loop, identifies_work
 from mainspring.message import validation_text
 from mainspring.node.causation import note_event
+from mainspring.node.declarations import PublishedVersions
 from mainspring.node.settlement import Settlement, Together
 from mainspring.runs import Runtime
 from mainspring.runs.durable import check_id
@@ -82,10 +81,10 @@ class Consuming:
         loop: Loop,
         kernel: Kernel,
         runtime: Runtime,
-        spoken: Spoken,
+        versions: PublishedVersions,
     ) -> None:
         self.declared = declared
-        self.spoken = spoken
+        self.versions = versions
         self.kernel = kernel
         self.runtime = runtime
         self.bus = bus
@@ -268,8 +267,8 @@ class _Work:
     ) -> str:
         given = id or f"{event.group}/{event.id}/{len(self.together.events)}"
         headers = {**causation_headers(event.id, event.correlation), **headers}
-        spoken = self._consuming.spoken.headers(topic, headers)
-        prepared = self._consuming.bus.prepare(topic, payload, key=key, headers=spoken, id=given)
+        versions = self._consuming.versions.headers(topic, headers)
+        prepared = self._consuming.bus.prepare(topic, payload, key=key, headers=versions, id=given)
         self.together.events.append(prepared)
         note_event(self._consuming.kernel, topic, given, self._consuming.bus.clock.wall_ms(), headers)
         return given

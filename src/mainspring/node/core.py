@@ -19,9 +19,8 @@ import msgspec
 import uuid_utils
 
 from mainspring.app import App
-from mainspring.app.schemas import Spoken
 from mainspring.beats import BEATS_ROLE, Driver, Heartbeat
-from mainspring.builtin import KernelPort, beat, bus_capability, kernel_capabilities, run
+from mainspring.builtin import KernelPort, beat_capability, bus_capability, kernel_capabilities, run
 from mainspring.bus import Bus, Checker, Published
 from mainspring.cluster import About, Alone, Cluster, Home, Membership, check_durability, node_name, with_patience
 from mainspring.errors import BootError, MainspringError
@@ -29,10 +28,9 @@ from mainspring.kernel import Kernel, RestartPolicy
 from mainspring.log import Append, Engine, FallibleEngine, Log, Prepared, open_engine
 from mainspring.loop import Clock, Loop, MonotonicClock, VirtualClock, Watchdog
 from mainspring.message import Ids, Message, encode_data
-from mainspring.node.agreement import Agreement
 from mainspring.node.causation import RunTraces, TracedInlet, TracedPort, note_event
 from mainspring.node.consumers import Consuming
-from mainspring.node.schedules import schedule_consumers
+from mainspring.node.declarations import Declarations, PublishedVersions, install_schemas, schedule_consumers
 from mainspring.runs import Runtime
 from mainspring.settings import Settings
 from mainspring.telemetry import tracing, with_causation
@@ -86,7 +84,7 @@ class Core:
             self.watchdog = Watchdog(settings.slow_turn_ms, self.clock, loop=self.loop)
         self.app = app
         self.consuming: list[Consuming] = []
-        self.agreement: Agreement | None = None
+        self.declarations: Declarations | None = None
         self._engine = engine
         self._source = source
         self._new_id = new_id
@@ -110,9 +108,9 @@ class Core:
             phases = self.kernel.phases
             await self._undo_later(self.bus.start, self.bus.stop)
             if self.app is not None:
-                self.agreement = Agreement(self.app, self.bus, self.log, self.loop, self.cluster)
-                await self._undo_later(self.agreement.settle_topics, self.agreement.stop)
-                await self.app.payloads.install(self.bus, self.app.consumers, self.spoken)
+                self.declarations = Declarations(self.app, self.bus, self.log, self.loop, self.cluster)
+                await self._undo_later(self.declarations.settle_topics, self.declarations.stop)
+                await install_schemas(self.app, self.bus, self.versions)
                 self._serve_tasks(self.app)
                 await self.app.hooks.enter(self.app, self._undo)
                 tracing.switch_on()  # once more: a program may configure its traces when it starts
@@ -185,7 +183,7 @@ class Core:
             checker=self._checker or (app.checker if app else None),
             cluster=self.cluster,
         )
-        self.spoken: Spoken = Spoken(self.bus)
+        self.versions: PublishedVersions = PublishedVersions(self.bus)
         self.kernel: Kernel = Kernel(
             loop=self.loop,
             ids=self._message_ids,
@@ -209,14 +207,14 @@ class Core:
             retention_ms=settings.runs_retention_ms or None,
         )
         self.kernel.trace_more = RunTraces(self.runtime)
-        port = TracedPort(self.bus, self.kernel, self.spoken)
+        port = TracedPort(self.bus, self.kernel, self.versions)
         self.runtime.connect(ask=KernelPort(self.kernel), publish=port, events=port)
         self.heartbeat: Heartbeat = self._heartbeat()
         self.kernel.register(
             *kernel_capabilities(self.kernel),
             bus_capability(self.bus),
             run(self.kernel, self.runtime),
-            beat(self.heartbeat, self.kernel),
+            beat_capability(self.heartbeat, self.kernel),
         )
         self._built_in = self.kernel.ids_taken
         if app is not None:
@@ -281,7 +279,7 @@ class Core:
         slots = [slot for slot in self.kernel.slots if slot.id not in self._built_in]
         own = (handled for slot in slots for handled in slot.plan.handles)
         address = self.settings.advertise or next((each for each in adapters if each.startswith("http")), "")
-        program = "" if self.agreement is None else self.agreement.programs.digest
+        program = "" if self.declarations is None else self.declarations.programs.digest
         able = (BEATS_ROLE,) if self._has_beats else ()
         self._about = About(address, serves=tuple(sorted(own)), program=program, able=able)
         self.cluster.announce()
@@ -299,7 +297,7 @@ class Core:
         app.beats.install(self.heartbeat)
         self.kernel.register(*app.capabilities(self.kernel.ids_taken))
         parts: dict[str, Any] = {"bus": self.bus, "log": self.log, "loop": self.loop, "kernel": self.kernel}
-        parts |= {"runtime": self.runtime, "spoken": self.spoken}
+        parts |= {"runtime": self.runtime, "versions": self.versions}
         for declared in (*app.consumers, *schedule_consumers(app)):
             self.consuming.append(Consuming(declared, **parts))
             if declared.max_attempts is not None:
@@ -310,7 +308,7 @@ class Core:
         self._undo.callback(setattr, app, "publisher", None)
 
     async def _start_beats(self) -> None:
-        programs = None if self.agreement is None else self.agreement.programs
+        programs = None if self.declarations is None else self.declarations.programs
         await self.heartbeat.open(programs, able=self._has_beats)
         self._undo.push_async_callback(self.heartbeat.aclose)
         driver = Driver(self.heartbeat, self.loop, interval_ms=self.settings.beat_interval_ms or None)
@@ -330,8 +328,8 @@ class Core:
             driver.wake()
 
     async def _start_consumers(self) -> None:
-        if self.agreement is not None:
-            await self.agreement.settle_schedules()
+        if self.declarations is not None:
+            await self.declarations.settle_schedules()
         for each in self.consuming:
             await self._undo_later(each.start, each.stop)
 
@@ -345,7 +343,7 @@ class Core:
         self._undo.push_async_callback(end)
 
     async def _publish(self, topic: str, payload: Any, **options: Any) -> Any:
-        options["headers"] = self.spoken.headers(topic, with_causation(options.get("headers")))
+        options["headers"] = self.versions.headers(topic, with_causation(options.get("headers")))
         published = await self.bus.publish(topic, bytes(encode_data(payload)), **options)
         note_event(self.kernel, topic, published.id, published.ts, options.get("headers"))
         return published
@@ -354,7 +352,7 @@ class Core:
         """An event to be stored with the outcome of a durable command; a delayed one is stored by itself."""
         if options.keys() - {"key", "headers", "id"}:
             return None
-        key, headers, id = options.get("key"), self.spoken.headers(topic, options["headers"]), options["id"]
+        key, headers, id = options.get("key"), self.versions.headers(topic, options["headers"]), options["id"]
         prepared = self.bus.prepare(topic, bytes(encode_data(payload)), key=key, headers=headers, id=id)
         (append,) = (operation for operation in prepared.operations if isinstance(operation, Append))
         note_event(self.kernel, topic, id, append.ts, headers)

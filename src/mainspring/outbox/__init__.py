@@ -28,32 +28,10 @@ if TYPE_CHECKING:
     from mainspring.outbox.store import WaitingRows as WaitingRows
 
 _HOMES: Final = {
-    "DrainOptions": "mainspring.outbox.drainer",
-    "Drained": "mainspring.outbox.drainer",
-    "Drainer": "mainspring.outbox.drainer",
-    "Inbox": "mainspring.outbox.inbox",
-    "NoTransaction": "mainspring.outbox.sql",
-    "Outbox": "mainspring.outbox.outbox",
-    "OutboxRow": "mainspring.outbox.store",
-    "OutboxStore": "mainspring.outbox.store",
-    "OutboxUnavailable": "mainspring.outbox.store",
-    "TABLE": "mainspring.outbox.store",
-    "WaitingRows": "mainspring.outbox.store",
-    "open_outbox": "mainspring.outbox.drainer",
+    "mainspring.outbox.drainer": "DrainOptions Drained Drainer open_outbox",
+    "mainspring.outbox.inbox": "Inbox",
+    "mainspring.outbox.outbox": "Outbox",
+    "mainspring.outbox.sql": "NoTransaction",
+    "mainspring.outbox.store": "OutboxRow OutboxStore OutboxUnavailable TABLE WaitingRows",
 }
 __getattr__ = lazy_imports(globals(), _HOMES)
-
-__all__ = [
-    "TABLE",
-    "DrainOptions",
-    "Drained",
-    "Drainer",
-    "Inbox",
-    "NoTransaction",
-    "Outbox",
-    "OutboxRow",
-    "OutboxStore",
-    "OutboxUnavailable",
-    "WaitingRows",
-    "open_outbox",
-]

@@ -20,7 +20,7 @@
 
 from mainspring.log import Prepared
 from mainspring.runs.durable.durable_runs import DurableRuns
-from mainspring.runs.durable.records import JournalEntry, RunRecord
+from mainspring.runs.durable.records import JournaledEffect, RunRecord
 from mainspring.runs.durable.replay_check import Verdict, check
 from mainspring.runs.durable.store import History
 from mainspring.runs.effects import (
@@ -94,7 +94,7 @@ __all__ = [
     "HasEnded",
     "History",
     "Join",
-    "JournalEntry",
+    "JournaledEffect",
     "Later",
     "NoHostLoop",
     "NotAnEffect",

@@ -23,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.log import Batch
-from mainspring.loop import BackgroundTasks
+from mainspring.loop import BackgroundTasks, identifies_work
 from mainspring.runs.effects import Answer, Effect, end, resume, tail
 from mainspring.runs.errors import AlreadyAnswered, EffectTimeout, HandlerGaveUp, NoHostLoop, RunError, WrongAnswer
 from mainspring.runs.run import FAILURE, RESUME, VALUE, Run
@@ -101,6 +101,7 @@ class RegisteredHandler:
 
     # -- asking
 
+    @identifies_work(lambda known: ("effect", known["self"].name))
     def ask(self, run: Run[Any], request: Any) -> None:
         """Ask the handler, in the step that performed the effect."""
         context = run.context
@@ -400,6 +401,7 @@ class EffectContext:
 
         self.after(timeout_ms, late)
 
+    @identifies_work(lambda known: ("effect", known["handler"].name), nested="wait")
     def _supervise(self, handler: RegisteredHandler, awaitable: Awaitable[Any]) -> None:
         """Wait for a handler's coroutine on the running asyncio loop; its end is the answer."""
         run, scheduler, step = self._run, self._scheduler, self._run.steps

@@ -10,29 +10,25 @@ until the answer is there; an answer from the journal has none, because nothing 
 
 from __future__ import annotations
 
-from contextvars import Token
 from typing import TYPE_CHECKING, Any
 
 from mainspring.runs.run import Failed, Outcome, kind_of
-from mainspring.telemetry import OpenSpan, handling, tracing
+from mainspring.telemetry import Entered, OpenSpan, WorkContext, current_correlation, handling, tracing
 
 if TYPE_CHECKING:
     from mainspring.runs.durable.records import RunRecord
     from mainspring.runs.handlers import RegisteredHandler
 
-Handling = tuple[str, str | None]
-Entered = tuple[Token[Handling | None], Any]
 
-
-class Lineage:
+class Lineage(WorkContext):
     """Of one run. Entered while its program or one of its handlers is called."""
 
-    __slots__ = ("_doing", "_effect", "correlation", "run_id")
+    __slots__ = ("_effect", "correlation", "run_id")
 
     def __init__(self, run_id: str, program: str, *, durable: bool, correlation: str | None, trace: str | None) -> None:
+        super().__init__((run_id, correlation), None)
         self.run_id: str = run_id
         self.correlation: str | None = correlation
-        self._doing: OpenSpan | None = None
         self._effect: OpenSpan | None = None
         if tracing.recorder is not None:
             attributes = {
@@ -40,30 +36,17 @@ class Lineage:
                 "mainspring.run.program": program,
                 "mainspring.run.durable": durable,
             }
-            self._doing = tracing.recorder.begin(f"run {program}", "INTERNAL", attributes, parent=trace)
-
-    def enter(self) -> Entered:
-        """The program is called."""
-        token = handling.set((self.run_id, self.correlation))
-        return token, None if self._doing is None else self._doing.enter()
+            self.span = tracing.recorder.begin(f"run {program}", "INTERNAL", attributes, parent=trace)
 
     def ask(self, handler: RegisteredHandler, key: str) -> Entered:
         """The handler of an effect is called; `key` names the effect in logs and in the causation tree."""
         handler.asked += 1
         token = handling.set((key, self.correlation))
-        if self._doing is None or tracing.recorder is None:
+        if self.span is None or tracing.recorder is None:
             return token, None
         attributes = {"mainspring.run.id": self.run_id, "mainspring.effect.key": key}
-        self._effect = tracing.recorder.begin(f"effect {handler.name}", "INTERNAL", attributes, parent=self._doing)
+        self._effect = tracing.recorder.begin(f"effect {handler.name}", "INTERNAL", attributes, parent=self.span)
         return token, self._effect.enter()
-
-    def leave(self, entered: Entered | None) -> None:
-        """The call is over; what it began may go on."""
-        assert entered is not None
-        token, span = entered
-        if span is not None and self._doing is not None:
-            self._doing.leave(span)
-        handling.reset(token)
 
     def answered(self, error: BaseException | None) -> None:
         """The effect has its answer, or is given up."""
@@ -74,17 +57,16 @@ class Lineage:
     def ended(self, outcome: Outcome[Any] | None) -> None:
         """The run is over; without an outcome: for this process."""
         self.answered(None)
-        if self._doing is not None:
-            self._doing.note("mainspring.run.outcome", "let go" if outcome is None else kind_of(outcome))
-            self._doing.end(outcome.error if isinstance(outcome, Failed) else None)
+        if self.span is not None:
+            self.span.note("mainspring.run.outcome", "let go" if outcome is None else kind_of(outcome))
+            self.span.end(outcome.error if isinstance(outcome, Failed) else None)
 
 
 def of_here(run_id: str, program: str) -> Lineage | None:
-    """The lineage of a run without a journal that is started here; None when no message is being handler."""
-    known = handling.get()
-    if known is None and tracing.recorder is None:
+    """The lineage of a run without a journal that is started here; None when no message is being handled."""
+    if handling.get() is None and tracing.recorder is None:
         return None
-    return Lineage(run_id, program, durable=False, correlation=None if known is None else known[1], trace=None)
+    return Lineage(run_id, program, durable=False, correlation=current_correlation(), trace=None)
 
 
 def of_record(record: RunRecord) -> Lineage:

@@ -45,7 +45,6 @@ from mainspring.runs.run import Outcome, Run
 from mainspring.runs.scheduler import FailureSink, Scheduler
 from mainspring.runs.signals import Mailboxes
 from mainspring.runs.tree import family_of, root_of
-from mainspring.runs.watchdog import SlowStep, Watchdog, warn
 
 SETTLE_TURNS = 20  # turns of the asyncio loop without anything new before handlers count as waiting
 DEFAULT_MAX_TICKS = 10_000  # run_until_idle gives up after so many: a run that never rests is a bug in the test
@@ -83,12 +82,10 @@ class Runtime:
         cluster: Cluster | None = None,
         recovery_ms: int = 5_000,
         retention_ms: int | None = None,
-        slow_step_ms: int | None = None,
-        on_slow_step: SlowStep = warn,
     ) -> None:
         """`recovery_ms` is how often unfinished durable runs are looked for, `retention_ms` how long finished ones are
         kept (None: for ever). With a `cluster` several nodes share the log: it has the node's name, and `node` means
-        nothing. With `slow_step_ms` a thread reports runs that do not suspend for so long.
+        nothing.
         """
         self.clock: Clock = clock or MonotonicClock()
         self.programs: Programs = Programs()
@@ -101,8 +98,6 @@ class Runtime:
         self._mailboxes = Mailboxes()
         self._runs: dict[str, Run[Any]] = {}
         self._scheduler.on_outcome.append(lambda run, outcome: self._runs.pop(run.id, None))
-        if slow_step_ms is not None:
-            self._scheduler.watchdog = Watchdog(self._scheduler, slow_step_ms, on_slow_step)
         source = random or random_module.SystemRandom()
         self._durable: DurableRuns | None = None
         if log is not None:
@@ -307,14 +302,12 @@ class Runtime:
         return RunCounts(begun, outcomes, effects, durable.recovered, durable.writer.written, lost)
 
     def close(self) -> None:
-        """Cancel every run that is not durable, let go of those that are, and stop the watchdog."""
+        """Cancel every run that is not durable, and let go of those that are."""
         for run in self.runs():
             if run.durable is None:
                 run.cancel("the runtime was closed")
         if self._durable is not None:
             self._durable.let_go(of_everything=True)
-        if self._scheduler.watchdog is not None:
-            self._scheduler.watchdog.stop()
 
     # -- driving
 

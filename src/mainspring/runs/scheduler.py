@@ -32,7 +32,7 @@ from collections.abc import Callable, Generator, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mainspring.errors import MainspringError
-from mainspring.loop import Clock, TimerEntry, TimerWheel
+from mainspring.loop import Clock, TimerEntry, TimerWheel, identifies_work
 from mainspring.runs.effects import Effect, Join, whole_ms
 from mainspring.runs.errors import NotAnEffect, UnhandledEffect
 from mainspring.runs.handlers import RegisteredHandler, clean_up, release_effect
@@ -40,7 +40,6 @@ from mainspring.runs.run import FAILURE, RESUME, START, VALUE, Failed, Outcome, 
 
 if TYPE_CHECKING:
     from mainspring.runs.hosts import SchedulerHost
-    from mainspring.runs.watchdog import Watchdog
 
 logger: logging.Logger = logging.getLogger("mainspring.runs")
 
@@ -139,7 +138,6 @@ class Scheduler:
         self.handlers: dict[type, RegisteredHandler] = {}
         self.current: Run[Any] | None = None
         self.host: SchedulerHost | None = None
-        self.watchdog: Watchdog | None = None
         self.pumping: bool = False
         self.after_pump: Callable[[], None] = lambda: None
         self.tasks: set[Any] = set()
@@ -243,8 +241,6 @@ class Scheduler:
     def tick(self) -> int:
         """One tick; how many steps it took."""
         self.ticks += 1
-        if self.watchdog is not None and self.watchdog.asleep:
-            self.watchdog.wake()
         self._thread = threading.get_ident()
         if self._tracing:
             self.trace.append(f"tick {self.ticks}")
@@ -292,6 +288,7 @@ class Scheduler:
 
     # -- a step
 
+    @identifies_work(lambda known: ("run", known["run"].program))
     def _step(self, run: Run[Any]) -> None:
         answer, run.answer = run.answer, None
         run.queued = False

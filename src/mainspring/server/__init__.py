@@ -19,12 +19,9 @@ if TYPE_CHECKING:
     from mainspring.server.websocket import add_websocket as add_websocket
 
 _HOMES: Final = {
-    "LostLeases": "mainspring.server.health",
-    "NdjsonServer": "mainspring.server.ndjson",
-    "NodeParts": "mainspring.server.health",
-    "add_websocket": "mainspring.server.websocket",
-    "run_batch": "mainspring.server.batch",
+    "mainspring.server.batch": "run_batch",
+    "mainspring.server.health": "LostLeases NodeParts",
+    "mainspring.server.ndjson": "NdjsonServer",
+    "mainspring.server.websocket": "add_websocket",
 }
 __getattr__ = lazy_imports(globals(), _HOMES)
-
-__all__ = ["LostLeases", "NdjsonServer", "NodeParts", "add_websocket", "run_batch"]

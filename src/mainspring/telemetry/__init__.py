@@ -38,12 +38,9 @@ if TYPE_CHECKING:
     from mainspring.telemetry.log_lines import lines_written as lines_written
     from mainspring.telemetry.log_lines import write_lines as write_lines
 
-_HOMES = dict.fromkeys(
-    ("JsonLines", "TextLines", "WithMessage", "configure_logging", "lines_written", "write_lines"),
-    "mainspring.telemetry.log_lines",
-)
-__getattr__ = lazy_imports(globals(), _HOMES)
-
+_HOMES = {
+    "mainspring.telemetry.log_lines": "JsonLines TextLines WithMessage configure_logging lines_written write_lines",
+}
 __all__ = [
     "CAUSATION",
     "CORRELATION",
@@ -51,22 +48,17 @@ __all__ = [
     "Cause",
     "Entered",
     "Histogram",
-    "JsonLines",
     "OpenSpan",
     "Recorder",
-    "TextLines",
-    "WithMessage",
     "WorkContext",
     "causation_headers",
-    "configure_logging",
     "configured_provider",
     "current_correlation",
     "handling",
-    "lines_written",
     "messaging",
     "nanoseconds",
     "numbers",
     "tracing",
     "with_causation",
-    "write_lines",
 ]
+__getattr__ = lazy_imports(globals(), _HOMES)

@@ -28,6 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    pytest.register_assert_rewrite("mainspring.testing.engine_contract")
     config.addinivalue_line("markers", "seeds(n): run the test once for each of n seeds of its simulation.")
 
 

@@ -15,20 +15,52 @@ from __future__ import annotations
 import asyncio
 import random
 import tempfile
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from mainspring.app import App
-from mainspring.log import MemoryEngine
+from mainspring.log import Batch, MemoryEngine, Result
 from mainspring.loop import VirtualClock
 from mainspring.message import counted_ids
-from mainspring.node.core import Core
+from mainspring.node import Core
 from mainspring.settings import Settings
 from mainspring.testing import seeds
 from mainspring.testing.driving import Inner
-from mainspring.testing.engine import MortalEngine
 from mainspring.testing.world import World
+
+
+class MortalEngine:
+    """One life's handle of the one engine of a simulation: what a crash leaves behind.
+
+    When the node is killed its handle dies: whatever the old life still tries to write is never stored and never
+    answered, as if the process were gone. Reads pass through.
+    """
+
+    name = "memory"
+
+    def __init__(self, engine: MemoryEngine) -> None:
+        self._engine = engine
+        self.alive = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def open(self) -> None:
+        """Nothing to open."""
+
+    async def close(self) -> None:
+        """The engine stays: another life may follow."""
+
+    async def commit(self, batches: Sequence[Batch]) -> list[Result]:
+        if not self.alive:
+            await asyncio.get_running_loop().create_future()
+        return await self._engine.commit(batches)
+
+    def submit(self, batches: Sequence[Batch], done: Callable[[list[Result]], None]) -> None:
+        if self.alive:
+            self._engine.submit(batches, done)
+
 
 T = TypeVar("T")
 

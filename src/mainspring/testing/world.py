@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from mainspring.app import Duration, duration_ms
 from mainspring.bus import DeadLetter, GroupInfo, Published, Schedule, TopicConfig
+from mainspring.durations import Duration, duration_ms
 from mainspring.errors import MainspringError
 from mainspring.kernel import draw_tree
 from mainspring.message import Message, encode_bytes
 from mainspring.runs import Outcome, RunRecord
 
 if TYPE_CHECKING:
-    from mainspring.node.core import Core
+    from mainspring.node import Core
     from mainspring.testing.simulation import Simulation
 
 T = TypeVar("T")

@@ -18,8 +18,7 @@ from typer.testing import CliRunner
 
 from mainspring.cli.commands import app as command_line
 from mainspring.cli.node.new import CannotMakeProject, files_of
-from mainspring.cli.program.mcp import Server
-from mainspring.cli.program.tools import tool_from
+from mainspring.cli.program.mcp import Server, tool_from
 from mainspring.cli.support.messages import Wire
 from tests.support.serving import PATIENCE_S, Serving, clean_environment
 

@@ -10,8 +10,9 @@ import pytest
 import typer
 
 from mainspring.cli.bus.filters import parse_filter
-from mainspring.cli.support.moments import duration_ms, duration_text, moment_ms, start_frame
+from mainspring.cli.support.moments import duration_option, moment_ms, start_frame
 from mainspring.cli.support.output import safe, short
+from mainspring.durations import duration_text
 from tests.support.paths import ROOT
 from tests.support.terminal import Terminal
 
@@ -67,13 +68,13 @@ def test_what_is_no_filter_is_refused(text: str) -> None:
 
 
 def test_durations_are_read_and_said() -> None:
-    assert duration_ms("1h30m") == 5_400_000
-    assert duration_ms("1.5s") == 1_500
+    assert duration_option("1h30m") == 5_400_000
+    assert duration_option("1.5s") == 1_500
     for text in ("500ms", "10s", "7d", "1h30m"):
-        assert duration_text(duration_ms(text)) == text
-    for wrong in ("", "10", "s", "1x", "10 s", "-1s"):
+        assert duration_text(duration_option(text)) == text
+    for wrong in ("", "10", "s", "1x", "10 20s", "-1s"):
         with pytest.raises(typer.BadParameter):
-            duration_ms(wrong)
+            duration_option(wrong)
 
 
 def test_places_are_read() -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mainspring.cli.node.sampling import rate
+from mainspring.cli.node.top import rate
 from tests.support.serving import PATIENCE_S, Serving
 from tests.support.terminal import Terminal, until, url_of
 

@@ -39,7 +39,7 @@ def test_addresses(text: str, address: NatsAddress) -> None:
     [
         ("http://h", "begins with nats://"),
         ("nats://", "no server"),
-        ("nats://h:port", "no host and port"),
+        ("nats://h:port", "not a host and port"),
         ("nats://h/a.b", "letters, digits"),
         ("nats://h/a/b", "letters, digits"),
         ("nats://h?replicas=many", "replicas is a number"),

@@ -25,6 +25,9 @@ CASES = [
     ("consumer", "bill of topic orders", ("event", "orders", {}), "in bill"),
     ("task", "post", ("message", "command", "Letter.Post"), "in post"),
     ("schedule", "sweep", None, "in sweep"),
+    ("run", "compute", ("event", "payments", "compute"), "in compute"),
+    ("effect", "Charge", ("event", "payments", "pay"), "in charge"),
+    ("effect", "Refund", ("event", "payments", "give_back"), "in refund"),
     ("enzyme", "pack", ("event", "parcels", {}), "in pack"),
 ]
 
@@ -60,7 +63,7 @@ def log_lines(node: Serving, kind: str, name: str) -> list[dict[str, Any]]:
     return [line for line in lines if line.get("kind") == kind and name in line.get("name", "")]
 
 
-@pytest.mark.parametrize(("kind", "name", "trigger", "where"), CASES, ids=[case[0] for case in CASES])
+@pytest.mark.parametrize(("kind", "name", "trigger", "where"), CASES, ids=[f"{case[0]} {case[1]}" for case in CASES])
 def test_what_blocks_is_named_with_its_stack(
     node: Serving, kind: str, name: str, trigger: tuple[str, str, Any] | None, where: str
 ) -> None:

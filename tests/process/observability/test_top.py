@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from mainspring.cli.node.sampling import Sample, report, take
-from mainspring.cli.node.top import _inside
+from mainspring.cli.node.top import Sample, _inside, report, take
 from mainspring.cli.support.node_options import node
 from mainspring.loop import MonotonicClock, VirtualClock
 from tests.support.metrics import busy

@@ -67,7 +67,7 @@ def test_a_file_that_is_no_log_is_refused_and_left_alone(elsewhere: Path) -> Non
     log_file("data").write_bytes(b"this is no log" * 1000)
     for verb in ("check", "init"):
         first, second = mainspring("engine", verb, code=1).stderr.splitlines()
-        assert "no readable log" in first
+        assert "not a readable log" in first
         assert second.strip()
     assert log_file("data").read_bytes() == b"this is no log" * 1000
 
@@ -176,7 +176,7 @@ def test_somebody_elses_database_is_refused_and_left_alone(database: tuple[str, 
     url, held = database
     held.events.insert_one({"_id": "mine"})
     first, second = mainspring("engine", "check", url, code=1).stderr.splitlines()
-    assert "no log of Mainspring" in first
+    assert "not a log of Mainspring" in first
     assert "database of its own" in second
     assert held.list_collection_names() == ["events"]
 

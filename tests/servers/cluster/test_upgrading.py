@@ -109,7 +109,7 @@ async def test_a_newer_node_with_members_nobody_here_knows_lives_side_by_side(wo
         await wait(LEASE_MS / 3)
     assert a.member.deaths == []
     (seen,) = (node for node in a.member.cluster.nodes() if node.name == "new")
-    assert (seen.format, seen.serves) == (FORMAT + 1, ["query:Stock.Count"])
+    assert (seen.format, seen.serves) == (FORMAT + 1, ("query:Stock.Count",))
     assert a.kernel.served_by_others() == {}
 
 

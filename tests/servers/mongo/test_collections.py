@@ -245,7 +245,7 @@ async def test_init_makes_what_is_missing_and_says_so(address: str, database: An
 
 async def test_a_database_of_something_else_is_left_alone(address: str, database: Any, open_engine: OpenEngine) -> None:
     database.events.insert_one({"of": "another program"})
-    with pytest.raises(FormatError, match="no log of Mainspring"):
+    with pytest.raises(FormatError, match="not a log of Mainspring"):
         await open_engine()
     with pytest.raises(FormatError):
         await init(address)

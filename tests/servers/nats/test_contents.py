@@ -31,7 +31,7 @@ async def test_a_stream_of_that_name_that_is_not_ours_is_left_alone(
     client = await nats.connect(server.host)
     try:
         await client.jetstream().add_stream(name=f"MAINSPRING_{name}", subjects=[f"foreign.{name}"])
-        with pytest.raises(FormatError, match="no log of Mainspring"):
+        with pytest.raises(FormatError, match="not a log of Mainspring"):
             await open_engine(server.url(name), tmp_path).open()
         await client.jetstream().publish(f"foreign.{name}", b"still works")
     finally:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from mainspring import App, Event
-from mainspring.app import BadDuration, duration_ms
 from mainspring.bus import BadFrame
+from mainspring.durations import BadDuration, duration_ms
 from mainspring.kernel import CapabilityError
 from mainspring.node.core import BootFailure
 from mainspring.testing import simulate
@@ -155,13 +155,13 @@ def test_what_cannot_be_a_schedule_is_refused_where_it_is_declared() -> None:
         (timedelta(minutes=1), 60_000),
     ],
 )
-def test_spans_of_time_are_written_as_people_do(given: Any, ms: int) -> None:
+def test_durations_are_written_as_people_do(given: Any, ms: int) -> None:
     assert duration_ms(given) == ms
 
 
 @pytest.mark.parametrize("given", ["", "5", "m", "-5m", "5m!", float("nan"), -1, True, None])
-def test_what_is_no_span_of_time_is_refused(given: Any) -> None:
-    with pytest.raises(BadDuration, match="span of time"):
+def test_what_is_not_a_duration_is_refused(given: Any) -> None:
+    with pytest.raises(BadDuration, match="is not a duration"):
         duration_ms(given)
 
 

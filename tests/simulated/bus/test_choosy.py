@@ -132,7 +132,7 @@ class Chaos:
     async def lag(self) -> int:
         total = 0
         for node in self.nodes():
-            for entry in await node.bus.offsets("t"):
+            for entry in await node.bus.groups.offsets("t"):
                 total += entry.groups["g"].lag + entry.groups["g"].inflight
         return total
 

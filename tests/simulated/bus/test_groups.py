@@ -184,14 +184,14 @@ async def test_a_move_on_one_node_takes_everything_from_members_of_all(town: Tow
     await publish(first, 4)
     await settle(0.1)
     assert sorted(await one.offsets() + await two.offsets()) == [1, 2, 3, 4]
-    await second.bus.seek("t", "g", Start("offset", 1))
+    await second.bus.groups.seek("t", "g", Start("offset", 1))
     await settle(0.1)
     assert sorted(await one.offsets() + await two.offsets()) == [1, 2, 3, 4]
     one.ack("t", "g", 4)
     two.ack("t", "g", 4)
     await settle(0.1)
     assert [await node.committed("t", "g") for node in town.nodes] == [4, 4]
-    await first.bus.seek("t", "g", Start("offset", 2))
+    await first.bus.groups.seek("t", "g", Start("offset", 2))
     await settle(0.1)
     assert [await node.committed("t", "g") for node in town.nodes] == [4, 4]
     assert sorted(await one.offsets() + await two.offsets()) == [2, 3, 4]
@@ -204,10 +204,10 @@ async def test_a_group_with_members_elsewhere_is_not_deleted(town: Town) -> None
     await one.subscribe("t", "g", BEGINNING)
     await settle(0.1)
     with pytest.raises(Conflict):
-        await second.bus.delete_group("t", "g")
+        await second.bus.groups.delete("t", "g")
     one.close()
     await settle(0.1)
-    await second.bus.delete_group("t", "g")
+    await second.bus.groups.delete("t", "g")
     await settle(0.1)
     assert [node.bus.groups.infos() for node in town.nodes] == [[], []]
     two = second.connect()

@@ -189,7 +189,7 @@ class TownMachine(RuleBasedStateMachine):
     def seek(self, data: st.DataObject, offset: int) -> None:
         node = self._node(data, [node for node in self._nodes() if self._sound(node)])
         self._watch()
-        self.do(node.bus.seek("t", "g", Start("offset", offset)))
+        self.do(node.bus.groups.seek("t", "g", Start("offset", offset)))
         self.moving = True  # what came meanwhile may be from before or from after the move
         self._watch()
         self.moving = False
@@ -359,7 +359,7 @@ class TownMachine(RuleBasedStateMachine):
             found = [
                 (node, entry.partition, entry.groups["g"].last_committed)
                 for node in self._nodes()
-                for entry in await node.bus.offsets("t")
+                for entry in await node.bus.groups.offsets("t")
                 if "g" in entry.groups
             ]
             return found, await self._letters()
@@ -417,7 +417,7 @@ class TownMachine(RuleBasedStateMachine):
         """Where the nodes' views of the group do not say that all is done."""
         found = []
         for node in self._nodes():
-            for entry in await node.bus.offsets("t"):
+            for entry in await node.bus.groups.offsets("t"):
                 group = entry.groups["g"]
                 if group.lag or group.inflight:
                     found.append((node.name, entry.partition, group.lag, group.inflight))

@@ -132,7 +132,7 @@ async def check(shop: Shop, count: int) -> None:
     assert done == dict.fromkeys(range(count), 1), "each event is acknowledged once"
     assert Counter(shop.charged).keys() == set(range(count)), "each run has done its work"
     for node in shop.nodes:
-        (offsets,) = await node.bus.offsets("orders")
+        (offsets,) = await node.bus.groups.offsets("orders")
         assert offsets.groups["billing"].last_committed == count
     ticks = await shop.stored("ticks")
     assert len({ts // 1_000 for ts in ticks}) == len(ticks), "no schedule fires twice for one due time"

@@ -290,7 +290,7 @@ async def test_nodes_tell_about_themselves(world: World) -> None:
     a.cluster.announce()
     await wait(1)
     found = next(node for node in b.cluster.nodes() if node.name == "a")
-    assert (found.address, found.version, found.serves) == ("http://h:1", "9.9", ["command:Stock.Reserve"])
+    assert (found.address, found.version, found.serves) == ("http://h:1", "9.9", ("command:Stock.Reserve",))
     assert found.epoch == a.cluster.epoch
     assert found.since == 1_700_000_000_000
     assert not found.here

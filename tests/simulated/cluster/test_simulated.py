@@ -229,7 +229,7 @@ async def story(weather: Weather) -> None:
             assert found.get("value") == "o" + id[1:], (life.name, found)
         count = await core.kernel.ask("query", "Beat.Read", {"path": "/count"})
         assert count["value"] == len(weather.published), life.name
-        (partition,) = await core.bus.offsets("orders")
+        (partition,) = await core.bus.groups.offsets("orders")
         billing = partition.groups["billing"]
         assert (billing.last_committed, billing.inflight) == (len(weather.published), 0), life.name
     roles = Counter(role for node in weather.nodes["a"].core.cluster.nodes() for role in node.roles)

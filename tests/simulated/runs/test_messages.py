@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from mainspring.beats import Driver, Heartbeat
-from mainspring.builtin.beats import beat
+from mainspring.builtin import beat_capability
 from mainspring.builtin.events import TypePatterns
 from mainspring.builtin.runs import run
 from mainspring.kernel import Fail, Kernel, handler_from
@@ -36,7 +36,7 @@ async def served(world: World, name: str, *programs: Any) -> KernelNode:
     heartbeat = Heartbeat(member.log, cluster=member.cluster, clock=world.clock)
     heartbeat.register("work", "/work", work, match="prefix")
     node.kernel = Kernel(loop=member.loop, ids=counted_ids(), log=member.log, cluster=member.cluster)
-    node.kernel.register(run(node.kernel, runtime), beat(heartbeat, node.kernel))
+    node.kernel.register(run(node.kernel, runtime), beat_capability(heartbeat, node.kernel))
     await node.kernel.start()
     await runtime.start_service()
     await heartbeat.open()

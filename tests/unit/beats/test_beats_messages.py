@@ -9,7 +9,7 @@ import pytest
 
 from mainspring.beats import BeatsProgram, Heartbeat
 from mainspring.beats.errors import InvalidRegistration
-from mainspring.builtin.beats import beat
+from mainspring.builtin import beat_capability
 from mainspring.kernel import Fail, Kernel
 from mainspring.log import Log, MemoryEngine
 
@@ -21,7 +21,7 @@ async def test_signals_beats_and_reads_are_messages() -> None:
     await hb.open()
     hb.register("a", "/sig", lambda signal, target, stage: stage.write("/x", {"beat": stage.beat}))
     kernel = Kernel()
-    kernel.register(beat(hb))
+    kernel.register(beat_capability(hb))
     async with kernel:
         assert await kernel.ask("command", "Beat.Signal", {"signal": "/sig"}) == {"beat": 1}
         assert await kernel.ask("command", "Beat.Signal", {"signal": "/other", "beat": 4}) == {"beat": 4}
@@ -65,7 +65,7 @@ async def test_many_commands_at_once_take_turns() -> None:
     await hb.open()
     hb.register("a", "/sig/*", lambda signal, target, stage: stage.write(signal, stage.beat))
     kernel = Kernel()
-    kernel.register(beat(hb))
+    kernel.register(beat_capability(hb))
     async with kernel:
         await asyncio.gather(
             *(kernel.ask("command", "Beat.Signal", {"signal": f"/sig/{i}"}) for i in range(20)),

@@ -8,6 +8,7 @@ import pytest
 
 from mainspring.beats import FATAL, RETRY, BeatReport, Heartbeat
 from mainspring.beats.errors import StageClosed
+from mainspring.telemetry import handling
 
 
 def ok(signal: str | None, target: str | None, stage: Any) -> None:
@@ -61,6 +62,27 @@ def test_the_stage_says_which_attempt_it_is() -> None:
     for _ in range(4):
         hb.beat()
     assert seen == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_a_retry_continues_the_conversation_of_its_own_signal() -> None:
+    hb = Heartbeat()
+    seen: list[tuple[int, str | None, Any]] = []
+
+    def work(signal: str | None, target: str | None, stage: Any) -> int | None:
+        seen.append((stage.attempt, signal, handling.get()))
+        return RETRY if stage.attempt == 1 else None
+
+    for name in ("a", "b"):
+        hb.register(name, "/**", work)
+    for message, signal in (("m-1", "/one"), ("m-2", "/two")):
+        token = handling.set((message, None))
+        hb.signal(signal)
+        handling.reset(token)
+    hb.beat()
+    hb.beat()
+    expected = {"/one": ("m-1", None), "/two": ("m-2", None)}
+    assert [attempt for attempt, _, _ in seen] == [1] * 4 + [2] * 4
+    assert all(message == expected[signal] for _, signal, message in seen if signal is not None)
 
 
 def test_dependants_of_a_failure_run() -> None:

@@ -278,13 +278,13 @@ async def test_seek_moves_the_whole_group_from_outside(world: World) -> None:
     await peer.subscribe("t", "g", BEGINNING)
     await peer.messages()
     peer.ack("t", "g", 6)
-    await world.bus.seek("t", "g", Start("offset", 4))
+    await world.bus.groups.seek("t", "g", Start("offset", 4))
     assert [(m["offset"], m["attempt"]) for m in await peer.messages()] == [(4, 1), (5, 1), (6, 1)]
     assert await world.committed("t", "g") == 6
-    await world.bus.seek("t", "g", Start("latest"))
+    await world.bus.groups.seek("t", "g", Start("latest"))
     assert await world.inflight("t", "g") == 0
     assert await peer.messages() == []
-    info = await world.bus.seek("t", "g", Start("timestamp", world.clock.wall_ms() - 1_000), partition=0)
+    info = await world.bus.groups.seek("t", "g", Start("timestamp", world.clock.wall_ms() - 1_000), partition=0)
     assert (info.members, info.partitions[0].lag) == (1, 0)
     assert await peer.offsets() == [1, 2, 3, 4, 5, 6]
 
@@ -295,13 +295,13 @@ async def test_a_group_is_deleted_when_nobody_uses_it(world: World) -> None:
     await peer.publish_many("t", 2)
     await peer.subscribe("t", "g", LATEST)
     with pytest.raises(Conflict):
-        await world.bus.delete_group("t", "g")
+        await world.bus.groups.delete("t", "g")
     peer.close()
-    await world.bus.delete_group("t", "g")
+    await world.bus.groups.delete("t", "g")
     with pytest.raises(UnknownGroup):
-        await world.bus.delete_group("t", "g")
+        await world.bus.groups.delete("t", "g")
     with pytest.raises(UnknownTopic):
-        await world.bus.delete_group("nobody", "g")
+        await world.bus.groups.delete("nobody", "g")
     await world.kill()
     again = world.connect()
     await again.subscribe("t", "g")
@@ -387,7 +387,7 @@ async def test_a_group_sent_back_from_beyond_the_tail_has_not_settled_what_was_n
     await peer.publish_many("t", 3)
     await peer.subscribe("t", "g", {"kind": "offset", "value": 10})
     assert await world.committed("t", "g") == 3
-    await world.bus.seek("t", "g", Start("offset", 2))
+    await world.bus.groups.seek("t", "g", Start("offset", 2))
     await peer.publish_many("t", 4)
     assert await world.committed("t", "g") == 3
     peer.close()

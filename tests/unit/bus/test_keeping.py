@@ -27,7 +27,7 @@ async def test_old_events_go_and_offsets_go_on(world: World) -> None:
     assert await offsets(world) == [4, 5]
     await settle(60)
     assert await offsets(world) == []
-    (info,) = await world.bus.offsets("t")
+    (info,) = await world.bus.groups.offsets("t")
     assert (info.head, info.tail) == (6, 5)
     assert (await peer.publish("t", 1))["offset"] == 6
 

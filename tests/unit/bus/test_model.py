@@ -256,7 +256,7 @@ class GroupMachine(RuleBasedStateMachine):
     def commit_leases_and_dead_letters_follow(self) -> None:
         async def look() -> tuple[list[int], list[int], list[DeadLetter]]:
             await settle(0.05)
-            offsets = await self.world.bus.offsets("t") if self.members else []
+            offsets = await self.world.bus.groups.offsets("t") if self.members else []
             commits = [entry.groups["g"].last_committed for entry in offsets]
             inflight = [entry.groups["g"].inflight for entry in offsets]
             return commits, inflight, await self.world.bus.dead_letters.page("t", limit=10_000)

@@ -33,7 +33,7 @@ async def test_a_group_deleted_while_someone_joins_is_there_again(world: World) 
     peer.close()
     joining = world.connect()
     joining.send({"type": "SUBSCRIBE", "topic": "t", "group": "g"})
-    await world.bus.delete_group("t", "g")
+    await world.bus.groups.delete("t", "g")
     await settle()
     joining.got.clear()
     await other.publish("t", 1)
@@ -57,7 +57,7 @@ async def test_letters_redriven_by_several_at_once_are_sent_once(world: World) -
     peer.close()
     assert len(await world.bus.dead_letters.page("t")) == 20
     await asyncio.gather(*(world.bus.dead_letters.redrive("t") for _ in range(4)))
-    (partition,) = await world.bus.offsets("t")
+    (partition,) = await world.bus.groups.offsets("t")
     assert partition.tail == 40
     assert await world.bus.dead_letters.page("t") == []
 

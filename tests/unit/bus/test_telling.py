@@ -22,7 +22,7 @@ async def test_the_audit_tells_of_every_kind_of_decision(world: World) -> None:
     for _ in range(2):
         peer.nack("t", "g", 3)
         await settle(0.3)
-    await world.bus.seek("t", "g", Start("latest"))
+    await world.bus.groups.seek("t", "g", Start("latest"))
     records = await audit(world)
     assert {record["action"] for record in records} == {"publish", "ack", "redelivery", "dlq", "seek"}
     assert {record["topic"] for record in records if record["topic"] != "t.DLQ"} == {"t"}

@@ -1,5 +1,5 @@
 from __future__ import annotations
 
-from tests.support.fixtures.log import log, make_engine
+from tests.support.fixtures.log import make_engine
 
-__all__ = ["log", "make_engine"]
+__all__ = ["make_engine"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.loop import MonotonicClock, VirtualClock
+from mainspring.loop import MonotonicClock, VirtualClock, Watchdog
 from mainspring.runs import (
     AlreadyAnswered,
     Cancelled,
@@ -406,48 +406,29 @@ def test_only_a_virtual_clock_can_be_advanced() -> None:
         Runtime(clock=MonotonicClock()).advance(1)
 
 
-def test_a_run_that_does_not_suspend_is_named_while_it_still_runs() -> None:
+async def test_a_run_that_does_not_suspend_is_named_while_it_still_runs() -> None:
     named = threading.Event()
-    reports: list[tuple[str, str]] = []
 
-    def report(run_id: str, program: str, ms: int) -> None:
-        reports.append((run_id, program))
-        named.set()
-
-    runtime = Runtime(clock=VirtualClock(), slow_step_ms=5, on_slow_step=report)
-
-    def busy() -> Any:
-        named.wait(30)
-        yield Sleep(ms=0)
-
-    run = runtime.start(busy)
-    try:
-        runtime.run_until_idle()
-    finally:
-        runtime.close()
-    assert run.outcome_now() == Value(None)
-    assert [run_id for run_id, _ in reports] == ["run_1"]
-    assert "busy" in reports[0][1]
-
-
-def test_the_watchdog_sleeps_with_an_idle_runtime_and_wakes_with_it() -> None:
-    named = threading.Event()
-    runtime = Runtime(clock=VirtualClock(), slow_step_ms=2, on_slow_step=lambda *_: named.set())
-    watchdog = runtime._scheduler.watchdog
-    assert watchdog is not None
+    class Seen(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "busy" in record.getMessage():
+                named.set()
 
     def busy() -> Any:
         assert named.wait(30)
-        named.clear()
         yield Sleep(ms=0)
 
-    for _ in range(3):
-        while not watchdog.asleep:
-            threading.Event().wait(0.001)
-        run = runtime.start(busy)
-        runtime.run_until_idle()
-        assert run.outcome_now() == Value(None)
-    runtime.close()
+    logger, listener = logging.getLogger("mainspring.loop"), Seen()
+    logger.addHandler(listener)
+    runtime = Runtime()
+    try:
+        with Watchdog(limit_ms=1) as watchdog:
+            await runtime.start(busy)
+            while not any(each.kind == "run" and "busy" in each.name for each in watchdog.blocked):
+                await asyncio.to_thread(named.wait, 0.01)
+    finally:
+        logger.removeHandler(listener)
+        runtime.close()
 
 
 async def test_cleanups_may_be_coroutines(world: World) -> None:

@@ -196,7 +196,7 @@ async def test_a_program_publishes_and_another_waits_for_the_event(node: Node, d
 
 async def stored(node: Node) -> list[Any]:
     found = []
-    for each in await node.bus.offsets("orders"):
+    for each in await node.bus.groups.offsets("orders"):
         found += await node.bus.read("orders", each.partition, 1, 100)
     return found
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mainspring.bus.schemas.quick_type import quick_type
-from mainspring.bus.schemas.validator import SchemaValidator
+from mainspring.bus.schemas.validator import SchemaValidator, quick_type
 from tests.support.schemas import schemas, values
 
 

@@ -1,9 +1,9 @@
 """Beats that happened.
 
-reader          values and the runtime tree as of a beat, digests, damage; lines of a log seen from outside
-runtime_tree    how a journal is read at /rt/...
-replay          running old beats again and comparing every byte
-fork            a new line from an old beat
+- `reader`: values and the runtime tree as of a beat, digests, damage; lines of a log seen from outside
+- `runtime_tree`: how a journal is read at /rt/...
+- `replay`: running old beats again and comparing every byte
+- `fork`: a new line from an old beat
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mainspring.beats.history.reader import lines_of as lines_of
 
 # Later, because the state of a line uses the runtime tree, and the reader uses the state.
-_HOMES: Final = dict.fromkeys(("follow", "lines_of"), "mainspring.beats.history.reader")
+_HOMES: Final = {
+    "mainspring.beats.history.reader": "follow lines_of",
+}
 __getattr__ = lazy_imports(globals(), _HOMES)
-
-__all__ = ["follow", "lines_of"]

@@ -75,7 +75,7 @@ async def _kept(log: AsyncLog, line: str, new: str, at: int) -> AsyncIterator[tu
     texts = {key.rpartition("/")[2]: value.decode() for key, value in contents.items()}
     async for record in log.scan(SPACE, f"{line}/cell/"):
         if int(record.key.rpartition("//")[2]) <= at + 1:
-            stored = decode_value(record.value, texts)
+            stored = decode_value(record.value, texts.get)
             wanted.update(stored.hashes() if stored is not None else ())
             yield SPACE, new + record.key[len(line) :], record.value
     until = {"refs": at, "dead": at, "left": at, "digest": at, "registry": at, "rules": at, "bindings": at + 1}

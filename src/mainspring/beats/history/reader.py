@@ -203,8 +203,11 @@ def lines_of(log: BlockingLog) -> dict[str, Head]:
 
 def follow(
     log: BlockingLog, line: str, first: int | None, wait: Callable[[], object]
-) -> Iterator[tuple[int, list[Fact]]]:
-    """The beats of a line as they happen, from `first` on or from the next; `wait` is called when there is none new."""
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The beats of a line as they happen, from `first` on or from the next; `wait` is called when there is none new.
+
+    Each is what `/rt/beat/<N>` reads as, without the values that are in the content store.
+    """
     watched = StoredLine(BlockingLogAdapter(log), line)
     beat = first if first is not None else run_now(watched.head()).beat + 1
     while True:
@@ -213,5 +216,5 @@ def follow(
             continue
         journal = run_now(watched.journal(beat))
         if journal is not None:
-            yield beat, read_journal(beat, journal)
+            yield beat, tree.part_of(read_journal(beat, journal), None, lambda _: None)
         beat += 1

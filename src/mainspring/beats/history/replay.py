@@ -18,7 +18,7 @@ from mainspring.beats.errors import MissingEnzyme, UnknownBeat
 from mainspring.beats.heartbeat import Heartbeat
 from mainspring.beats.matching.registry import Registry
 from mainspring.beats.state import LineState
-from mainspring.beats.storage.journal import BeginFact, EnqueueFact, Fact, Impulse, journal_lines
+from mainspring.beats.storage.journal import BeginFact, EnqueueFact, Fact, Impulse
 from mainspring.beats.storage.line import RECENT_BEATS, Registered
 
 
@@ -174,7 +174,7 @@ def _enrol(state: LineState, who: list[Registered]) -> None:
 
 def first_difference(beat: int, recorded: bytes, replayed: bytes) -> Divergence:
     """Where two journals of a beat part."""
-    then, now = journal_lines(recorded), journal_lines(replayed)
+    then, now = recorded.splitlines(), replayed.splitlines()
     place = next((i for i, (a, b) in enumerate(zip(then, now, strict=False)) if a != b), min(len(then), len(now)))
     texts = [side[place].decode(errors="replace") if place < len(side) else None for side in (then, now)]
     return Divergence(beat, place + 1, *texts)

@@ -68,76 +68,60 @@ def inbox_entry(impulse: Impulse) -> dict[str, Any]:
 
 def part_of(facts: Sequence[Fact], part: str | None, content: Callable[[str], str | None]) -> Any:
     """One part of a beat, or all of it. `content` gives the text behind a hash."""
+    view = _BeatView(facts, content)
     if part is not None:
-        return _SHAPES[part](facts, content)
+        return getattr(view, part)()
     begin = facts[0]
-    whole = {name: shape(facts, content) for name, shape in _SHAPES.items()}
+    whole = {name: getattr(view, name)() for name in PARTS}
     return {"beat": getattr(begin, "beat", 0), "previous": getattr(begin, "previous", ""), **whole}
 
 
-def inbox(facts: Sequence[Fact]) -> list[Impulse]:
-    return [fact.impulse for fact in facts if isinstance(fact, EnqueueFact)]
+class _BeatView:
+    """The parts of one beat, each under its name in the tree."""
 
+    def __init__(self, facts: Sequence[Fact], content: Callable[[str], str | None]) -> None:
+        self._facts = facts
+        self._content = content
+        self._impulses = [fact.impulse for fact in facts if isinstance(fact, EnqueueFact)]
 
-def _inbox(facts: Sequence[Fact], _: Callable[[str], str | None]) -> list[dict[str, Any]]:
-    return [inbox_entry(impulse) for impulse in inbox(facts)]
+    def inbox(self) -> list[dict[str, Any]]:
+        return [inbox_entry(impulse) for impulse in self._impulses]
 
+    def agenda(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "signal": self._impulses[fact.item].signal,
+                "target": self._impulses[fact.item].target,
+                "enzyme": fact.enzyme,
+                "result": fact.result,
+                **({"error": fact.error} if fact.error else {}),
+            }
+            for fact in self._facts
+            if isinstance(fact, RunFact)
+        ]
 
-def _agenda(facts: Sequence[Fact], _: Callable[[str], str | None]) -> list[dict[str, Any]]:
-    items = inbox(facts)
-    return [
-        {
-            "signal": items[fact.item].signal,
-            "target": items[fact.item].target,
-            "enzyme": fact.enzyme,
-            "result": fact.result,
-            **({"error": fact.error} if fact.error else {}),
-        }
-        for fact in facts
-        if isinstance(fact, RunFact)
-    ]
+    def stage(self) -> list[dict[str, Any]]:
+        enzymes = {fact.run: fact.enzyme for fact in self._facts if isinstance(fact, RunFact)}
+        staged: list[dict[str, Any]] = []
+        for fact in self._facts:
+            if isinstance(fact, DeleteFact):
+                staged.append({"op": "delete", "path": fact.path, "value": None, "enzyme": enzymes[fact.run]})
+            elif isinstance(fact, WriteFact):
+                text = self._content(fact.content) if fact.content is not None else bytes(fact.value).decode()
+                value = None if text is None else from_text(text)
+                entry = {"op": "write", "path": fact.path, "value": value, "enzyme": enzymes[fact.run]}
+                staged.append(entry if fact.content is None else {**entry, "content": f"/cas/{fact.content}"})
+        return staged
 
+    def emitted(self) -> list[dict[str, Any]]:
+        emissions = (fact for fact in self._facts if isinstance(fact, EmitFact))
+        return [{"signal": fact.signal, "target": fact.target, "beat": fact.beat} for fact in emissions]
 
-def _stage(facts: Sequence[Fact], content: Callable[[str], str | None]) -> list[dict[str, Any]]:
-    enzymes = {fact.run: fact.enzyme for fact in facts if isinstance(fact, RunFact)}
-    staged: list[dict[str, Any]] = []
-    for fact in facts:
-        if isinstance(fact, DeleteFact):
-            staged.append({"op": "delete", "path": fact.path, "value": None, "enzyme": enzymes[fact.run]})
-        elif isinstance(fact, WriteFact):
-            text = content(fact.content) if fact.content is not None else bytes(fact.value).decode()
-            value = None if text is None else from_text(text)
-            entry = {"op": "write", "path": fact.path, "value": value, "enzyme": enzymes[fact.run]}
-            staged.append(entry if fact.content is None else {**entry, "content": f"/cas/{fact.content}"})
-    return staged
+    def diagnostics(self) -> list[dict[str, Any]]:
+        notes = (fact for fact in self._facts if isinstance(fact, DiagnosticFact))
+        fields = ("code", "signal", "target", "names", "path")
+        return [{**{name: getattr(note, name) for name in fields}, "names": list(note.names)} for note in notes]
 
-
-def _emitted(facts: Sequence[Fact], _: Callable[[str], str | None]) -> list[dict[str, Any]]:
-    return [
-        {"signal": fact.signal, "target": fact.target, "beat": fact.beat}
-        for fact in facts
-        if isinstance(fact, EmitFact)
-    ]
-
-
-def _diagnostics(facts: Sequence[Fact], _: Callable[[str], str | None]) -> list[dict[str, Any]]:
-    return [
-        {"code": fact.code, "signal": fact.signal, "target": fact.target, "names": list(fact.names), "path": fact.path}
-        for fact in facts
-        if isinstance(fact, DiagnosticFact)
-    ]
-
-
-def _digest(facts: Sequence[Fact], _: Callable[[str], str | None]) -> str:
-    commit = facts[-1]
-    return commit.digest if isinstance(commit, CommitFact) else ""
-
-
-_SHAPES: Final[dict[str, Callable[[Sequence[Fact], Callable[[str], str | None]], Any]]] = {
-    "inbox": _inbox,
-    "agenda": _agenda,
-    "stage": _stage,
-    "emitted": _emitted,
-    "diagnostics": _diagnostics,
-    "digest": _digest,
-}
+    def digest(self) -> str:
+        commit = self._facts[-1]
+        return commit.digest if isinstance(commit, CommitFact) else ""

@@ -23,11 +23,6 @@ class Bindings:
     def __init__(self) -> None:
         self._local: dict[str, dict[str, str]] = {}  # seen by the path itself
         self._reaching: dict[str, dict[str, str]] = {}  # seen by the path and all below: SPREAD or CUT
-        self._count = 0
-        self.version: int = 0
-
-    def __len__(self) -> int:
-        return self._count
 
     def put(self, path: str, name: str, kind: str) -> bool:
         """Make a record the latest of its path and name; False when it was already."""
@@ -35,14 +30,9 @@ class Bindings:
             return False
         into, other = (self._local, self._reaching) if kind == LOCAL else (self._reaching, self._local)
         replaced = other.get(path)
-        if replaced is not None and replaced.pop(name, None) is not None:
-            self._count -= 1
-            if not replaced:
-                del other[path]
-        records = into.setdefault(path, {})
-        self._count += name not in records
-        records[name] = kind
-        self.version += 1
+        if replaced is not None and replaced.pop(name, None) is not None and not replaced:
+            del other[path]
+        into.setdefault(path, {})[name] = kind
         return True
 
     def get(self, path: str, name: str) -> str | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -97,9 +98,6 @@ class Registry:
         self._next_index = 0
         self.version: int = 0
 
-    def __len__(self) -> int:
-        return len(self._by_key)
-
     def make(
         self, name: str, query: str, function: Enzyme, match: str, before: Iterable[str], after: Iterable[str]
     ) -> Registration:
@@ -137,7 +135,7 @@ class Registry:
         self._by_key[entry.name, entry.query] = entry
         same_name = self._by_name.setdefault(entry.name, [])
         same_name.append(entry)
-        same_name.sort(key=_rank)
+        same_name.sort(key=attrgetter("rank"))
         self._index.add(entry.segments, entry, prefix=entry.match == "prefix")
         return True
 
@@ -166,10 +164,6 @@ class Registry:
     def entries(self) -> list[Registration]:
         """All of them, in order of registration."""
         return sorted(self._by_key.values(), key=lambda entry: entry.index)
-
-
-def _rank(entry: Registration) -> tuple[int, int]:
-    return entry.rank
 
 
 def refuse_contradiction(known: Registration, new: Registration) -> None:

@@ -6,7 +6,7 @@ where it ends: the same state, the same inboxes, the same chain of digests. Afte
 reads the line again as well, before it does anything else; what the log holds is what happened.
 
 What comes from outside goes through the line's topic (`signal_topic.py`), also on the leader's own node: there is one
-way. Followers apply the leader's batches as they see them in the log (`follower.py`).
+way. Followers apply the leader's batches as they see them in the log.
 
 While nodes have different programs, one with the newest program that has enzymes leads. A signal is worked on by the
 enzymes of the leader and is gone afterwards; a leader with an older program, or with none, would pass over signals that
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -28,13 +28,12 @@ from mainspring.beats.errors import LineBusy, NotLeading
 from mainspring.beats.lineage import current_origin
 from mainspring.beats.matching.registry import Bind
 from mainspring.beats.report import BeatReport
-from mainspring.beats.shared.follower import LineFollower
 from mainspring.beats.shared.signal_topic import LineInput, SignalTopic
 from mainspring.beats.storage.journal import Impulse
-from mainspring.beats.storage.line import RECENT_BEATS, SPACE, LineWriter, StoredLine
+from mainspring.beats.storage.line import RECENT_BEATS, SPACE, LineImage, LineWriter, StoredLine, journals_of
 from mainspring.cluster import NODES, Membership, NodeView, ProgramVersions, Role
 from mainspring.errors import MainspringError
-from mainspring.log import ABSENT, Batch, Change, InDoubt, Log
+from mainspring.log import ABSENT, Batch, Change, InDoubt, KeptRecord, Log
 from mainspring.loop import BackgroundTasks, Clock
 
 if TYPE_CHECKING:
@@ -90,16 +89,15 @@ class SharedLine:
         heartbeat = self._heartbeat
         self._early = []
         state = heartbeat.state.fresh()
-        line = StoredLine(self._log, self._name, forgets_beats=state.rules.retain_beats is not None, guard=self._guard)
-        writer = LineWriter(line, state, heartbeat.program)
+        line = StoredLine(self._log, self._name)
+        writer = LineWriter(line, state, heartbeat.program, self._guard)
         try:
-            loaded = await line.load()
+            image = await line.load(state)
             if leading:
                 await self._topic.open()
-            if loaded is not None and leading:
-                await writer.continue_from(loaded, self._declared)
-            elif loaded is not None:
-                state.restore(loaded)
+            if image is not None and leading:
+                await writer.continue_from(image, self._declared)
+            elif image is not None:
                 for beat in range(max(state.oldest, state.beat - RECENT_BEATS), state.beat):
                     state.note_journal(beat, await line.journal(beat) or b"")
             elif leading:
@@ -108,12 +106,13 @@ class SharedLine:
         except BaseException:
             self._early = None
             raise
-        self._follower = None if leading else LineFollower(self._name, state, loaded)
+        image = image or LineImage(state)
+        self._follower = None if leading else LineFollower(self._name, image)
         self._leading, self._stale = leading, False
         heartbeat.continue_with(state, writer)
         early, self._early = self._early or [], None
         for change in early:
-            self._on_line_change(change, newer_than=line.version)
+            self._on_line_change(change, newer_than=image.version)
 
     def _guard(self, batch: Batch) -> None:
         if self._role is not None:
@@ -291,3 +290,40 @@ class SharedLine:
             _log.info("a node with a newer program leads the beats from now on")
         except MainspringError as error:
             _log.debug("the beats could not be handed over yet: %s", error.message)  # tried with the next change
+
+
+class LineFollower:
+    """Applies the batches of the leader to the image of the line.
+
+    So reading answers on every node, from memory, as of the last beat that was seen in the log. Nothing is decided from
+    it: a node that gets to run beats reads the line from the log first. Applying the same batch twice changes nothing,
+    because a line that is read while another node writes it may hold some of what the next batches say again.
+    """
+
+    def __init__(self, name: str, image: LineImage) -> None:
+        self._prefix = f"{name}/"
+        self._journals = journals_of(name)
+        self._image = image
+        self.lost_track: bool = False  # something happened that cannot be followed: read the line again
+
+    def apply(self, records: Iterable[KeptRecord]) -> None:
+        """Apply the records of one batch that are about this line."""
+        pieces: dict[int, list[bytes]] = {}
+        for record in records:
+            if record.space == SPACE and record.key.startswith(self._prefix):
+                kind, _, key = record.key.removeprefix(self._prefix).partition("/")
+                if record.version == ABSENT:
+                    self._delete(kind, key)
+                else:
+                    self._image.apply(kind, key, record.value)
+            elif record.space == self._journals and record.version != ABSENT:
+                pieces.setdefault(int(record.key[:16]), []).append(record.value)
+        for beat, parts in pieces.items():
+            self._image.state.note_journal(beat, b"".join(parts))
+
+    def _delete(self, kind: str, key: str) -> None:
+        """What retention takes is let go by the head; bindings that were put together are read again."""
+        if kind == "queue":
+            self._image.queued.pop(key, None)
+        elif kind in ("bindings", "head"):
+            self.lost_track = True

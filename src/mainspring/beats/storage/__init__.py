@@ -1,32 +1,6 @@
 """How a line of beats is stored.
 
-cells       values in one spelling, the versions of every path, the content store
-journal     one record per fact of a beat, and the digest that chains beats
-line        the records of a line in the log, and what has to be written with the next beat
+- `cells`: values in one spelling, the versions of every path, the content store
+- `journal`: one record per fact of a beat, and the digest that chains beats
+- `line`: the records of a line in the log, and what has to be written with the next beat
 """
-
-from __future__ import annotations
-
-from mainspring.beats.storage.journal import (
-    CommitFact,
-    DeleteFact,
-    DiagnosticFact,
-    EmitFact,
-    EnqueueFact,
-    Fact,
-    RunFact,
-    WriteFact,
-    journal_lines,
-)
-
-__all__ = [
-    "CommitFact",
-    "DeleteFact",
-    "DiagnosticFact",
-    "EmitFact",
-    "EnqueueFact",
-    "Fact",
-    "RunFact",
-    "WriteFact",
-    "journal_lines",
-]

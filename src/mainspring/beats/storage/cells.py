@@ -88,7 +88,7 @@ def mentioned(text: str) -> frozenset[str]:
     return frozenset(_CONTENT_PATH.findall(text)) if "/cas/" in text else frozenset()
 
 
-class StoredValue(msgspec.Struct, frozen=True, gc=False):
+class CellValue(msgspec.Struct, frozen=True, gc=False):
     """A stored value: its text, or the hash of a text in the content store; and what the text refers to."""
 
     text: str | None
@@ -148,14 +148,14 @@ class Cells:
     def __init__(self, content: ContentStore, inline_chars: int) -> None:
         self._content = content
         self.inline_chars = inline_chars
-        self._versions: dict[str, tuple[list[int], list[StoredValue | None]]] = {}
+        self._versions: dict[str, tuple[list[int], list[CellValue | None]]] = {}
         self._changed: dict[int, list[str]] = {}  # paths by the beat their version counts from
 
-    def stored_value(self, text: str) -> StoredValue:
+    def cell_value(self, text: str) -> CellValue:
         """How a text is kept: itself, or the hash under which it belongs in the content store."""
         if len(text) > self.inline_chars:
-            return StoredValue(None, content_hash(text), mentioned(text))
-        return StoredValue(text, None, mentioned(text))
+            return CellValue(None, content_hash(text), mentioned(text))
+        return CellValue(text, None, mentioned(text))
 
     def text(self, path: str, at: int) -> str | None:
         """The canonical text of a path as of a beat; None when it holds nothing."""
@@ -173,11 +173,11 @@ class Cells:
         versions = self._versions.get(path)
         return versions[0][-1] if versions is not None else 0
 
-    def latest(self, path: str) -> StoredValue | None:
+    def latest(self, path: str) -> CellValue | None:
         versions = self._versions.get(path)
         return versions[1][-1] if versions is not None else None
 
-    def put(self, path: str, since: int, stored: StoredValue | None) -> None:
+    def put(self, path: str, since: int, stored: CellValue | None) -> None:
         """Make a version that counts from a beat on; None says that the path holds nothing."""
         beats, versions = self._versions.setdefault(path, ([], []))
         beats.append(since)
@@ -221,7 +221,7 @@ class Cells:
         first, last = sorted((one, other))
         return sorted({path for since in range(first + 1, last + 1) for path in self._changed.get(since, ())})
 
-    def versions(self, up_to: int) -> list[tuple[str, int, StoredValue | None]]:
+    def versions(self, up_to: int) -> list[tuple[str, int, CellValue | None]]:
         """Every version that counts from `up_to` at the latest, by path and beat."""
         return [
             (path, beat, stored)

@@ -127,7 +127,7 @@ class CarryFact(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="ca
 
 
 class DeadSignal(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag="dead"):
-    """A signal nobody will try again. `reason` is attempts, emission_budget or chain_depth."""
+    """A signal that is not tried again. `reason` is attempts, emission_budget or chain_depth."""
 
     signal: str | None
     target: str | None
@@ -180,11 +180,6 @@ def seal(beat: int, facts: list[Fact]) -> tuple[bytes, str]:
     return body + _encoder.encode_lines([CommitFact(beat, digest)]), digest
 
 
-def journal_lines(journal: bytes) -> list[bytes]:
-    """The records of a journal, one by one."""
-    return journal.splitlines()
-
-
 def read_journal(beat: int, journal: bytes, *, previous: str | None = None) -> list[Fact]:
     """The facts of a beat, checked against the digest they state and, where known, the digest before."""
     cut = journal.rfind(b"\n", 0, len(journal) - 1) + 1
@@ -204,7 +199,7 @@ def read_journal(beat: int, journal: bytes, *, previous: str | None = None) -> l
 
 
 def _first_unreadable(journal: bytes) -> str:
-    for place, line in enumerate(journal_lines(journal), start=1):
+    for place, line in enumerate(journal.splitlines(), start=1):
         try:
             _decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError):

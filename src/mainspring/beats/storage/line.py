@@ -19,24 +19,24 @@ kept until their beat's details go: that is how a fork knows what was queued at 
 Every batch says which version of `head` it follows. Two processes that drive one line therefore cannot mix: the second
 is refused.
 
-`StoredLine` knows the records. `LineWriter` connects a state in memory to them: it collects what has to be written with
-the next beat. Signals and bindings from outside are written with the next beat, or earlier on `flush`; what retention
-lets go is deleted with the next beat. Nothing is written on its own account, so a beat is one batch.
+`StoredLine` reads the records, `LineImage` applies them to a state in memory, and `LineWriter` collects what has to be
+written with the next beat. Signals and bindings from outside are written with the next beat, or earlier on `flush`;
+what retention lets go is deleted with the next beat. Nothing is written on its own account, so a beat is one batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
 from mainspring.beats.errors import DamagedJournal, InvalidRegistration, LineBusy
 from mainspring.beats.matching.registry import Bind
 from mainspring.beats.rules import Rules
-from mainspring.beats.storage.cells import StoredValue, mentioned
+from mainspring.beats.storage.cells import CellValue, mentioned
 from mainspring.beats.storage.journal import GENESIS, DeadSignal, Impulse
-from mainspring.log import ABSENT, Batch, BlockingLog, DamagedRecord, Operation, Put, Receipt, Record, Refused
+from mainspring.log import ABSENT, Batch, BlockingLog, DamagedRecord, Log, Operation, Put, Receipt, Record, Refused
 
 if TYPE_CHECKING:
     from mainspring.beats.state import Decided, LineState
@@ -49,16 +49,6 @@ RECENT_BEATS: Final = 64
 _PIECE: Final = 256 << 10  # bytes of a journal per record; every engine stores that without trouble
 _CHUNK: Final = 2000  # impulses or bindings per record
 _FEW_BINDINGS: Final = 64  # not worth a rewrite
-
-
-class AsyncLog(Protocol):
-    """What a line needs of a log."""
-
-    def commit(self, batch: Batch) -> Awaitable[Receipt]: ...
-
-    def get(self, space: str, key: str) -> Awaitable[Record | None]: ...
-
-    def scan(self, space: str, prefix: str = "", after: str = "") -> AsyncIterator[Record]: ...
 
 
 class BlockingLogAdapter:
@@ -76,6 +66,9 @@ class BlockingLogAdapter:
     async def scan(self, space: str, prefix: str = "", after: str = "") -> AsyncIterator[Record]:
         for record in self.log.scan(space, prefix, after):
             yield record
+
+
+AsyncLog = Log | BlockingLogAdapter
 
 
 # --- the records ------------------------------------------------------------------------------------------------------
@@ -112,42 +105,6 @@ class QueuedImpulses(msgspec.Struct, frozen=True):
     impulses: list[Impulse]
 
 
-class LoadedLine(msgspec.Struct):
-    """All of a line that a heartbeat holds in memory."""
-
-    head: Head
-    cells: list[tuple[str, int, StoredValue | None]]
-    contents: dict[str, str]
-    references: dict[int, list[str]]
-    queues: dict[int, list[Impulse]]
-    bindings: list[tuple[int, Bind]]
-    registry: list[tuple[int, list[Registered]]]
-    rules: list[tuple[int, Rules]]
-    dead: dict[int, list[DeadSignal]]
-    stored: dict[int, int]  # how many impulses are stored for a beat
-    left_over: dict[int, LeftOver]
-    queued: dict[str, list[Impulse]]  # the records of the queues, by key
-
-
-class LineChanges(msgspec.Struct):
-    """What a beat, or what came between beats, changes in a line."""
-
-    head: Head
-    journal: bytes = b""
-    cells: Sequence[tuple[str, int, StoredValue | None]] = ()
-    contents: Sequence[tuple[str, str]] = ()
-    references: Sequence[str] = ()
-    queued: Sequence[tuple[int, Impulse]] = ()
-    front: Sequence[Impulse] = ()  # waits for the next beat, before everything else
-    bindings: Sequence[tuple[int, Bind]] = ()  # and the beat each counts from
-    registry: Sequence[Registered] | None = None
-    rules: Rules | None = None
-    dead: Sequence[DeadSignal] = ()
-    garbage: Sequence[str] = ()  # keys below the line's name
-    old_journals: Sequence[str] = ()  # keys of journal pieces
-    operations: Sequence[Operation] = ()  # of others, that must happen together with the beat
-
-
 def checked_line(name: str) -> str:
     if not name or not all(c.isascii() and (c.isalnum() or c in "-_.") for c in name):
         raise InvalidRegistration(f"a line's name has letters, digits, '-', '_' and '.', not {name!r}")
@@ -171,19 +128,20 @@ def cell_key(path: str, since: int) -> str:
     return f"cell/{path}//{number(since)}"  # no path holds "//", so this splits again without a doubt
 
 
-def encode_value(stored: StoredValue | None) -> bytes:
+def encode_value(stored: CellValue | None) -> bytes:
     if stored is None:
         return b""
     return f"#{stored.content}".encode() if stored.content is not None else f"={stored.text}".encode()
 
 
-def decode_value(value: bytes, contents: dict[str, str]) -> StoredValue | None:
+def decode_value(value: bytes, content: Callable[[str], str | None]) -> CellValue | None:
+    """`content` gives the text behind a hash."""
     text = value.decode()
     if not text:
         return None
     if text[0] == "#":
-        return StoredValue(None, text[1:], mentioned(contents.get(text[1:], "")))
-    return StoredValue(text[1:], None, mentioned(text))
+        return CellValue(None, text[1:], mentioned(content(text[1:]) or ""))
+    return CellValue(text[1:], None, mentioned(text))
 
 
 def queues_of(queued: dict[str, list[Impulse]], coming: int, done: int) -> dict[int, list[Impulse]]:
@@ -202,193 +160,134 @@ def queues_of(queued: dict[str, list[Impulse]], coming: int, done: int) -> dict[
     return queues
 
 
+class LineImage:
+    """The records of a line applied to a state. Applying the same record twice changes nothing."""
+
+    def __init__(self, state: LineState, head: Head | None = None, version: int = ABSENT) -> None:
+        self.state = state
+        self.head: Head = head or Head()
+        self.version = version  # of the head
+        self.queued: dict[str, list[Impulse]] = {}  # the records of the queues, by key
+        self.left_over: dict[int, LeftOver] = {}
+        self._registered = {since for since, _ in state.registries}
+        self._ruled = {since for since, _ in state.rulings}
+
+    def apply(self, kind: str, key: str, value: bytes) -> None:
+        """One record; `key` is what follows the kind in its key. The head comes last: it says which queues wait."""
+        state = self.state
+        match kind:
+            case "cas":
+                state.content.put(key, value.decode())
+            case "cell":
+                path, _, since = key.rpartition("//")
+                if int(since) > state.cells.newest(path):
+                    state.cells.put(path, int(since), decode_value(value, state.content.get))
+            case "refs":
+                state.refer(int(key), msgspec.json.decode(value, type=list[str]))
+            case "queue":
+                self.queued[key] = msgspec.json.decode(value, type=QueuedImpulses).impulses
+            case "left":
+                self.left_over[int(key)] = msgspec.json.decode(value, type=LeftOver)
+            case "bindings":
+                bound = state.bound.setdefault(int(key[:16]), [])
+                for path, name, how in msgspec.json.decode(value, type=list[tuple[str, str, str]]):
+                    binding = Bind(path, name, how)
+                    if state.bindings.put(path, name, how) or binding not in bound:
+                        bound.append(binding)
+            case "registry" if int(key) not in self._registered:
+                self._registered.add(int(key))
+                state.registries.append((int(key), msgspec.json.decode(value, type=list[Registered])))
+            case "rules" if int(key) not in self._ruled:
+                self._ruled.add(int(key))
+                state.rulings.append((int(key), msgspec.json.decode(value, type=Rules)))
+            case "dead":
+                state.dead[int(key)] = msgspec.json.decode(value, type=list[DeadSignal])
+            case "digest":
+                state.note_digest(int(key), value.decode())
+            case "head":
+                self.apply_head(msgspec.json.decode(value, type=Head))
+
+    def apply_head(self, head: Head) -> None:
+        state, self.head = self.state, head
+        state.beat, state.digest, state.paused = head.beat + 1, head.digest, head.paused
+        first, done = head.left or (state.beat, 0)
+        for key in [key for key in self.queued if int(key[:16]) < first]:
+            del self.queued[key]
+        state.queues = queues_of(self.queued, state.beat, done)
+        state.forget_before(head.oldest)
+
+
 class StoredLine:
-    """One line of beats in a log."""
+    """Reads one line of beats in a log."""
 
-    def __init__(
-        self,
-        log: AsyncLog,
-        name: str = "main",
-        *,
-        forgets_beats: bool = False,
-        guard: Callable[[Batch], None] | None = None,
-    ) -> None:
-        """`guard` goes into every batch: where several nodes share the log, only one of them may write a line."""
+    def __init__(self, log: AsyncLog, name: str = "main") -> None:
         self.name: str = checked_line(name)
-        self._guard = guard
         self.log = log
-        self._journals = journals_of(name)
-        self.version: int = ABSENT  # of the head as it was loaded or saved here
-        self._place = 0
-        # Keys written or read here, by beat: a line that forgets old beats need not look for them in the log.
-        self._remembers_keys = forgets_beats
-        self._journal_keys: dict[int, list[str]] = {}
-        self._queue_keys: dict[int, list[str]] = {}
-        self._queues_known_from = 1
+        self.journals: str = journals_of(name)
 
-    # --- writing ------------------------------------------------------------------------------------------------------
-
-    async def save(self, changes: LineChanges) -> None:
-        """Make the changes durable, together. `line_busy` when another process has written the line."""
-        records = [
-            (f"{key}{number(place)}", value)
-            for place, (key, value) in enumerate(_ordered_records(changes), self._place)
-        ]
-        batch = self._batch(changes, records)
-        try:
-            receipt = await self.log.commit(batch)
-        except Refused as error:
-            raise LineBusy(
-                f"line {self.name!r} was written by somebody else", remedy="open the heartbeat again; drive it once"
-            ) from error
-        self.version = receipt.versions[-1 - len([op for op in changes.operations if isinstance(op, Put)])]
-        self._place += len(records)
-        if self._remembers_keys:
-            self._remember(changes.head.beat, changes.journal, records)
-
-    def _remember(self, beat: int, journal: bytes, records: list[tuple[str, bytes]]) -> None:
-        if journal:
-            self._journal_keys[beat] = [piece_key(beat, place) for place, _ in enumerate(_pieces(journal))]
-        for key, _ in records:
-            if key.startswith("queue/"):
-                self._queue_keys.setdefault(int(key[6:22]), []).append(key)
-
-    def _batch(self, changes: LineChanges, records: list[tuple[str, bytes]]) -> Batch:
-        name, beat = self.name, changes.head.beat
-        batch = Batch()
-        if self._guard is not None:
-            self._guard(batch)
-        if changes.journal:
-            for place, piece in enumerate(_pieces(changes.journal)):
-                batch.put(self._journals, piece_key(beat, place), piece, expect=ABSENT)
-            batch.put(SPACE, f"{name}/digest/{number(beat)}", changes.head.digest.encode(), expect=ABSENT)
-        for sha256, text in changes.contents:
-            batch.put(SPACE, f"{name}/cas/{sha256}", text.encode())
-        for path, since, stored in changes.cells:
-            batch.put(SPACE, f"{name}/{cell_key(path, since)}", encode_value(stored))
-        if changes.references:
-            batch.put(SPACE, f"{name}/refs/{number(beat)}", msgspec.json.encode(list(changes.references)))
-        if changes.registry is not None:
-            batch.put(SPACE, f"{name}/registry/{number(beat)}", msgspec.json.encode(changes.registry))
-        if changes.rules is not None:
-            batch.put(SPACE, f"{name}/rules/{number(beat)}", msgspec.json.encode(changes.rules))
-        if changes.journal and changes.head.left is not None:
-            batch.put(SPACE, f"{name}/left/{number(beat)}", msgspec.json.encode(changes.head.left))
-        if changes.dead:
-            batch.put(SPACE, f"{name}/dead/{number(beat)}", msgspec.json.encode(changes.dead))
-        for key in changes.garbage:
-            batch.delete(SPACE, f"{name}/{key}")
-        for key in changes.old_journals:
-            batch.delete(self._journals, key)
-        for key, value in records:
-            batch.put(SPACE, f"{name}/{key}", value, expect=ABSENT)
-        head = msgspec.structs.replace(changes.head, place=self._place + len(records))
-        batch.put(SPACE, f"{name}/head", msgspec.json.encode(head), expect=self.version)
-        batch.operations.extend(changes.operations)
-        return batch
-
-    # --- reading ------------------------------------------------------------------------------------------------------
-
-    async def load(self) -> LoadedLine | None:
-        """Everything of the line that is kept in memory; None when there is no such line yet."""
+    async def load(self, state: LineState) -> LineImage | None:
+        """Make an empty state what the line holds; None when there is no such line yet."""
         record = await self.log.get(SPACE, f"{self.name}/head")
         if record is None:
             return None
         head = msgspec.json.decode(record.value, type=Head)
-        self.version, self._place = record.version, head.place
-        loaded = LoadedLine(head, [], {}, {}, {}, [], [], [], {}, {}, {}, {})
-        async for key, value in self._records("cas/"):
-            loaded.contents[key] = value.decode()
-        async for key, value in self._records("cell/"):
-            path, _, beat = key.rpartition("//")
-            loaded.cells.append((path, int(beat), decode_value(value, loaded.contents)))
-        async for key, value in self._records("refs/"):
-            loaded.references[int(key)] = msgspec.json.decode(value, type=list[str])
-        await self._load_queues(loaded)
-        async for key, value in self._records("bindings/"):
-            bindings = msgspec.json.decode(value, type=list[tuple[str, str, str]])
-            loaded.bindings.extend((int(key[:16]), Bind(*binding)) for binding in bindings)
-        async for key, value in self._records("registry/"):
-            loaded.registry.append((int(key), msgspec.json.decode(value, type=list[Registered])))
-        async for key, value in self._records("rules/"):
-            loaded.rules.append((int(key), msgspec.json.decode(value, type=Rules)))
-        async for key, value in self._records("dead/"):
-            loaded.dead[int(key)] = msgspec.json.decode(value, type=list[DeadSignal])
-        return loaded
-
-    async def _load_queues(self, loaded: LoadedLine) -> None:
-        coming = loaded.head.beat + 1
-        first, done = loaded.head.left or (coming, 0)
-        self._queues_known_from = first
-        async for key, value in self._records("queue/", after=f"{number(first - 1)}/~"):
-            self._queue_keys.setdefault(int(key[:16]), []).append(f"queue/{key}")
-            lands, impulses = int(key[:16]), msgspec.json.decode(value, type=QueuedImpulses).impulses
-            loaded.queued[key] = impulses
-            if key[17] != "a":
-                loaded.stored[lands] = loaded.stored.get(lands, 0) + len(impulses)
-        loaded.queues = queues_of(loaded.queued, coming, done)
-        async for key, value in self._records("left/"):
-            loaded.left_over[int(key)] = msgspec.json.decode(value, type=LeftOver)
+        image = LineImage(state, head, record.version)
+        state.bound, state.oldest = {}, head.oldest
+        for kind in ("cas", "cell", "refs", "left", "bindings", "registry", "rules", "dead"):
+            async for key, value in self.records(f"{kind}/"):
+                image.apply(kind, key, value)
+        first, _ = head.left or (head.beat + 1, 0)
+        async for key, value in self.records("queue/", after=f"{number(first - 1)}/~"):
+            image.apply("queue", key, value)
+        image.apply_head(head)
+        for impulses in state.queues.values():
+            state.note_live_events(impulses)
+        return image
 
     async def head(self) -> Head:
         """Where the line stands; before its first beat when there is no such line."""
         record = await self.log.get(SPACE, f"{self.name}/head")
         return Head() if record is None else msgspec.json.decode(record.value, type=Head)
 
-    async def _records(self, kind: str, after: str = "") -> AsyncIterator[tuple[str, bytes]]:
-        prefix = f"{self.name}/{kind}"
-        async for record in self.log.scan(SPACE, prefix, prefix + after if after else ""):
-            yield record.key[len(prefix) :], record.value
+    async def records(self, prefix: str, after: str = "") -> AsyncIterator[tuple[str, bytes]]:
+        """The records of the line whose keys start with a prefix: the rest of each key, and its value."""
+        whole = f"{self.name}/{prefix}"
+        async for record in self.log.scan(SPACE, whole, whole + after if after else ""):
+            yield record.key[len(whole) :], record.value
 
     async def journal(self, beat: int) -> bytes | None:
         """The journal of a beat as it was written; None when it is not kept."""
         try:
-            pieces = [record.value async for record in self.log.scan(self._journals, f"{number(beat)}.")]
+            pieces = [record.value async for record in self.log.scan(self.journals, f"{number(beat)}.")]
         except DamagedRecord as error:
             raise DamagedJournal(beat, "a piece of its journal fails its checksum") from error
         return b"".join(pieces) or None
-
-    async def journal_keys(self, beat: int) -> list[str]:
-        """The keys of a beat's journal; each is given once."""
-        if beat in self._journal_keys:
-            return self._journal_keys.pop(beat)
-        return [record.key async for record in self.log.scan(self._journals, f"{number(beat)}.")]
-
-    async def queue_keys(self, beat: int) -> list[str]:
-        """The keys of what was ever queued for a beat; each is given once."""
-        if beat >= self._queues_known_from:
-            return self._queue_keys.pop(beat, [])
-        prefix = f"queue/{number(beat)}/"
-        return [prefix + key async for key, _ in self._records(prefix)]
-
-    async def binding_keys(self, last: int) -> list[str]:
-        """The keys of binding records that count from a beat on or from an earlier one."""
-        return [f"bindings/{key}" async for key, _ in self._records("bindings/") if int(key[:16]) <= last]
 
     async def digest(self, beat: int) -> str | None:
         record = await self.log.get(SPACE, f"{self.name}/digest/{number(beat)}")
         return None if record is None else record.value.decode()
 
 
-def _ordered_records(changes: LineChanges) -> list[tuple[str, bytes]]:
-    """Impulses and bindings, by the beat they wait for, in the order they came."""
-    beat = changes.head.beat
-    since = beat if changes.journal else beat + 1
+def _queue_records(since: int, queued: Iterable[tuple[int, Impulse]]) -> Iterator[tuple[str, bytes]]:
+    """Impulses by the beat they wait for, in the order they came."""
     queues: dict[int, list[Impulse]] = {}
-    for lands, impulse in changes.queued:
+    for lands, impulse in queued:
         queues.setdefault(lands, []).append(impulse)
-    sides = [(f"queue/{number(lands)}/b", impulses) for lands, impulses in queues.items()]
-    if changes.front:
-        sides.append((f"queue/{number(beat + 1)}/a", list(changes.front)))
-    records = [(key, msgspec.json.encode(QueuedImpulses(since, part))) for key, each in sides for part in _chunks(each)]
-    bindings: dict[int, list[Bind]] = {}
-    for counts_from, binding in changes.bindings:
-        bindings.setdefault(counts_from, []).append(binding)
-    for counts_from, bound in bindings.items():
-        for part in _chunks(bound):
-            value = msgspec.json.encode([(binding.path, binding.name, binding.kind) for binding in part])
-            records.append((f"bindings/{number(counts_from)}/", value))
-    return records
+    for lands, impulses in queues.items():
+        yield from _chunked(f"queue/{number(lands)}/b", since, impulses)
+
+
+def _chunked(key: str, since: int, impulses: list[Impulse]) -> Iterator[tuple[str, bytes]]:
+    return ((key, msgspec.json.encode(QueuedImpulses(since, part))) for part in _chunks(impulses))
+
+
+def _binding_records(bindings: Iterable[tuple[int, Bind]]) -> Iterator[tuple[str, bytes]]:
+    """Bindings by the beat they count from, in the order they came."""
+    by_beat: dict[int, list[tuple[str, str, str]]] = {}
+    for since, binding in bindings:
+        by_beat.setdefault(since, []).append((binding.path, binding.name, binding.kind))
+    for since, records in by_beat.items():
+        yield from ((f"bindings/{number(since)}/", msgspec.json.encode(part)) for part in _chunks(records))
 
 
 def _pieces(journal: bytes) -> Iterable[bytes]:
@@ -403,39 +302,56 @@ def _chunks(items: list[T]) -> Iterable[list[T]]:
 
 
 class LineWriter:
-    """Collects what a line has to store with its next beat, and makes a state what the line holds."""
+    """Collects what a line has to store with its next beat, and continues a line that is stored."""
 
-    def __init__(self, line: StoredLine, state: LineState, program: str = "") -> None:
+    def __init__(
+        self,
+        line: StoredLine,
+        state: LineState,
+        program: str = "",
+        guard: Callable[[Batch], None] | None = None,
+    ) -> None:
+        """`guard` goes into every batch: where several nodes share the log, only one of them may write a line."""
         self.line = line
         self.program: str = program
+        self._guard = guard
         self._state = state
+        self._head_version = ABSENT
+        self._place = 0  # of the next record that is kept in order of arrival
         self._signals: list[tuple[int, Impulse]] = []
         self._bindings: list[tuple[int, Bind]] = []
         self._registry: list[Registered] | None = None
         self._rules: Rules | None = None
-        self._garbage: list[str] = []
-        self._old_journals: list[str] = []
+        self._garbage: list[str] = []  # keys below the line's name
+        self._old_journals: list[str] = []  # keys of journal pieces
         self._saved_paused = False
         self._forked_from = ("", 0)
         self._backlog = Backlog()
         self._operations: list[Operation] = []
+        # Keys written or read here, by beat: a line that forgets old beats need not look for them in the log.
+        self._remembers_keys = state.rules.retain_beats is not None
+        self._journal_keys: dict[int, list[str]] = {}
+        self._queue_keys: dict[int, list[str]] = {}
+        self._queues_known_from = 1
 
     async def load(self) -> None:
         """Make the state what the line holds. Bindings the program has declared meanwhile count from the next beat."""
         declared = self._state.bindings.records()
-        loaded = await self.line.load()
-        if loaded is not None:
+        image = await self.line.load(self._state)
+        if image is not None:
             self._bindings.clear()
-            await self.continue_from(loaded, declared)
+            await self.continue_from(image, declared)
 
-    async def continue_from(self, loaded: LoadedLine, declared: Iterable[tuple[str, str, str]]) -> None:
-        """Make the state what was loaded, with the bindings that the program declares."""
-        state = self._state
-        state.restore(loaded)
-        self.program = self.program or loaded.head.program
-        self._forked_from = loaded.head.parent, loaded.head.forked_at
+    async def continue_from(self, image: LineImage, declared: Iterable[tuple[str, str, str]]) -> None:
+        """Go on where the line ends, with the bindings that the program declares."""
+        state, head = self._state, image.head
+        self._head_version, self._place = image.version, head.place
+        self.program = self.program or head.program
+        self._forked_from = head.parent, head.forked_at
         self._saved_paused = state.paused
-        self._backlog.restore(loaded.head.left, loaded.stored, loaded.left_over)
+        self._backlog.restore(image)
+        self._queues_known_from, _ = head.left or (state.beat, 0)
+        self._remember_queues(f"queue/{key}" for key in image.queued)
         for record in declared:
             self.note_binding(state.change(Bind(*record)))
         for beat in range(max(state.oldest, state.beat - RECENT_BEATS), state.beat):
@@ -452,13 +368,13 @@ class LineWriter:
         latest = list({(binding.path, binding.name): binding for binding in old}.values())
         if len(old) <= 2 * len(latest) + _FEW_BINDINGS:
             return
-        self._garbage.extend(await self.line.binding_keys(oldest))
+        async for key, _ in self.line.records("bindings/"):
+            if int(key[:16]) <= oldest:
+                self._garbage.append(f"bindings/{key}")
         self._bindings.extend((oldest, binding) for binding in latest)
         self._state.bound = {oldest: latest, **{since: each for since, each in bound.items() if since > oldest}}
 
-    def save_with(self, operations: list[Operation]) -> None:
-        """Store these operations with the next batch, instead of those given before."""
-        self._operations = operations
+    # --- what is to be written ----------------------------------------------------------------------------------------
 
     def note_signal(self, lands: int, impulse: Impulse) -> None:
         self._signals.append((lands, impulse))
@@ -472,37 +388,60 @@ class LineWriter:
         self._registry = registered or self._registry
         self._rules = rules or self._rules
 
+    def save_with(self, operations: list[Operation]) -> None:
+        """Store these operations with the next batch, instead of those given before."""
+        self._operations = operations
+
+    async def collect(self) -> None:
+        """Note what retention lets go; it leaves the log with the next beat."""
+        keys, beats = self._state.forget()
+        self._garbage.extend(keys)
+        for beat in beats:
+            self._old_journals.extend(await self._keys_of_journal(beat))
+        unneeded, gone = self._backlog.forget(self._state.oldest)
+        self._garbage.extend(f"left/{number(beat)}" for beat in gone)
+        for beat in unneeded:
+            self._garbage.extend(await self._keys_of_queue(beat))
+
+    async def _keys_of_journal(self, beat: int) -> list[str]:
+        if beat in self._journal_keys:
+            return self._journal_keys.pop(beat)
+        return [record.key async for record in self.line.log.scan(self.line.journals, f"{number(beat)}.")]
+
+    async def _keys_of_queue(self, beat: int) -> list[str]:
+        if beat >= self._queues_known_from:
+            return self._queue_keys.pop(beat, [])
+        prefix = f"queue/{number(beat)}/"
+        return [prefix + key async for key, _ in self.line.records(prefix)]
+
+    def _remember_queues(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            if key.startswith("queue/"):
+                self._queue_keys.setdefault(int(key[6:22]), []).append(key)
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
     async def save_beat(self, decided: Decided, operations: Sequence[Operation]) -> None:
         """Write a beat and everything that waited for it, as one batch."""
-        beat = self._state.beat
+        beat, draft = self._state.beat, decided.draft
         unsaved = sum(lands == beat for lands, _ in self._signals)
-        rest = self._backlog.remainder(beat, decided.carried, decided.overflow, unsaved)
-        head = self._head(beat, decided.report.digest, rest.left)
+        rest = self._backlog.remainder(beat, draft.carried, len(draft.overflow), unsaved)
         queued = [(lands, impulse) for lands, impulse in self._signals if lands > beat]
         queued += [*((beat, impulse) for impulse in rest.late), *decided.queued]
-        bound = [(beat + 1, change) for change in decided.changes if isinstance(change, Bind)]
-        await self.line.save(
-            LineChanges(
-                head=head,
-                journal=decided.journal,
-                cells=decided.cells,
-                contents=decided.contents,
-                references=decided.references,
-                queued=queued,
-                front=rest.front,
-                bindings=[*self._bindings, *bound],
-                registry=self._registry,
-                rules=self._rules,
-                dead=decided.dead,
-                garbage=self._garbage,
-                old_journals=self._old_journals,
-                operations=[*operations, *self._operations],
-            )
-        )
+        bindings = [*self._bindings, *((beat + 1, each) for each in draft.changes if isinstance(each, Bind))]
+        records = [
+            *_queue_records(beat, queued),
+            *_chunked(f"queue/{number(beat + 1)}/a", beat, rest.front),
+            *_binding_records(bindings),
+        ]
+        batch = self._beat_batch(decided, rest.left)
+        head = self._head(beat, decided.report.digest, rest.left)
+        await self._commit(batch, head, records, [*operations, *self._operations])
+        if self._remembers_keys:
+            self._journal_keys[beat] = [piece_key(beat, place) for place, _ in enumerate(_pieces(decided.journal))]
         self._backlog.store(lands for lands, _ in queued)
         self._backlog.beat_ended(beat, rest.left)
         self._signals, self._bindings, self._registry, self._rules = [], [], None, None
-        self._saved_paused = head.paused
         self._garbage, self._old_journals, self._operations = [], [], []
 
     async def save_between_beats(self) -> None:
@@ -510,27 +449,72 @@ class LineWriter:
         state = self._state
         if not (self._signals or self._bindings or self._operations) and state.paused == self._saved_paused:
             return
+        records = [*_queue_records(state.beat, self._signals), *_binding_records(self._bindings)]
         head = self._head(state.beat - 1, state.digest, self._backlog.left)
-        await self.line.save(
-            LineChanges(head, queued=self._signals, bindings=self._bindings, operations=self._operations)
-        )
+        await self._commit(self._new_batch(), head, records, self._operations)
         self._backlog.store(lands for lands, _ in self._signals)
         self._signals, self._bindings, self._operations = [], [], []
-        self._saved_paused = head.paused
-
-    async def collect(self) -> None:
-        """Note what retention lets go; it leaves the log with the next beat."""
-        keys, beats = self._state.forget()
-        self._garbage.extend(keys)
-        for beat in beats:
-            self._old_journals.extend(await self.line.journal_keys(beat))
-        unneeded, gone = self._backlog.forget(self._state.oldest)
-        self._garbage.extend(f"left/{number(beat)}" for beat in gone)
-        for beat in unneeded:
-            self._garbage.extend(await self.line.queue_keys(beat))
 
     def _head(self, beat: int, digest: str, left: LeftOver | None) -> Head:
         return Head(beat, digest, self._state.paused, self._state.oldest, *self._forked_from, self.program, left)
+
+    def _new_batch(self) -> Batch:
+        batch = Batch()
+        if self._guard is not None:
+            self._guard(batch)
+        return batch
+
+    def _beat_batch(self, decided: Decided, left: LeftOver | None) -> Batch:
+        """Everything of a beat but its head and the records that are kept in order of arrival."""
+        batch, beat = self._new_batch(), self._state.beat
+        journals, name, at = self.line.journals, self.line.name, number(beat)
+        for place, piece in enumerate(_pieces(decided.journal)):
+            batch.put(journals, piece_key(beat, place), piece, expect=ABSENT)
+        batch.put(SPACE, f"{name}/digest/{at}", decided.report.digest.encode(), expect=ABSENT)
+        for sha256, text in decided.contents:
+            batch.put(SPACE, f"{name}/cas/{sha256}", text.encode())
+        for path, since, stored in decided.cells:
+            batch.put(SPACE, f"{name}/{cell_key(path, since)}", encode_value(stored))
+        if decided.references:
+            batch.put(SPACE, f"{name}/refs/{at}", msgspec.json.encode(decided.references))
+        if self._registry is not None:
+            batch.put(SPACE, f"{name}/registry/{at}", msgspec.json.encode(self._registry))
+        if self._rules is not None:
+            batch.put(SPACE, f"{name}/rules/{at}", msgspec.json.encode(self._rules))
+        if left is not None:
+            batch.put(SPACE, f"{name}/left/{at}", msgspec.json.encode(left))
+        if decided.draft.dead:
+            batch.put(SPACE, f"{name}/dead/{at}", msgspec.json.encode(decided.draft.dead))
+        for key in self._garbage:
+            batch.delete(SPACE, f"{name}/{key}")
+        for key in self._old_journals:
+            batch.delete(journals, key)
+        return batch
+
+    async def _commit(
+        self, batch: Batch, head: Head, records: list[tuple[str, bytes]], operations: list[Operation]
+    ) -> None:
+        """Add records in order of arrival, the head, and operations of others, and make all of it durable, together.
+
+        `line_busy` when another process has written the line.
+        """
+        name, place = self.line.name, self._place + len(records)
+        numbered = [(f"{key}{number(at)}", value) for at, (key, value) in enumerate(records, self._place)]
+        for key, value in numbered:
+            batch.put(SPACE, f"{name}/{key}", value, expect=ABSENT)
+        value = msgspec.json.encode(msgspec.structs.replace(head, place=place))
+        batch.put(SPACE, f"{name}/head", value, expect=self._head_version)
+        batch.operations.extend(operations)
+        try:
+            receipt = await self.line.log.commit(batch)
+        except Refused as error:
+            raise LineBusy(
+                f"line {name!r} was written by another process", remedy="open the heartbeat again; drive it once"
+            ) from error
+        self._head_version = receipt.versions[-1 - sum(isinstance(each, Put) for each in operations)]
+        self._place, self._saved_paused = place, head.paused
+        if self._remembers_keys:
+            self._remember_queues(key for key, _ in numbered)
 
 
 class Remainder(msgspec.Struct, frozen=True):
@@ -556,9 +540,13 @@ class Backlog:
         self._left_over: dict[int, LeftOver] = {}  # of the beats one may still fork at
         self._floor = 1  # impulses of earlier beats are gone
 
-    def restore(self, left: LeftOver | None, stored: dict[int, int], left_over: dict[int, LeftOver]) -> None:
-        self.left, self._stored, self._left_over = left, stored, left_over
-        self._floor = min(stored, default=1)
+    def restore(self, image: LineImage) -> None:
+        self.left, self._left_over = image.head.left, image.left_over
+        for key, impulses in image.queued.items():
+            if key[17] != "a":
+                lands = int(key[:16])
+                self._stored[lands] = self._stored.get(lands, 0) + len(impulses)
+        self._floor = min(self._stored, default=1)
 
     def remainder(self, beat: int, carried: list[Impulse], overflow: int, unsaved: int) -> Remainder:
         """Of `carried`, the last `overflow` never entered the beat; the last `unsaved` that waited are not stored."""

@@ -38,14 +38,8 @@ if TYPE_CHECKING:
     from mainspring.bus.groups.position import PositionWrite as PositionWrite
 
 _HOMES: Final = {
-    "Gate": "mainspring.bus.groups.member",
-    "Group": "mainspring.bus.groups.group",
-    "LeaseView": "mainspring.bus.groups.group",
-    "Member": "mainspring.bus.groups.member",
-    "OpenEvent": "mainspring.bus.groups.position",
-    "Position": "mainspring.bus.groups.position",
-    "PositionWrite": "mainspring.bus.groups.position",
+    "mainspring.bus.groups.group": "Group LeaseView",
+    "mainspring.bus.groups.member": "Gate Member",
+    "mainspring.bus.groups.position": "OpenEvent Position PositionWrite",
 }
 __getattr__ = lazy_imports(globals(), _HOMES)  # eagerly they would import the bus, which imports them
-
-__all__ = ["Gate", "Group", "LeaseView", "Member", "OpenEvent", "Position", "PositionWrite"]

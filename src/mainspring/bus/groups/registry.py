@@ -52,10 +52,11 @@ class GroupRegistry:
     def all(self) -> list[Group]:
         return [group for topic in self._topics.all() for group in topic.groups.values()]
 
-    def get(self, topic: Topic, name: str) -> Group:
-        group = topic.groups.get(name)
+    def get(self, topic: str, name: str) -> Group:
+        """The group. Raises UnknownTopic and UnknownGroup."""
+        group = self._topics.get(topic).groups.get(name)
         if group is None:
-            raise UnknownGroup(f"topic {topic.name!r} has no group {name!r}", remedy="subscribe to make one")
+            raise UnknownGroup(f"topic {topic!r} has no group {name!r}", remedy="subscribe to make one")
         return group
 
     def find(self, topic_name: str, name: str) -> Group | None:
@@ -138,8 +139,11 @@ class GroupRegistry:
         """Make sure that the group is durable where it stands."""
         await _or_unavailable("stored", self._supply.store_group(group))
 
-    async def seek(self, topic: Topic, name: str, start: Start, partition: int | None) -> Group:
-        group = self.get(topic, name)
+    async def seek(self, topic_name: str, name: str, start: Start, *, partition: int | None = None) -> GroupInfo:
+        """Move a group (all partitions, or one); what it held is given back. Raises UnknownGroup."""
+        start.checked()
+        group = self.get(topic_name, name)
+        topic = group.topic
         await self._topics.load(topic)
         if partition is not None and partition not in group.positions:
             raise BadOffset(f"topic {topic.name!r} has no partition {partition}")
@@ -148,13 +152,14 @@ class GroupRegistry:
             starts = {partition: starts[partition]}
         await self._move(group, starts)
         await self.store(group)
-        return group
+        return self.info(group)
 
-    async def delete(self, topic: Topic, name: str) -> None:
+    async def delete(self, topic: str, name: str) -> None:
+        """Forget a group. Raises UnknownGroup, and Conflict while it has members."""
         group = self.get(topic, name)
         members = self._supply.member_count(group)
         if members:
-            raise Conflict(f"group {name!r} of {topic.name!r} has {members} members", remedy="stop its consumers first")
+            raise Conflict(f"group {name!r} of {topic!r} has {members} members", remedy="stop its consumers first")
         await _or_unavailable("deleted", self._supply.delete(group))
 
     # -- looking at groups
@@ -172,7 +177,9 @@ class GroupRegistry:
             partitions={position.partition: self._offsets(position) for position in group.positions.values()},
         )
 
-    async def offsets(self, topic: Topic) -> list[PartitionOffsets]:
+    async def offsets(self, topic_name: str) -> list[PartitionOffsets]:
+        """Head, tail and groups of each partition, ascending. Raises UnknownTopic."""
+        topic = self._topics.get(topic_name)
         await self._topics.load(topic)
         heads = {bounds.partition: bounds.head for bounds in await self._log.bounds(topic.name)}
         return [

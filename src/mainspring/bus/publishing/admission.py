@@ -6,12 +6,18 @@ through `Admission.accept` and hands what it gives to `Publisher.submit`.
 Where spans are recorded, one begins here and ends when the events are durable. Who publishes may have a span of its own
 and say so in the events' headers; then the node's span, `append`, stands below it and the headers stay as they are.
 Otherwise the node's span, `publish`, is the producer's: it is put into the headers, so that consumers go on from it.
+
+The partition of a key is the protocol's hash, the same in every language: h starts at 0; for each UTF-16 code unit c,
+h = 31 h + c, wrapped to 32 bits and read as signed; the partition is |h| modulo the number of partitions. It is Java's
+`String.hashCode`. Half surrogate pairs count as the units they are. |-2^31| is 2^31, as in JavaScript. The empty key is
+a key; only an absent one is keyless.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import repeat
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -19,7 +25,6 @@ import msgspec
 
 from mainspring.bus.access.access import Access, Caller, VerifiedHeaders, Who, verified_headers, with_verified
 from mainspring.bus.errors import BadFrame, RateLimited, TooLarge, Unavailable, bad_text
-from mainspring.bus.publishing.partitioning import partition_of
 from mainspring.bus.publishing.publisher import Accepted
 from mainspring.bus.publishing.rate_limit import TokenBucket
 from mainspring.bus.results import NewEvent
@@ -275,3 +280,22 @@ def check_sha256(payload: bytes, digest: str) -> None:
     _check_payloads([payload])
     if hashlib.sha256(_to_sorted_json(msgspec.json.decode(payload))).hexdigest() != digest.lower():
         raise BadFrame("payload_sha256 does not fit the payload", remedy="hash JSON with sorted keys and no spaces")
+
+
+@lru_cache(maxsize=65_536)  # keys repeat; hashing a 20-character key in Python costs as much as decoding its frame
+def key_hash(key: str) -> int:
+    """The signed 32-bit hash of a key."""
+    h = 0
+    if key.isascii():
+        for unit in key.encode("ascii"):
+            h = 31 * h + unit & 0xFFFFFFFF
+    else:
+        units = memoryview(key.encode("utf-16-le", "surrogatepass"))
+        for at in range(0, len(units), 2):
+            h = 31 * h + (units[at] | units[at + 1] << 8) & 0xFFFFFFFF
+    return h - 0x1_0000_0000 if h & 0x8000_0000 else h
+
+
+def partition_of(key: str, partitions: int) -> int:
+    """The partition of `key` among `partitions`; 0 when there is at most one."""
+    return abs(key_hash(key)) % partitions if partitions > 1 else 0

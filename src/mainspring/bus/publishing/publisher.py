@@ -85,9 +85,9 @@ class _Pending:
 class Publisher:
     """Collects, submits, answers.
 
-    `appended` is called with every topic that has new events. `store_topic` stores a topic that is new, before its
-    first event. `store_delayed` stores events of which some are due later; the owner sets it, because what is due is
-    published here again.
+    `appended` is called with every topic that has new events which someone waits for. `store_topic` stores a topic
+    that is new, before its first event. `store_delayed` stores events of which some are due later; the owner sets it,
+    because what is due is published here again.
     """
 
     store_delayed: Callable[[Accepted, OnDone], None]
@@ -230,7 +230,8 @@ class Publisher:
     def _wake_readers(self, topics: dict[str, Topic]) -> None:
         for topic in topics.values():
             topic.stored = True
-            self._appended(topic)
+            if topic.active or topic.followers:
+                self._appended(topic)
 
 
 def _runs(pending: _Pending, placed: Sequence[Placed]) -> dict[PartitionTail, tuple[int, list[Append]]]:

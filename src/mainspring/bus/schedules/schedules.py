@@ -20,12 +20,11 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
 from mainspring.bus.errors import BadFrame, Unavailable, UnknownSchedule
-from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.names import check_name
 from mainspring.bus.publishing.admission import Admission
 from mainspring.bus.publishing.publisher import Accepted, OnDone, Placed, Publisher
@@ -35,6 +34,9 @@ from mainspring.cluster import Role
 from mainspring.errors import MainspringError
 from mainspring.log import ABSENT, Append, Batch, KeptRecord, Log, Record, Refused
 from mainspring.loop import Clock, Loop
+
+if TYPE_CHECKING:
+    from mainspring.bus.groups.delivery import Delivery
 
 logger: logging.Logger = logging.getLogger("mainspring.bus")
 

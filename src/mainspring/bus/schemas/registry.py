@@ -33,7 +33,7 @@ from mainspring.log import ABSENT, Batch, KeptRecord, Log, Refused
 from mainspring.loop import Clock
 
 SPACE: Final = "schemas"
-HEADER: Final = "x-schema-version"
+SCHEMA_HEADER: Final = "x-schema-version"
 MAX_VERSIONS: Final = 9_999
 TOLD: Final = 3  # differences in a message; `details` has all
 
@@ -77,7 +77,7 @@ class _Version:
 
     def __init__(self, told: SchemaVersion, validator: Validator | None = None) -> None:
         self.told = told
-        self.stamp = b'"%b":"%d"' % (HEADER.encode(), told.version)
+        self.stamp = b'"%b":"%d"' % (SCHEMA_HEADER.encode(), told.version)
         self._validator = validator
 
     @property
@@ -125,7 +125,7 @@ class TopicSchemas:
         Raises SchemaMismatch with the path of the first fault.
         """
         version = self.versions[-1]
-        given = None if headers is None else headers.get(HEADER)
+        given = None if headers is None else headers.get(SCHEMA_HEADER)
         if given is not None:
             version = self._named(given)
         if not (tombstones and payload == b"null"):
@@ -146,7 +146,7 @@ class TopicSchemas:
         if not 1 <= number <= len(self.versions):
             raise SchemaMismatch(
                 f"the schema of {self.topic!r} has the versions 1 to {len(self.versions)}",
-                remedy=f"name one of them in {HEADER}, or leave the header out for the latest",
+                remedy=f"name one of them in {SCHEMA_HEADER}, or leave the header out for the latest",
                 path="",
             )
         return self.versions[number - 1]

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from mainspring.bus.errors import BadSchema
-from mainspring.bus.schemas.registry import HEADER
+from mainspring.bus.schemas.registry import SCHEMA_HEADER
 from mainspring.log import StoredEvent
 
 logger: logging.Logger = logging.getLogger("mainspring.bus.schemas")
@@ -41,14 +41,14 @@ class Upcaster:
                 remedy="versions count from 1, and each has one step to the next",
             )
         self._steps[version] = step
-        self._marks = {b'"%b":"%d"' % (HEADER.encode(), each) for each in self._steps}
+        self._marks = {b'"%b":"%d"' % (SCHEMA_HEADER.encode(), each) for each in self._steps}
 
     def __call__(self, event: StoredEvent) -> StoredEvent:
         text = event.headers
         if text is None or not any(mark in text for mark in self._marks):
             return event
         headers = _headers(text)
-        given = headers.get(HEADER, "")
+        given = headers.get(SCHEMA_HEADER, "")
         version = reached = int(given) if given.isascii() and given.isdigit() else 0
         if version not in self._steps:
             return event
@@ -62,5 +62,5 @@ class Upcaster:
             where = f"offset {event.offset} of partition {event.partition}"
             logger.exception("the upcaster of %r from version %d failed at %s", self._topic, reached, where)
             return event
-        headers[HEADER] = str(reached)
+        headers[SCHEMA_HEADER] = str(reached)
         return msgspec.structs.replace(event, payload=encoded, headers=msgspec.json.encode(headers))

@@ -1,22 +1,29 @@
 """Does a payload fit? Two ways to ask, one answer: the place of the first fault, and what is wrong there.
 
 A JSON Schema is compiled once (jsonschema-rs, in Rust), and where it is plain enough also into a type that says yes
-sooner (`schema_quick`). A Python type is asked through msgspec, which decodes the payload into it. Faults name places
+sooner (`quick_type`). A Python type is asked through msgspec, which decodes the payload into it. Faults name places
 and expectations and never repeat what was in the payload: they travel to logs and to other people's screens.
 
 A schema comes from strangers. So it is never fetched from anywhere (a reference leads into the schema itself or is
 refused), and its patterns run in an engine whose time grows with the text and not with the pattern.
+
+Almost every payload fits, and for a plain schema (objects, arrays, numbers, texts, their bounds) decoding into a type
+made for it says so in less time than building dictionaries takes, let alone asking a validator about them afterwards.
+The type is made so that whatever it takes, the schema takes. The other way round need not hold: what it refuses is
+asked again, of the schema itself, which also knows where the fault is. So a schema with anything else in it has no such
+type (`quick_type` gives None), and nothing but time is lost. Patterns and formats are left out on purpose: the engines
+differ in what they take, and Python's patterns can be made to run for ever. Schemas that refer to themselves are left
+out too.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol
 
 import msgspec
 
 from mainspring.bus.errors import BadSchema
-from mainspring.bus.schemas.quick_type import quick_type
 
 if TYPE_CHECKING:
     import jsonschema_rs
@@ -24,6 +31,15 @@ if TYPE_CHECKING:
 MASK: Final = "the value"
 _STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 _decode = msgspec.json.decode
+
+MAX_DEPTH: Final = 32  # levels of one schema; deeper ones go the plain way
+_ANNOTATIONS: Final = frozenset(
+    ("$schema", "$defs", "$comment", "title", "description", "default", "examples", "deprecated")
+)
+_LENGTHS: Final = {"minLength": "min_length", "maxLength": "max_length"}
+_SIZES: Final = {"minItems": "min_length", "maxItems": "max_length"}
+_RANGES: Final = {"minimum": "ge", "maximum": "le", "exclusiveMinimum": "gt", "exclusiveMaximum": "lt"}
+_EXACT: Final = 2**53  # whole numbers up to here are the same for everybody
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -123,3 +139,109 @@ def pointer(steps: list[str | int]) -> str:
 def _pointer_of(place: str) -> str:
     """msgspec's way to name a place (`$.lines[1].sku`) as a JSON Pointer."""
     return pointer(["*" if number == "..." else name or number for name, number in _STEP.findall(place)])
+
+
+# -- plain schemas as types
+
+
+class _NotPlain(Exception):
+    """The schema says something that no type here says."""
+
+
+def quick_type(schema: dict[str, Any] | bool) -> Any | None:
+    """A type that takes only what the schema takes; None where there is none."""
+    if not isinstance(schema, dict) or "2020-12" not in schema.get("$schema", "2020-12"):
+        return None
+    try:
+        made = _Maker(schema.get("$defs", {})).make(schema, 0)
+        msgspec.json.Decoder(made)
+    except (_NotPlain, TypeError, ValueError):
+        return None
+    return made
+
+
+class _Maker:
+    """Makes one type; each definition once, so that a definition that is used often costs nothing more."""
+
+    def __init__(self, definitions: dict[str, Any]) -> None:
+        self._definitions = definitions
+        self._made: dict[str, Any] = {}
+
+    def make(self, schema: Any, depth: int) -> Any:
+        if not isinstance(schema, dict) or depth > MAX_DEPTH:
+            raise _NotPlain
+        said = {name: value for name, value in schema.items() if name not in _ANNOTATIONS}
+        kind = said.pop("type", None)
+        if "$ref" in said and kind is None:
+            return self._refer(said, depth)
+        if "enum" in said or "const" in said:
+            return _one_of(said, kind)
+        if kind == "object":
+            return self._object(said, depth)
+        if kind == "array" and "items" in said:
+            items = self.make(said.pop("items"), depth + 1)
+            return Annotated[list[items], _bounds(said, _SIZES)]  # type: ignore[valid-type]
+        if kind == "string":
+            return Annotated[str, _bounds(said, _LENGTHS)]
+        if kind in ("integer", "number"):
+            return _number(said, kind)
+        if kind == "boolean" and not said:
+            return bool
+        raise _NotPlain
+
+    def _refer(self, said: dict[str, Any], depth: int) -> Any:
+        ref = said["$ref"]
+        name = ref.removeprefix("#/$defs/") if isinstance(ref, str) else ""
+        if len(said) > 1 or f"#/$defs/{name}" != ref or name not in self._definitions:
+            raise _NotPlain
+        if name not in self._made:
+            self._made[name] = None  # met again below: it refers to itself
+            self._made[name] = self.make(self._definitions[name], depth + 1)
+        if self._made[name] is None:
+            raise _NotPlain
+        return self._made[name]
+
+    def _object(self, said: dict[str, Any], depth: int) -> Any:
+        properties, required = said.pop("properties", {}), said.pop("required", [])
+        besides = said.pop("additionalProperties", True)
+        if said or not isinstance(besides, bool) or not properties or any(name not in properties for name in required):
+            raise _NotPlain
+        names = sorted(properties, key=lambda name: name not in required)
+        fields: list[Any] = []
+        for number, name in enumerate(names):
+            made = self.make(properties[name], depth + 1)
+            optional = (made | msgspec.UnsetType, msgspec.UNSET)
+            fields.append((f"f{number}", made) if name in required else (f"f{number}", *optional))
+        return msgspec.defstruct(
+            "Quick",
+            fields,
+            rename={f"f{number}": name for number, name in enumerate(names)},
+            forbid_unknown_fields=besides is False,
+            frozen=True,
+            gc=False,
+        )
+
+
+def _one_of(said: dict[str, Any], kind: str | None) -> Any:
+    values = [said.pop("const")] if "const" in said else said.pop("enum")
+    if said or not values or kind not in (None, "string") or not all(isinstance(value, str) for value in values):
+        raise _NotPlain
+    return Literal[tuple(values)]
+
+
+def _bounds(said: dict[str, Any], names: dict[str, str]) -> msgspec.Meta:
+    """What is left of the schema, if it is nothing but bounds."""
+    if any(name not in names or isinstance(value, bool) for name, value in said.items()):
+        raise _NotPlain
+    return msgspec.Meta(**{names[name]: value for name, value in said.items()})
+
+
+def _number(said: dict[str, Any], kind: str) -> Any:
+    bounds = _bounds(said, _RANGES)
+    if not all(isinstance(value, (int, float)) and abs(value) < _EXACT for value in said.values()):
+        raise _NotPlain
+    if kind == "number":
+        return Annotated[float, bounds]
+    if not all(isinstance(value, int) for value in said.values()):
+        raise _NotPlain
+    return Annotated[int, bounds]

@@ -1,1 +1,18 @@
-"""Topics: their settings, the ends of their partitions, and what they keep."""
+"""Topics: their settings, the ends of their partitions, and what they keep.
+
+config          the settings of a topic: what they may be, and how they are changed
+topic           a topic as the node keeps it in memory: settings, tails, groups, counters
+registry        every topic of the node, by name; stores their settings
+tail            the end of each partition in memory: the newest offset and the newest events
+follow          reading on, without a group: events as they come
+retention       removes what a topic no longer keeps, by age, number and size
+compaction      of each key only the newest event stays
+housekeeping    when retention, compaction and metrics have their turn
+"""
+
+from __future__ import annotations
+
+from mainspring.bus.topics.config import AccessList, TopicChange, TopicConfig, encode_topic, parse_topic, topic_from
+from mainspring.bus.topics.tail import ReadyEvent
+
+__all__ = ["AccessList", "ReadyEvent", "TopicChange", "TopicConfig", "encode_topic", "parse_topic", "topic_from"]

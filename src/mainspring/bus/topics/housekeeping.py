@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING
 
-from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.topics.compaction import Compaction
 from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.bus.topics.retention import Retention
@@ -16,6 +16,10 @@ from mainspring.cluster import Role
 from mainspring.errors import MainspringError
 from mainspring.log import Log
 from mainspring.loop import Clock, Loop
+from mainspring.settings import Settings
+
+if TYPE_CHECKING:
+    from mainspring.bus.groups.delivery import Delivery
 
 logger: logging.Logger = logging.getLogger("mainspring.bus")
 
@@ -30,25 +34,23 @@ class Housekeeping:
         loop: Loop,
         delivery: Delivery,
         topics: TopicRegistry,
-        retention: Retention,
-        compaction: Compaction,
+        settings: Settings,
         *,
         role: Role,
-        interval_ms: int,
-        metrics_interval_ms: int,
-        tick: Callable[[], None],
+        write_metrics: Callable[[], None],
     ) -> None:
+        """Of several nodes on one log, the one that has `role` goes through the topics."""
         self._log = log
         self._clock = clock
         self._loop = loop
         self._delivery = delivery
         self._topics = topics
-        self._retention = retention
-        self._compaction = compaction
+        self._retention = Retention(log, clock)
+        self._compaction = Compaction(log, clock, role)
         self._role = role
-        self._interval_ms = interval_ms
-        self._metrics_interval_ms = metrics_interval_ms
-        self._tick = tick
+        self._interval_ms = settings.retention_interval_ms
+        self._metrics_interval_ms = settings.metrics_interval_ms
+        self._metrics = write_metrics
         self._timers: dict[str, Hashable] = {}
         self._stopped = False
 
@@ -67,7 +69,7 @@ class Housekeeping:
             self._timers[name] = self._loop.schedule(delay_ms, work, None, ref=False)
 
     def _write_metrics(self, _: None) -> None:
-        self._tick()
+        self._metrics()
         self._plan("metrics", self._metrics_interval_ms, self._write_metrics)
 
     def _begin_round(self, _: None) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from mainspring.bus.errors import Conflict, Unavailable, UnknownTopic
-from mainspring.bus.groups.group import Group
 from mainspring.bus.names import check_name
 from mainspring.bus.schemas.upcasting import Step, Upcaster
 from mainspring.bus.topics.config import TopicChange, TopicConfig, encode_topic, merge_topic, parse_topic
@@ -17,6 +17,9 @@ from mainspring.errors import MainspringError
 from mainspring.log import ABSENT, ANY_VERSION, Batch, KeptRecord, Log, Refused
 from mainspring.loop import Clock
 from mainspring.settings import Settings
+
+if TYPE_CHECKING:
+    from mainspring.bus.groups.group import Group
 
 SPACE = "topics"
 

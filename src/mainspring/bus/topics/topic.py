@@ -7,9 +7,8 @@ was asked (`loaded`): publishing needs no tail, so a topic that is only written 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from mainspring.bus.groups.group import Group
 from mainspring.bus.names import DEAD_LETTERS
 from mainspring.bus.protocol import json_text
 from mainspring.bus.publishing.rate_limit import TokenBucket, bucket
@@ -17,6 +16,9 @@ from mainspring.bus.schemas.upcasting import Upcaster
 from mainspring.bus.topics.config import TopicConfig
 from mainspring.bus.topics.tail import UNKNOWN, PartitionTail, TailBudget
 from mainspring.log import ABSENT, Bounds
+
+if TYPE_CHECKING:
+    from mainspring.bus.groups.group import Group
 
 SYSTEM: Final = "system."
 

@@ -19,15 +19,14 @@ from typing import Annotated, Any
 import typer
 import uuid_utils
 
-from mainspring.cli.support.ending import INTERRUPTED
-from mainspring.cli.support.moments import date_text, duration_ms, duration_text
+from mainspring.cli.support.moments import date_text, duration_option
 from mainspring.cli.support.node_options import NodeOptions, YesOption, confirm
 from mainspring.cli.support.options import Commands
-from mainspring.cli.support.output import JsonOption, note, safe, say, say_json, short, table
+from mainspring.cli.support.output import INTERRUPTED, JsonOption, note, safe, say, say_json, short, table
 from mainspring.client import PATIENCE_S, NodeConnection
+from mainspring.durations import duration_text
 from mainspring.loop import MonotonicClock
-from mainspring.outbox import TABLE, OutboxStore, open_outbox
-from mainspring.outbox.drainer import Drained, Drainer, DrainOptions
+from mainspring.outbox import TABLE, Drained, Drainer, DrainOptions, OutboxStore, open_outbox
 
 app: typer.Typer = Commands("Carry rows of a program's own database to the bus.")
 
@@ -75,10 +74,10 @@ def drain(
     """
     options = DrainOptions(
         batch=batch,
-        lease_ms=duration_ms(lease, "--lease"),
+        lease_ms=duration_option(lease, "--lease"),
         max_attempts=max_attempts,
-        poll_ms=duration_ms(poll, "--poll"),
-        keep_ms=0 if keep == "0" else duration_ms(keep, "--keep"),
+        poll_ms=duration_option(poll, "--poll"),
+        keep_ms=0 if keep == "0" else duration_option(keep, "--keep"),
     )
     logging.basicConfig(level=logging.WARNING, format="mainspring: %(message)s", stream=sys.stderr)
     with _opened(database, table) as store:

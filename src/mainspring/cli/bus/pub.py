@@ -24,7 +24,7 @@ import msgspec
 import typer
 import uuid_utils
 
-from mainspring.cli.support.moments import duration_ms
+from mainspring.cli.support.moments import duration_option
 from mainspring.cli.support.node_options import NodeOptions, TopicArgument, path
 from mainspring.cli.support.output import JsonOption, note, safe, say, say_json
 from mainspring.client import NDJSON, CannotConnect, NodeConnection, NodeRefused
@@ -112,7 +112,7 @@ def _extras(key: str | None, header: list[str] | None, delay: str | None) -> dic
     if header:
         extras["headers"] = dict(_header(each) for each in header)
     if delay is not None:
-        extras["delay_ms"] = duration_ms(delay, "--delay")
+        extras["delay_ms"] = duration_option(delay, "--delay")
     return extras
 
 

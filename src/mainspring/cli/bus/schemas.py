@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mainspring.bus.schemas.validator import schema_of
+from mainspring.bus.schemas import schema_of
 from mainspring.cli.support.node_options import NodeOptions, TopicArgument, path
 from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import JsonOption, listing, safe, say, say_json

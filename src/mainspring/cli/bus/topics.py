@@ -12,11 +12,12 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from mainspring.cli.support.moments import duration_ms, duration_text
+from mainspring.cli.support.moments import duration_option
 from mainspring.cli.support.node_options import NodeOptions, TopicArgument, path
 from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import JsonOption, listing, safe, say, say_json, table
 from mainspring.client import NodeConnection, NodeRefused
+from mainspring.durations import duration_text
 from mainspring.errors import MainspringError
 
 app: typer.Typer = Commands("List, show, create and alter topics.")
@@ -171,7 +172,7 @@ def alter(topic: TopicArgument, *, options: TopicOptions, at: NodeOptions, as_js
 def _span(text: str | None, option: str) -> int | None:
     if text is None:
         return None
-    return 0 if text == "0" else duration_ms(text, option)
+    return 0 if text == "0" else duration_option(text, option)
 
 
 def _existing(connection: NodeConnection, topic: str) -> dict[str, Any] | None:

@@ -21,8 +21,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from mainspring.app import App
-from mainspring.cli.support.ending import INTERRUPTED
-from mainspring.cli.support.output import JsonOption, note, paint, say, say_json
+from mainspring.cli.support.output import INTERRUPTED, JsonOption, note, paint, say, say_json
 from mainspring.client import Client, Closed, Event, connect
 from mainspring.loop import new_event_loop
 from mainspring.node import Node

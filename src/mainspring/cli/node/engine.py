@@ -16,8 +16,10 @@ import msgspec
 import typer
 
 from mainspring.cli.node.settings import ConfigOption
+from mainspring.cli.support.moments import date_text
+from mainspring.cli.support.node_options import NodeOptions
 from mainspring.cli.support.options import Commands
-from mainspring.cli.support.output import JsonOption
+from mainspring.cli.support.output import JsonOption, listing
 from mainspring.cli.support.settings import load_all
 from mainspring.log import EngineSetup, Inspection, engine_factory, inspect_log
 from mainspring.settings import Settings, without_secrets
@@ -113,4 +115,29 @@ def _window(found: Inspection) -> str:
     return f"{found.loss_window_s:g} s" if found.loss_window_s else "none"
 
 
-__all__ = ["app"]
+def nodes(at: NodeOptions, as_json: JsonOption = False) -> None:
+    """List the nodes that share a log. Name, address, version, roles, and who serves what.
+
+    A node that was killed is listed until its lease is over; when it was last heard tells.
+    """
+    with at.connect() as connection:
+        found: list[dict[str, Any]] = connection.get("/nodes")["nodes"]
+    listing(
+        found,
+        as_json,
+        ("node", ">epoch", "address", "since", "heard", "version", "roles", "serves"),
+        lambda each: (
+            each["name"] + (" (asked)" if each["here"] else ""),
+            each["epoch"],
+            each["address"],
+            date_text(each["since"]) if each["since"] else "",
+            "" if each["here"] else f"{each['silent_ms'] // 1000} s ago",
+            each["version"],
+            " ".join(each["roles"]),
+            " ".join(handled.partition(":")[2] for handled in each["serves"]),
+        ),
+        empty="nobody",
+    )
+
+
+__all__ = ["app", "nodes"]

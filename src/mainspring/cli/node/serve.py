@@ -76,7 +76,7 @@ def serve(
 
 def _reloading() -> int:
     """The same command without the flag, in a process that is started again after every change."""
-    from mainspring.cli.node.reload import run_again_and_again
+    from mainspring.cli.node.process import run_again_and_again
 
     arguments = [argument for argument in sys.argv[1:] if argument != "--reload"]
     return run_again_and_again([sys.executable, "-m", "mainspring", *arguments], Path.cwd())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,20 +17,10 @@ import typer
 
 from mainspring.beats import BeatsProgram, Heartbeat
 from mainspring.beats.history import follow, lines_of
-from mainspring.beats.storage import (
-    CommitFact,
-    DeleteFact,
-    DiagnosticFact,
-    EmitFact,
-    EnqueueFact,
-    Fact,
-    RunFact,
-    WriteFact,
-    journal_lines,
-)
 from mainspring.cli.support.log_options import LogOptions, existing_file, visiting
 from mainspring.cli.support.messages import WireOptions
 from mainspring.cli.support.options import Commands
+from mainspring.client import NodeRefused
 from mainspring.errors import BootError, MainspringError
 from mainspring.import_path import find_object
 from mainspring.log import BlockingLog, LogLocked, SqliteEngine, log_file
@@ -44,12 +33,6 @@ LineOption = Annotated[str, typer.Option("--line", help="Which line of beats.")]
 BeatArgument = Annotated[int, typer.Argument(metavar="N", min=1, help="A beat.")]
 
 _WATCH_S: Final = 0.2  # a beat is shown this late at most; looking costs one record
-
-
-class NodeRefused(MainspringError):
-    """The running node answered with an error."""
-
-    code = "refused"
 
 
 @dataclass(frozen=True)
@@ -82,14 +65,12 @@ def _print(value: Any) -> None:
     typer.echo(json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True))
 
 
-def _summary(beat: int, facts: list[Fact]) -> str:
-    count = Counter(type(fact) for fact in facts)
-    runs = sum(isinstance(fact, RunFact) and fact.result != "duplicate" for fact in facts)
-    digest = next((fact.digest for fact in facts if isinstance(fact, CommitFact)), "")
-    notes = "".join(f"  {fact.code}({', '.join(fact.names)})" for fact in facts if isinstance(fact, DiagnosticFact))
+def _summary(beat: int, happened: dict[str, Any]) -> str:
+    runs = sum(entry["result"] != "duplicate" for entry in happened["agenda"])
+    notes = "".join(f"  {note['code']}({', '.join(note['names'])})" for note in happened["diagnostics"])
     return (
-        f"beat {beat}  {digest[:12]}  {count[EnqueueFact]} signals  {runs} runs  "
-        f"{count[WriteFact] + count[DeleteFact]} staged  {count[EmitFact]} emitted{notes}"
+        f"beat {beat}  {happened['digest'][:12]}  {len(happened['inbox'])} signals  {runs} runs  "
+        f"{len(happened['stage'])} staged  {len(happened['emitted'])} emitted{notes}"
     )
 
 
@@ -106,7 +87,7 @@ def show(
         if whole is None or "digest" not in whole:
             raise _unknown(heartbeat, beat)
         if journal:
-            for record in journal_lines(heartbeat.journal(beat)):
+            for record in heartbeat.journal(beat).splitlines():
                 typer.echo(record.decode())
         else:
             _print(whole)
@@ -165,8 +146,8 @@ def watch(
     pause = threading.Event()
     seen = 0
     with _log(beats.load().settings) as log:
-        for beat, facts in follow(log, beats.line, since, lambda: pause.wait(_WATCH_S)):
-            typer.echo(_summary(beat, facts))
+        for beat, happened in follow(log, beats.line, since, lambda: pause.wait(_WATCH_S)):
+            typer.echo(_summary(beat, happened))
             seen += 1
             if seen == count:
                 return

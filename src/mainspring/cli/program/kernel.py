@@ -204,7 +204,7 @@ def listed(wire: AnyWire) -> Iterator[dict[str, Any]]:
 
 
 def _show_tools(wire: AnyWire, type: str | None) -> None:
-    from mainspring.cli.program.tools import tool_from
+    from mainspring.cli.program.mcp import tool_from
 
     found = []
     for name in [entry["type"] for entry in listed(wire)] if type is None else [type]:

@@ -14,13 +14,66 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from typing import Annotated, Any, Final
 
+import msgspec
 import typer
 
 from mainspring.cli.program.kernel import listed
-from mainspring.cli.program.tools import Tool, tool_from
 from mainspring.cli.support.messages import TIMEOUT_MS, AnyWire, WireOptions
 from mainspring.errors import MainspringError
 from mainspring.json_text import JsonRefused, read_value
+
+
+class Tool(msgspec.Struct, frozen=True):
+    """One message type as a tool. `wrapped`: the data is the argument `data`, because it is no object."""
+
+    name: str
+    description: str
+    kind: str
+    type: str
+    schema: dict[str, Any]
+    wrapped: bool
+
+    def data(self, arguments: dict[str, Any]) -> Any:
+        """The message's data from a call's arguments."""
+        return arguments.get("data") if self.wrapped else arguments
+
+    def definition(self) -> dict[str, Any]:
+        """As model APIs take it."""
+        return {"name": self.name, "description": self.description, "input_schema": self.schema}
+
+
+def tool_from(type: str, described: dict[str, Any]) -> Tool:
+    """A tool for language models from what `Syscall.Describe` says about a type.
+
+    A tool's name may not have a dot, so `Order.Place` is `Order_Place`. Its arguments are an object; a message whose
+    data is something else takes it under `data`.
+    """
+    schema = _resolved(described["input"])
+    wrapped = schema.get("type") != "object"
+    if wrapped:
+        definitions = schema.pop("$defs", None)
+        schema = {"type": "object", "properties": {"data": schema}, "required": ["data"]}
+        if definitions:
+            schema["$defs"] = definitions
+    hint = "Changes nothing." if described["kind"] == "query" else ""
+    description = " ".join(part for part in (described["description"].strip(), hint) if part)
+    return Tool(type.replace(".", "_"), description, described["kind"], type, schema, wrapped)
+
+
+def _resolved(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema with its root spelled out: models are asked for an object, not for a reference to one."""
+    root = dict(schema)
+    own = root.pop("$ref", "").removeprefix("#/$defs/")
+    if own:
+        definitions = root.get("$defs", {})
+        root = {**definitions[own], "$defs": definitions}
+        if f"#/$defs/{own}".encode() not in msgspec.json.encode(root):  # it does not contain itself
+            root["$defs"] = {name: each for name, each in definitions.items() if name != own}
+    if not root.get("$defs"):
+        root.pop("$defs", None)
+    root.pop("title", None)
+    return root
+
 
 VERSIONS: Final = ("2025-06-18", "2025-03-26", "2024-11-05")  # of the protocol, the newest first
 PARSE_ERROR: Final = -32700

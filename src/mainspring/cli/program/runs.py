@@ -19,10 +19,11 @@ from mainspring.cli.support.log_options import LogOptions, existing_file, stored
 from mainspring.cli.support.messages import WireOptions
 from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import JsonOption
+from mainspring.client import NodeRefused
 from mainspring.errors import MainspringError
 from mainspring.json_text import JsonRefused, read_value
 from mainspring.log import Engine, Log, SqliteEngine
-from mainspring.runs import History, JournalEntry, RunRecord, Runtime
+from mainspring.runs import History, JournaledEffect, RunRecord, Runtime
 from mainspring.runs import check as check_histories
 from mainspring.runs.durable import RunStore
 from mainspring.settings import Settings
@@ -34,12 +35,6 @@ app: typer.Typer = Commands("List, show, start, steer and check durable runs.")
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id of a run.")]
 
 WIDEST_VALUE = 60
-
-
-class NodeRefused(MainspringError):
-    """The node answered with an error."""
-
-    code = "refused"
 
 
 class BadJournal(MainspringError):
@@ -109,7 +104,7 @@ def timeline(history: History) -> Iterator[str]:
     yield from _ending(run)
 
 
-def _effect_line(index: int, entry: JournalEntry, started: int) -> str:
+def _effect_line(index: int, entry: JournaledEffect, started: int) -> str:
     asked = f"{entry.effect} {_short(entry.args)}"
     answer = f"-> {_short(entry.value)}" if entry.answered else "... unanswered"
     return f"  {index:4}  +{max(0, entry.at - started):>9} ms  {entry.ms:>7} ms  {asked}  {answer}"

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, Final
 
 import typer
@@ -136,3 +137,26 @@ def _cell(value: Any) -> str:
 def _wide() -> dict[str, Any]:
     """A pipe has no width: whoever greps a table wants each row on one line."""
     return {} if sys.stdout.isatty() else {"width": 400}
+
+
+INTERRUPTED: Final = 130  # 128 + SIGINT, what a shell expects
+
+
+@contextmanager
+def clean_ending() -> Iterator[None]:
+    """Around a command: an interrupt ends it with 130, a closed pipe with 0, and neither says anything."""
+    try:
+        yield
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except BrokenPipeError:
+        _discard_output()
+        raise typer.Exit(0) from None
+
+
+def _discard_output() -> None:
+    """What is still buffered is for nobody; without this the interpreter would trip over it at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

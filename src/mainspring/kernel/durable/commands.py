@@ -11,8 +11,8 @@ are there or neither, and the command runs again. A handler that fails or refuse
 
 The record of a command says which epoch has it. A node that takes it over writes the record first, and an outcome is
 only stored over the record that its node wrote: a node that was stopped for too long may finish its handler, but its
-outcome is not stored, and whoever waits there gets the outcome that was. A node that is alone on its log does the same,
-with the one epoch there is.
+outcome is not stored, and requests that wait there get the outcome that was. A node that is alone on its log does the
+same, with the one epoch there is.
 
 A timeout or a shutdown tells the requester that the wait is over. It is not an outcome: the command goes on, or goes
 on after the restart, and `Syscall.Outcome` has the answer then.
@@ -31,7 +31,7 @@ from mainspring.cluster import Cluster
 from mainspring.errors import MainspringError
 from mainspring.kernel import errors as faults
 from mainspring.kernel.durable.record import SPACE, StoredCommand, decode_command, encode_command
-from mainspring.kernel.durable.recovery import Recovery
+from mainspring.kernel.durable.recovery import CommandRecovery
 from mainspring.kernel.errors import ErrorData
 from mainspring.kernel.mail import Mail, same_content
 from mainspring.log import ABSENT, Batch, Change, InDoubt, Log, Prepared, Receipt, Refused, add_prepared
@@ -74,7 +74,7 @@ class DurableCommands:
         self._open: dict[str, _Entry] = {}
         self._awaited: dict[str, list[Mail]] = {}  # requests here for the outcome of a command that another node has
         self.sequence: int = 0
-        self._recovery = Recovery(self, log, exchange, cluster)
+        self._recovery = CommandRecovery(self, log, exchange, cluster)
         self._tasks = BackgroundTasks(logger, "durable commands")
 
     # --- accepting -----------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ _SWEEP_MS: Final = 3_600_000
 _RETRY_MS: Final = 1_000
 
 
-class Recovery:
+class CommandRecovery:
     """Looks for commands that nobody has, at the start and when a node is gone."""
 
     def __init__(self, commands: DurableCommands, log: Log, exchange: Exchange, cluster: Cluster) -> None:
@@ -90,10 +90,10 @@ class Recovery:
         except Refused:
             return
         except InDoubt:
-            found = await self._log.get(SPACE, record.key)
-            if found is None or decode_command(found.value).epoch != stored.epoch:
+            now = await self._log.get(SPACE, record.key)
+            if now is None or decode_command(now.value).epoch != stored.epoch:
                 raise
-            version = found.version
+            version = now.version
         # It may be running here: this node had lost its lease meanwhile, and got the command back.
         if not self._commands.keep(record.key, stored.epoch, version):
             self._commands.dispatch_again(stored, version)

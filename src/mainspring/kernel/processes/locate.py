@@ -12,8 +12,7 @@ import importlib
 import runpy
 import sys
 from collections.abc import Callable, Iterator
-from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -66,8 +65,8 @@ def find_spawn(names: dict[str, Any], location: FunctionLocation, id: str) -> Ca
     for app in _apps(names):
         for capability in app.low_level:
             if capability.id == id and capability.spawn is not None:
-                found: Callable[[], Any] = capability.spawn
-                return found
+                spawn: Callable[[], Any] = capability.spawn
+                return spawn
     return _by_name(names, location)
 
 
@@ -76,18 +75,12 @@ def check_findable(capability: Capability) -> None:
     functions: list[Any] = [handler.function for handler in capability.handlers] or [capability.spawn]
     for function in functions:
         location = location_of(function)
-        names = vars(_loaded(location.module))
+        names = vars(sys.modules.get(location.module) or sys.modules[_MAIN])
         if "<" in location.qualname and not any(True for _ in _apps(names)):
             raise CapabilityError(
                 f"capability {capability.id!r} runs in another process, which cannot find {location.qualname!r}",
                 remedy="write the function, or the App it is declared in, at the top level of a module",
             )
-
-
-def _loaded(module: str) -> ModuleType:
-    found = sys.modules.get(module) or sys.modules.get(_MAIN)
-    assert found is not None
-    return found
 
 
 def _apps(names: dict[str, Any]) -> Iterator[Any]:
@@ -98,10 +91,9 @@ def _apps(names: dict[str, Any]) -> Iterator[Any]:
 
 def _by_name(names: dict[str, Any], location: FunctionLocation) -> Callable[..., Any]:
     first, *rest = location.qualname.split(".")
-    found = names.get(first)
+    function: Any = names.get(first)
     for part in rest:
-        found = getattr(found, part, None)
-    if not callable(found):
+        function = getattr(function, part, None)
+    if not callable(function):
         raise CapabilityError(f"{location.qualname!r} was not found in {location.script or location.module!r}")
-    result: Callable[..., Any] = found
-    return result
+    return cast("Callable[..., Any]", function)

@@ -106,7 +106,7 @@ class Child:
             if self._writer is not None:
                 self._writer.close()
         text = why or f"its process ended {f'by signal {-code}' if code < 0 else f'with status {code}'}"
-        # Whoever waits gets the exception; if nobody does, the slot reports the process's end anyway.
+        # If nothing waits for it, the slot reports the process's end anyway.
         reject(self.ready, ProcessEnded(text), may_go_unseen=True)
         if self._alive:
             self._alive = False

@@ -18,6 +18,7 @@ import asyncio
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from mainspring.errors import MainspringError, SettingError
@@ -62,16 +63,14 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
+@dataclass(slots=True, eq=False)
 class _Partition:
     """Events ascending by offset; `offsets` mirrors them so that bisect has something to look at."""
 
-    __slots__ = ("bytes", "events", "offsets", "tail")
-
-    def __init__(self) -> None:
-        self.events: list[StoredEvent] = []
-        self.offsets: list[int] = []
-        self.tail = 0
-        self.bytes = 0
+    events: list[StoredEvent] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    tail: int = 0
+    bytes: int = 0
 
     def add(self, event: StoredEvent) -> None:
         self.events.append(event)
@@ -112,7 +111,7 @@ class MemoryEngine:
         """Nothing to open; what was stored before a `close` is still there."""
 
     async def close(self) -> None:
-        """Nothing to let go of: the data lives as long as this object."""
+        """Nothing to release: the data lives as long as this object."""
 
     async def durability(self) -> Durability:
         return _DURABILITY

@@ -3,5 +3,4 @@
 - `ownership`: all that differs between a log of one's own and a shared one
 - `placement`: which living nodes have a program, and which of them takes a run
 - `takeover`: what happens to runs when a node dies
-- `remote`: handles of runs that are not executed here
 """

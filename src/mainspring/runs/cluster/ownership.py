@@ -2,11 +2,11 @@
 
 `Ownership` is all that differs between the two. The rest of the package asks it and never which of the two it is.
 
-On a log of its own (`OwnLog`) a node has nobody to agree with: the engine lets one process open the log, so every
+On a log of its own (`Ownership`) a node has nobody to agree with: the engine lets one process open the log, so every
 unfinished run on it is this node's, whatever node its record names, and no write can be refused for it.
 
-On a log that several nodes share (`SharedLog`) the node's membership in the cluster entitles it. Its epoch is in the
-record of every run it executes and its guard is in every batch it writes; no clock of any machine is compared with
+On a log that several nodes share (`SharedOwnership`) the node's membership in the cluster entitles it. Its epoch is in
+the record of every run it executes and its guard is in every batch it writes; no clock of any machine is compared with
 another's. A write can then be refused for one of four reasons. An earlier try of the same batch was stored and only its
 answer got lost: then what it wrote is there, byte for byte, and all is well. The node's lease was taken: then others
 execute the run. Another node ended the run or has it: the same. Or a handler's own writes expected something that is
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -58,15 +57,18 @@ CHUNK: Final = 500  # runs whose journals are read together: bounds the memory, 
 PAUSE_MS: Final = 200  # before a log that could not be read is asked again
 ROLE: Final = "runs"
 LEASES: Final = "leases"
-OLD_LEASES: Final = "runs/"  # keys of leases that former versions kept on a log of their own
+OLD_LEASES: Final = "runs/"  # the keys of leases that former versions kept on a log of their own
 
 T = TypeVar("T")
 
 logger: logging.Logger = logging.getLogger("mainspring.runs")
 
 
-class Ownership(ABC):
-    """The right of one node to execute durable runs, and what it means for what is read and written."""
+class Ownership:
+    """The right of one node to execute durable runs, and what it means for what is read and written.
+
+    As it stands here, on a log that no other process has open: everything on it is this node's.
+    """
 
     keeps_notes_apart: bool = False
     """Whether a handler's note has a row of its own instead of standing where the answer comes."""
@@ -78,142 +80,34 @@ class Ownership(ABC):
         self.times_lost: int = 0  # how often the right to execute was taken away
         self.pausing: int = 0  # how many wait until the log can be read again
         self._durable = durable
+        durable.writer.use([])
 
     # -- the right to execute
 
-    @abstractmethod
     async def start(self) -> None:
         """Get entitled; writes flow from then on."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """Want no entitlement any more, until `start`."""
-
-    @abstractmethod
-    def entitled(self) -> bool:
-        """Whether this node may begin runs now; it becomes entitled if that is possible."""
-
-    @abstractmethod
-    async def recover(self, look_again: bool) -> bool:
-        """Go on with unfinished runs that are this node's to execute; False when that must wait for the entitlement.
-
-        `look_again`: something changed, and there may be runs that this node should execute and does not.
-        """
-
-    @abstractmethod
-    async def housekeeping(self) -> Callable[[Batch], None] | None:
-        """The guard for removing old runs; None when that is another node's work."""
-
-    # -- whose run it is
-
-    @abstractmethod
-    def owns(self, record: RunRecord) -> bool:
-        """Whether this node is the one to execute an unfinished run."""
-
-    @abstractmethod
-    def owner_of(self, record: RunRecord) -> str | None:
-        """The node that executes an unfinished run, where there can be several."""
-
-    @abstractmethod
-    def executes(self, program: str) -> bool:
-        """Whether a run of this program that is started here is executed here; False when only others have it."""
-
-    @abstractmethod
-    def require_program(self, name: str) -> None:
-        """UnknownProgram unless some node can execute it."""
-
-    @abstractmethod
-    def waits_for(self, record: RunRecord) -> str:
-        """What keeps an unfinished run from being executed; empty when nothing does."""
-
-    @abstractmethod
-    def prepare(self, record: RunRecord) -> None:
-        """Complete the record of a new run: this node becomes its owner if it executes the program."""
-
-    @abstractmethod
-    def sign(self, record: RunRecord) -> None:
-        """Make this node the owner in the record."""
-
-    @abstractmethod
-    async def take(self, record: RunRecord, version: int) -> bool:
-        """Become the owner of an unfinished run if it is free; whether this node may execute it."""
-
-    @abstractmethod
-    async def load(self, records: Iterable[RunRecord]) -> list[LoadedRun]:
-        """Read what belongs to runs, as far as they are this node's right now."""
-
-    # -- what is written
-
-    @property
-    @abstractmethod
-    def sender(self) -> str:
-        """This node as the sender of signals; never the same for two lives of a node that could meet."""
-
-    @abstractmethod
-    def expected(self, version: int) -> int:
-        """The version that a write expects to find, given the one that was read or written last."""
-
-    @abstractmethod
-    def received(self, run: Run[Any], signal: str) -> Operation:
-        """What becomes of the record of a signal when a run has received it."""
-
-    @abstractmethod
-    def signal_stored(self, key: str, text: bytes) -> None:
-        """A signal that was sent here is stored."""
-
-    # -- what became of a write
-
-    @abstractmethod
-    def answer_refused(self, run: Run[Any], value: Any, put: Put, error: Refused) -> None:
-        """An answer that was to be stored with a handler's own writes was refused."""
-
-    @abstractmethod
-    def ending_refused(self, run: Run[Any], had_own_writes: bool, error: Refused) -> None:
-        """An outcome, perhaps with the writes of the handler that ended the run, was refused."""
-
-    @abstractmethod
-    async def was_stored(self, operations: list[Operation]) -> bool:
-        """Whether a refused batch had been stored before, by a try whose answer was lost."""
-
-    @abstractmethod
-    async def still_entitled(self) -> bool:
-        """Whether this node's guard holds. When it does not, its runs are let go."""
-
-    @abstractmethod
-    async def read(self, read: Callable[[], Awaitable[T]]) -> T:
-        """Read something that must be known; where a log can be out of reach, read until it can be read."""
-
-    async def pause(self) -> None:
-        """Leave the log alone for a moment."""
-        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._durable.scheduler.timer(PAUSE_MS, lambda: wake(over))
-        self.pausing += 1
-        try:
-            await over
-        finally:
-            self.pausing -= 1
-
-
-class OwnLog(Ownership):
-    """No other process has the log: everything on it is this node's."""
-
-    def __init__(self, durable: DurableRuns, node: str) -> None:
-        super().__init__(durable, node, RunStore(durable.log))
-        durable.writer.use([])
-
-    async def start(self) -> None:
         leases = [record.key async for record in self._durable.log.scan(LEASES, OLD_LEASES)]
         if leases:
             await self._durable.log.commit(Batch([Delete(LEASES, key) for key in leases]))
         self._durable.writer.use([])
 
     def stop(self) -> None:
+        """Want no entitlement any more, until `start`."""
         self._durable.writer.hold()
 
     def entitled(self) -> bool:
+        """Whether this node may begin runs now; it becomes entitled if that is possible."""
+        return True
+
+    async def still_entitled(self) -> bool:
+        """Whether this node's guard holds. When it does not, its runs are let go."""
         return True
 
     async def recover(self, look_again: bool) -> bool:
+        """Go on with unfinished runs that are this node's to execute; False when that must wait for the entitlement.
+
+        `look_again`: something changed, and there may be runs that this node should execute and does not.
+        """
         if look_again:
             chunk: list[RunRecord] = []
             async for live in self._durable.log.scan(LIVE):
@@ -236,67 +130,98 @@ class OwnLog(Ownership):
         return record.parent is None or await self._durable.log.get(LIVE, record.parent) is None
 
     async def housekeeping(self) -> Callable[[Batch], None] | None:
+        """The guard for removing old runs; None when that is another node's work."""
         return lambda batch: None
 
+    # -- whose run it is
+
     def owns(self, record: RunRecord) -> bool:
+        """Whether this node is the one to execute an unfinished run."""
         return True
 
     def owner_of(self, record: RunRecord) -> str | None:
+        """The node that executes an unfinished run, where there can be several."""
         return None
 
     def executes(self, program: str) -> bool:
+        """Whether a run of this program that is started here is executed here; False when only others have it."""
         return True
 
     def require_program(self, name: str) -> None:
+        """UnknownProgram unless some node can execute it."""
         self._durable.programs.get(name)
 
     def waits_for(self, record: RunRecord) -> str:
+        """What keeps an unfinished run from being executed, among several nodes; empty when nothing does."""
         return ""
 
     def prepare(self, record: RunRecord) -> None:
+        """Complete the record of a new run: this node becomes its owner if it executes the program."""
         self.sign(record)
 
     def sign(self, record: RunRecord) -> None:
-        record.owner, record.epoch = self.node, 0
+        """Make this node the owner in the record."""
+        record.owner, record.epoch = self.node, self.epoch
 
     async def take(self, record: RunRecord, version: int) -> bool:
+        """Become the owner of an unfinished run if it is free; whether this node may execute it."""
         return True
 
     async def load(self, records: Iterable[RunRecord]) -> list[LoadedRun]:
+        """Read what belongs to runs, as far as they are this node's right now."""
         return await self.store.load(records)
+
+    # -- what is written
 
     @property
     def sender(self) -> str:
+        """This node as the sender of signals; never the same for two lives of a node that could meet."""
         return self.node
 
     def expected(self, version: int) -> int:
+        """The version that a write expects to find, given the one that was read or written last."""
         return ANY_VERSION
 
     def received(self, run: Run[Any], signal: str) -> Operation:
+        """What becomes of the record of a signal when a run has received it."""
         self._durable.signals.forget(run.id, signal)
         return Delete(SIGNALS, signal)
 
     def signal_stored(self, key: str, text: bytes) -> None:
+        """A signal that was sent here is stored."""
         self._durable.signals.arrived(key, text)
 
+    # -- what became of a write
+
     def answer_refused(self, run: Run[Any], value: Any, put: Put, error: Refused) -> None:
-        self._durable.scheduler.enqueue(run, FAILURE, error)
+        """An answer that was to be stored with a handler's own writes was refused."""
+        run.scheduler.enqueue(run, FAILURE, error)
 
     def ending_refused(self, run: Run[Any], had_own_writes: bool, error: Refused) -> None:
+        """An outcome, perhaps with the writes of the handler that ended the run, was refused."""
         assert run.durable is not None
         run.durable.cannot_be_stored(error)
 
     async def was_stored(self, operations: list[Operation]) -> bool:
+        """Whether a refused batch had been stored before, by a try whose answer was lost."""
         return False
 
-    async def still_entitled(self) -> bool:
-        return True
-
     async def read(self, read: Callable[[], Awaitable[T]]) -> T:
+        """Read something that must be known; where a log can be out of reach, read until it can be read."""
         return await read()
 
+    async def pause(self) -> None:
+        """Leave the log alone for a moment."""
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._durable.scheduler.timer(PAUSE_MS, lambda: wake(over))
+        self.pausing += 1
+        try:
+            await over
+        finally:
+            self.pausing -= 1
 
-class SharedLog(Ownership):
+
+class SharedOwnership(Ownership):
     """Entitled by the node's place in the cluster."""
 
     keeps_notes_apart = True  # so that an answer can always expect an empty place
@@ -311,6 +236,7 @@ class SharedLog(Ownership):
         self._stopped = False
         self._listening = False
         self._role: Role | None = None
+        durable.writer.hold()
         durable.writer.on_need = self.entitled
         durable.writer.on_fenced = lambda: self._lost(self.epoch)
 
@@ -369,7 +295,7 @@ class SharedLog(Ownership):
     def _on_change(self, change: Change) -> None:
         for record in change.records:
             if record.space == RUNS:
-                self._durable.remote.on_finished(record)
+                self._durable.on_finished(record)
             elif record.space == SIGNALS:
                 self._on_signal(record)
             elif record.space in (PROGRAMS, CODES):

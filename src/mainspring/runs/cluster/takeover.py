@@ -20,7 +20,7 @@ from mainspring.runs.cluster.placement import Placement
 from mainspring.runs.durable.records import LIVE, RunRecord, decode_record
 
 if TYPE_CHECKING:
-    from mainspring.runs.cluster.ownership import SharedLog
+    from mainspring.runs.cluster.ownership import SharedOwnership
     from mainspring.runs.durable.durable_runs import DurableRuns
 
 CHUNK: Final = 500  # families that are claimed and loaded together
@@ -33,7 +33,9 @@ Orphan = tuple[RunRecord, int]  # and the version of its record
 class Takeover:
     """Finds the runs that this node should execute and does not."""
 
-    def __init__(self, durable: DurableRuns, ownership: SharedLog, placement: Placement, cluster: Cluster) -> None:
+    def __init__(
+        self, durable: DurableRuns, ownership: SharedOwnership, placement: Placement, cluster: Cluster
+    ) -> None:
         self._durable = durable
         self._ownership = ownership
         self._placement = placement

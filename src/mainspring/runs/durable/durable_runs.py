@@ -17,13 +17,12 @@ from functools import partial
 from typing import Any
 
 from mainspring.cluster import Cluster
-from mainspring.log import Batch, Log, Operation, Refused
+from mainspring.log import ABSENT, Batch, KeptRecord, Log, Operation, Refused
 from mainspring.loop import BackgroundTasks, Clock, resolve
-from mainspring.runs.cluster.ownership import Ownership, OwnLog, SharedLog
-from mainspring.runs.cluster.remote import RemoteRuns
+from mainspring.runs.cluster.ownership import Ownership, SharedOwnership
 from mainspring.runs.durable.operations import fork, retry
-from mainspring.runs.durable.records import RunRecord, beginning, child_id
-from mainspring.runs.durable.recovery import Recovery, adopt_detached, end_attached
+from mainspring.runs.durable.records import RUNS, RunRecord, beginning, child_id, decode_record
+from mainspring.runs.durable.recovery import RunRecovery, adopt_detached, end_attached
 from mainspring.runs.durable.signals import DurableSignals
 from mainspring.runs.durable.starting import Starting
 from mainspring.runs.durable.state import DurableState
@@ -69,22 +68,25 @@ class DurableRuns:
         self.programs = programs
         self.bind = bind
         self.writer: JournalWriter = JournalWriter(log, scheduler)
-        self.ownership: Ownership = OwnLog(self, node) if cluster is None else SharedLog(self, cluster)
+        self.ownership: Ownership = (
+            Ownership(self, node, RunStore(log)) if cluster is None else SharedOwnership(self, cluster)
+        )
         self.store: RunStore = self.ownership.store
-        self.remote: RemoteRuns = RemoteRuns(self)
         self.signals: DurableSignals = DurableSignals(self, mailboxes, runs)
         self.starting: Starting = Starting(self, runs)
-        self.recovery: Recovery = Recovery(self, recovery_ms=recovery_ms, retention_ms=retention_ms)
+        self.recovery: RunRecovery = RunRecovery(self, recovery_ms=recovery_ms, retention_ms=retention_ms)
         self.recovered: int = 0  # runs that went on after a restart or another node's end
         self._runs = runs
         self._source = source
+        self._watched: dict[str, list[Run[Any]]] = {}  # handles of runs that are not executed here
+        self._looking: set[str] = set()
         self._tasks = BackgroundTasks(logger, "durable runs")
         scheduler.on_outcome.append(self._on_outcome)
 
     def _on_outcome(self, run: Run[Any], outcome: Outcome[Any]) -> None:
         if run.durable is not None:
             self.signals.forget_run(run.id)
-            self.remote.conclude(run.id, outcome)
+            self._conclude_watched(run.id, outcome)
 
     # -- starting
 
@@ -231,7 +233,7 @@ class DurableRuns:
             return known or self.bring_back(loaded)
         handle = self._run(loaded.record)
         self.scheduler.live += 1
-        self.remote.watch(handle)
+        self.watch(handle)
         return handle
 
     # -- letting go
@@ -247,7 +249,7 @@ class DurableRuns:
         self.scheduler.abandon(*runs)
         for run in runs:
             self._remove(run)
-            self.remote.watch(run, look=look)
+            self.watch(run, look=look)
         self.writer.give_back()
 
     def lose(self, run: Run[Any], outcome: Outcome[Any] | None = None) -> None:
@@ -255,7 +257,7 @@ class DurableRuns:
         self._remove(run)
         self.scheduler.abandon(run)
         if outcome is None:
-            self.remote.watch(run)
+            self.watch(run)
         else:
             self.scheduler.conclude(run, outcome)
         self.starting.release(run.id)
@@ -263,6 +265,38 @@ class DurableRuns:
     def _remove(self, run: Run[Any]) -> None:
         self._runs.pop(run.id, None)
         self.signals.forget_run(run.id)
+
+    # -- runs that are not executed here
+
+    def watch(self, handle: Run[Any], *, look: bool = True) -> None:
+        """Conclude a handle when the log says that its run has ended; `look` whether it does already.
+
+        Another node executes the run, or it waits until its program is registered here.
+        """
+        self._watched.setdefault(handle.id, []).append(handle)
+        if look and handle.id not in self._looking:
+            self._looking.add(handle.id)
+            self.in_background(self._look_at(handle.id), f"look at run {handle.id}")
+
+    async def _look_at(self, run_id: str) -> None:
+        found = await self.ownership.read(lambda: self.log.get(RUNS, run_id))
+        self._looking.discard(run_id)
+        if found is not None:
+            self._on_record(run_id, found.value)
+
+    def on_finished(self, record: KeptRecord) -> None:
+        """Another node wrote the record of a finished run, or removed it."""
+        if record.key in self._watched and record.version != ABSENT:
+            self._on_record(record.key, record.value)
+
+    def _on_record(self, run_id: str, record: bytes) -> None:
+        outcome = self.outcome_of(decode_record(record))
+        if outcome is not None:
+            self._conclude_watched(run_id, outcome)
+
+    def _conclude_watched(self, run_id: str, outcome: Outcome[Any]) -> None:
+        for handle in self._watched.pop(run_id, ()):
+            self.scheduler.conclude(handle, outcome)
 
     # -- looking
 
@@ -284,7 +318,7 @@ class DurableRuns:
         handle = self.handle(record)
         outcome = self.outcome_of(record)
         if outcome is None:
-            self.remote.watch(handle)
+            self.watch(handle)
         else:
             self.scheduler.conclude(handle, outcome)
         return handle

@@ -19,7 +19,7 @@ from mainspring.runs.durable.records import (
     JOURNAL,
     LIVE,
     RUNS,
-    JournalEntry,
+    JournaledEffect,
     RunRecord,
     beginning,
     check_id,
@@ -114,7 +114,7 @@ def _reason_of_children(owner: RunRecord) -> bytes:
     return bytes(owner.reason if owner.state == "cancelled" else reason_json(taken_along_by(owner.id)))
 
 
-def _joined(journal: Iterable[JournalEntry]) -> set[str]:
+def _joined(journal: Iterable[JournaledEffect]) -> set[str]:
     """The runs whose outcomes a journal knows."""
     return {decode(entry.args)["run"] for entry in journal if entry.effect == "Join" and entry.answered}
 
@@ -143,7 +143,7 @@ async def fork(durable: DurableRuns, run_id: str, at: int, new_id: str | None) -
     return await durable.go_on_with(record)
 
 
-def _renamed(entry: JournalEntry, old_id: str, new_id: str) -> JournalEntry:
+def _renamed(entry: JournaledEffect, old_id: str, new_id: str) -> JournaledEffect:
     """An entry about a child of one run as an entry about the same child of another."""
     arguments = decode(entry.args)
     about = arguments.get("run") if isinstance(arguments, dict) else None

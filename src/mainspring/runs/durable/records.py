@@ -5,7 +5,7 @@ Five spaces of records, all JSON:
     runs/live       id -> RunRecord of an unfinished run, with the node that executes it
     runs            id -> RunRecord of a finished one; a run is in one of the two, never in both
     runs/done       end time and id -> nothing; lets retention find the oldest
-    journal/runs    id#index -> JournalEntry: one effect and its answer
+    journal/runs    id#index -> JournaledEffect: one effect and its answer
     runs/signals    id#name#order -> a signal that was not received yet
 
 On a log that several nodes share there are two more rows, both so that a write whose answer got lost can be tried
@@ -86,7 +86,7 @@ class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
         return None
 
 
-class JournalEntry(msgspec.Struct, omit_defaults=True, kw_only=True):
+class JournaledEffect(msgspec.Struct, omit_defaults=True, kw_only=True):
     """One effect of a run: its name and arguments, and the answer once there is one."""
 
     effect: str
@@ -100,10 +100,10 @@ class JournalEntry(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 _encode_any = msgspec.json.Encoder().encode
 _record_decoder = msgspec.json.Decoder(RunRecord)
-_entry_decoder = msgspec.json.Decoder(JournalEntry)
+_entry_decoder = msgspec.json.Decoder(JournaledEffect)
 
 
-def encode_record(record: RunRecord | JournalEntry) -> bytes:
+def encode_record(record: RunRecord | JournaledEffect) -> bytes:
     return _encode_any(record)
 
 
@@ -111,7 +111,7 @@ def decode_record(text: bytes) -> RunRecord:
     return _record_decoder.decode(text)
 
 
-def decode_entry(text: bytes) -> JournalEntry:
+def decode_entry(text: bytes) -> JournaledEffect:
     return _entry_decoder.decode(text)
 
 
@@ -183,7 +183,7 @@ def finish(record: RunRecord, outcome: Outcome[Any], value: bytes, wall_ms: int,
         record.state, record.reason, record.ended_with = "cancelled", reason_json(outcome.reason), ended_with
 
 
-def mismatch(run_id: str, index: int, entry: JournalEntry | None, effect: str | None, args: bytes) -> ReplayMismatch:
+def mismatch(run_id: str, index: int, entry: JournaledEffect | None, effect: str | None, args: bytes) -> ReplayMismatch:
     """The readable difference between a journal and what the program did at one index."""
     lines = [f"run {run_id} does not fit its journal at effect {index}:"]
     lines.append(f"  journal: {_shown(entry.effect, entry.args) if entry else '(nothing more)'}")
@@ -193,7 +193,7 @@ def mismatch(run_id: str, index: int, entry: JournalEntry | None, effect: str | 
     return ReplayMismatch("\n".join(lines), remedy="restore the old order of effects, or gate the change with Version")
 
 
-def other_answer(run_id: str, index: int, entry: JournalEntry, error: Exception) -> ReplayMismatch:
+def other_answer(run_id: str, index: int, entry: JournaledEffect, error: Exception) -> ReplayMismatch:
     """The answer in the journal is not of the type that the effect has now."""
     return ReplayMismatch(
         f"run {run_id} does not fit its journal at effect {index}:\n"

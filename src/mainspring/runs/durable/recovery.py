@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("mainspring.runs")
 
 
-class Recovery:
+class RunRecovery:
     """Continuous recovery and retention. `start` once, `stop` once."""
 
     def __init__(self, durable: DurableRuns, *, recovery_ms: int, retention_ms: int | None) -> None:

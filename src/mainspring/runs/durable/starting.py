@@ -183,7 +183,7 @@ class Starting:
             if found.program != record.program:
                 self._scheduler.conclude(handle, Failed(_conflict(record.id, found.program)))
             else:
-                self._durable.remote.watch(handle)
+                self._durable.watch(handle)
         self.release(record.id)
 
     def _conclude(self, run: Run[Any], outcome: Outcome[Any]) -> None:

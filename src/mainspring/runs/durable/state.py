@@ -28,7 +28,7 @@ from mainspring.runs.durable.records import (
     LIVE,
     RUNS,
     SIGNALS,
-    JournalEntry,
+    JournaledEffect,
     RunRecord,
     done_key,
     encode_record,
@@ -97,7 +97,7 @@ class DurableState:
         self,
         run: Run[Any],
         record: RunRecord,
-        entries: list[JournalEntry] | None,
+        entries: list[JournaledEffect] | None,
         writer: JournalWriter,
         ownership: Ownership,
     ) -> None:
@@ -149,7 +149,7 @@ class DurableState:
     def remember(self, note: Any) -> None:
         """Write a note under the effect's index; the answer will overwrite it, or remove it from a row of its own."""
         self.note = Raw(encode(note, "note"))
-        entry = JournalEntry(effect=self._effect.__name__, args=Raw(self._args), note=self.note, at=self._at)
+        entry = JournaledEffect(effect=self._effect.__name__, args=Raw(self._args), note=self.note, at=self._at)
         self._has_note_row = self._ownership.keeps_notes_apart
         key = (note_key if self._has_note_row else entry_key)(self._run.id, self.position)
         self._writer.note(Put(JOURNAL, key, encode_record(entry)))
@@ -277,7 +277,7 @@ class DurableState:
             value = self._decoded(text)
         if effect is Version:
             self._version(decode(self._args)["name"], value)
-        entry = JournalEntry(
+        entry = JournaledEffect(
             effect=effect.__name__,
             args=Raw(self._args),
             answered=True,

@@ -22,7 +22,7 @@ from mainspring.runs.durable.records import (
     RECEIVED,
     RUNS,
     SIGNALS,
-    JournalEntry,
+    JournaledEffect,
     RunRecord,
     child_id,
     decode_entry,
@@ -39,7 +39,7 @@ class LoadedRun(msgspec.Struct):
     """What the log knows about a run: enough to go on with it."""
 
     record: RunRecord
-    entries: list[JournalEntry]
+    entries: list[JournaledEffect]
     signals: list[tuple[str, str, Any]]  # key of the record, name, value
     children: dict[str, LoadedRun]
     version: int = ANY_VERSION  # of its record
@@ -50,7 +50,7 @@ class History(msgspec.Struct):
     """A run and its journal, for people and for checking."""
 
     run: RunRecord
-    journal: list[JournalEntry]
+    journal: list[JournaledEffect]
 
 
 class RunStore:
@@ -83,9 +83,9 @@ class RunStore:
     async def record(self, run_id: str) -> RunRecord:
         return (await self.found(run_id))[0]
 
-    async def journal(self, run_id: str) -> list[JournalEntry]:
+    async def journal(self, run_id: str) -> list[JournaledEffect]:
         """The entries of a run in order."""
-        entries: list[JournalEntry] = []
+        entries: list[JournaledEffect] = []
         before = ""
         async for record in self._log.scan(JOURNAL, f"{run_id}#"):
             before = _add(entries, record, before)
@@ -226,7 +226,7 @@ class SharedRunStore(RunStore):
         return None
 
 
-def _add(entries: list[JournalEntry], stored: Record, before: str) -> str:
+def _add(entries: list[JournaledEffect], stored: Record, before: str) -> str:
     """Add a row of a journal to its entries, unless it is the note of an effect whose answer came right before."""
     if stored.key != before + NOTE:
         entries.append(decode_entry(stored.value))

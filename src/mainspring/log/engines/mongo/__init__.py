@@ -26,7 +26,7 @@ from mainspring.log.contract import EngineSetup, Inspection
 if TYPE_CHECKING:
     from mainspring.log.engines.mongo.engine import MongoEngine as MongoEngine
 
-__getattr__ = lazy_imports(globals(), {"MongoEngine": "mainspring.log.engines.mongo.engine"})
+__getattr__ = lazy_imports(globals(), {"mainspring.log.engines.mongo.engine": "MongoEngine"})
 
 
 class MongoFactory:
@@ -61,5 +61,3 @@ class MongoFactory:
 
 
 FACTORY: Final = MongoFactory()
-
-__all__ = ["FACTORY", "MongoEngine"]

@@ -52,7 +52,7 @@ _MOST_STONES: Final = 1_000  # deleted together
 
 
 class Applier:
-    """`step` is told the name of each write before it happens; tests stop the process there."""
+    """`step` gets the name of each write before it happens; tests stop the process there."""
 
     def __init__(self, database: Any, step: Callable[[str], object]) -> None:
         self._database = database
@@ -236,7 +236,7 @@ async def _replace_older(collection: Any, documents: list[Document], order: str)
 _MOST_WAITING: Final = 64  # entries; a commit waits for the oldest of them when there are more
 _SHORTEST_MS: Final = 4
 _LONGEST_MS: Final = 50
-_NOBODY_WAITS_MS: Final = 250
+_UNAWAITED_MS: Final = 250
 _LOST_MS: Final = 500
 _STUCK: Final = 3  # times the usual patience is enough, also with one that shows signs of life
 
@@ -281,7 +281,7 @@ class Placing:
                 if await self._advance():
                     pause = _SHORTEST_MS
                     continue
-                longest = _LONGEST_MS if self._is_awaited() else _NOBODY_WAITS_MS
+                longest = _LONGEST_MS if self._is_awaited() else _UNAWAITED_MS
             except PyMongoError:
                 longest = _LOST_MS
                 self._begin_waiting()  # the one whose turn it is may have the same trouble
@@ -289,7 +289,7 @@ class Placing:
             pause = min(2 * pause, longest)
 
     async def _rest(self, pause_ms: int) -> None:
-        """A pause that ends early when somebody begins to wait."""
+        """A pause that ends early when a caller begins to wait."""
         self._urged.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(pause_ms / 1000):
@@ -310,7 +310,7 @@ class Placing:
             self._settle(applied)
             return True
         if self._clock.now_ms() - asked_ms > self._takeover_ms // 4:
-            self._since_ms = self._clock.now_ms()  # the server is slow, for everybody
+            self._since_ms = self._clock.now_ms()  # the server is slow, for all nodes
         stuck = self._clock.now_ms() - self._stuck_since_ms >= _STUCK * self._takeover_ms
         if not own and not stuck and self._silent_ms() < self._takeover_ms:
             return False

@@ -78,7 +78,7 @@ def database_of(client: Any, address: MongoAddress) -> Any:
 
 SCHEMES: Final = ("mongodb://", "mongodb+srv://")
 DEFAULT_DATABASE: Final = "mainspring"
-BOOT_MS: Final = 5_000  # how long `open` looks for a server: long enough for an election, short enough to be told
+BOOT_MS: Final = 5_000  # how long `open` looks for a server: long enough for an election, short enough to wait for
 
 _FORBIDDEN: Final = frozenset('/\\. "$*<>:|?\x00')  # in a database's name, by MongoDB's own rules
 _MOST_NAME_BYTES: Final = 63
@@ -92,7 +92,7 @@ class MongoAddress(msgspec.Struct, frozen=True):
     shown: str
     given: frozenset[str]  # names of the driver's options in the address, in lower case
     patience_ms: int = 10_000  # how long a commit or a read goes on trying while the server is away
-    poll_ms: int = 100  # the longest pause between two looks for news where there is no change stream
+    poll_ms: int = 100  # the longest pause between two looks at the journal where there is no change stream
     takeover_ms: int = (
         1_000  # after this long without progress, what another node committed is put in place by this one
     )
@@ -106,7 +106,7 @@ def parse_address(text: str, database: str = DEFAULT_DATABASE) -> MongoAddress:
     """Raises `SettingError` for what can be no address. `database` is for addresses that name none."""
     scheme = next((scheme for scheme in SCHEMES if text.startswith(scheme)), None)
     if scheme is None:
-        raise SettingError("this is no address of MongoDB", remedy="write mongodb://HOST:PORT/DATABASE")
+        raise SettingError("this is not a MongoDB address", remedy="write mongodb://HOST:PORT/DATABASE")
     base, _, query = text[len(scheme) :].partition("?")
     hosts, _, path = base.partition("/")
     shown_hosts = hosts.rpartition("@")[2]
@@ -191,7 +191,7 @@ def _reason(error: PyMongoError) -> str:
 
 
 def is_duplicate(error: dict[str, object]) -> bool:
-    """Of one write of many: somebody was faster."""
+    """Of one write of many: another node was faster."""
     return error.get("code") == _DUPLICATE
 
 

@@ -1,6 +1,6 @@
 """Events, records, marks and counters as documents, and back.
 
-An event comes back byte for byte, and still its payload should be a real document for whoever looks at the collection
+An event comes back byte for byte, and still its payload should be a real document for people who look at the collection
 with other tools. So `payload` holds the value, and `payload_bytes` the text where the value alone would not give it
 back: when the text is not the shortest form (spaces, escapes, repeated names), or when it holds something that a server
 refuses or changes (names with `$` or `.`, numbers beyond 64 bits, minus zero, a name `_id`, which some servers put

@@ -63,7 +63,7 @@ def _ignore(_: str) -> None:
 class MongoEngine:
     """The log at an address `mongodb://...`. Several engines, in any number of processes, may have it open at once.
 
-    `recent_bytes` is how much of the newest events is kept in memory for readers. `step` is for tests: it is told the
+    `recent_bytes` is how much of the newest events is kept in memory for readers. `step` is for tests: it gets the
     name of each write before it is sent.
     """
 

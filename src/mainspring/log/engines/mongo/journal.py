@@ -1,6 +1,6 @@
 """The journal: every commit is one document, and its number is its place in the one order of the log.
 
-Storing an entry is one insert of a number that nobody has used. The server lets one node have each number; the
+Storing an entry is one insert of an unused number. The server lets one node have each number; the
 second gets "duplicate", reads what the first one stored, and plans again. One insert needs no transaction, and
 every server that speaks this protocol does it atomically.
 
@@ -9,7 +9,7 @@ whether the one found there is the own one, and twice it cannot be stored.
 
 Old entries are deleted. Their numbers must stay used all the same, or a node that was stopped for an hour could store
 its next commit in the past. So before entries are deleted, `floor` is written, and after each insert it is read: an
-entry that came to lie at or below the floor does not count, and its node is told that it has missed too much.
+entry that came to lie at or below the floor does not count, and its node gets `MissedTooMuch`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class MissedTooMuch(LogUnavailable):
 
 
 class Journal:
-    """`step` is told the name of each write before it happens; tests stop the process there."""
+    """`step` gets the name of each write before it happens; tests stop the process there."""
 
     def __init__(self, database: Any, node: str, shown: str, clock: Clock, step: Callable[[str], object]) -> None:
         self._commits = database[COMMITS]
@@ -193,8 +193,8 @@ def missed_too_much() -> MissedTooMuch:
 # -- what an entry says
 #
 # An entry holds results, not wishes: offsets and versions are given, refusals are left out, and of each partition it
-# says how it stands afterwards. So whoever puts it in place needs to know nothing, may do it twice, and two nodes that
-# do it at the same time write the same.
+# says how it stands afterwards. So the node that puts it in place needs to know nothing, may do it twice, and two nodes
+# that do it at the same time write the same.
 
 
 class JournalEvent(msgspec.Struct, array_like=True, frozen=True, gc=False):

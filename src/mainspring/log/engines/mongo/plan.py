@@ -16,6 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
 from typing import Final
@@ -84,20 +85,18 @@ class Moment(msgspec.Struct, frozen=True, gc=False):
     commit: int
 
 
+@dataclass(slots=True, eq=False)
 class MongoPartition:
     """One partition. `recent` holds all its events from `recent_from` on."""
 
-    __slots__ = ("below", "bytes", "commit", "events", "recent", "recent_from", "removals", "tail")
-
-    def __init__(self) -> None:
-        self.tail: int = 0
-        self.events: int = 0
-        self.bytes: int = 0
-        self.below: int = 0
-        self.commit: int = 0  # the last entry that changed it
-        self.removals: int = 0  # how many there were
-        self.recent: list[StoredEvent] = []
-        self.recent_from: int = 1
+    tail: int = 0
+    events: int = 0
+    bytes: int = 0
+    below: int = 0
+    commit: int = 0  # the last entry that changed it
+    removals: int = 0  # how many there were
+    recent: list[StoredEvent] = field(default_factory=list)
+    recent_from: int = 1
 
     def counts(self) -> tuple[int, int, int, int]:
         return self.tail, self.events, self.bytes, self.below
@@ -307,7 +306,7 @@ class EntryPlan:
                 elif isinstance(operation, Remove):
                     self._remove(operation, effects)
                 else:
-                    raise Refused(f"{type(operation).__name__} is no operation of the log", code="bad_operation")
+                    raise Refused(f"{type(operation).__name__} is not an operation of the log", code="bad_operation")
             _check_size(effects)
         except (Refused, UnicodeEncodeError, TypeError, AttributeError) as error:
             for step in reversed(self._undo):

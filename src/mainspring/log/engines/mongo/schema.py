@@ -112,7 +112,7 @@ async def check_format(database: Any) -> bool:
         found = await database[META].find_one({"_id": "format"})  # another node may have just made it
         if held and found is None:
             raise FormatError(
-                f"the database {database.name!r} holds {', '.join(held)}, which is no log of Mainspring",
+                f"the database {database.name!r} holds {', '.join(held)}, which is not a log of Mainspring",
                 remedy="name a database of its own in the address",
             )
         if found is None:

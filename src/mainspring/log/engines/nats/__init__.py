@@ -29,7 +29,7 @@ from mainspring.log.contract import EngineSetup, Inspection
 if TYPE_CHECKING:
     from mainspring.log.engines.nats.engine import JetStreamEngine as JetStreamEngine
 
-__getattr__ = lazy_imports(globals(), {"JetStreamEngine": "mainspring.log.engines.nats.engine"})
+__getattr__ = lazy_imports(globals(), {"mainspring.log.engines.nats.engine": "JetStreamEngine"})
 
 
 class JetStreamFactory:
@@ -66,5 +66,3 @@ class JetStreamFactory:
 
 
 FACTORY: Final = JetStreamFactory()
-
-__all__ = ["FACTORY", "JetStreamEngine"]

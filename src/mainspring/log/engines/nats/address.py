@@ -1,8 +1,8 @@
 """What a user writes after `--engine`: `nats://user:password@host1:4222,host2:4222/NAME?replicas=3&patience=10`.
 
 The servers are tried in turn, so it is enough to name some of a cluster; the others are learned from them. `NAME` is
-the name of the log: several logs may live on one cluster. Everything that may be wrong with an address is said before
-anything is connected.
+the name of the log: several logs may live on one cluster. Everything that may be wrong with an address is reported
+before anything is connected.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _server(text: str) -> str:
         parts = urlsplit(f"//{text}")
         host, port = parts.hostname, parts.port or DEFAULT_PORT
     except ValueError as error:
-        raise _bad(f"{text!r} is no host and port") from error
+        raise _bad(f"{text!r} is not a host and port") from error
     if not host:
         raise _bad("it names no server")
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

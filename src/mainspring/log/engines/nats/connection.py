@@ -107,7 +107,7 @@ class ServerLink:
         finally:
             self._waiting.pop(token, None)
         if message.headers and message.headers.get("Status") == str(NO_RESPONDERS):
-            raise ApiError(NO_RESPONDERS, NO_RESPONDERS, "nobody answers: JetStream is off, or has no leader now")
+            raise ApiError(NO_RESPONDERS, NO_RESPONDERS, "no answer: JetStream is off, or has no leader now")
         reply = msgspec.json.decode(message.data)
         if isinstance(reply, dict) and "error" in reply:
             refusal = reply["error"]

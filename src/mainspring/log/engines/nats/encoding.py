@@ -2,8 +2,8 @@
 
 A message begins with three letters and the number of its format, so that a node of an older version stops with a clear
 error instead of misreading what a newer one wrote. Behind them is one MessagePack array, the `Envelope`. Its body is
-encoded on its own: a big one is cut into parts that follow each other as messages and are put together again by whoever
-applies the last.
+encoded on its own: a big one is cut into parts that follow each other as messages and are put together again when
+the last is applied.
 
 Each batch of a commit is encoded for itself. A batch whose values have the wrong types is then refused by every node
 alike when it is decoded, and its neighbours stand.

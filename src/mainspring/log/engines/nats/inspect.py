@@ -37,7 +37,7 @@ class _JetStream(msgspec.Struct):
 
 
 class _Server(msgspec.Struct):
-    """What `/varz` tells, as far as we ask."""
+    """The parts of `/varz` that are needed."""
 
     server_name: str
     jetstream: _JetStream

@@ -10,7 +10,7 @@ transactions. Nothing is lost by that, since the stream still has them. (`OFF` w
 could leave a file that is quietly wrong.)
 
 A writer numbers what it sends. A message whose number is not above the last one of its writer comes too late (the
-network kept it while the writer gave up on it and went on) and is passed over, here as everywhere. Numbers are
+network kept it while the writer gave up on it and went on) and is passed over, on every node. Numbers are
 remembered for an hour of the stream's own time; deleting them later changes nothing.
 """
 
@@ -46,7 +46,7 @@ from mainspring.log.engines.sqlite.writer import SqliteWriter, Statement
 T = TypeVar("T")
 
 REMEMBERED_MS: Final = 3_600_000
-_BROKEN: Final = (11, 26)  # SQLite's numbers for a damaged file and for a file that is no database
+_BROKEN: Final = (11, 26)  # SQLite's numbers for a damaged file and for a file that is not a database
 MOST_OPERATIONS: Final = 8_192  # in one transaction while catching up
 
 _TABLES = """
@@ -84,7 +84,7 @@ class ApplyOutcome(msgspec.Struct, gc=False):
     passed_over: bool = False
     results: list[Result] = []
     changes: list[Change] = []
-    value: object = None  # of a message that is no commit: a count, whether a claim was granted, an error
+    value: object = None  # of a message that is not a commit: a count, whether a claim was granted, an error
 
 
 class ReplicaState(msgspec.Struct):
@@ -95,7 +95,7 @@ class ReplicaState(msgspec.Struct):
     ts: int = 0
     grown: int = 0
     snapshot: Snapshot | None = None
-    claimed: int = 0  # when somebody last began a snapshot that is not there yet
+    claimed: int = 0  # when a node last began a snapshot that is not there yet
 
 
 class ReplicaWriter(SqliteWriter):
@@ -163,7 +163,7 @@ class ReplicaWriter(SqliteWriter):
         return outcomes, None
 
     def _expect(self, message: StreamMessage) -> None:
-        """A commit that failed with an error and is in the file nevertheless: nobody was told what it changed."""
+        """A commit that failed with an error and is in the file nevertheless: what it changed was never reported."""
         if message.seq <= self.state.applied:
             raise FormatError(
                 f"message {message.seq} was applied although the disk reported an error",
@@ -285,7 +285,7 @@ class ReplicaWriter(SqliteWriter):
         self._connection.execute(_KEEP_VERSION, (self.log_state.version,))
 
     def _claim(self, message: StreamMessage, body: bytes) -> bool:
-        """Granted unless somebody else is at it. A claim that led to nothing lapses."""
+        """Granted unless another node is making one. A claim that led to nothing lapses."""
         wait_ms = encoding.decode_time(body)
         if self.state.claimed and message.ts - self.state.claimed < wait_ms:
             return False

@@ -46,7 +46,7 @@ class Sender:
         self._number = 0
         self._one_at_a_time = asyncio.Lock()
         self._applied: dict[int, asyncio.Future[ApplyOutcome]] = {}
-        self._max_payload = USUAL_MAX_PAYLOAD  # until a server has told its own
+        self._max_payload = USUAL_MAX_PAYLOAD  # until a server has announced its own
 
     @property
     def limit(self) -> int:

@@ -9,7 +9,7 @@ and a claim that leads to nothing lapses. There is one object, replaced by the n
 dropped only while it is there.
 
 Every node looks whether something is due, after what it applied; nothing here needs a clock, because the messages carry
-the server's time. What goes wrong here harms nobody: it is tried again later, by this node or another.
+the server's time. What goes wrong here does no harm: it is tried again later, by this node or another.
 """
 
 from __future__ import annotations

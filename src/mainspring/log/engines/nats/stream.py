@@ -22,7 +22,7 @@ _NANOSECONDS: Final = 1_000_000_000
 NO_MESSAGE: Final = 10037
 _NOT_CLUSTERED: Final = 10074  # replicas > 1 not supported in non-clustered mode
 _NO_PEERS: Final = 10005  # too few servers for that many replicas
-_NAME_IN_USE: Final = 10058  # somebody made it in the same moment, with another configuration
+_NAME_IN_USE: Final = 10058  # another node made it in the same moment, with another configuration
 
 
 class StreamInfo(msgspec.Struct, frozen=True):
@@ -117,7 +117,7 @@ def _checked(info: dict[str, Any], address: NatsAddress) -> StreamInfo:
     found = (config.get("metadata") or {}).get(FORMAT_KEY)
     if found is None or config.get("subjects") != [address.subject]:
         raise FormatError(
-            f"there is a stream {address.stream} on the server, but it is no log of Mainspring",
+            f"there is a stream {address.stream} on the server, but it is not a log of Mainspring",
             remedy="choose another name for the log: nats://host:4222/NAME",
         )
     if not found.isdecimal() or int(found) > FORMAT:

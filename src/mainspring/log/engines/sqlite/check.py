@@ -46,7 +46,7 @@ def inspect_file(path: Path) -> Inspection:
 
 
 def _format_of(path: Path) -> int:
-    # A reader of a file that nobody has open would leave SQLite's helper files beside it; `immutable` leaves nothing.
+    # Reading a file that no process has open would leave SQLite's helper files beside it; `immutable` leaves nothing.
     at_rest = not path.with_name(path.name + "-wal").exists()
     mode = "immutable=1" if at_rest else "mode=ro"
     try:
@@ -93,7 +93,7 @@ class CheckReport(msgspec.Struct):
 def check(path: Path, progress: Progress = silent) -> CheckReport:
     """Verify the file's structure, every checksum, the order of offsets, tails, totals, versions and marks.
 
-    Raises `FormatError` when the file is no log of this format, and sqlite3's errors when it cannot be read at all.
+    Raises `FormatError` when the file is not a log of this format, and sqlite3's errors when it cannot be read at all.
     """
     check_format(path)
     with closing(SqliteReader(path)) as reader:
@@ -174,7 +174,7 @@ class _Check:
                 self.report.add("structure", "file", line)
 
     def _orphans(self, log_state: LogState) -> None:
-        """Events whose partition nobody knows: looked for between the known ranges, not row by row."""
+        """Events that belong to no partition: looked for between the ranges of the partitions, not row by row."""
         known = sorted(state.id for state in log_state.partitions.values())
         for after, before in zip([-1, *known], [*known, MAX_PARTITION_ID + 1], strict=True):
             first = (after + 1) << OFFSET_BITS

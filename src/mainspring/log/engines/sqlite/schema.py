@@ -2,8 +2,9 @@
 
 **Events** are rows of one table whose integer key is the partition's number shifted left by 43 bits, plus the offset.
 Integer keys make the shortest and fastest b-tree SQLite has; events of one partition lie together in offset order, and
-a publish is an insert at the end of its partition's range, whatever lies elsewhere. 43 bits hold 8.8 million million
-offsets; the 20 bits left hold a million partitions. The view `readable_events` shows topic, partition and offset.
+a publish is an insert at the end of its partition's range, whatever lies in the other ranges. 43 bits hold 8.8 million
+million offsets; the 20 bits left hold a million partitions. The view `readable_events` shows topic, partition and
+offset.
 
 Two columns save an index each. `total` is the number of bytes ever appended to the partition up to and with this event,
 so sizes are a subtraction. `high_ts` is the highest time up to and with this event (NULL when that is its own `ts`): it
@@ -144,7 +145,7 @@ def format_of(connection: sqlite3.Connection) -> int:
         if isinstance(error, sqlite3.OperationalError) and "no such table" not in str(error):
             raise
         raise FormatError(
-            f"this file is no readable log: {error}", remedy="restore it from a backup, or name another file"
+            f"this file is not a readable log: {error}", remedy="restore it from a backup, or name another file"
         ) from error
     return int(found or 0)
 

@@ -87,7 +87,7 @@ async def list_dead_letter_topics(face: Face, request: web.Request) -> web.Strea
             continue
         found.extend(
             DeadLetterTopic(topic, config.topic, place.head, place.tail, place.tail - place.head + 1)
-            for place in await face.bus.offsets(config.topic)
+            for place in await face.bus.groups.offsets(config.topic)
             if place.tail
         )
     return json_response(DeadLetterTopics(found))

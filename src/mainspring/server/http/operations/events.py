@@ -394,7 +394,7 @@ async def _range(face: Face, request: web.Request, default_limit: int | None) ->
     if partition is not None and partition >= count:
         raise bad_query(f"The topic has the partitions 0 to {count - 1}.", "Ask for one of them, or for all.")
     chosen = range(count) if partition is None else (partition,)
-    tails = {each.partition: each.tail for each in await face.bus.offsets(topic) if each.partition in chosen}
+    tails = {each.partition: each.tail for each in await face.bus.groups.offsets(topic) if each.partition in chosen}
     cursor = await _begin_reading(face, request, topic, tails)
     return Range(topic, tails, cursor, limit or default_limit, moment_ms(request, "to"), agent)
 
@@ -482,7 +482,7 @@ async def stream(face: Face, request: web.Request) -> web.StreamResponse:
 
 async def _begin_stream(face: Face, request: web.Request, topic: str) -> Cursor:
     """Where the reader goes on; what it brings back from an earlier connection wins over what its address says."""
-    tails = {each.partition: each.tail for each in await face.bus.offsets(topic)}
+    tails = {each.partition: each.tail for each in await face.bus.groups.offsets(topic)}
     brought = request.headers.get(_LAST_EVENT_ID) or request.query.get("cursor")
     if brought:
         return _cursor_within(brought, tails)

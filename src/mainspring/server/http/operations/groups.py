@@ -125,14 +125,14 @@ async def seek_group(face: Face, request: web.Request) -> web.StreamResponse:
     await face.bus.check_access(agent, "subscribe", topic, group)
     wanted = await read_json(request, face.max_body_bytes, _SEEK)
     start = Start(wanted.kind, wanted.value).checked()
-    return json_response(_status(await face.bus.seek(topic, group, start, partition=wanted.partition)))
+    return json_response(_status(await face.bus.groups.seek(topic, group, start, partition=wanted.partition)))
 
 
 async def delete_group(face: Face, request: web.Request) -> web.StreamResponse:
     """Forget where the group stood. Refused while it has members."""
     topic, group = request.match_info["topic"], request.match_info["group"]
     await face.bus.check_access(await face.identify(request), "subscribe", topic, group)
-    await face.bus.delete_group(topic, group)
+    await face.bus.groups.delete(topic, group)
     return web.Response(status=204)
 
 

@@ -74,7 +74,7 @@ async def show_offsets(face: Face, request: web.Request) -> web.StreamResponse:
     """Head and tail of each partition, and where each group stands in it. Groups are for those who may read."""
     topic = request.match_info["topic"]
     await face.seen(request, topic)
-    places = await face.bus.offsets(topic)
+    places = await face.bus.groups.offsets(topic)
     if not await readable_topics(face.bus, await face.identify(request), (topic,)):
         places = [msgspec.structs.replace(place, groups={}) for place in places]
     return json_response(TopicOffsets(topic, places))
