@@ -56,10 +56,9 @@ class WebSocketFace:
         if not socket.can_prepare(request):
             if request.headers.get(hdrs.UPGRADE, "").strip().lower() == "websocket":
                 raise HttpProblem(
+                    "bad_handshake",
                     "This is not a complete WebSocket handshake.",
-                    status=400,
-                    code="bad_handshake",
-                    remedy="Send Connection: Upgrade, Sec-WebSocket-Version: 13 and a Sec-WebSocket-Key of 16 bytes.",
+                    "Send Connection: Upgrade, Sec-WebSocket-Version: 13 and a Sec-WebSocket-Key of 16 bytes.",
                     headers={hdrs.SEC_WEBSOCKET_VERSION: "13"},
                 )
             return await self._otherwise(request)

@@ -225,10 +225,8 @@ class _Connection:
     def _on_readable(self) -> None:
         self._guarded(self._discard if self._lingering else self._receive)
 
-    def _on_writable(self) -> None:
-        self._guarded(self._advance)
-
-    def _on_wake(self) -> None:
+    def _on_progress(self) -> None:
+        """There is room for answers, or what the guest waits for may have come."""
         self._guarded(self._advance)
 
     def _on_turn(self) -> None:
@@ -345,7 +343,7 @@ class _Connection:
         if wanted != self._writing:
             self._writing = wanted
             if wanted:
-                self._loop.add_writer(self._sock.fileno(), self._on_writable)
+                self._loop.add_writer(self._sock.fileno(), self._on_progress)
             else:
                 self._loop.remove_writer(self._sock.fileno())
 
@@ -358,12 +356,12 @@ class _Connection:
         if not wanted:
             self._wakeups.forget(loop.fileno())
             return
-        longest_s = LONGEST_SLEEP_S if self._wakeups.watch(loop.fileno(), self._on_wake) else BLIND_S
+        longest_s = LONGEST_SLEEP_S if self._wakeups.watch(loop.fileno(), self._on_progress) else BLIND_S
         wake_at = loop.wake_at()
         if wake_at is not None:
             left_ms = -(-max(wake_at - self._server.clock.now_ns(), 0) // 1_000_000)  # rounded up: never early
             longest_s = min(left_ms / 1000, longest_s)
-        self._timer = self._loop.call_later(longest_s, self._on_wake)
+        self._timer = self._loop.call_later(longest_s, self._on_progress)
 
 
 def _receive_with_descriptors(sock: socket.socket) -> tuple[bytes, list[int], bool]:

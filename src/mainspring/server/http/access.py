@@ -132,10 +132,9 @@ def _check_host(host: str, allowed_hosts: frozenset[str]) -> None:
     if name in _LOCAL_NAMES or name.endswith(".localhost") or name in allowed_hosts or _is_address(name):
         return
     raise HttpProblem(
+        "forbidden",
         f"This node does not answer to the name {name!r}.",
-        status=403,
-        code="forbidden",
-        remedy="Use its address, or add the page's origin to MAINSPRING_ALLOWED_ORIGINS.",
+        "Use its address, or add the page's origin to MAINSPRING_ALLOWED_ORIGINS.",
     )
 
 
@@ -149,10 +148,9 @@ def _is_address(name: str) -> bool:
 
 def _foreign(origin: str) -> HttpProblem:
     return HttpProblem(
+        "forbidden",
         f"Pages of {origin[:200]!r} may not use this node.",
-        status=403,
-        code="forbidden",
-        remedy="Add the origin to MAINSPRING_ALLOWED_ORIGINS if it should.",
+        "Add the origin to MAINSPRING_ALLOWED_ORIGINS if it should.",
     )
 
 
@@ -163,9 +161,7 @@ async def claimed_agent(request: web.Request) -> Caller:
     """The identity a request claims while no tokens are configured; the query wins over the header."""
     agent = request.query.get("agent_id") or request.headers.get("X-Agent-Id")
     if agent is not None and not agent.isprintable():
-        raise HttpProblem(
-            "The agent id is not printable text.", status=400, code="bad_query", remedy="Send plain text."
-        )
+        raise HttpProblem("bad_query", "The agent id is not printable text.", "Send plain text.")
     return Caller(agent or None)
 
 
@@ -211,10 +207,9 @@ def chosen_protocol(request: web.Request) -> tuple[str, ...]:
         return (SUBPROTOCOL,)
     if any(protocol.startswith(TOKEN_PROTOCOL) for protocol in protocols):
         raise HttpProblem(
+            "bad_frame",
             f"A token is offered without the subprotocol {SUBPROTOCOL!r}.",
-            status=400,
-            code="bad_frame",
-            remedy=f"Offer both, {SUBPROTOCOL!r} first.",
+            f"Offer both, {SUBPROTOCOL!r} first.",
         )
     return ()
 
@@ -235,10 +230,9 @@ def _presented(request: web.Request) -> str | None:
 
 def _unauthorized(message: str, challenge: str) -> HttpProblem:
     return HttpProblem(
+        "unauthorized",
         message,
-        status=401,
-        code="unauthorized",
-        remedy="Send a valid one as `Authorization: Bearer ...`; `mainspring token new` makes one.",
+        "Send a valid one as `Authorization: Bearer ...`; `mainspring token new` makes one.",
         headers={hdrs.WWW_AUTHENTICATE: challenge},
     )
 

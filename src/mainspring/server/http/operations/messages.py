@@ -100,9 +100,7 @@ async def check_message(face: Face, request: web.Request, kind: str, type: str =
 def kernel_of(face: Face) -> Kernel:
     """The kernel behind this face; 503 where there is none, or while it takes nothing new."""
     if face.kernel is None or not face.kernel.running or face.kernel.closing:
-        raise HttpProblem(
-            "The kernel takes no messages now.", status=503, code="unavailable", remedy="Try again later."
-        )
+        raise HttpProblem("unavailable", "The kernel takes no messages now.", "Try again later.")
     return face.kernel
 
 
@@ -113,10 +111,9 @@ async def send_message(face: Face, request: web.Request) -> web.StreamResponse:
     await check_message(face, request, wanted.kind, wanted.type)
     if not is_type(wanted.type):
         raise HttpProblem(
+            "bad_payload",
             "The type is not a message type.",
-            status=422,
-            code="bad_payload",
-            remedy="Write two PascalCase segments, like Memory.Get; Syscall.List names what there is.",
+            "Write two PascalCase segments, like Memory.Get; Syscall.List names what there is.",
         )
     kernel = kernel_of(face)
     trace = tracing.sent_in(request.headers)

@@ -119,9 +119,7 @@ async def check(face: Face, request: web.Request) -> web.StreamResponse:
     await face.check_seen(request, topic)
     given = await _body(face, request, _CHECK)
     if (given.schema is msgspec.UNSET) == (given.payload is msgspec.UNSET):
-        raise HttpProblem(
-            "Either a schema or a payload is checked.", status=400, code="bad_frame", remedy="Give exactly one of them."
-        )
+        raise HttpProblem("bad_frame", "Either a schema or a payload is checked.", "Give exactly one of them.")
     if not isinstance(given.payload, msgspec.UnsetType):
         return json_response(_check_payload(face, topic, bytes(given.payload), given.version))
     assert not isinstance(given.schema, msgspec.UnsetType)
