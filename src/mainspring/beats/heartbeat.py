@@ -241,8 +241,7 @@ class Heartbeat:
         With a log it is durable when the next beat is, or after `flush`. Where several nodes share the line, this is
         the earliest beat it can land in. Called by an enzyme it is `stage.signal`.
         """
-        stage = self._inside()
-        if stage is not None:
+        if current.get() is not None and (stage := self._inside()) is not None:
             return stage.signal(signal, target, beat)
         impulse = Impulse(*checked_pair(signal, target))
         with self._lock:
@@ -267,7 +266,8 @@ class Heartbeat:
 
     def accept_signal(self, lands: int, impulse: Impulse, origin: SignalOrigin | None) -> None:
         """Put a signal into its inbox: now, or after the beat that is under way."""
-        self._origins.note(impulse, origin)
+        if origin is not None:
+            self._origins.note(impulse, origin)
         if self._running:
             self._arrivals.append((lands, impulse))
         else:

@@ -60,7 +60,7 @@ def origin_of_event(event: StoredEvent) -> SignalOrigin:
 def current_origin() -> SignalOrigin | None:
     """The origin of a signal that is sent now: the message being handled and the current span, if there are any."""
     message = handling.get()
-    trace = tracing.here()
+    trace = None if tracing.recorder is None else tracing.here()
     if message is None and trace is None:
         return None
     ident, correlation = message or ("", None)
@@ -74,10 +74,9 @@ class Origins:
         self._outside: dict[tuple[str | None, str | None], SignalOrigin] = {}
         self._by_cause: dict[tuple[str, int, int], SignalOrigin] = {}  # of signals that enzymes emitted or retried
 
-    def note(self, impulse: Impulse, origin: SignalOrigin | None) -> None:
+    def note(self, impulse: Impulse, origin: SignalOrigin) -> None:
         """A signal came from outside, to this node or another."""
-        if origin is not None:
-            _remember(self._outside, impulse.pair, origin)
+        _remember(self._outside, impulse.pair, origin)
 
     def of_inbox(self, draft: Draft, events: Mapping[str, SignalOrigin]) -> Mapping[int, SignalOrigin]:
         """The origins of a beat's signals that have one, by their place."""

@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 from mainspring.client.errors import BadArgument, ClientError, NodeRefused, TimedOut
 from mainspring.client.subscription import Event, Subscription, decoder
+from mainspring.loop import resolve
 
 if TYPE_CHECKING:
     from mainspring.client.client import Client
@@ -95,8 +96,8 @@ class Requests:
     async def _read(self, inbox: Subscription[Any]) -> None:
         async for reply in inbox:
             waiter = self._waiting.get(reply.headers.get(REQUEST_ID, ""))
-            if waiter is not None and not waiter.done():
-                waiter.set_result(reply)
+            if waiter is not None:
+                resolve(waiter, reply)
             await reply.ack()
 
     async def _close(self) -> None:

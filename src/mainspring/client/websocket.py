@@ -20,6 +20,7 @@ from typing import Final, cast
 from urllib.parse import urlsplit
 
 from mainspring.client.errors import CannotConnect
+from mainspring.loop import reject
 
 SHORT: Final = 1_024
 
@@ -197,8 +198,7 @@ class Socket(asyncio.Protocol):
                 self.data_received(rest)
 
     def _fail(self, error: CannotConnect) -> None:
-        if not self._shaken.done():
-            self._shaken.set_exception(error)
+        reject(self._shaken, error)
         self.abort()
 
     # -- sending
@@ -274,9 +274,8 @@ class Socket(asyncio.Protocol):
         self.on_writable()
 
     def connection_lost(self, error: Exception | None) -> None:
-        if not self._shaken.done():
-            self._shaken.set_exception(CannotConnect("the node closed the connection during the handshake"))
-            self._shaken.exception()  # seen: nobody may be waiting any more
+        closed = CannotConnect("the node closed the connection during the handshake")
+        reject(self._shaken, closed, may_go_unseen=True)
         self._lost(error)
 
     def _lost(self, error: Exception | None) -> None:

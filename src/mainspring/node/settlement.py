@@ -21,6 +21,7 @@ from mainspring.bus import Bus
 from mainspring.bus.groups import Group, Member, Position, PositionWrite
 from mainspring.errors import MainspringError
 from mainspring.log import Batch, InDoubt, Log, LogUnavailable, Prepared, Receipt, Refused, add_prepared
+from mainspring.loop import resolve
 from mainspring.runs import RunConflict, RunRecord, Runtime, UnknownRun
 
 logger: logging.Logger = logging.getLogger("mainspring.app")
@@ -185,8 +186,7 @@ class Settlement:
                 self._group.settle(position, offsets, resets)
             delivery.unlock(position)
             delivery.wake(self._group)
-            if not decided.done():
-                decided.set_result(result)
+            resolve(decided, result)
 
         runs = [record for each in queue for record in each.together.runs]
         if runs:

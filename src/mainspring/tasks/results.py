@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from mainspring.client import decoder
+from mainspring.loop import wake
 from mainspring.tasks.errors import TaskCancelled, TaskFailed
 
 if TYPE_CHECKING:
@@ -134,8 +135,7 @@ class TaskRecords:
             self._seen.popitem(last=False)
             self._forgot = True
         for waiter in self._waiting.get(id, ()):
-            if not waiter.done():
-                waiter.set_result(None)
+            wake(waiter)
 
 
 def encode_record(state: State, name: str, attempt: int, value: Any = None, error: str = "") -> dict[str, Any]:
