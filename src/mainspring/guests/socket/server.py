@@ -28,7 +28,7 @@ from pathlib import Path
 
 from mainspring.errors import BootError, MainspringError
 from mainspring.guests.capabilities.loop import require_epoll
-from mainspring.guests.socket.session import GuestSession, let_go
+from mainspring.guests.socket.session import GuestSession, close_received
 from mainspring.guests.socket.wakeups import Wakeups
 from mainspring.loop import Clock
 from mainspring.unix_socket import Identity, identity_of, listen_at, remove_socket
@@ -74,7 +74,7 @@ class LoopSocketServer:
         self._identity: Identity | None = None
         self._hangups: select.epoll | None = None
         self._wakeups: Wakeups | None = None
-        self._starved = False  # of descriptors; said once until it is over
+        self._starved = False  # of descriptors; logged once until it is over
         self.accepted: int = 0  # guests since the start
         self._ended_polls = 0
 
@@ -89,7 +89,7 @@ class LoopSocketServer:
         return self._ended_polls + sum(connection.polls for connection in self._connections.values())
 
     async def start(self) -> None:
-        """Listens. A socket file nobody answers at is replaced; a live one raises SocketTaken."""
+        """Listens. A socket file without a server behind it is replaced; a live one raises SocketTaken."""
         require_epoll()
         _raise_descriptor_limit()
         self._listener = _listen(self.path)
@@ -313,7 +313,7 @@ class _Connection:
         except BlockingIOError:
             return
         for descriptor in descriptors:
-            let_go(descriptor)
+            close_received(descriptor)
         if not data:
             self.close()
 

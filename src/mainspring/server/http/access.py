@@ -11,11 +11,11 @@ a name of this machine, or one of the allowed origins' names: an address cannot 
 *Who is asking?* One function says it. Without tokens it is `claimed_agent`, which believes `?agent_id=` or
 `X-Agent-Id`: that is for finding one's way on a single machine, not for keeping anyone out.
 
-On a node with tokens it is `TokenDoor`. A token comes in `Authorization: Bearer`. A page in a browser cannot set that
-header for a WebSocket, so it offers the subprotocols `mainspring` and `mainspring.token.<token>`; the node answers with
-the first and never repeats the second. `?token=` works where neither does (a WebSocket from a shell, an EventSource);
-addresses end up in histories and in logs of proxies, so it is the last choice. Whatever is wrong with a token, the
-answer is the same 401. A token is never repeated, in no answer and no log.
+On a node with tokens it is `TokenAuthenticator`. A token comes in `Authorization: Bearer`. A page in a browser cannot
+set that header for a WebSocket, so it offers the subprotocols `mainspring` and `mainspring.token.<token>`; the node
+answers with the first and never repeats the second. `?token=` works where neither does (a WebSocket from a shell, an
+EventSource); addresses end up in histories and in logs of proxies, so it is the last choice. Whatever is wrong with a
+token, the answer is the same 401. A token is never repeated, in no answer and no log.
 
 *What are they shown?* A topic's name can say a lot (`layoffs.2027`), and so can a count that grows. So lists and
 numbers follow the same rules as the events themselves: the scopes of the token, the topics' lists and the program's
@@ -91,7 +91,7 @@ class OriginCheck:
 
         return check
 
-    async def tell(self, request: web.Request, response: web.StreamResponse) -> None:
+    async def add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
         """For `on_response_prepare`: a page of an allowed origin may read the answer."""
         origin = request.headers.get(hdrs.ORIGIN)
         if origin is not None and self._is_allowed(origin):
@@ -165,7 +165,7 @@ async def claimed_agent(request: web.Request) -> Caller:
     return Caller(agent or None)
 
 
-class TokenDoor:
+class TokenAuthenticator:
     """Gives the Caller of a request, or refuses it with 401."""
 
     def __init__(self, source: TokenSource, clock: Clock, new_id: Callable[[], str]) -> None:

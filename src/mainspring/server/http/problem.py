@@ -79,7 +79,7 @@ def bad_query(message: str, remedy: str = "") -> HttpProblem:
 
 
 def status_of(error: MainspringError) -> int:
-    """The HTTP status of an error; a code nobody listed is the server's fault, so it is not hidden as the client's."""
+    """The HTTP status of an error; an unlisted code is the server's fault, so it is not hidden as the client's."""
     if isinstance(error, ExpectationFailed):
         return 409  # on the WebSocket a matter of offsets; here, of two writers
     return STATUS_OF_CODE.get(error.code, 500)

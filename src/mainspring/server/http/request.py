@@ -166,13 +166,13 @@ def path_integer(request: web.Request, name: str) -> int:
 
 
 def accepted_type(request: web.Request, offered: Sequence[str]) -> str:
-    """The offered media type the client likes best; the first one when it does not care. Raises 406."""
+    """The offered media type the client prefers; the first one when it does not care. Raises 406."""
     header = ",".join(request.headers.getall(hdrs.ACCEPT, []))
     if not header.strip():
         return offered[0]
     ranges = [_media_range(part) for part in header.split(",") if part.strip()]
-    liked = [(_liking(kind, ranges), -place, kind) for place, kind in enumerate(offered)]
-    best, _, kind = max(liked)
+    ranked = [(_quality(kind, ranges), -place, kind) for place, kind in enumerate(offered)]
+    best, _, kind = max(ranked)
     if best <= 0:
         raise HttpProblem(
             "not_acceptable", "None of the accepted media types can be given.", f"Accept one of: {', '.join(offered)}."
@@ -182,22 +182,22 @@ def accepted_type(request: web.Request, offered: Sequence[str]) -> str:
 
 def _media_range(part: str) -> tuple[str, float]:
     kind, _, parameters = part.partition(";")
-    liking = 1.0
+    quality = 1.0
     for parameter in parameters.split(";"):
         name, _, value = parameter.partition("=")
         if name.strip().lower() == "q":
             try:
-                liking = min(1.0, max(0.0, float(value)))
+                quality = min(1.0, max(0.0, float(value)))
             except ValueError:
-                liking = 0.0
-    return kind.strip().lower(), liking
+                quality = 0.0
+    return kind.strip().lower(), quality
 
 
-def _liking(kind: str, ranges: Sequence[tuple[str, float]]) -> float:
+def _quality(kind: str, ranges: Sequence[tuple[str, float]]) -> float:
     """What the most specific range that covers `kind` says about it."""
     main = kind.partition("/")[0]
     for cover in (kind, f"{main}/*", "*/*"):
-        found = [liking for name, liking in ranges if name == cover]
+        found = [quality for name, quality in ranges if name == cover]
         if found:
             return max(found)
     return 0.0

@@ -73,7 +73,7 @@ class MessageProblem(ProblemDocument, frozen=True, omit_defaults=True):
     error: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
 
 
-class Passed(msgspec.Struct, frozen=True):
+class RecentMessages(msgspec.Struct, frozen=True):
     """Headers of messages, newest first."""
 
     messages: list[HeaderView]
@@ -159,7 +159,7 @@ async def list_messages(face: Face, request: web.Request) -> web.StreamResponse:
         kind=query.get("kind", ""),
         before=query.get("before", ""),
     )
-    return json_response(Passed(found))
+    return json_response(RecentMessages(found))
 
 
 OPERATIONS: Final = tagged(
@@ -180,7 +180,7 @@ OPERATIONS: Final = tagged(
         "listMessages",
         "Headers of the messages that passed lately, newest first",
         list_messages,
-        (Success(200, "The headers.", (BodyContent(JSON, Passed),)),),
+        (Success(200, "The headers.", (BodyContent(JSON, RecentMessages),)),),
         parameters=(
             Parameter("text", "Only messages whose type, id or correlation holds this."),
             Parameter("kind", "Only messages of this kind."),
