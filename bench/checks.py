@@ -14,10 +14,7 @@ the processor time of the node over all rounds. Both are against the node withou
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import platform
 import secrets
 import time
 import urllib.request
@@ -25,11 +22,12 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from bench import _bus_peers as peers
-from bench._bus_client import BusClient
+from bench.harness import options, report
+from bench.peers import servers as peers
+from bench.raw_client import BusClient
 from mainspring.bus import Access, Caller
 from mainspring.bus.access.tokens import Scopes, new_token
-from mainspring.bus.topics.config import topic_from
+from mainspring.bus.topics.config import TopicConfig, topic_from
 from mainspring.loop import MonotonicClock, run
 
 ROUNDS = 16
@@ -131,7 +129,7 @@ async def measure() -> dict[str, Any]:
 def check_us(rounds: int = 20_000) -> float:
     """One question to lists and scopes, in this process: asked once per request, however many events it brings."""
     config = topic_from({"topic": "orders.eu", "publishACL": LISTS})
-    access = Access(MonotonicClock(), lambda _: None)
+    access = Access(MonotonicClock(), lambda topic: TopicConfig(topic=topic))
     caller = Caller("alice", sid="s", scopes=Scopes(["publish:orders.**"]))
     best = float("inf")
     for _ in range(5):
@@ -160,17 +158,16 @@ def _told(found: dict[str, list[tuple[float, float]]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    result = run(measure())
-    conditions = {
-        "payload_bytes": len(PAYLOAD),
-        "events": EVENTS,
-        "rounds": ROUNDS,
-        "fsync": "before every acknowledgement",
-        "loop": type(asyncio.new_event_loop()).__module__,
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-    }
-    print(json.dumps({"conditions": conditions, **result}, indent=2))
+    global ROUNDS
+    if options(__doc__).quick:
+        ROUNDS = 1
+    report(
+        run(measure()),
+        payload_bytes=len(PAYLOAD),
+        events=EVENTS,
+        rounds=ROUNDS,
+        fsync="before every acknowledgement",
+    )
 
 
 if __name__ == "__main__":

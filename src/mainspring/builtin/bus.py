@@ -12,7 +12,7 @@ import msgspec
 
 from mainspring.builtin.answers import Empty, about, errors_as_answers, fitting
 from mainspring.bus import Bus, GroupInfo, PartitionOffsets, Schedule, Start, Stats
-from mainspring.bus.topics import encode_topic
+from mainspring.bus.topics import topic_data
 from mainspring.kernel import Capability, Context, Fail, Handler, handler_from
 from mainspring.log import StoredEvent
 from mainspring.message import NULL
@@ -213,7 +213,7 @@ def _topics(bus: Bus) -> list[Handler]:
     def topics(data: NamesRequest, ctx: Context) -> TopicsResult:
         """Every topic and its settings, by name."""
         configs = [config for config in bus.topics.configs() if config.topic > data.after]
-        shown = fitting([msgspec.json.decode(encode_topic(config)) for config in configs])
+        shown = fitting([topic_data(config) for config in configs])
         return TopicsResult(shown, len(shown) < len(configs))
 
     async def create(data: CreateTopicRequest, ctx: Context) -> CreateTopicResult:
@@ -221,7 +221,7 @@ def _topics(bus: Bus) -> list[Handler]:
         with errors_as_answers():
             wanted = msgspec.json.encode({**data.settings, "topic": data.topic})
             change = await bus.put_topic(bus.topics.settings_after(wanted))
-        return CreateTopicResult(msgspec.json.decode(encode_topic(change.config)), change.created)
+        return CreateTopicResult(topic_data(change.config), change.created)
 
     async def offsets(data: OffsetsRequest, ctx: Context) -> OffsetsResult:
         """First and last offset of each partition, and where its groups stand."""

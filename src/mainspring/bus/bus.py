@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from mainspring.bus.access.access import Access, Action, Caller, Checker, Who
+from mainspring.bus.access.access import Access, Caller, Checker, Who
 from mainspring.bus.audit import AUDIT_TOPIC, Audit
 from mainspring.bus.counters import BusCounters
 from mainspring.bus.errors import BadOffset
@@ -56,10 +56,13 @@ MAX_PAGE = 10_000
 class Bus:
     """Durable topics, groups, leases, dead letters and replay.
 
-    Every method that takes `agent` obeys the topic's access lists for that agent (None: nobody in particular) and
+    Every method that takes `agent` obeys the topic's access lists for that agent (None: an agent without a name) and
     raises `Forbidden`. A `Caller` is someone outside: the scopes of its token and the program's checker count as well.
-    Names are checked (`BadFrame`). Reading methods raise `UnknownTopic` for a topic nobody created,
-    published or subscribed to. Errors are subclasses of `mainspring.bus.BusError`.
+    Names are checked (`BadFrame`). Reading methods raise `UnknownTopic` for a topic that was never created, published
+    or subscribed to. Errors are subclasses of `mainspring.bus.BusError`.
+
+    The tables of everything the bus keeps are its attributes: `topics`, `groups`, `dead_letters`, `schemas`,
+    `schedules`; `access` decides who may.
     """
 
     def __init__(
@@ -81,59 +84,34 @@ class Bus:
         self.settings = settings
         self.clock = clock
         self.counters: BusCounters = BusCounters()
+        self._log = log
+        self._new_id = new_id
         others = None if isinstance(cluster, Alone) else cluster
         roles = cluster or Alone()
         self._own_headers = None if others is None else {"node": others.node}  # whose numbers they are
+        self._audit = audit = Audit(loop, partial(self._write, AUDIT_TOPIC), enabled=settings.audit)
         self.topics: TopicRegistry = TopicRegistry(log, clock, settings, shared=others is not None)
-        self.access: Access = Access(clock, self._settings_of, checker=checker, ttl_ms=settings.checker_ttl_ms)
+        self.access: Access = Access(clock, self.topics.config_of, checker=checker, ttl_ms=settings.checker_ttl_ms)
         self.schemas: SchemaRegistry = SchemaRegistry(log, clock)
-        self._log = log
-        self._new_id = new_id
-        self._audit = Audit(loop, partial(self._write, AUDIT_TOPIC), enabled=settings.audit)
-        self._supply: Supply
-        if others is None:
-            self._supply = LocalSupply(log, clock, loop)
-        else:
-            self._supply = SharedSupply(log, clock, loop, self.topics, others)
-        self.delivery: Delivery = Delivery(log, clock, loop, self.counters, self._audit, self._supply)
-        self.groups: GroupRegistry = GroupRegistry(log, self.topics, self.delivery, self._supply, self._audit)
-        self.publisher = Publisher(log, self.counters, self._audit, self.delivery.appended, self.topics.store_new)
-        dead_letter_writer = DeadLetterWriter(
-            log,
-            clock,
-            self.delivery,
-            self.publisher,
-            self.counters,
-            self._audit,
-            new_id=new_id,
-            topic=self.topics.found,
+        self._supply: Supply = (
+            LocalSupply(log, clock, loop) if others is None else SharedSupply(log, clock, loop, self.topics, others)
         )
-        self.delivery.write_dead_letters = dead_letter_writer.write
+        self.delivery: Delivery = Delivery(log, clock, loop, self.counters, audit, self._supply)
+        self.groups: GroupRegistry = GroupRegistry(log, self.topics, self.delivery, self._supply, audit)
         self.admission: Admission = Admission(
             clock, self.topics, self.access, self.schemas, settings, new_id=new_id, random=random
         )
-        self.dead_letters: DeadLetterQueue = DeadLetterQueue(log, self.topics, self.admission, self.publisher)
+        self.publisher: Publisher = Publisher(log, self.counters, audit, self.delivery.appended, self.topics.store_new)
         self.schedules: Schedules = Schedules(
-            log,
-            clock,
-            loop,
-            self.topics,
-            self.admission,
-            self.publisher,
-            self.delivery,
-            role=roles.role("schedules"),
-            new_id=new_id,
+            log, clock, loop, self.topics, self.admission, self.publisher, self.delivery, roles.role("schedules")
         )
         self.publisher.store_delayed = self.schedules.store_delayed
+        letters = DeadLetterWriter(log, clock, self.delivery, self.publisher, self.counters, audit, self.topics, new_id)
+        self.delivery.write_dead_letters = letters.write
+        self.dead_letters: DeadLetterQueue = DeadLetterQueue(log, self.topics, self.admission, self.publisher)
+        role = roles.role("housekeeping")
         self._housekeeping = Housekeeping(
-            log,
-            clock,
-            loop,
-            self.delivery,
-            self.topics,
-            settings,
-            role=roles.role("housekeeping"),
-            write_metrics=self._write_metrics,
+            log, clock, loop, self.delivery, self.topics, settings, role, self._write_metrics
         )
         self._sessions: set[Session] = set()
         self._state: Literal["new", "ready", "draining", "stopped"] = "new"
@@ -143,7 +121,7 @@ class Bus:
     async def start(self) -> None:
         """Load topics, groups and schedules; start background work. Call once, on the running asyncio loop."""
         self._supply.listen(
-            {TOPICS: self._on_topic_changed, SCHEMAS: self.schemas.heard, SCHEDULES: self.schedules.heard}
+            {TOPICS: self._on_topic_changed, SCHEMAS: self.schemas.on_changed, SCHEDULES: self.schedules.on_changed}
         )
         await self.topics.start()
         await self.schemas.start()
@@ -212,13 +190,13 @@ class Bus:
         Subscriptions that new access lists no longer allow end.
         """
         self.access.check_admin(agent, "change topics")
-        await self.check_access(agent, "publish", config.topic)
+        await self.access.check(config.topic, "publish", agent)
         change = await self.topics.put(config)
         self._recheck(config.topic)
         return change
 
     def _on_topic_changed(self, record: KeptRecord) -> None:
-        topic = self.topics.heard(record)
+        topic = self.topics.on_changed(record)
         if topic is not None:
             self._recheck(topic.name)
 
@@ -280,9 +258,9 @@ class Bus:
         self, topic: str, partition: int, offset: int, limit: int, *, agent: Who = None
     ) -> list[StoredEvent]:
         """Up to `limit` events from `offset` on (0 and 1: the beginning), ascending. Damaged events are skipped."""
-        state = await self._readable(topic, agent, partition)
-        found = await read_on(self._log, state.name, partition, max(1, offset), min(limit, MAX_PAGE))
-        return found if state.upcaster is None else [state.upcaster(event) for event in found]
+        upcaster = (await self._readable(topic, agent, partition)).upcaster
+        events = await read_on(self._log, topic, partition, max(1, offset), min(limit, MAX_PAGE))
+        return events if upcaster is None else [upcaster(event) for event in events]
 
     async def offset_at(self, topic: str, partition: int, ts: int) -> int:
         """The lowest offset whose event has `ts` (epoch ms) or later; tail + 1 when there is none."""
@@ -303,7 +281,7 @@ class Bus:
 
     async def _readable(self, name: str, agent: Who, partition: int = 0) -> Topic:
         topic = self.topics.get(name)
-        await self.access.check(topic.config, "subscribe", agent)
+        await self.access.check(name, "subscribe", agent)
         if not 0 <= partition < topic.config.partitions:
             raise BadOffset(f"topic {name!r} has partitions 0 to {topic.config.partitions - 1}, not {partition}")
         return topic
@@ -318,29 +296,22 @@ class Bus:
         Gives the version, and whether it is new. Raises SchemaIncompatible with the differences, and BadSchema.
         """
         self.access.check_admin(agent, "register schemas")
-        await self.check_access(agent, "publish", topic)
+        await self.access.check(topic, "publish", agent)
         return await self.schemas.register(topic, schema, compatibility)
 
     # -- schedules
 
     async def put_schedule(self, schedule: Schedule, *, agent: Who = None) -> Schedule:
         """Create or replace the schedule of this name; durable when it returns, with `next_ms` filled in."""
-        await self.access.check(self.topics.open(schedule.topic).config, "publish", agent)
+        self.topics.open(schedule.topic)
+        await self.access.check(schedule.topic, "publish", agent)
         return await self.schedules.put(self.admission.accept_schedule(schedule, agent))
 
-    # -- numbers and access
+    # -- numbers
 
     def stats(self) -> Stats:
         """Counters since the start, and gauges of now."""
         return self.counters.snapshot(self.topics.all())
-
-    async def check_access(self, agent: Who, action: Action, topic: str, group: str | None = None) -> None:
-        """Raise Forbidden unless `agent` may, as `group` where one is given. Also for topics that do not exist yet."""
-        await self.access.check(self._settings_of(topic) or TopicConfig(topic=topic), action, agent, group)
-
-    def _settings_of(self, topic: str) -> TopicConfig | None:
-        known = self.topics.find(topic)
-        return None if known is None else known.config
 
     # -- what the node writes itself
 

@@ -6,7 +6,7 @@ deliver in the moment its OK leaves, never before.
 
 `receive` never waits and never raises. A connection that sends faster than the log can store becomes `congested`; its
 adapter then stops reading until `relieved`. A connection whose peer does not read is paused by its adapter: it keeps
-what it has, gets no more deliveries, and hurts nobody.
+what it has, gets no more deliveries, and slows no other connection.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ class Session:
             group.choice.recheck_room(member)
 
     async def _find_start(self, frame: SubscribeFrame, topic: Topic, reply: Reply) -> None:
-        """Until the start is known, later frames of this connection wait: they may publish to the same topic."""
+        """Until the start is found, later frames of this connection wait: they may publish to the same topic."""
         try:
             await self._replies.nothing_publishing()
             group, unstored = await self._parts.groups.begin(topic, frame.group, frame.start)
@@ -307,8 +307,8 @@ class Session:
         if key not in self._wanted:
             return  # unsubscribed while the group was being stored
         group = self._parts.groups.keep(group)
-        known = self._members.get(key)
-        member = known[1] if known is not None else Member(topic.name, group.name, self._gate, self._send)
+        is_new = key not in self._members
+        member = Member(topic.name, group.name, self._gate, self._send) if is_new else self._members[key][1]
         settings = self._parts.settings
         self._windows[key] = min(frame.max_inflight or settings.max_inflight, settings.max_window)
         member.window = 0
@@ -317,12 +317,11 @@ class Session:
         member.sticky = frame.sticky
         wanted = frame.filter
         member.filter = wanted if wanted is not None and (wanted.key is not None or wanted.header is not None) else None
-        if known is not None:
-            group.changed_member(member)
-        else:
+        if is_new:
             self._members[key] = (group, member)
-            topic.active[group] = None
             group.join(member)
+        else:
+            group.changed_member(member)
         self._open_window(key)
         self._parts.delivery.wake(group)
 
@@ -350,13 +349,6 @@ class Session:
         del self._windows[key]
         self._wanted.discard(key)
         group.leave(member, now)
-        topic = self._parts.topics.open(key[0])
-        if not group.members:
-            topic.active.pop(group, None)
-            if not topic.active:
-                topic.forget_tails()
-        else:
-            self._parts.delivery.wake(group)
 
     def recheck(self, topic: str) -> None:
         """The topic's access lists changed: end the subscriptions they no longer allow, and say so."""
@@ -373,13 +365,13 @@ class Session:
                 continue  # a checker that has not answered yet forbids nothing
 
     def _held(self, frame: AckFrame | NackFrame | ExtendFrame | UnsubscribeFrame) -> tuple[Group, Member]:
-        found = self._members.get((frame.topic, frame.group))
-        if found is None:
+        subscription = self._members.get((frame.topic, frame.group))
+        if subscription is None:
             raise NotSubscribed(
                 f"this connection has no subscription of {frame.topic!r} as {frame.group!r}",
                 remedy="send SUBSCRIBE first",
             )
-        return found
+        return subscription
 
     def _ack(self, frame: AckFrame, size: int) -> None:
         group, member = self._held(frame)
@@ -426,9 +418,9 @@ class Session:
 
     def _check_schedule(self, name: str) -> None:
         """Who takes a schedule away from its topic needs the right to publish there."""
-        known = self._parts.schedules.find(name)
-        if known is not None:
-            config = self._parts.topics.open(known.topic).config
+        schedule = self._parts.schedules.find(name)
+        if schedule is not None:
+            config = self._parts.topics.open(schedule.topic).config
             self._parts.access.check_now(config, "publish", self.caller)
 
     def _unschedule(self, frame: UnscheduleFrame, size: int) -> None:
@@ -444,10 +436,10 @@ class Session:
             except BusError as error:
                 frame = error_frame(error, about)
             else:
-                told = {"type": "OK", "in_reply_to": about, "name": name}
+                members: dict[str, object] = {"type": "OK", "in_reply_to": about, "name": name}
                 if isinstance(done, Schedule):
-                    told["next"] = done.next_ms  # type: ignore[assignment]
-                frame = _to_json(told)
+                    members["next"] = done.next_ms
+                frame = _to_json(members)
             reply.frame = with_corr(frame, corr)
             self._replies.flush()
 
@@ -481,7 +473,7 @@ class ReplyQueue:
         self.waiting_bytes: int = 0
 
     def reply(self, frame: bytes) -> None:
-        """An answer that is known at once."""
+        """An answer that needs no waiting."""
         if self._queue:
             self._queue.append(Reply(frame))
         else:

@@ -106,7 +106,6 @@ class Consuming:
         self._member = _LocalMember(declared.topic, declared.group, self._given)
         self._member.window = declared.max_inflight
         self._settlement = Settlement(bus, self._log, self.runtime, self._group, self._member)
-        topic.active[self._group] = None
         self._group.join(self._member)
         bus.delivery.wake(self._group)
 
@@ -128,9 +127,6 @@ class Consuming:
         if self._member.gone:
             return
         self._group.leave(self._member, self.bus.clock.now_ms())
-        topic = self.bus.topics.open(self.declared.topic)
-        if not self._group.members:
-            topic.active.pop(self._group, None)
 
     # -- one event
 

@@ -129,39 +129,39 @@ def verified_headers(verified: bytes, stamp: bytes = b"") -> VerifiedHeaders:
 class _List:
     """An access list, ready to be asked. Remembers its answers: patterns are slower than names."""
 
-    __slots__ = ("_known", "allow", "deny", "source")
+    __slots__ = ("_answers", "allow", "deny", "source")
 
     def __init__(self, source: AccessList) -> None:
         self.source = source
         self.allow = None if source.allow is None else NameSet(source.allow)
         self.deny = NameSet(source.deny)
-        self._known: dict[tuple[str, bool], bool] = {}
+        self._answers: dict[tuple[str, bool], bool] = {}
 
     def lets(self, agent: str | None, is_admin: bool) -> bool:
         if agent is None:
             return self.allow is None and not self.deny
-        known = self._known.get((agent, is_admin))
-        if known is None:
-            if len(self._known) >= MEMORY:
-                self._known.clear()
+        answer = self._answers.get((agent, is_admin))
+        if answer is None:
+            if len(self._answers) >= MEMORY:
+                self._answers.clear()
             allowed = self.allow is None or is_admin or agent in self.allow
-            known = self._known[(agent, is_admin)] = allowed and agent not in self.deny
-        return known
+            answer = self._answers[(agent, is_admin)] = allowed and agent not in self.deny
+        return answer
 
 
 class Access:
-    """Decides. `find` gives the settings of a topic that exists."""
+    """Decides. `config_of` gives the settings of a topic, the defaults for one that does not exist."""
 
     def __init__(
         self,
         clock: Clock,
-        find: Callable[[str], TopicConfig | None],
+        config_of: Callable[[str], TopicConfig],
         *,
         checker: Checker | None = None,
         ttl_ms: int = 1_000,
     ) -> None:
         self._clock = clock
-        self._find = find
+        self._config_of = config_of
         self._checker = checker
         self._ttl_ms = ttl_ms
         self._lists: dict[tuple[str, str], _List] = {}
@@ -172,12 +172,15 @@ class Access:
         """Whether the program decides, too: only then an answer may have to be waited for."""
         return self._checker is not None
 
-    async def check(self, config: TopicConfig, action: Action, who: Who, group: str | None = None) -> None:
-        """Raise Forbidden unless `who` may do `action`, and be in `group` where one is given."""
-        waiting = self.ask(config.topic, action, who)
+    async def check(self, topic: str, action: Action, who: Who, group: str | None = None) -> None:
+        """Raise Forbidden unless `who` may do `action`, and be in `group` where one is given.
+
+        The topic need not exist yet.
+        """
+        waiting = self.ask(topic, action, who)
         if waiting is not None:
             await waiting
-        self.check_now(config, action, who, group)
+        self.check_now(self._config_of(topic), action, who, group)
 
     def check_now(self, config: TopicConfig, action: Action, who: Who, group: str | None = None) -> None:
         """The same without waiting: an answer that takes time must have been asked for."""
@@ -192,9 +195,7 @@ class Access:
             agent, is_admin = who, False
         self._check_lists(config, action, agent, is_admin, group)
         if origin != topic:
-            source = self._find(origin)
-            if source is not None:
-                self._check_lists(source, action, agent, is_admin, group)
+            self._check_lists(self._config_of(origin), action, agent, is_admin, group)
         if self._checker is not None and isinstance(who, Caller) and not self._settled(origin, action, who):
             raise _refused(agent, action, topic, "the node's access checker refuses it")
 
@@ -230,10 +231,10 @@ class Access:
                 raise _refused(agent, action, config.topic, remedy, group)
 
     def _list(self, topic: str, what: str, source: AccessList) -> _List:
-        known = self._lists.get((topic, what))
-        if known is None or known.source is not source:
-            known = self._lists[(topic, what)] = _List(source)
-        return known
+        found = self._lists.get((topic, what))
+        if found is None or found.source is not source:
+            found = self._lists[(topic, what)] = _List(source)
+        return found
 
     # -- the checker
 

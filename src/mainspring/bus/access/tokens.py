@@ -1,7 +1,7 @@
 """Tokens: a secret that says who its bearer is and what it may do.
 
-A token is shown once, when it is made. What a node keeps is a line with its SHA-256, so whoever reads the settings
-learns no token. A plain fast hash is enough, because a token is 32 random bytes: there is nothing to guess, and the
+A token is shown once, when it is made. What a node keeps is a line with its SHA-256, so reading the settings reveals no
+token. A plain fast hash is enough, because a token is 32 random bytes: there is nothing to guess, and the
 slow hashes made for passwords would only make every request slow. A token is found by the first bytes of its hash and
 then compared in constant time, so the time of a refusal says nothing about how close a guess came.
 
@@ -52,7 +52,7 @@ class BadToken(SettingError):
 class Scopes:
     """What a token may do. Remembers its answers, because the same few topics are asked about again and again."""
 
-    __slots__ = ("_known", "_patterns", "admin", "names")
+    __slots__ = ("_answers", "_patterns", "admin", "names")
 
     def __init__(self, names: Iterable[str]) -> None:
         """Raises BadToken."""
@@ -73,23 +73,23 @@ class Scopes:
             self._patterns = {kind: NameSet(tuple(patterns)) for kind, patterns in given.items()}
         except BadFrame as error:
             raise BadToken(error.message, remedy=error.remedy) from None
-        self._known: dict[tuple[str, str], bool] = {}
+        self._answers: dict[tuple[str, str], bool] = {}
 
     def allow(self, action: str, topic: str) -> bool:
         """Whether `action` on this topic is within the scopes."""
-        known = self._known.get((action, topic))
-        if known is None:
-            if len(self._known) >= MEMORY:
-                self._known.clear()
-            known = self._known[(action, topic)] = self.admin or topic in self._patterns[action]
-        return known
+        answer = self._answers.get((action, topic))
+        if answer is None:
+            if len(self._answers) >= MEMORY:
+                self._answers.clear()
+            answer = self._answers[(action, topic)] = self.admin or topic in self._patterns[action]
+        return answer
 
     def __str__(self) -> str:
         return " ".join(self.names)
 
 
 class Token:
-    """One line, read. `revoked` is set when the line is gone: whatever lasts with this token must end then."""
+    """One line, read. `revoked` is set when the line is gone: connections made with this token must end then."""
 
     __slots__ = ("agent", "digest", "expires_ms", "revoked", "scopes")
 
@@ -204,12 +204,12 @@ class TokenSource:
         except BadToken as error:
             logger.error("the tokens stay as they were: %s", error)
             return
-        known = {token.line(): token for token in self.book.tokens}
-        kept = [known.pop(token.line(), token) for token in read.tokens]
+        gone = {token.line(): token for token in self.book.tokens}
+        kept = [gone.pop(token.line(), token) for token in read.tokens]
         self.book = TokenBook(kept)
-        for token in known.values():
+        for token in gone.values():
             token.revoked.set()
-        logger.info("%d tokens from now on, %d are no longer valid", len(kept), len(known))
+        logger.info("%d tokens from now on, %d are no longer valid", len(kept), len(gone))
 
     def _signature(self) -> tuple[int, ...] | None:
         try:

@@ -67,9 +67,8 @@ class DeadLetterWriter:
         publisher: Publisher,
         counters: BusCounters,
         audit: Audit,
-        *,
+        topics: TopicRegistry,
         new_id: Callable[[], str],
-        topic: Callable[[str], Topic],
     ) -> None:
         self._log = log
         self._clock = clock
@@ -77,8 +76,8 @@ class DeadLetterWriter:
         self._publisher = publisher
         self._counters = counters
         self._audit = audit
+        self._topics = topics
         self._new_id = new_id
-        self._topic = topic
 
     def write(self, position: Position) -> None:
         """Write the letters of the position's dying events, now or when the write lock is free again (`unlock`)."""
@@ -114,7 +113,7 @@ class DeadLetterWriter:
         self, position: Position, events: Sequence[OpenEvent], stored: Sequence[tuple[OpenEvent, StoredEvent]]
     ) -> None:
         group = position.group
-        letters, notices = self._topic(group.topic.name + DEAD_LETTERS), self._topic(NOTICES)
+        letters, notices = self._topics.find_or_add(group.topic.name + DEAD_LETTERS), self._topics.find_or_add(NOTICES)
         batch = Batch()
         for event, original in stored:
             batch.append(self._letter(letters, group, event, original))

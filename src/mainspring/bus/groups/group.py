@@ -98,6 +98,7 @@ class Group:
     # -- members
 
     def join(self, member: Member) -> None:
+        self.topic.active[self] = None
         self.choice.join(member)
         self._members_changed()
 
@@ -116,6 +117,10 @@ class Group:
                 self.end_lease(position, event)
                 self.redeliver(position, event, now)
         self._members_changed()
+        if self.members:
+            self._delivery.wake(self)
+        else:
+            self.topic.deactivate(self)
 
     def _members_changed(self) -> None:
         if self.parked and not self.choice.selective:

@@ -65,7 +65,7 @@ class GroupRegistry:
 
     def find_or_make(self, topic_name: str, name: str) -> Group:
         """A group that is in the log."""
-        topic = self._topics.found(topic_name)
+        topic = self._topics.find_or_add(topic_name)
         return topic.groups.get(name) or self._make(topic, name, {})
 
     def _make(self, topic: Topic, name: str, starts: Starts) -> Group:

@@ -82,7 +82,7 @@ class Admission:
         self._topics = topics
         self._access = access
         self._schemas = schemas
-        self._new_id = new_id
+        self.new_id = new_id
         self._random = random
         self._most_bytes = settings.max_frame_bytes
         self._dedupe_window_ms = settings.dedupe_window_ms
@@ -144,7 +144,7 @@ class Admission:
         return Append(
             topic=topic.name,
             partition=self._partition(key, topic.config.partitions),
-            id=self._new_id(),
+            id=self.new_id(),
             ts=self._clock.wall_ms(),
             payload=payload,
             key=key,
@@ -178,7 +178,7 @@ class Admission:
                 raise TooLarge(f"an event may have {most_bytes} bytes", remedy="publish a reference")
             id, key, dedupe = event.id, event.key, None
             if id is None:
-                id = self._new_id()
+                id = self.new_id()
             elif window:
                 dedupe = id
             partition = 0 if partitions == 1 else self._partition(key, partitions)

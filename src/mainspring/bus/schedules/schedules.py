@@ -114,9 +114,7 @@ class Schedules:
         admission: Admission,
         publisher: Publisher,
         delivery: Delivery,
-        *,
         role: Role,
-        new_id: Callable[[], str],
     ) -> None:
         self._role = role
         self._log = log
@@ -126,7 +124,6 @@ class Schedules:
         self._admission = admission
         self._publisher = publisher
         self._delivery = delivery
-        self._new_id = new_id
         self._named: dict[str, tuple[Schedule, int]] = {}
         self._timer: tuple[int, Hashable] | None = None
         self._firing = False
@@ -147,21 +144,16 @@ class Schedules:
         if held:
             self._fire(None)
 
-    def heard(self, record: KeptRecord) -> None:
+    def on_changed(self, record: KeptRecord) -> None:
         """A row was written or deleted, here or on another node."""
         if record.key.startswith(DELAYED):
             if record.version != ABSENT and self._role.held:
                 self.plan(_due_of(record.key))
             return
-        name = record.key.removeprefix(NAMED)
-        known = self._named.get(name)
         if record.version == ABSENT:
-            self._named.pop(name, None)
-        elif known is None or known[1] < record.version:
-            schedule = _decode_schedule(record.value)
-            self._named[name] = (schedule, record.version)
-            if self._role.held:
-                self.plan(schedule.next_ms)
+            self._named.pop(record.key.removeprefix(NAMED), None)
+        else:
+            self._keep(_decode_schedule(record.value), record.version)
 
     def stop(self) -> None:
         self._stopped = True
@@ -202,7 +194,7 @@ class Schedules:
             dedupe=append.dedupe,
             dedupe_ms=max(0, append.dedupe_until - append.ts),
         )
-        batch.put(SPACE, f"{DELAYED}{due_ms:016d}/{self._new_id()}", _encode(row))
+        batch.put(SPACE, f"{DELAYED}{due_ms:016d}/{self._admission.new_id()}", _encode(row))
 
     def clock_moved(self) -> None:
         """The time of day jumped: the clock was set, or the machine slept. What was planned is not to be trusted."""
@@ -261,10 +253,12 @@ class Schedules:
         return msgspec.structs.replace(schedule, next_ms=schedule.following(self._clock.wall_ms()))
 
     def _keep(self, schedule: Schedule, version: int) -> None:
-        known = self._named.get(schedule.name)
-        if known is None or known[1] < version:
+        """Remember this version of a schedule, unless a newer one is here, and plan its firing."""
+        _, current = self._named.get(schedule.name, (None, ABSENT))
+        if current < version:
             self._named[schedule.name] = (schedule, version)
-            self.plan(schedule.next_ms)
+            if self._role.held:
+                self.plan(schedule.next_ms)
 
     async def put(self, schedule: Schedule) -> Schedule:
         if (schedule.every is None) == (schedule.cron is None):
@@ -279,13 +273,12 @@ class Schedules:
             receipt = await self._log.commit(batch)
         except MainspringError as error:
             raise Unavailable(f"the schedule could not be stored: {error.message}", remedy=error.remedy) from error
-        self._named[schedule.name] = (schedule, receipt.versions[0])
-        self.plan(schedule.next_ms)
+        self._keep(schedule, receipt.versions[0])
         return schedule
 
     def find(self, name: str) -> Schedule | None:
-        known = self._named.get(name)
-        return None if known is None else known[0]
+        schedule, _ = self._named.get(name, (None, ABSENT))
+        return schedule
 
     def all(self) -> list[Schedule]:
         return [schedule for _, (schedule, _) in sorted(self._named.items())]
@@ -362,7 +355,7 @@ class Schedules:
                 dedupe_until=now + row.dedupe_ms if row.dedupe is not None else 0,
             )
         )
-        return self._publisher.commit_batch(batch, (self._topics.found(row.topic),))
+        return self._publisher.commit_batch(batch, (self._topics.find_or_add(row.topic),))
 
     async def _fire_named(self) -> None:
         now = self._clock.wall_ms()
@@ -384,7 +377,7 @@ class Schedules:
             self._named[name] = (moved, receipt.versions[0])
 
     async def _fire_one(self, name: str, schedule: Schedule, version: int, now: int) -> None:
-        topic = self._topics.found(schedule.topic)
+        topic = self._topics.find_or_add(schedule.topic)
         moved = msgspec.structs.replace(schedule, next_ms=schedule.following(now))
         batch = Batch()
         self._role.guard(batch)
@@ -402,10 +395,10 @@ class Schedules:
 def _fires_like(stored: bytes, wanted: Schedule) -> bool:
     """At the same times, into the same topic."""
     try:
-        known = _decode_schedule(stored)
+        schedule = _decode_schedule(stored)
     except msgspec.DecodeError:
         return False
-    return (known.every, known.cron, known.topic) == (wanted.every, wanted.cron, wanted.topic)
+    return (schedule.every, schedule.cron, schedule.topic) == (wanted.every, wanted.cron, wanted.topic)
 
 
 def _due_of(key: str) -> int:

@@ -13,6 +13,7 @@ Versions count from 1 and never change. A new one must be compatible with the on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final, Literal, Protocol, get_args
 
 import msgspec
@@ -29,13 +30,13 @@ from mainspring.bus.names import SEPARATOR, check_name
 from mainspring.bus.schemas.compatibility import Schema, differences
 from mainspring.bus.schemas.validator import SchemaValidator, TypeValidator, Validator, schema_of
 from mainspring.errors import MainspringError
-from mainspring.log import ABSENT, Batch, KeptRecord, Log, Refused
+from mainspring.log import ABSENT, ANY_VERSION, Batch, KeptRecord, Log, Refused
 from mainspring.loop import Clock
 
 SPACE: Final = "schemas"
 SCHEMA_HEADER: Final = "x-schema-version"
 MAX_VERSIONS: Final = 9_999
-TOLD: Final = 3  # differences in a message; `details` has all
+SHOWN: Final = 3  # differences in a message; `details` has all
 
 Compatibility = Literal["none", "backward", "forward", "full"]
 MODES: Final = get_args(Compatibility)
@@ -70,24 +71,21 @@ class SchemaCheck(msgspec.Struct, frozen=True):
     differences: list[str]
 
 
+_decode = msgspec.json.Decoder(SchemaVersion).decode
+
+
 class _Version:
     """A version with its validator, which is made when it is first needed."""
 
-    __slots__ = ("_validator", "stamp", "told")
+    def __init__(self, info: SchemaVersion, validator: Validator | None = None) -> None:
+        self.info = info
+        self.stamp = b'"%b":"%d"' % (SCHEMA_HEADER.encode(), info.version)
+        if validator is not None:
+            self.validator = validator
 
-    def __init__(self, told: SchemaVersion, validator: Validator | None = None) -> None:
-        self.told = told
-        self.stamp = b'"%b":"%d"' % (SCHEMA_HEADER.encode(), told.version)
-        self._validator = validator
-
-    @property
+    @cached_property
     def validator(self) -> Validator:
-        if self._validator is None:
-            self._validator = SchemaValidator(self.told.schema)
-        return self._validator
-
-    def bind(self, validator: Validator) -> None:
-        self._validator = validator
+        return SchemaValidator(self.info.schema)
 
 
 class TopicSchemas:
@@ -95,15 +93,29 @@ class TopicSchemas:
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
-        self.versions: list[_Version] = []
+        self._versions: list[_Version] = []
+
+    @property
+    def versions(self) -> list[SchemaVersion]:
+        return [version.info for version in self._versions]
 
     @property
     def latest(self) -> SchemaVersion:
-        return self.versions[-1].told
+        return self._versions[-1].info
+
+    def put(self, info: SchemaVersion, validator: Validator | None = None) -> None:
+        """Keep a version, as a new one or in place of the one of this number."""
+        if info.version > len(self._versions):
+            self._versions.append(_Version(info, validator))
+            return
+        version = self._versions[info.version - 1]
+        version.info = info
+        if validator is not None:
+            version.validator = validator
 
     def check_all(self, events: Sequence[Payload], *, tombstones: bool) -> list[bytes]:
         """What `check` gives, for each event. The event that does not fit is named, where there are several."""
-        latest = self.versions[-1]
+        latest = self._versions[-1]
         fault, stamp = latest.validator.fault, latest.stamp
         stamps = []
         for number, event in enumerate(events):
@@ -120,18 +132,18 @@ class TopicSchemas:
         return stamps
 
     def check(self, payload: bytes, headers: Mapping[str, str] | None, *, tombstones: bool = False) -> bytes:
-        """The header to put on the event, as the text of a JSON member; empty when the event has it already.
+        """The header to add to the event, as the text of a JSON member; empty when the event has it already.
 
         Raises SchemaMismatch with the path of the first fault.
         """
-        version = self.versions[-1]
-        given = None if headers is None else headers.get(SCHEMA_HEADER)
-        if given is not None:
-            version = self._named(given)
+        version = self._versions[-1]
+        named = None if headers is None else headers.get(SCHEMA_HEADER)
+        if named is not None:
+            version = self._version_named(named)
         if not (tombstones and payload == b"null"):
             fault = version.validator.fault(payload)
             if fault is not None:
-                number = version.told.version
+                number = version.info.version
                 raise SchemaMismatch(
                     f"the payload does not fit version {number} of the schema of {self.topic!r}: "
                     f"{fault.path or '(the whole payload)'}: {fault.reason}",
@@ -139,21 +151,21 @@ class TopicSchemas:
                     path=fault.path,
                     version=number,
                 )
-        return version.stamp if given is None else b""
+        return version.stamp if named is None else b""
 
-    def _named(self, text: str) -> _Version:
+    def _version_named(self, text: str) -> _Version:
         number = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
-        if not 1 <= number <= len(self.versions):
+        if not 1 <= number <= len(self._versions):
             raise SchemaMismatch(
-                f"the schema of {self.topic!r} has the versions 1 to {len(self.versions)}",
+                f"the schema of {self.topic!r} has the versions 1 to {len(self._versions)}",
                 remedy=f"name one of them in {SCHEMA_HEADER}, or leave the header out for the latest",
                 path="",
             )
-        return self.versions[number - 1]
+        return self._versions[number - 1]
 
 
 class SchemaRegistry:
-    """The registry."""
+    """The schemas of all topics."""
 
     def __init__(self, log: Log, clock: Clock) -> None:
         self._log = log
@@ -166,8 +178,7 @@ class SchemaRegistry:
     async def start(self) -> None:
         """Read what is registered."""
         async for record in self._log.scan(SPACE):
-            told = msgspec.json.decode(record.value, type=SchemaVersion)
-            self._add(told)
+            self._put(_decode(record.value))
 
     def all(self) -> list[TopicSchemas]:
         """Every topic that has a schema, by name."""
@@ -175,22 +186,23 @@ class SchemaRegistry:
 
     def get(self, topic: str, version: int | None = None) -> SchemaVersion:
         """One version, or the latest. Raises UnknownSchema."""
-        known = self._topics.get(topic)
-        if known is None:
+        schemas = self._topics.get(topic)
+        if schemas is None:
             raise UnknownSchema(f"topic {topic!r} has no schema", remedy="register one; without, any payload is taken")
         if version is None:
-            return known.latest
-        if not 1 <= version <= len(known.versions):
-            raise UnknownSchema(f"the schema of {topic!r} has the versions 1 to {len(known.versions)}")
-        return known.versions[version - 1].told
+            return schemas.latest
+        versions = schemas.versions
+        if not 1 <= version <= len(versions):
+            raise UnknownSchema(f"the schema of {topic!r} has the versions 1 to {len(versions)}")
+        return versions[version - 1]
 
     def check(self, topic: str, schema: Schema, compatibility: Compatibility | None = None) -> SchemaCheck:
         """Whether this could be the topic's next version. Raises BadSchema for what is no schema at all."""
         SchemaValidator(schema)
-        known = self._topics.get(topic)
-        if known is None:
+        schemas = self._topics.get(topic)
+        if schemas is None:
             return SchemaCheck(True, compatibility or DEFAULT_MODE, 0, [])
-        old, mode = known.latest, compatibility or known.latest.compatibility
+        old, mode = schemas.latest, compatibility or schemas.latest.compatibility
         found: list[str] = []
         if mode in ("backward", "full"):
             found += [
@@ -203,24 +215,24 @@ class SchemaRegistry:
         return SchemaCheck(not found, mode, old.version, found)
 
     async def register(
-        self, topic: str, given: Any, compatibility: Compatibility | None = None
+        self, topic: str, schema_or_type: Any, compatibility: Compatibility | None = None
     ) -> tuple[SchemaVersion, bool]:
-        """Make `given` (a JSON Schema, or a Python type) the latest version; durable when it returns.
+        """Make a JSON Schema, or a Python type, the latest version; durable when it returns.
 
         Gives the version, and whether it is new. Raises SchemaIncompatible, BadSchema, Conflict, Unavailable.
         """
         check_name("topic", topic)
         if compatibility is not None and compatibility not in MODES:
-            raise BadSchema(f"{compatibility!r} is no compatibility", remedy=f"use one of: {', '.join(MODES)}")
-        schema, validator = _understood(given)
-        known = self._topics.get(topic)
-        for version in known.versions if known is not None else ():
-            if version.told.schema == schema:
-                return await self._again(version, validator, compatibility), False
+            raise BadSchema(f"{compatibility!r} is not a compatibility", remedy=f"use one of: {', '.join(MODES)}")
+        schema, validator = _schema_and_validator(schema_or_type)
+        schemas = self._topics.get(topic)
+        for info in schemas.versions if schemas is not None else ():
+            if info.schema == schema:
+                return await self._register_again(info, validator, compatibility), False
         checked = self.check(topic, schema, compatibility)
         if not checked.compatible:
-            shown = "; ".join(checked.differences[:TOLD])
-            more = f"; and {len(checked.differences) - TOLD} more" if len(checked.differences) > TOLD else ""
+            shown = "; ".join(checked.differences[:SHOWN])
+            more = f"; and {len(checked.differences) - SHOWN} more" if len(checked.differences) > SHOWN else ""
             raise SchemaIncompatible(
                 f"the schema is not {checked.compatibility} compatible with version {checked.against}: {shown}{more}",
                 remedy="keep what others rely on, publish to a new topic, or register with another compatibility",
@@ -229,36 +241,24 @@ class SchemaRegistry:
         number = checked.against + 1
         if number > MAX_VERSIONS:
             raise Conflict(f"the schema of {topic!r} has {MAX_VERSIONS} versions", remedy="use a new topic")
-        told = SchemaVersion(topic, number, checked.compatibility, schema, self._clock.wall_ms())
-        await self._store(told, expect=ABSENT)
-        self._add(told, validator)
-        return told, True
+        info = SchemaVersion(topic, number, checked.compatibility, schema, self._clock.wall_ms())
+        await self._store(info, expect=ABSENT)
+        self._put(info, validator)
+        return info, True
 
-    def heard(self, record: KeptRecord) -> None:
-        """A version was registered or changed, here or on another node."""
-        told = msgspec.json.decode(record.value, type=SchemaVersion)
-        known = self._topics.get(told.topic)
-        if known is not None and told.version <= len(known.versions):
-            known.versions[told.version - 1].told = told
-        else:
-            self._add(told)
-
-    async def _again(
-        self, version: _Version, validator: Validator, compatibility: Compatibility | None
+    async def _register_again(
+        self, info: SchemaVersion, validator: Validator, compatibility: Compatibility | None
     ) -> SchemaVersion:
         """A schema that is there. What the next one must keep to may change with it."""
-        told = version.told
-        if compatibility is not None and compatibility != told.compatibility:
-            told = msgspec.structs.replace(told, compatibility=compatibility)
-            await self._store(told)
-            version.told = told
-        version.bind(validator)
-        return told
+        if compatibility is not None and compatibility != info.compatibility:
+            info = msgspec.structs.replace(info, compatibility=compatibility)
+            await self._store(info)
+        self._put(info, validator)
+        return info
 
-    async def _store(self, told: SchemaVersion, **expect: int) -> None:
+    async def _store(self, info: SchemaVersion, expect: int = ANY_VERSION) -> None:
         batch = Batch()
-        key = f"{told.topic}{SEPARATOR}{told.version:04d}"
-        batch.put(SPACE, key, msgspec.json.encode(told), **expect)
+        batch.put(SPACE, f"{info.topic}{SEPARATOR}{info.version:04d}", msgspec.json.encode(info), expect=expect)
         try:
             await self._log.commit(batch)
         except Refused:
@@ -268,16 +268,16 @@ class SchemaRegistry:
         except MainspringError as error:
             raise Unavailable(f"the schema could not be stored: {error.message}", remedy=error.remedy) from error
 
-    def _add(self, told: SchemaVersion, validator: Validator | None = None) -> None:
-        known = self._topics.setdefault(told.topic, TopicSchemas(told.topic))
-        if told.version > len(known.versions):
-            known.versions.append(_Version(told, validator))
-        elif validator is not None:  # the log's news were faster
-            known.versions[told.version - 1].bind(validator)
+    def on_changed(self, record: KeptRecord) -> None:
+        """A version was registered or changed, here or on another node."""
+        self._put(_decode(record.value))
+
+    def _put(self, info: SchemaVersion, validator: Validator | None = None) -> None:
+        self._topics.setdefault(info.topic, TopicSchemas(info.topic)).put(info, validator)
 
 
-def _understood(given: Any) -> tuple[Schema, Validator]:
-    """A schema as plain data, and who checks payloads for it."""
-    if isinstance(given, (dict, bool)):
-        return given, SchemaValidator(given)
-    return schema_of(given), TypeValidator(given)
+def _schema_and_validator(schema_or_type: Any) -> tuple[Schema, Validator]:
+    """A schema as plain data, and what checks payloads against it."""
+    if isinstance(schema_or_type, (dict, bool)):
+        return schema_or_type, SchemaValidator(schema_or_type)
+    return schema_of(schema_or_type), TypeValidator(schema_or_type)

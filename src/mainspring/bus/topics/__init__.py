@@ -12,7 +12,24 @@ housekeeping    when retention, compaction and metrics have their turn
 
 from __future__ import annotations
 
-from mainspring.bus.topics.config import AccessList, TopicChange, TopicConfig, encode_topic, parse_topic, topic_from
+from mainspring.bus.topics.config import (
+    AccessList,
+    TopicChange,
+    TopicConfig,
+    encode_topic,
+    parse_topic,
+    topic_data,
+    topic_from,
+)
 from mainspring.bus.topics.tail import ReadyEvent
 
-__all__ = ["AccessList", "ReadyEvent", "TopicChange", "TopicConfig", "encode_topic", "parse_topic", "topic_from"]
+__all__ = [
+    "AccessList",
+    "ReadyEvent",
+    "TopicChange",
+    "TopicConfig",
+    "encode_topic",
+    "parse_topic",
+    "topic_data",
+    "topic_from",
+]

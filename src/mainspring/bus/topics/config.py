@@ -7,12 +7,12 @@ lie in two partitions, and their order holds only within each.
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from mainspring.bus.access.patterns import Pattern
-from mainspring.bus.errors import BadFrame, Conflict
+from mainspring.bus.errors import BadFrame
 from mainspring.bus.names import check_name
 
 MAX_PARTITIONS: Final = 1024  # each is a cursor per group; more would only make subscribing slow
@@ -21,7 +21,7 @@ Natural = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class AccessList(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Who may. A name in `deny` may not, whatever `allow` says; without `allow` everybody else may.
+    """Who may. A name in `deny` may not, even if `allow` has it; without `allow` everybody else may.
 
     A name may be a pattern: `*` is one segment between dots, `**` any number of them.
     """
@@ -57,24 +57,24 @@ class TopicChange(msgspec.Struct, frozen=True):
     created: bool
 
 
-def parse_topic(data: bytes | str, known: TopicConfig | None = None) -> TopicConfig:
+def parse_topic(data: bytes | str, current: TopicConfig | None = None) -> TopicConfig:
     """A topic's settings from JSON text; an access list may be given as a plain list. Raises BadFrame.
 
-    What the text does not mention is as in `known`, or as by default.
+    What the text does not mention is as in `current`, or as by default.
     """
     try:
-        given = msgspec.json.decode(data)
+        members = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadFrame(f"the settings are not JSON: {error}") from None
-    if not isinstance(given, dict):
+    if not isinstance(members, dict):
         raise BadFrame("the settings of a topic are a JSON object")
-    return topic_from(given, known)
+    return topic_from(members, current)
 
 
-def topic_from(given: dict[str, object], known: TopicConfig | None = None) -> TopicConfig:
-    """A topic's settings from plain data. Absent means "as in `known`", null "as by default". Raises BadFrame."""
-    kept: dict[str, object] = {} if known is None else msgspec.to_builtins(known)
-    cleaned: dict[str, object] = {name: value for name, value in {**kept, **given}.items() if value is not None}
+def topic_from(members: dict[str, object], current: TopicConfig | None = None) -> TopicConfig:
+    """A topic's settings from plain data. Absent means "as in `current`", null "as by default". Raises BadFrame."""
+    kept: dict[str, object] = {} if current is None else msgspec.to_builtins(current)
+    cleaned: dict[str, object] = {name: value for name, value in {**kept, **members}.items() if value is not None}
     for name in ("publishACL", "subscribeACL"):
         if isinstance(cleaned.get(name), list):
             cleaned[name] = {"allow": cleaned[name]}
@@ -93,7 +93,7 @@ def topic_from(given: dict[str, object], known: TopicConfig | None = None) -> To
 
 
 def _check_lists(config: TopicConfig) -> None:
-    """Raise BadFrame for an access list that holds what can be no pattern: it would silently match nobody."""
+    """Raise BadFrame for an access list with something that cannot be a pattern: it would match nothing, silently."""
     of_groups = config.group_acl or {}
     for listed in (config.publish_acl, config.subscribe_acl, *of_groups.values()):
         for name in () if listed is None else (*(listed.allow or ()), *listed.deny):
@@ -102,18 +102,13 @@ def _check_lists(config: TopicConfig) -> None:
         Pattern(group)
 
 
+def topic_data(config: TopicConfig) -> dict[str, Any]:
+    """The settings as plain data: topic and partitions always, everything else only where it is not the default."""
+    data: dict[str, Any] = msgspec.to_builtins(config)
+    data.setdefault("partitions", 1)
+    return data
+
+
 def encode_topic(config: TopicConfig) -> bytes:
-    """For people and programs: topic and partitions always there, everything else only where it says something."""
-    shown = msgspec.to_builtins(config)
-    shown.setdefault("partitions", 1)
-    return msgspec.json.encode(shown)
-
-
-def merge_topic(old: TopicConfig, new: TopicConfig) -> TopicConfig:
-    """The new settings replace the old ones. Raises Conflict when partitions would shrink."""
-    if new.partitions < old.partitions:
-        raise Conflict(
-            f"topic {new.topic!r} has {old.partitions} partitions; they only grow",
-            remedy=f"ask for {old.partitions} or more, or create another topic",
-        )
-    return new
+    """The same as JSON text."""
+    return msgspec.json.encode(topic_data(config))

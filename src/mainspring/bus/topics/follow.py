@@ -24,14 +24,14 @@ async def read_on(log: Log, topic: str, partition: int, start: int, limit: int) 
 async def follow(
     log: Log, topic: Topic, after: Mapping[int, int] | None, stopped: Callable[[], bool]
 ) -> AsyncIterator[list[StoredEvent]]:
-    """Lists of events, partition by partition; the topic's tails must be known.
+    """Lists of events, partition by partition; the topic's tails must be loaded.
 
     The reader is woken by new events and asks the log for them: nothing is kept for a reader that does not ask.
     """
     arrived = asyncio.Event()
     topic.followers.add(arrived)
-    known = after or {}
-    place = {tail.partition: known.get(tail.partition, tail.offset) + 1 for tail in topic.tails}
+    seen = after or {}
+    place = {tail.partition: seen.get(tail.partition, tail.offset) + 1 for tail in topic.tails}
     try:
         while not stopped():
             arrived.clear()

@@ -35,7 +35,6 @@ class Housekeeping:
         delivery: Delivery,
         topics: TopicRegistry,
         settings: Settings,
-        *,
         role: Role,
         write_metrics: Callable[[], None],
     ) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from mainspring.bus.errors import Conflict, Unavailable, UnknownTopic
 from mainspring.bus.names import check_name
 from mainspring.bus.schemas.upcasting import Step, Upcaster
-from mainspring.bus.topics.config import TopicChange, TopicConfig, encode_topic, merge_topic, parse_topic
+from mainspring.bus.topics.config import TopicChange, TopicConfig, encode_topic, parse_topic
 from mainspring.bus.topics.tail import PartitionTail, SharedPartitionTail, TailBudget
 from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
@@ -33,14 +31,14 @@ class TopicRegistry:
     """Finds topics, makes implied ones, keeps their settings in the log."""
 
     def __init__(self, log: Log, clock: Clock, settings: Settings, *, shared: bool = False) -> None:
-        """`shared`: other nodes write topics to this log, too; `heard` is told what."""
+        """`shared`: other nodes write topics to this log, too; `on_changed` is called with what they write."""
         self._log = log
         self._clock = clock
         self._settings = settings
         self._shared = shared
         self._topics: dict[str, Topic] = {}
         self._budget = TailBudget()
-        self.upcasters: dict[str, Upcaster] = {}
+        self._upcasters: dict[str, Upcaster] = {}
         self.attempts: dict[tuple[str, str], int] = {}  # (topic, group): the max_attempts that its consumer declares
         self.remote_max_attempts: Callable[[str, str], int] = lambda _topic, _group: 0  # by consumers of other nodes
 
@@ -55,8 +53,8 @@ class TopicRegistry:
         make_tail = SharedPartitionTail if self._shared else PartitionTail
         topic = Topic(config, self._budget, self._clock.now_ms(), stored=stored, make_tail=make_tail)
         self._topics[topic.name] = topic
-        if topic.name in self.upcasters:
-            topic.read_with(self.upcasters[topic.name])
+        if topic.name in self._upcasters:
+            topic.read_with(self._upcasters[topic.name])
         return topic
 
     def all(self) -> list[Topic]:
@@ -66,11 +64,20 @@ class TopicRegistry:
         """The settings of every topic that exists, by name: created, published to or subscribed to."""
         return [topic.config for _, topic in sorted(self._topics.items()) if topic.exists]
 
+    def config_of(self, name: str) -> TopicConfig:
+        """The settings of a topic; the defaults where there is none."""
+        topic = self._topics.get(name)
+        return TopicConfig(topic=name) if topic is None else topic.config
+
     def find(self, name: str) -> Topic | None:
         return self._topics.get(name)
 
+    def find_or_add(self, name: str) -> Topic:
+        """The topic of events that are in the log already, however many topics there are."""
+        return self._topics.get(name) or self._add(TopicConfig(topic=name), stored=False)
+
     def get(self, name: str) -> Topic:
-        """The topic; raises UnknownTopic for one that nobody created or used."""
+        """The topic; raises UnknownTopic for one that was never created or used."""
         topic = self._topics.get(name)
         if topic is None or not topic.exists:
             check_name("topic", name)
@@ -98,39 +105,47 @@ class TopicRegistry:
     def add_upcaster(self, name: str, version: int, step: Step) -> None:
         """Turn payloads of this version into payloads of the next when they are read."""
         check_name("topic", name)
-        upcaster = self.upcasters.setdefault(name, Upcaster(name))
+        upcaster = self._upcasters.setdefault(name, Upcaster(name))
         upcaster.add(version, step)
         if name in self._topics:
             self._topics[name].read_with(upcaster)
 
     async def load(self, topic: Topic) -> None:
-        """Make sure that the topic's tails are known."""
+        """Make sure that the offsets of the topic's tails are loaded."""
         if not topic.loaded:
-            topic.take_bounds(await self._log.bounds(topic.name))
+            topic.set_bounds(await self._log.bounds(topic.name))
 
     async def put(self, config: TopicConfig) -> TopicChange:
-        """Create or change; durable when it returns."""
-        known = self._topics.get(config.topic)
-        created = known is None or not (known.stored or known.published)
-        if known is not None:
-            config = merge_topic(known.config, config)
-        topic = known or self.open(config.topic)
+        """Create or change; durable when it returns. Raises Conflict when partitions would shrink."""
+        topic = self._topics.get(config.topic)
+        created = topic is None or not (topic.stored or topic.published)
+        if topic is None:
+            topic = self.open(config.topic)
+        elif config.partitions < topic.config.partitions:
+            raise Conflict(
+                f"topic {config.topic!r} has {topic.config.partitions} partitions; they only grow",
+                remedy=f"ask for {topic.config.partitions} or more, or create another topic",
+            )
         try:
             await self._log.commit(_put(config, topic.version if self._shared else ANY_VERSION))
         except Refused:  # another node was faster: its partitions must not shrink either
             record = await self._log.get(SPACE, config.topic)
             if record is not None:
-                self.heard(KeptRecord(SPACE, record.key, record.value, record.version))
+                self.on_changed(KeptRecord(SPACE, record.key, record.value, record.version))
             return await self.put(config)
         except MainspringError as error:
             raise Unavailable(f"the settings could not be stored: {error.message}", remedy=error.remedy) from error
         if config.partitions < len(topic.tails):  # grown meanwhile by someone else
             raise Conflict(f"topic {config.topic!r} was changed at the same time", remedy="try again")
         topic.stored = True
-        topic.configure(config, self._clock.now_ms())
+        self._configure(topic, config)
+        return TopicChange(config, created)
+
+    def _configure(self, topic: Topic, config: TopicConfig) -> None:
+        if topic.config != config:
+            topic.configure(config, self._clock.now_ms())
         for group in topic.groups.values():
             self.apply(topic, group)
-        return TopicChange(config, created)
 
     def store_new(self, batch: Batch, topic: Topic) -> None:
         """Store a topic that exists because someone publishes to it, with the batch of its first event.
@@ -143,23 +158,17 @@ class TopicRegistry:
         elif topic.version == ABSENT:
             self._log.submit(_put(topic.config, ABSENT), lambda _: None)
 
-    def heard(self, record: KeptRecord) -> Topic | None:
-        """A topic was created or changed, here or on another node; the topic, if that is news."""
-        known = self._topics.get(record.key)
-        if record.version <= (ABSENT if known is None else known.version):
+    def on_changed(self, record: KeptRecord) -> Topic | None:
+        """A topic was created or changed, here or on another node. Gives the topic, unless it is as before."""
+        topic = self._topics.get(record.key)
+        if record.version <= (ABSENT if topic is None else topic.version):
             return None
         config = parse_topic(record.value)
-        topic = known or self._add(config, stored=True)
+        if topic is None:
+            topic = self._add(config, stored=True)
         topic.version, topic.stored = record.version, True
-        if topic.config != config:
-            topic.configure(config, self._clock.now_ms())
-        for group in topic.groups.values():
-            self.apply(topic, group)
+        self._configure(topic, config)
         return topic
-
-    def found(self, name: str) -> Topic:
-        """The topic of events that are there already, whatever the number of topics."""
-        return self._topics.get(name) or self._add(TopicConfig(topic=name), stored=False)
 
     def apply(self, topic: Topic, group: Group) -> None:
         """The topic's settings as they concern a group."""
@@ -173,8 +182,3 @@ def _put(config: TopicConfig, expect: int) -> Batch:
     batch = Batch()
     batch.put(SPACE, config.topic, encode_topic(config), expect=expect)
     return batch
-
-
-def shown(config: TopicConfig) -> dict[str, object]:
-    """The settings as plain data, for an answer."""
-    return msgspec.json.decode(encode_topic(config), type=dict[str, object])

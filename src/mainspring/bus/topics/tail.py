@@ -2,8 +2,8 @@
 
 A group that is at most a few hundred events behind is served from here and never touches storage; that is the normal
 case. The events are kept with their envelope already joined, so that ten groups share one piece of work. Nothing is
-kept for topics nobody consumes, and the whole is bounded (`TailBudget`), whatever the backlog is: what is not here is
-read from the log.
+kept for topics without consumers, and the whole is bounded (`TailBudget`) however long the backlog is: what is not here
+is read from the log.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class PartitionTail:
         )
 
     def advance(self, offset: int) -> None:
-        """An event nobody waits for became durable."""
+        """An event that no group waits for became durable."""
         self.offset = offset
         if self.events:
             self.forget()
@@ -107,8 +107,8 @@ class PartitionTail:
 class SharedPartitionTail(PartitionTail):
     """The end of a partition that other nodes append to as well.
 
-    The newest offset comes with the log's news, sometimes before this node hears that its own events below it are
-    stored. So `offset` only grows, and the events kept here may end before it.
+    The newest offset comes with the log's feed of changes, sometimes before this node learns that its own events below
+    it are stored. So `offset` only grows, and the events kept here may end before it.
     """
 
     __slots__ = ()

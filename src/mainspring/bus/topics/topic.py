@@ -1,7 +1,7 @@
 """A topic as the node keeps it in memory: its settings, tails, groups and counters.
 
-Made for every stored topic at start, and for a new one when someone first names it. Its tails are unknown until the log
-was asked (`loaded`): publishing needs no tail, so a topic that is only written to is never asked about.
+Made for every stored topic at start, and for a new one when someone first names it. The offsets of its tails are not
+loaded until someone needs them: publishing does not, so a topic that is only written to is never read.
 """
 
 from __future__ import annotations
@@ -93,12 +93,12 @@ class Topic:
             tail.upcast = upcaster
             tail.forget()
 
-    def take_bounds(self, bounds: list[Bounds]) -> None:
-        """What the log knows of the tails; never older than what was published meanwhile."""
-        for found in bounds:
-            if found.partition < len(self.tails):
-                tail = self.tails[found.partition]
-                tail.offset = max(tail.offset, found.tail)
+    def set_bounds(self, bounds: list[Bounds]) -> None:
+        """The tails as the log has them; never older than what was published meanwhile."""
+        for each in bounds:
+            if each.partition < len(self.tails):
+                tail = self.tails[each.partition]
+                tail.offset = max(tail.offset, each.tail)
         for tail in self.tails:
             if tail.offset == UNKNOWN:
                 tail.offset = 0
@@ -118,7 +118,9 @@ class Topic:
         """A topic of dead letters, or of the system, has none of its own: its events come again until acknowledged."""
         return not self.is_system and not self.name.endswith(DEAD_LETTERS)
 
-    def forget_tails(self) -> None:
-        """Nobody consumes this topic any more."""
-        for tail in self.tails:
-            tail.forget()
+    def deactivate(self, group: Group) -> None:
+        """The group has no members any more. What no group waits for is not kept in memory."""
+        self.active.pop(group, None)
+        if not self.active:
+            for tail in self.tails:
+                tail.forget()

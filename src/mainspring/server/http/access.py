@@ -36,7 +36,7 @@ from urllib.parse import urlsplit
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 
-from mainspring.bus import Action, Bus, BusError, Caller, TopicConfig, Who, origin_of
+from mainspring.bus import Action, Bus, BusError, Caller, Who, origin_of
 from mainspring.bus.access import TokenSource
 from mainspring.loop import Clock
 from mainspring.server.http.problem import Handler, HttpProblem
@@ -298,9 +298,8 @@ async def _allowed(bus: Bus, who: Who, action: Action, topics: Iterable[str]) ->
 
 
 def _may(bus: Bus, caller: Caller, action: Action, topic: str) -> bool:
-    state = bus.topics.find(topic)
     try:
-        bus.access.check_now(TopicConfig(topic=topic) if state is None else state.config, action, caller)
+        bus.access.check_now(bus.topics.config_of(topic), action, caller)
     except BusError:  # also while the checker has no answer: who is in doubt shows nothing
         return False
     return True

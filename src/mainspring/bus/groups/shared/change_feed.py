@@ -92,7 +92,7 @@ class ChangeFeed:
             self._show(topic, partition, last)
 
     def _show(self, name: str, partition: int, last: int) -> None:
-        topic = self._topics.found(name)
+        topic = self._topics.find_or_add(name)
         if partition < len(topic.tails) and topic.tails[partition].offset < last:
             topic.tails[partition].advance(last)
             self._delivery.appended(topic)

@@ -50,7 +50,7 @@ def asyncapi_document(
     schemas: dict[str, Any] = {}
     for topic in sorted(topics):
         known = bus.schemas.of(topic)
-        versions = [each.told for each in known.versions] if known is not None else []
+        versions = known.versions if known is not None else []
         keys = _add_versions(topic, versions, messages, schemas)
         if not keys:
             keys = [f"{_key(topic)}.any"]

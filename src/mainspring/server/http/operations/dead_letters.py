@@ -102,8 +102,8 @@ async def _may_read(face: Face, agent: Who, topic: str) -> bool:
 
 
 async def _check_read(face: Face, agent: Who, topic: str) -> None:
-    await face.bus.check_access(agent, "subscribe", topic)
-    await face.bus.check_access(agent, "subscribe", topic + SUFFIX)
+    await face.bus.access.check(topic, "subscribe", agent)
+    await face.bus.access.check(topic + SUFFIX, "subscribe", agent)
 
 
 async def list_dead_letters(face: Face, request: web.Request) -> web.StreamResponse:
@@ -136,7 +136,7 @@ async def redrive(face: Face, request: web.Request) -> web.StreamResponse:
     require_json(request)
     agent = await face.identify(request)
     await _check_read(face, agent, topic)
-    await face.bus.check_access(agent, "publish", topic)
+    await face.bus.access.check(topic, "publish", agent)
     body = await read_body(request, face.max_body_bytes)
     wanted = _REDRIVE.decode(body) if body.strip() else RedriveBody()
     face.bus.topics.get(topic)  # raises UnknownTopic

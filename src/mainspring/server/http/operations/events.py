@@ -389,7 +389,7 @@ async def _range(face: Face, request: web.Request, default_limit: int | None) ->
     topic = request.match_info["topic"]
     agent = await face.identify(request)
     count = face.bus.topics.get(topic).config.partitions
-    await face.bus.check_access(agent, "subscribe", topic)
+    await face.bus.access.check(topic, "subscribe", agent)
     partition, limit = integer(request, "partition"), integer(request, "limit", least=1)
     if partition is not None and partition >= count:
         raise bad_query(f"The topic has the partitions 0 to {count - 1}.", "Ask for one of them, or for all.")
@@ -455,7 +455,7 @@ async def stream(face: Face, request: web.Request) -> web.StreamResponse:
     topic = request.match_info["topic"]
     agent = await face.identify(request)
     face.bus.topics.get(topic)  # raises UnknownTopic
-    await face.bus.check_access(agent, "subscribe", topic)
+    await face.bus.access.check(topic, "subscribe", agent)
     cursor = await _begin_stream(face, request, topic)
     response = web.StreamResponse(
         headers={

@@ -109,7 +109,7 @@ async def show_group(face: Face, request: web.Request) -> web.StreamResponse:
 async def show_leases(face: Face, request: web.Request) -> web.StreamResponse:
     """Events a group was given and has not settled."""
     topic, name = request.match_info["topic"], request.match_info["group"]
-    await face.bus.check_access(await face.identify(request), "subscribe", topic)
+    await face.bus.access.check(topic, "subscribe", await face.identify(request))
     group = face.bus.topics.get(topic).groups.get(name)
     if group is None:
         raise UnknownGroup(f"the topic has no group {name!r}", remedy="GET /groups lists the groups there are")
@@ -122,7 +122,7 @@ async def seek_group(face: Face, request: web.Request) -> web.StreamResponse:
     """Move the group; what its members hold is given back."""
     topic, group = request.match_info["topic"], request.match_info["group"]
     agent = await face.identify(request)
-    await face.bus.check_access(agent, "subscribe", topic, group)
+    await face.bus.access.check(topic, "subscribe", agent, group)
     wanted = await read_json(request, face.max_body_bytes, _SEEK)
     start = Start(wanted.kind, wanted.value).checked()
     return json_response(_status(await face.bus.groups.seek(topic, group, start, partition=wanted.partition)))
@@ -131,7 +131,7 @@ async def seek_group(face: Face, request: web.Request) -> web.StreamResponse:
 async def delete_group(face: Face, request: web.Request) -> web.StreamResponse:
     """Forget where the group stood. Refused while it has members."""
     topic, group = request.match_info["topic"], request.match_info["group"]
-    await face.bus.check_access(await face.identify(request), "subscribe", topic, group)
+    await face.bus.access.check(topic, "subscribe", await face.identify(request), group)
     await face.bus.groups.delete(topic, group)
     return web.Response(status=204)
 

@@ -61,7 +61,7 @@ async def put_schedule(face: Face, request: web.Request) -> web.StreamResponse:
     given = await read_json(request, face.max_body_bytes, _SCHEDULE)
     for other in face.bus.schedules.all():
         if other.name == given.name:  # replacing one takes it away from its topic
-            await face.bus.check_access(agent, "publish", other.topic)
+            await face.bus.access.check(other.topic, "publish", agent)
     kept = await face.bus.put_schedule(
         Schedule(
             name=given.name,
@@ -80,7 +80,8 @@ async def put_schedule(face: Face, request: web.Request) -> web.StreamResponse:
 async def delete_schedule(face: Face, request: web.Request) -> web.StreamResponse:
     """Forget a schedule; what it published stays."""
     name = request.match_info["schedule"]
-    await face.bus.check_access(await face.identify(request), "publish", _find(face, name).topic)
+    agent = await face.identify(request)
+    await face.bus.access.check(_find(face, name).topic, "publish", agent)
     await face.bus.schedules.delete(name)
     return web.Response(status=204)
 

@@ -93,7 +93,7 @@ async def show_versions(face: Face, request: web.Request) -> web.StreamResponse:
     known = face.bus.schemas.of(topic)
     if known is None:
         raise UnknownSchema(f"topic {topic!r} has no schema", remedy="POST one here; without, any payload is taken")
-    return json_response(SchemaVersions(topic, [each.told for each in known.versions]))
+    return json_response(SchemaVersions(topic, known.versions))
 
 
 async def show_version(face: Face, request: web.Request) -> web.StreamResponse:

@@ -48,9 +48,8 @@ async def put_topic(face: Face, request: web.Request) -> web.StreamResponse:
     check_text(body, "the body")
     refuse_duplicates(body, _MEMBERS, "the body")
     config = face.bus.topics.settings_after(body)
-    await face.bus.check_access(
-        agent, "subscribe", config.topic
-    )  # who may not read it may not open it to others either
+    # who may not read it may not open it to others either
+    await face.bus.access.check(config.topic, "subscribe", agent)
     change = await face.bus.put_topic(config, agent=agent)
     return json_response(encode_topic(change.config), status=201 if change.created else 200)
 
@@ -91,7 +90,7 @@ async def show_rights(face: Face, request: web.Request) -> web.StreamResponse:
 
 async def _refusal(face: Face, who: Who, action: Literal["publish", "subscribe"], topic: str) -> str:
     try:
-        await face.bus.check_access(who, action, topic)
+        await face.bus.access.check(topic, action, who)
     except Forbidden as refused:
         return f"{refused.message}: {refused.remedy}" if refused.remedy else refused.message
     return ""

@@ -1,7 +1,7 @@
 """The same task that does nothing, in three queues, and a count of how often it ran that any process can read.
 
-Imported by the workers themselves: `mainspring worker bench._task_workers:queue`, `celery -A
-bench._task_workers.celery`, `taskiq worker bench._task_workers:stream`. Each worker process counts in a file of its
+Imported by the workers themselves: `mainspring worker bench.peers.task_workers:queue`, `celery -A
+bench.peers.task_workers`, `taskiq worker bench.peers.task_workers:stream`. Each worker process counts in a file of its
 own, because counting must not be what is measured.
 """
 

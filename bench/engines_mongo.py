@@ -5,24 +5,22 @@ the other. It gets no order across writers, no compare-and-set, no dedupe and no
 those cost. Rounds of both sides alternate, and the ratio is the median over pairs of rounds, so that a busy machine
 hits both. A round ends when all its events are in the collection, not only acknowledged.
 
-`python -m bench._engines_mongo` uses MONGO_URL, else `mongod`, else FerretDB (see tests/servers/mongo_server.py).
+The server is the one of MONGO_URL, else `mongod`, else FerretDB (see tests/support/mongo_server.py). Part of `engines`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import platform
 import statistics
-import sys
 from hashlib import sha256
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from pymongo import AsyncMongoClient
+from tests.support import mongo_server
 
+from bench.harness import ratio
 from mainspring.log import Append, Batch, Log, Receipt, Result, open_engine
 
 ROUNDS = 7
@@ -31,16 +29,9 @@ GROUP = 512
 PAYLOAD = json.dumps({"customer": "c-4711", "items": [1, 2, 3], "note": "x" * 120}, separators=(",", ":")).encode()
 
 
-def server() -> Any:
-    """Functions that find or start a server; they live with the tests that need it too."""
-    sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-    from tests.support import mongo_server
-
-    return mongo_server
-
-
-async def measure(address: str) -> dict[str, Any]:
-    """Ratios of one run; `address` names a database that nobody uses."""
+async def measure() -> dict[str, Any]:
+    """Ratios of one run, in a database of its own."""
+    address = mongo_server.new_database()
     client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(address, w="majority", journal=True)
     log, other = Log(open_engine(address, ".")), Log(open_engine(address, "."))
     await log.open()
@@ -63,9 +54,8 @@ async def measure(address: str) -> dict[str, Any]:
         await other.close()
         await client.drop_database(client.get_default_database().name)
         await client.close()
-    ratio = statistics.median(direct / through for direct, through in pairs)
     return {
-        "publish_ratio_to_insert_many": round_to(ratio),
+        "publish_ratio_to_insert_many": ratio(pairs, 3),
         "goal": 0.7,
         "events_per_second": int(EVENTS / statistics.median(through for _, through in pairs)),
         "insert_many_per_second": int(EVENTS / statistics.median(direct for direct, _ in pairs)),
@@ -80,8 +70,6 @@ async def measure(address: str) -> dict[str, Any]:
             "payload_bytes": len(PAYLOAD),
             "group": GROUP,
             "rounds": ROUNDS,
-            "cores": os.cpu_count(),
-            "python": platform.python_version(),
         },
     }
 
@@ -168,7 +156,3 @@ def _batch(n: int, topic: str = "orders") -> Batch:
 
 def round_to(value: float) -> float:
     return round(value, 3)
-
-
-if __name__ == "__main__":
-    print(json.dumps(asyncio.run(measure(server().new_database())), indent=2))
