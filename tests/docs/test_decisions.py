@@ -1,4 +1,4 @@
-"""Every decision has a date, a status and files that exist, and the index lists it; links lead to a page and section."""
+"""Every decision has a date, a status and existing files; the index lists it; links lead to a page and a section."""
 
 from __future__ import annotations
 
