@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.processes import ServedNode, mongo, nats
-from tests.support.serving import Serving, clean_environment
+from tests.support.serving import clean_environment
 
 TOPICS_OF_THE_NODE = "system."
 SPACES_OF_DATA = ("topics", "groups", "schedules", "schemas", "memory", "runs", "commands")
@@ -99,10 +99,10 @@ def test_a_log_goes_from_a_file_to_nats_to_mongodb_and_back_to_a_file(tmp_path: 
 
 def test_a_log_is_not_imported_over_another(tmp_path: Path) -> None:
     export = tmp_path / "log.jsonl"
-    node = Serving(folder=tmp_path, engine="sqlite")
-    with node:
-        pass
-    mainspring("log", "export", str(export), "--data", str(tmp_path / "data"))
+    node = ServedNode(tmp_path, "alone", "sqlite")
+    with node.process:
+        assert node.publish("orders", 1) == 201
+    mainspring("log", "export", str(export), "--data", str(node.process.folder / "data"))
     with nats(tmp_path) as stream:
         mainspring("log", "import", str(export), "--engine", stream.address)
         command = [sys.executable, "-m", "mainspring", "log", "import", str(export), "--engine", stream.address]
