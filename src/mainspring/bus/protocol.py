@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal, get_args
 import msgspec
 
 from mainspring.bus.errors import BadFrame, BadJson, BusError, UnknownType, bad_text
-from mainspring.json_text import HALF, read_leniently, too_deep
+from mainspring.json_text import HALF_CHARACTER, read_leniently, too_deep
 from mainspring.log import Append, StoredEvent
 
 _SAFE: Final = 2**53  # what every JSON reader can hold exactly
@@ -213,7 +213,7 @@ def _reason(cause: Exception) -> str:
         return str(cause)
     if isinstance(cause, RecursionError):
         return "nested too deeply"
-    return HALF
+    return HALF_CHARACTER
 
 
 def _echo(corr: object) -> msgspec.Raw:

@@ -32,7 +32,7 @@ from mainspring.bus.schemas.registry import SchemaRegistry
 from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
-from mainspring.json_text import HALF, JsonRefused, check_json
+from mainspring.json_text import HALF_CHARACTER, JsonRefused, check_json
 from mainspring.log import Append
 from mainspring.loop import Clock
 from mainspring.settings import Settings
@@ -260,7 +260,7 @@ def check_event(event: NewEvent) -> None:
         (event.key or "").encode()
         (event.id or "").encode()
     except UnicodeEncodeError:
-        raise BadFrame(HALF) from None
+        raise BadFrame(HALF_CHARACTER) from None
     if event.id is not None and not 0 < len(event.id) <= 255:
         raise BadFrame("an event's id has 1 to 255 characters")
     if event.delay_ms < 0 or event.not_before < 0:

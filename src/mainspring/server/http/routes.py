@@ -101,7 +101,7 @@ def add_routes(
     app.middlewares.insert(1, problems)
     app.middlewares.insert(2, origins.middleware())
     app.on_shutdown.append(end_streams)
-    app.on_response_prepare.append(origins.tell)
+    app.on_response_prepare.append(origins.add_headers)
 
 
 def _counting(requests: Requests) -> Middleware:
@@ -134,10 +134,10 @@ def _add_path(app: web.Application, face: Face, path: str, operations: list[Oper
             resource.add_route(hdrs.METH_HEAD, handler)
     allowed = ", ".join(sorted({*methods, hdrs.METH_OPTIONS}))
 
-    async def tell_methods(_: web.Request) -> web.StreamResponse:
+    async def list_methods(_: web.Request) -> web.StreamResponse:
         return web.Response(status=204, headers={hdrs.ALLOW: allowed})
 
-    resource.add_route(hdrs.METH_OPTIONS, tell_methods)
+    resource.add_route(hdrs.METH_OPTIONS, list_methods)
 
 
 def _handler(face: Face, operation: Operation) -> Any:

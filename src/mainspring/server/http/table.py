@@ -71,7 +71,7 @@ class Operation:
     body_required: bool = True
     errors: tuple[int, ...] = ()
     needs_token: bool = True  # on a node that has tokens
-    lasts: bool = False  # the answer goes on until somebody ends it
+    lasts: bool = False  # the answer goes on until one side ends it
     tag: str = ""  # what it is about; see `tagged`
 
 

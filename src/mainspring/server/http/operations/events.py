@@ -169,7 +169,7 @@ def _created(published: Published) -> web.Response:
 
 async def _publish_batch(face: Face, request: web.Request, topic: str, events: list[NewEvent]) -> web.Response:
     if not events:
-        raise HttpProblem("The batch holds no event.", status=400, code="bad_frame", remedy="Send at least one.")
+        raise HttpProblem("bad_frame", "The batch holds no event.", "Send at least one.")
     claimed = {event.headers.get("agent_id") if event.headers else None for event in events}
     named = claimed.pop() if len(claimed) == 1 else None  # a batch has one publisher
     agent = await face.publisher(request, None if named is None else {"agent_id": named})
@@ -211,10 +211,7 @@ async def _let_others_run(face: Face, count: int) -> None:
     """Between the events of a batch: it has a bound, and others have their turn while it is checked."""
     if count > face.max_batch_events:
         raise HttpProblem(
-            f"The batch holds more than {face.max_batch_events} events.",
-            status=413,
-            code="too_large",
-            remedy="Send it in several requests.",
+            "too_large", f"The batch holds more than {face.max_batch_events} events.", "Send it in several requests."
         )
     if count % CHECKED_AT_ONCE == 0:
         await asyncio.sleep(0)
@@ -222,9 +219,7 @@ async def _let_others_run(face: Face, count: int) -> None:
 
 def _new_event(event: EventBody) -> NewEvent:
     if event.expect is not None:
-        raise HttpProblem(
-            "expect cannot be given in a batch.", status=400, code="bad_frame", remedy="Publish it alone."
-        )
+        raise HttpProblem("bad_frame", "expect cannot be given in a batch.", "Publish it alone.")
     return NewEvent(
         bytes(event.payload), event.key, event.headers, event.id, event.delay_ms or 0, event.not_before or 0
     )

@@ -1,7 +1,7 @@
 """Groups over HTTP: where they stand, what their members hold, moving them, forgetting them.
 
-A group belongs to a topic, so its address names both. Moving or forgetting one changes what its members get; whoever
-may subscribe to the topic may do it.
+A group belongs to a topic, so its address names both. Moving or forgetting one changes what its members get;
+everybody who may subscribe to the topic may do it.
 """
 
 from __future__ import annotations

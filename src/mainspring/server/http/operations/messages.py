@@ -58,7 +58,7 @@ class MessageMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     causation: str | None = None
 
 
-class Reply(msgspec.Struct, frozen=True):
+class MessageReply(msgspec.Struct, frozen=True):
     """The handler's answer, as the message it is."""
 
     kind: Literal["reply"]
@@ -73,7 +73,7 @@ class MessageProblem(ProblemDocument, frozen=True, omit_defaults=True):
     error: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
 
 
-class Passed(msgspec.Struct, frozen=True):
+class RecentMessages(msgspec.Struct, frozen=True):
     """Headers of messages, newest first."""
 
     messages: list[HeaderView]
@@ -100,9 +100,7 @@ async def check_message(face: Face, request: web.Request, kind: str, type: str =
 def kernel_of(face: Face) -> Kernel:
     """The kernel behind this face; 503 where there is none, or while it takes nothing new."""
     if face.kernel is None or not face.kernel.running or face.kernel.closing:
-        raise HttpProblem(
-            "The kernel takes no messages now.", status=503, code="unavailable", remedy="Try again later."
-        )
+        raise HttpProblem("unavailable", "The kernel takes no messages now.", "Try again later.")
     return face.kernel
 
 
@@ -113,10 +111,9 @@ async def send_message(face: Face, request: web.Request) -> web.StreamResponse:
     await check_message(face, request, wanted.kind, wanted.type)
     if not is_type(wanted.type):
         raise HttpProblem(
+            "bad_payload",
             "The type is not a message type.",
-            status=422,
-            code="bad_payload",
-            remedy="Write two PascalCase segments, like Memory.Get; Syscall.List names what there is.",
+            "Write two PascalCase segments, like Memory.Get; Syscall.List names what there is.",
         )
     kernel = kernel_of(face)
     trace = tracing.sent_in(request.headers)
@@ -162,7 +159,7 @@ async def list_messages(face: Face, request: web.Request) -> web.StreamResponse:
         kind=query.get("kind", ""),
         before=query.get("before", ""),
     )
-    return json_response(Passed(found))
+    return json_response(RecentMessages(found))
 
 
 OPERATIONS: Final = tagged(
@@ -173,7 +170,7 @@ OPERATIONS: Final = tagged(
         "sendMessage",
         "Send the kernel a command or a query",
         send_message,
-        (Success(200, "The reply message.", (BodyContent(JSON, Reply),)),),
+        (Success(200, "The reply message.", (BodyContent(JSON, MessageReply),)),),
         body=(BodyContent(JSON, MessageBody),),
         errors=(400, 404, 409, 413, 415, 422, 503, 504),
     ),
@@ -183,7 +180,7 @@ OPERATIONS: Final = tagged(
         "listMessages",
         "Headers of the messages that passed lately, newest first",
         list_messages,
-        (Success(200, "The headers.", (BodyContent(JSON, Passed),)),),
+        (Success(200, "The headers.", (BodyContent(JSON, RecentMessages),)),),
         parameters=(
             Parameter("text", "Only messages whose type, id or correlation holds this."),
             Parameter("kind", "Only messages of this kind."),

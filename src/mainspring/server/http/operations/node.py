@@ -31,7 +31,7 @@ from mainspring.server.http.table import JSON, BodyContent, Operation, Success, 
 SHOWN_REQUESTS: Final = 200
 
 
-class Asking(msgspec.Struct, frozen=True):
+class CallerView(msgspec.Struct, frozen=True):
     """Who asks, as far as the node knows, and whether commands would be taken."""
 
     agent: str | None
@@ -65,7 +65,7 @@ class BlockedView(msgspec.Struct, frozen=True):
     stack: str = ""
 
 
-class NodeInside(msgspec.Struct, frozen=True):
+class NodeDetails(msgspec.Struct, frozen=True):
     """One node. `reason` says why it is not ready. `loop` and `kernel` are null where the face serves a bus alone."""
 
     version: str
@@ -73,14 +73,14 @@ class NodeInside(msgspec.Struct, frozen=True):
     now: int
     ready: bool
     reason: str
-    you: Asking
+    you: CallerView
     loop: Counters | None
     kernel: KernelView | None
     slow_turns: list[BlockedView] = msgspec.field(name="slowTurns")
 
 
 class EngineView(msgspec.Struct, frozen=True):
-    """Where the log is kept. `durable` and `statement` say what an acknowledgement means; null while nobody can say."""
+    """Where the log is kept. `durable` and `statement` say what an acknowledgement means; null if unknown."""
 
     name: str
     shared: bool
@@ -95,10 +95,10 @@ class Nodes(msgspec.Struct, frozen=True):
     engine: EngineView | None = None
 
 
-def _asking(who: Who) -> Asking:
+def _caller(who: Who) -> CallerView:
     if not isinstance(who, Caller):
-        return Asking(who, False, True, [])
-    return Asking(who.agent, who.is_proven, may_command(who), list(who.scopes.names) if who.scopes else [])
+        return CallerView(who, False, True, [])
+    return CallerView(who.agent, who.is_proven, may_command(who), list(who.scopes.names) if who.scopes else [])
 
 
 def _kernel(kernel: Kernel) -> KernelView:
@@ -126,13 +126,13 @@ async def show_node(face: Face, request: web.Request) -> web.StreamResponse:
     """What the node is doing now."""
     who = await face.identify(request)
     kernel, ready = face.kernel, readiness(face.node)
-    shown = NodeInside(
+    shown = NodeDetails(
         version("mainspring"),
         face.node.started_ms,
         face.bus.clock.wall_ms(),
         ready.ready,
         ready.reason,
-        _asking(who),
+        _caller(who),
         None if kernel is None else kernel.loop.counters(),
         None if kernel is None else _kernel(kernel),
         _blocked(face.node, with_code=may_command(who)),
@@ -210,7 +210,7 @@ OPERATIONS: Final = tagged(
         "showNode",
         "What the node is doing now: loop, kernel, actors, open requests, faults",
         show_node,
-        (Success(200, "The node.", (BodyContent(JSON, NodeInside),)),),
+        (Success(200, "The node.", (BodyContent(JSON, NodeDetails),)),),
     ),
     Operation(
         "GET",

@@ -1,6 +1,6 @@
 """Schedules over HTTP: events to be published again and again, by an interval or a cron expression.
 
-A schedule acts in the name of whoever made it only at that moment: the right to publish to its topic is checked when it
+A schedule acts in the name of its author only at that moment: the right to publish to its topic is checked when it
 is created, replaced or deleted.
 """
 
@@ -51,7 +51,7 @@ async def list_schedules(face: Face, request: web.Request) -> web.StreamResponse
 async def show_schedule(face: Face, request: web.Request) -> web.StreamResponse:
     """One schedule."""
     schedule = _find(face, request.match_info["schedule"])
-    await face.check_seen(request, schedule.topic)
+    await face.check_visible(request, schedule.topic)
     return json_response(schedule)
 
 

@@ -89,7 +89,7 @@ async def list_schemas(face: Face, request: web.Request) -> web.StreamResponse:
 async def show_versions(face: Face, request: web.Request) -> web.StreamResponse:
     """Every version."""
     topic = request.match_info["topic"]
-    await face.check_seen(request, topic)
+    await face.check_visible(request, topic)
     known = face.bus.schemas.of(topic)
     if known is None:
         raise UnknownSchema(f"topic {topic!r} has no schema", remedy="POST one here; without, any payload is taken")
@@ -99,7 +99,7 @@ async def show_versions(face: Face, request: web.Request) -> web.StreamResponse:
 async def show_version(face: Face, request: web.Request) -> web.StreamResponse:
     """One version."""
     topic = request.match_info["topic"]
-    await face.check_seen(request, topic)
+    await face.check_visible(request, topic)
     return json_response(face.bus.schemas.get(topic, path_integer(request, "version")))
 
 
@@ -116,12 +116,10 @@ async def register(face: Face, request: web.Request) -> web.StreamResponse:
 async def check(face: Face, request: web.Request) -> web.StreamResponse:
     """What registering or publishing would say; nothing changes."""
     topic = request.match_info["topic"]
-    await face.check_seen(request, topic)
+    await face.check_visible(request, topic)
     given = await _body(face, request, _CHECK)
     if (given.schema is msgspec.UNSET) == (given.payload is msgspec.UNSET):
-        raise HttpProblem(
-            "Either a schema or a payload is checked.", status=400, code="bad_frame", remedy="Give exactly one of them."
-        )
+        raise HttpProblem("bad_frame", "Either a schema or a payload is checked.", "Give exactly one of them.")
     if not isinstance(given.payload, msgspec.UnsetType):
         return json_response(_check_payload(face, topic, bytes(given.payload), given.version))
     assert not isinstance(given.schema, msgspec.UnsetType)

@@ -66,13 +66,13 @@ async def list_topics(face: Face, request: web.Request) -> web.StreamResponse:
 
 async def show_topic(face: Face, request: web.Request) -> web.StreamResponse:
     """One topic's settings."""
-    return json_response(encode_topic(await face.seen(request, request.match_info["topic"])))
+    return json_response(encode_topic(await face.visible_topic(request, request.match_info["topic"])))
 
 
 async def show_offsets(face: Face, request: web.Request) -> web.StreamResponse:
     """Head and tail of each partition, and where each group stands in it. Groups are for those who may read."""
     topic = request.match_info["topic"]
-    await face.seen(request, topic)
+    await face.visible_topic(request, topic)
     places = await face.bus.groups.offsets(topic)
     if not await readable_topics(face.bus, await face.identify(request), (topic,)):
         places = [msgspec.structs.replace(place, groups={}) for place in places]
