@@ -228,6 +228,10 @@ def _echo(corr: object) -> msgspec.Raw:
 # -- what clients get
 
 
+def type_of(request: Request) -> str:
+    return str(type(request).__struct_config__.tag)
+
+
 def json_text(text: str) -> bytes:
     return _to_json(text)
 
@@ -252,6 +256,17 @@ def error_frame(error: BusError, about: str = "", topic: str = "", group: str = 
         return _to_json(
             {"type": "ERROR", "code": error.code, "message": error.message.encode("ascii", "replace").decode()}
         )
+
+
+def refusal_frame(request: Request, error: BusError) -> bytes:
+    """The ERROR that answers a request."""
+    topic, group = getattr(request, "topic", ""), getattr(request, "group", "")
+    return with_corr(error_frame(error, type_of(request), topic, group), request.corr)
+
+
+def ok_frame(request: Request, **members: object) -> bytes:
+    """The OK that answers a request."""
+    return with_corr(_to_json({"type": "OK", "in_reply_to": type_of(request), **members}), request.corr)
 
 
 def published_frame(topic: bytes, partition: int, offset: int, id: str, ts: int) -> bytes:
