@@ -17,17 +17,14 @@ several rounds, so that a busy machine slows both sides. Goals stand beside the 
 from __future__ import annotations
 
 import gc
-import json
-import os
-import platform
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bench.harness import Figures, compare, options, report
 from mainspring.beats import Heartbeat, Stage
 from mainspring.beats.matching.path import query_segments, segments_of, specificity
 from mainspring.beats.matching.registry import matches
@@ -43,17 +40,6 @@ Measure = Callable[[], float]
 
 def idle(signal: str | None, target: str | None, stage: Stage) -> None:
     """Does nothing."""
-
-
-def compare(base: Measure, other: Measure, names: tuple[str, str], rounds: int = ROUNDS) -> dict[str, float]:
-    """Microseconds per operation of both, and how many times `base` fits into `other`."""
-    base(), other()
-    pairs = [(base(), other()) for _ in range(rounds)]
-    return {
-        names[0]: round(statistics.median(first for first, _ in pairs), 3),
-        names[1]: round(statistics.median(second for _, second in pairs), 3),
-        "ratio": round(statistics.median(second / first for first, second in pairs), 2),
-    }
 
 
 def timed(operation: Callable[[], object], count: int) -> float:
@@ -96,10 +82,10 @@ def queries() -> dict[str, Any]:
     for name, other in OTHERS.items():
         few, many = with_queries(FEW, other), with_queries(MANY, other)
         assert few.resolve(SIGNAL) == many.resolve(SIGNAL)
-        found[name] = compare(resolving(few), resolving(many), ("among_100_us", "among_100000_us"))
+        found[name] = compare(resolving(few), resolving(many), ("among_100_us", "among_100000_us"), ROUNDS, digits=3)
         if name == "literal":
             sizes = resolving(few, TARGET), resolving(many, TARGET)
-            found["bound"] = compare(*sizes, ("among_100_us", "among_100000_us"))
+            found["bound"] = compare(*sizes, ("among_100_us", "among_100000_us"), ROUNDS, digits=3)
     return found
 
 
@@ -124,7 +110,7 @@ def bindings() -> dict[str, Any]:
         few, many = with_bindings(1_000, place), with_bindings(1_000_000, place)
         assert few.resolve(SIGNAL, TARGET) == many.resolve(SIGNAL, TARGET)
         sizes = resolving(few, TARGET), resolving(many, TARGET)
-        found[name] = compare(*sizes, ("among_1000_us", "among_1000000_us"))
+        found[name] = compare(*sizes, ("among_1000_us", "among_1000000_us"), ROUNDS, digits=3)
     return found
 
 
@@ -148,7 +134,7 @@ def naive(count: int) -> dict[str, float]:
         return [name for _, name in sorted(found)]
 
     assert scan_and_sort() == hb.resolve(SIGNAL)
-    return compare(resolving(hb), lambda: timed(scan_and_sort, 20), ("index_us", "scan_and_sort_us"))
+    return compare(resolving(hb), lambda: timed(scan_and_sort, 20), ("index_us", "scan_and_sort_us"), ROUNDS, digits=3)
 
 
 # --- beats ------------------------------------------------------------------------------------------------------------
@@ -163,7 +149,13 @@ def duplicates() -> dict[str, float]:
         return timed(hb.beat, 1) / len(signals)
 
     distinct = [f"/signals/image/{i}" for i in range(5_000)]
-    return compare(lambda: beat_of(["/signals/image"] * 5_000), lambda: beat_of(distinct), ("duplicate_us", "first_us"))
+    return compare(
+        lambda: beat_of(["/signals/image"] * 5_000),
+        lambda: beat_of(distinct),
+        ("duplicate_us", "first_us"),
+        ROUNDS,
+        digits=3,
+    )
 
 
 class Counted(MemoryEngine):
@@ -224,23 +216,23 @@ def _commits() -> int:
 
 
 def main() -> None:
-    results = {
+    global ROUNDS
+    if options(__doc__).quick:
+        ROUNDS = 1
+    results: Figures = {
         "queries": {**queries(), "goal": "at most 2"},
         "bindings": {**bindings(), "goal": "at most 2"},
         "naive": {"1000": naive(1_000), "10000": naive(10_000)},
         "duplicates": duplicates(),
         "beats": beats(),
-        "conditions": {
-            "python": platform.python_version(),
-            "cores": os.cpu_count(),
-            "fsync": "sqlite_fsync only: WAL, synchronous=FULL",
-            "payload": "one whole number per write",
-            "journal": "every fact, SHA-256 chained, in all rates",
-            "rounds": ROUNDS,
-        },
     }
-    json.dump(results, sys.stdout, indent=2)
-    print()
+    report(
+        results,
+        fsync="sqlite_fsync only: WAL, synchronous=FULL",
+        payload="one whole number per write",
+        journal="every fact, SHA-256 chained, in all rates",
+        rounds=ROUNDS,
+    )
 
 
 if __name__ == "__main__":

@@ -17,17 +17,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import platform
 import re
 import statistics
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from bench import _bus_peers as peers
-from bench._bus_client import BusClient
+from bench.harness import medians, options, progress, ratio, report, spread
+from bench.peers import servers as peers
+from bench.raw_client import BusClient
 from mainspring.loop import run
 
 PAYLOAD = b'"' + b"x" * 198 + b'"'
@@ -295,8 +293,9 @@ async def race(count: int, ours: Measure, measures: tuple[Measure, Measure]) -> 
                 rates.setdefault(name, []).append(await measure(port, max(1_000, int(count * share)), f"r{n}"))
     result: Result = {name: round(statistics.median(values)) for name, values in rates.items()}
     for name in runners:
-        pairs = zip(rates["ours"], rates[name], strict=True)
-        result[f"times_{name}"] = round(statistics.median(mine / theirs for mine, theirs in pairs), 2)
+        pairs = list(zip(rates["ours"], rates[name], strict=True))
+        result[f"times_{name}"] = ratio(pairs)
+        result[f"spread_{name}"] = spread(pairs)
     return result
 
 
@@ -318,9 +317,9 @@ async def measure_alone() -> Result:
         await alone_ours(node.port, 100)
         pairs = [(await alone_ours(node.port, 300), peers.fsync_us()) for _ in range(ROUNDS)]
     return {
-        "publish_us": round(statistics.median(mine for mine, _ in pairs)),
-        "fsync_us": round(statistics.median(disk for _, disk in pairs)),
-        "times_fsync": round(statistics.median(mine / disk for mine, disk in pairs), 2),
+        "publish_us": round(medians(pairs)[0]),
+        "fsync_us": round(medians(pairs)[1]),
+        "times_fsync": ratio(pairs),
     }
 
 
@@ -342,13 +341,13 @@ async def measure_idle(count: int) -> Result:
             await asyncio.sleep(0.05)
         pairs = [(await publish_ours(bare.port, count), await publish_ours(crowded.port, count)) for _ in range(ROUNDS)]
         watcher.close()
-    return {"cost_ratio": round(statistics.median(without / crowd for without, crowd in pairs), 2)}
+    return {"cost_ratio": ratio(pairs)}
 
 
 async def measure_audit(count: int) -> Result:
     async with peers.node() as audited, peers.node(MAINSPRING_AUDIT="false") as silent:
         pairs = [(await publish_ours(audited.port, count), await publish_ours(silent.port, count)) for _ in range(5)]
-    return {"cost": round(statistics.median(off / on for on, off in pairs) - 1, 3)}
+    return {"cost": round(ratio(((off, on) for on, off in pairs), 4) - 1, 3)}
 
 
 async def measure_backlog(count: int) -> Result:
@@ -365,18 +364,9 @@ async def measure_backlog(count: int) -> Result:
         }
 
 
-async def main(long: bool) -> Result:
-    count = 100_000
+async def main(*, quick: bool, long: bool) -> Result:
+    count = 5_000 if quick else 100_000
     result: Result = {
-        "conditions": {
-            "payload_bytes": len(PAYLOAD),
-            "ours": "SQLite WAL, synchronous=FULL: fsync before every acknowledgement",
-            "under_way": UNDER_WAY,
-            "client_batch": BATCH,
-            "cores": os.cpu_count(),
-            "python": platform.python_version(),
-            "loop": type(asyncio.get_running_loop()).__module__,
-        },
         "skipped": [
             *([] if peers.nats_server() else ["JetStream: nats-server is not installed"]),
             *([] if peers.redis_server() else ["Redis: redis-server is not installed"]),
@@ -392,7 +382,7 @@ async def main(long: bool) -> Result:
     steps: dict[str, Callable[[], Awaitable[Result]]] = {
         "publish": lambda: race(count, publish_ours, (publish_nats, publish_redis)),
         "end_to_end": lambda: race(count // 2, end_to_end_ours, (end_to_end_nats, end_to_end_redis)),
-        "load": lambda: measure_load(30 if long else 8),
+        "load": lambda: measure_load(30 if long else 1 if quick else 8),
         "alone": measure_alone,
         "idle": lambda: measure_idle(count),
         "audit": lambda: measure_audit(count),
@@ -401,9 +391,18 @@ async def main(long: bool) -> Result:
         steps["backlog"] = lambda: measure_backlog(10_000_000)
     for name, step in steps.items():
         result[name] = await step()
-        print(f"bus: {name}: {json.dumps(result[name])}", file=sys.stderr, flush=True)
+        progress("bus", name, result[name])
     return result
 
 
 if __name__ == "__main__":
-    print(json.dumps(run(main("--long" in sys.argv)), indent=2))
+    given = options(__doc__)
+    if given.quick:
+        ROUNDS = 1
+    report(
+        run(main(quick=given.quick, long=given.long)),
+        payload_bytes=len(PAYLOAD),
+        ours="SQLite WAL, synchronous=FULL: fsync before every acknowledgement",
+        under_way=UNDER_WAY,
+        client_batch=BATCH,
+    )

@@ -14,10 +14,7 @@ the processor time of the node over all rounds. Both are against the node withou
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import platform
 import secrets
 import time
 import urllib.request
@@ -25,8 +22,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from bench import _bus_peers as peers
-from bench._bus_client import BusClient
+from bench.harness import options, report
+from bench.peers import servers as peers
+from bench.raw_client import BusClient
 from mainspring.bus import Access, Caller
 from mainspring.bus.access.tokens import Scopes, new_token
 from mainspring.bus.topics.config import TopicConfig, topic_from
@@ -160,17 +158,16 @@ def _told(found: dict[str, list[tuple[float, float]]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    result = run(measure())
-    conditions = {
-        "payload_bytes": len(PAYLOAD),
-        "events": EVENTS,
-        "rounds": ROUNDS,
-        "fsync": "before every acknowledgement",
-        "loop": type(asyncio.new_event_loop()).__module__,
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-    }
-    print(json.dumps({"conditions": conditions, **result}, indent=2))
+    global ROUNDS
+    if options(__doc__).quick:
+        ROUNDS = 1
+    report(
+        run(measure()),
+        payload_bytes=len(PAYLOAD),
+        events=EVENTS,
+        rounds=ROUNDS,
+        fsync="before every acknowledgement",
+    )
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ better, 1.0 is as fast as `nats-py` by itself.
   consumer on each side that acknowledges every event. The node and its client are a second and a third process beside
   the server, on the same cores.
 
-MongoDB: see `_engines_mongo.py`, which this one runs; `--nats` leaves it out.
+MongoDB: see `engines_mongo.py`, which this one runs; `--nats` leaves it out.
 """
 
 from __future__ import annotations
@@ -24,9 +24,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import platform
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -36,16 +33,14 @@ from typing import Any
 
 import nats
 from nats.aio.msg import Msg
+from tests.support.nats_server import NatsServer
 
+from bench import bus, engines_mongo
+from bench.harness import Figures, alternate_async, medians, options, ratio, report
+from bench.peers import servers
 from mainspring.log import Append, Batch, Change, Log, Receipt, Result
 from mainspring.log.engines.nats import JetStreamEngine
 from mainspring.loop import run
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-from tests.support.nats_server import NatsServer
-
-from bench import _bus_peers, bus
 
 PAYLOAD = json.dumps({"customer": "c-4711", "items": [1, 2, 3], "note": "x" * 120}, separators=(",", ":")).encode()
 ROUNDS = 5
@@ -183,12 +178,12 @@ class Direct:
 async def in_turns(
     count: int, ours: Callable[[], Awaitable[float]], direct: Callable[[], Awaitable[float]]
 ) -> dict[str, float]:
-    """The first pair warms both sides up and is not counted."""
-    pairs = [(await ours(), await direct()) for _ in range(ROUNDS + 1)][1:]
+    pairs = await alternate_async(ours, direct, ROUNDS)
+    mine, theirs = medians(pairs)
     return {
-        "ratio": round(statistics.median(theirs / mine for mine, theirs in pairs), 2),
-        "per_second": round(count / statistics.median(mine for mine, _ in pairs)),
-        "nats_py_per_second": round(count / statistics.median(theirs for _, theirs in pairs)),
+        "ratio": ratio((other, own) for own, other in pairs),
+        "per_second": round(count / mine),
+        "nats_py_per_second": round(count / theirs),
     }
 
 
@@ -228,7 +223,7 @@ async def node(url: str, replica: str) -> None:
 async def through_a_node(server: NatsServer) -> dict[str, Any]:
     """Events per second over the wire, in turns with nats-py."""
     results: dict[str, Any] = {}
-    async with _bus_peers.node(MAINSPRING_ENGINE=server.url("wire")) as node:
+    async with servers.node(MAINSPRING_ENGINE=server.url("wire")) as node:
         for name, ours, theirs in (
             ("publish", bus.publish_ours, bus.publish_nats),
             ("end_to_end", bus.end_to_end_ours, bus.end_to_end_nats),
@@ -238,9 +233,9 @@ async def through_a_node(server: NatsServer) -> dict[str, Any]:
                 for n in range(ROUNDS)
             ][1:]
             results[name] = {
-                "ratio": round(statistics.median(mine / other for mine, other in pairs), 2),
-                "per_second": round(statistics.median(mine for mine, _ in pairs)),
-                "nats_py_per_second": round(statistics.median(other for _, other in pairs)),
+                "ratio": ratio(pairs),
+                "per_second": round(medians(pairs)[0]),
+                "nats_py_per_second": round(medians(pairs)[1]),
             }
     return results
 
@@ -261,7 +256,7 @@ async def measure_nats(place: Path) -> dict[str, Any]:
         }
         await ours.close()
         pairs = [[await nodes_together(server, place, f"n{r}{n}", n) for n in (1, 2)] for r in range(3)]
-        results["two_nodes"] = {"ratio": round(statistics.median(two / one for one, two in pairs), 2)}
+        results["two_nodes"] = {"ratio": ratio((two, one) for one, two in pairs)}
         results["through_a_node"] = await through_a_node(server)
         found = direct.client.connected_server_version
         version = f"{found.major}.{found.minor}.{found.patch}"
@@ -281,25 +276,19 @@ async def measure_nats(place: Path) -> dict[str, Any]:
     }
 
 
-def measure_mongo() -> dict[str, Any]:
-    """In a process of its own: it finds, builds or starts a server."""
-    script = Path(__file__).with_name("_engines_mongo.py")
-    done = subprocess.run([sys.executable, str(script)], stdout=subprocess.PIPE, check=False)
-    return json.loads(done.stdout) if done.returncode == 0 else {"failed": f"exit code {done.returncode}"}
-
-
-async def main() -> None:
+async def measure(with_mongo: bool) -> Figures:
     with tempfile.TemporaryDirectory() as place:
-        result: dict[str, Any] = {"nats": await measure_nats(Path(place))}
-    if "--nats" not in sys.argv:
-        result["mongo"] = measure_mongo()
-    conditions = {
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
-    }
-    print(json.dumps(result | {"conditions": conditions}, indent=2))
+        figures: Figures = {"nats": await measure_nats(Path(place))}
+    if with_mongo:
+        figures["mongo"] = await engines_mongo.measure()
+    return figures
 
 
 if __name__ == "__main__":
-    run(node(*sys.argv[2:4]) if sys.argv[1:2] == ["--node"] else main())
+    if sys.argv[1:2] == ["--node"]:
+        run(node(*sys.argv[2:4]))
+    else:
+        given = options(__doc__, nats="leave MongoDB out")
+        if given.quick:
+            ROUNDS, EVENTS = 1, 2_048
+        report(run(measure(not given.nats)))

@@ -7,14 +7,11 @@ Ratios are medians over rounds in which both sides take turns, because a shared 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
-import platform
 import resource
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,6 +23,7 @@ from typing import Any
 
 import msgspec
 
+from bench.harness import options, ratio, report
 from mainspring import App
 from mainspring.kernel import Kernel
 from mainspring.loop import new_event_loop
@@ -93,7 +91,7 @@ async def ask_and_reply(rounds: int, count: int) -> dict[str, Any]:
             pairs.append((alone, asked))
     bare.stop()
     return {
-        "kernel_to_bare": round(statistics.median(alone / asked for alone, asked in pairs), 2),
+        "kernel_to_bare": ratio(pairs),
         "kernel_us": round(min(asked for _, asked in pairs) * 1e6, 2),
         "bare_us": round(min(alone for alone, _ in pairs) * 1e6, 2),
     }
@@ -208,18 +206,14 @@ def ndjson(rounds: int, count: int, folder: str) -> dict[str, Any]:
             process.wait()
     kernel = measured["kernel"]
     return {
-        "kernel_to_bare_streams": ratio(kernel, measured["streams"]),
-        "kernel_to_bare_protocol": ratio(kernel, measured["protocol"]),
+        "kernel_to_bare_streams": ratio(zip(kernel, measured["streams"], strict=True)),
+        "kernel_to_bare_protocol": ratio(zip(kernel, measured["protocol"], strict=True)),
         "kernel_per_second": round(max(kernel)),
         "streams_per_second": round(max(measured["streams"])),
         "protocol_per_second": round(max(measured["protocol"])),
         "in_flight": IN_FLIGHT,
         "data_bytes": len(msgspec.json.encode(DATA)),
     }
-
-
-def ratio(ours: list[float], theirs: list[float]) -> float:
-    return round(statistics.median(mine / other for mine, other in zip(ours, theirs, strict=True)), 2)
 
 
 # --- many capabilities, many requests ------------------------------------------------------------------------------
@@ -244,7 +238,7 @@ async def routing(rounds: int, count: int) -> dict[str, Any]:
         ten = [f"Cap{number}.Echo" for number in range(10)]
         pairs = [(await _each(few, ten, count), await _each(many, names, count)) for _ in range(rounds)]
     return {
-        "cost_10000_to_10": round(statistics.median(crowd / small for small, crowd in pairs), 2),
+        "cost_10000_to_10": ratio((crowd, small) for small, crowd in pairs),
         "us_with_10": round(min(small for small, _ in pairs) * 1e6, 2),
         "us_with_10000": round(min(crowd for _, crowd in pairs) * 1e6, 2),
     }
@@ -317,15 +311,6 @@ def measure(quick: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="msb-") as folder:
         lines = ndjson(5 if quick else 11, 2_000 if quick else 20_000, folder)
     return {
-        "bench": "kernel",
-        "conditions": {
-            "python": platform.python_version(),
-            "cores": os.cpu_count(),
-            "loop": type(new_event_loop()).__module__.partition(".")[0],
-            "payload": "small object for asks; 200 bytes of data per line",
-            "fsync": "none: nothing here is durable",
-            "quick": quick,
-        },
         "ask_on_asyncio": asyncio_ask,
         "ask_on_fastest_loop": fast_ask,
         "ask_to_pykka": {
@@ -339,15 +324,17 @@ def measure(quick: bool) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few rounds: to see that it works")
-    parser.add_argument("--serve", nargs=2, metavar=("SERVER", "PATH"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.serve:
-        name, path = options.serve
+    if sys.argv[1:2] == ["--serve"]:  # one of the servers that are measured, in a process of its own
+        name, path = sys.argv[2:]
         on(new_event_loop, lambda: SERVERS[name](path))
-    else:
-        print(json.dumps(measure(options.quick), indent=2))
+        return
+    quick = options(__doc__).quick
+    report(
+        measure(quick),
+        payload="small object for asks; 200 bytes of data per line",
+        fsync="none: nothing here is durable",
+        quick=quick,
+    )
 
 
 if __name__ == "__main__":

@@ -7,24 +7,23 @@ Every figure that depends on the disk stands beside the time of one fsync of the
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import platform
 import resource
 import shutil
 import sqlite3
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 
+from bench.harness import Figures, alternate_async, medians, options, ratio, report
 from mainspring.log import Append, Batch, Engine, Log, MemoryEngine, Put, Receipt, Result, SqliteEngine
 
 PAYLOAD = b'{"text":"' + b"x" * 189 + b'"}'
 ID = "0190b7f6-1234-7abc-8def-%012d"
 TS = 1_700_000_000_000
+ROUNDS = 15
 OUTSTANDING = 4_096  # events submitted and not yet acknowledged while throughput is measured
 
 
@@ -101,14 +100,6 @@ async def other_writes(place: Path) -> dict[str, int]:
     return result
 
 
-async def in_turns(
-    first: Callable[[], Awaitable[float]], second: Callable[[], Awaitable[float]]
-) -> tuple[float, float]:
-    """Medians of two things measured alternately, so that a busy moment of the machine hits both."""
-    pairs = [(await first(), await second()) for _ in range(15)]
-    return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs)
-
-
 async def lone(place: Path) -> dict[str, float]:
     """One publisher that waits for each acknowledgement, against one write and fsync of as many bytes."""
     log = await opened(SqliteEngine(place / "lone"))
@@ -133,10 +124,11 @@ async def lone(place: Path) -> dict[str, float]:
             times.append(time.perf_counter() - start)
         return statistics.median(times)
 
-    commit, fsync = await in_turns(commits, fsyncs)
+    pairs = await alternate_async(commits, fsyncs, ROUNDS)
+    commit, fsync = medians(pairs)
     os.close(descriptor)
     await log.close()
-    return {"commit_us": round(commit * 1e6, 1), "fsync_us": round(fsync * 1e6, 1), "ratio": round(commit / fsync, 2)}
+    return {"commit_us": round(commit * 1e6, 1), "fsync_us": round(fsync * 1e6, 1), "ratio": ratio(pairs)}
 
 
 async def long_log(place: Path, count: int) -> dict[str, object]:
@@ -157,7 +149,7 @@ async def long_log(place: Path, count: int) -> dict[str, object]:
     seeking = time.perf_counter() - start
     assert found == count + 1
     empty = await opened(SqliteEngine(place / "empty"))
-    full_cost, empty_cost = await in_turns(lambda: _publishing(log), lambda: _publishing(empty))
+    pairs = await alternate_async(lambda: _publishing(log), lambda: _publishing(empty), ROUNDS)
     start = time.perf_counter()
     offset = count // 2
     for _ in range(100):
@@ -167,7 +159,7 @@ async def long_log(place: Path, count: int) -> dict[str, object]:
     await empty.close()
     return {
         "events": count,
-        "cost_ratio_to_empty": round(full_cost / empty_cost, 3),
+        "cost_ratio_to_empty": ratio(pairs, 3),
         "fill_events_per_s": round(count / filling),
         "memory_grown_kb": grown,
         "boot_ms": round(boot * 1e3, 1),
@@ -187,27 +179,28 @@ async def _publishing(log: Log) -> float:
     return await pipelined(log, [Batch([event(n)]) for n in range(4_000)])
 
 
-async def measure(long: bool) -> dict[str, object]:
+async def measure(place: Path, count: int) -> Figures:
+    return {
+        "lone_publisher": await lone(place),
+        "events_per_s_by_batch_size": await by_batch_size(place),
+        "batches_per_s": await other_writes(place),
+        "long_log": await long_log(place, count),
+    }
+
+
+def main() -> None:
+    given = options(__doc__)
     with tempfile.TemporaryDirectory(prefix="mainspring-bench-") as name:
-        place = Path(name)
-        count = 10_000_000 if long else 1_000_000
-        return {
-            "conditions": {
-                "payload_bytes": len(PAYLOAD),
-                "durability": "SQLite WAL, synchronous=FULL: one fsync before every acknowledgement",
-                "outstanding_events": OUTSTANDING,
-                "cores": os.cpu_count(),
-                "python": platform.python_version(),
-                "sqlite": sqlite3.sqlite_version,
-                "loop": type(asyncio.get_running_loop()).__module__,
-                "free_disk_bytes": shutil.disk_usage(place).free,
-            },
-            "lone_publisher": await lone(place),
-            "events_per_s_by_batch_size": await by_batch_size(place),
-            "batches_per_s": await other_writes(place),
-            "long_log": await long_log(place, count),
-        }
+        figures = asyncio.run(measure(Path(name), 10_000_000 if given.long else 100_000 if given.quick else 1_000_000))
+        report(
+            figures,
+            payload_bytes=len(PAYLOAD),
+            durability="SQLite WAL, synchronous=FULL: one fsync before every acknowledgement",
+            outstanding_events=OUTSTANDING,
+            sqlite=sqlite3.sqlite_version,
+            free_disk_bytes=shutil.disk_usage(name).free,
+        )
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(measure("--long" in sys.argv[1:])), indent=2))
+    main()

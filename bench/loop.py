@@ -17,17 +17,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import os
-import platform
 import random
-import statistics
 import struct
 import time
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from functools import partial
 from typing import Any
 
+from bench.harness import Figures, compare, options, report
 from mainspring.loop import Loop, TimerEntry, TimerWheel
 
 ROUNDS = 7
@@ -46,17 +44,8 @@ def hosts() -> dict[str, Factory]:
     return {**found, "uvloop": uvloop.new_event_loop}
 
 
-def compare(
-    base: Measure, other: Measure, names: tuple[str, str] = ("ours_ns", "theirs_ns"), rounds: int = ROUNDS
-) -> dict[str, float]:
-    """Nanoseconds per operation of both, and how many times `base` fits into `other`."""
-    base(), other()
-    pairs = [(base(), other()) for _ in range(rounds)]
-    return {
-        names[0]: round(statistics.median(first for first, _ in pairs)),
-        names[1]: round(statistics.median(second for _, second in pairs)),
-        "ratio": round(statistics.median(second / first for first, second in pairs), 2),
-    }
+def versus(ours: Measure, theirs: Measure) -> Figures:
+    return compare(ours, theirs, ("ours_ns", "theirs_ns"), ROUNDS)
 
 
 def nothing(argument: object) -> None:
@@ -150,8 +139,8 @@ def measure_timers() -> dict[str, object]:
     result: dict[str, object] = {"goal": {"asyncio": ">= 3", "uvloop": ">= 1.2"}}
     for name, factory in hosts().items():
         result[name] = {
-            "at_once": compare(partial(wheel_at_once, wheel), hosted(factory, host_at_once)),
-            "a_slice_later": compare(partial(wheel_a_slice_later, wheel), hosted(factory, host_a_slice_later)),
+            "at_once": versus(partial(wheel_at_once, wheel), hosted(factory, host_at_once)),
+            "a_slice_later": versus(partial(wheel_a_slice_later, wheel), hosted(factory, host_a_slice_later)),
         }
     return result
 
@@ -172,7 +161,7 @@ def measure_pending() -> dict[str, object]:
 
 
 def at_sizes(few: Measure, many: Measure) -> dict[str, float]:
-    return compare(few, many, ("thousand_ns", "million_ns"))
+    return compare(few, many, ("thousand_ns", "million_ns"), ROUNDS)
 
 
 def measure_due(many: TimerWheel, name: Name) -> dict[str, float]:
@@ -246,7 +235,7 @@ def measure_turns() -> dict[str, object]:
     result: dict[str, object] = {"goal": "one >= 2"}
     for name, factory in hosts().items():
         result[name] = {
-            word: compare(
+            word: versus(
                 hosted(factory, loop_chain(chains, 100_000)), hosted(factory, call_soon_chain(chains, 100_000))
             )
             for word, chains in (("one", 1), ("hundred", 100))
@@ -289,25 +278,26 @@ def measure_poll() -> dict[str, object]:
     few_guest, few = polling(10)
     many_guest, many = polling(10_000)
     with few_guest, many_guest:
-        return {"goal": "<= 1.5", **compare(few, many, ("idle_10_ns", "idle_10000_ns"))}
+        return {"goal": "<= 1.5", **compare(few, many, ("idle_10_ns", "idle_10000_ns"), ROUNDS)}
 
 
 def main() -> None:
+    global ROUNDS
+    if options(__doc__).quick:
+        ROUNDS = 1
     figures = {
         "timers": measure_timers(),
         "turns": measure_turns(),
         "poll": measure_poll(),
         "pending": measure_pending(),
     }
-    conditions = {
-        "python": platform.python_version(),
-        "cores": os.cpu_count(),
+    conditions: Figures = {
         "hosts": list(hosts()),
         "rounds": ROUNDS,
         "garbage_collector": "on",
         "unit": "ns per operation; a timer operation is one schedule and one cancel",
     }
-    print(json.dumps({"conditions": conditions, **figures}, indent=2))
+    report(figures, **conditions)
 
 
 if __name__ == "__main__":

@@ -8,14 +8,9 @@ until unfinished runs of a dead process are executed again, for growing numbers 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
-import json
 import os
-import platform
-import statistics
-import sys
 import tempfile
 import time
 from collections import deque
@@ -23,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from bench.harness import medians, options, ratio, report
 from mainspring.log import Log, SqliteEngine
 from mainspring.runs import Effect, Runtime, Sleep, WaitSignal
 from mainspring.runs.effects import suspend
@@ -98,13 +94,13 @@ async def mainspring(runs: int, steps: int) -> float:
 
 def in_memory(runs: int, steps: int) -> dict[str, Any]:
     rounds = [[asyncio.run(contender(runs, steps)) for contender in (bare, mainspring, tasks)] for _ in range(5)]
-    columns = [statistics.median(column) for column in zip(*rounds, strict=True)]
+    columns = medians(rounds)
     return {
         "runs": runs,
         "steps_per_run": steps,
         "steps_per_s": {"mainspring": columns[1], "bare_send": columns[0], "asyncio_tasks": columns[2]},
-        "ratio_to_bare_send": statistics.median(ours / upper for upper, ours, _ in rounds),
-        "ratio_to_asyncio_tasks": statistics.median(ours / theirs for _, ours, theirs in rounds),
+        "ratio_to_bare_send": ratio((ours, upper) for upper, ours, _ in rounds),
+        "ratio_to_asyncio_tasks": ratio((ours, theirs) for _, ours, theirs in rounds),
     }
 
 
@@ -235,43 +231,31 @@ def durable_part(quick: bool, with_dbos: bool) -> dict[str, Any]:
         found["dbos_steps_per_s_all_runs"] = whole[0]
         found["ratio_to_dbos"] = {
             "many": found["steps_per_s"]["many"] / max(whole[0], found["dbos_steps_per_s"]["many"]),
-            "alone": statistics.median(mine[1] / other[1] for mine, other in zip(ours, theirs, strict=True)),
+            "alone": ratio((mine[1], other[1]) for mine, other in zip(ours, theirs, strict=True)),
         }
     return found
 
 
 def _medians(rates: list[tuple[float, float]]) -> dict[str, float]:
-    many, alone = (statistics.median(column) for column in zip(*rates, strict=True))
+    many, alone = medians(rates)
     return {"many": many, "alone": alone}
 
 
-def conditions() -> dict[str, Any]:
-    return {
-        "python": platform.python_version(),
-        "cores": os.cpu_count(),
-        "loop": "asyncio",
-        "warm_up_steps": WARM_UP,
-        "fsync": "SQLite WAL, synchronous=FULL; DBOS: its SQLite defaults (rollback journal)",
-        "payload": "one small integer per effect",
-        "machine": platform.machine(),
-    }
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small numbers, for trying it out")
-    parser.add_argument("--no-dbos", action="store_true", help="leave the comparison with DBOS out")
-    chosen = parser.parse_args()
-    sizes = (250, 500, 1000) if chosen.quick else (2500, 5000, 10_000)
-    found = {
-        "conditions": conditions(),
-        "in_memory": in_memory(100, 50) if chosen.quick else in_memory(1000, 200),
-        "memory": asyncio.run(memory_per_run(2000 if chosen.quick else 100_000)),
-        "durable": durable_part(chosen.quick, not chosen.no_dbos),
-        "recovery_s": {str(size): asyncio.run(recovery(size)) for size in sizes},
-    }
-    json.dump(found, sys.stdout, indent=2)
-    print()
+    given = options(__doc__, no_dbos="leave the comparison with DBOS out")
+    sizes = (250, 500, 1000) if given.quick else (2500, 5000, 10_000)
+    report(
+        {
+            "in_memory": in_memory(100, 50) if given.quick else in_memory(1000, 200),
+            "memory": asyncio.run(memory_per_run(2000 if given.quick else 100_000)),
+            "durable": durable_part(given.quick, not given.no_dbos),
+            "recovery_s": {str(size): asyncio.run(recovery(size)) for size in sizes},
+        },
+        own_loop="asyncio",
+        warm_up_steps=WARM_UP,
+        fsync="SQLite WAL, synchronous=FULL; DBOS: its SQLite defaults (rollback journal)",
+        payload="one small integer per effect",
+    )
 
 
 if __name__ == "__main__":

@@ -21,10 +21,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import platform
 import re
 import statistics
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -32,8 +30,9 @@ from typing import Any
 
 import uuid_utils
 
-from bench import _bus_peers as peers
-from bench._bus_client import BusClient
+from bench.harness import options, ratio, report
+from bench.peers import servers as peers
+from bench.raw_client import BusClient
 from mainspring.client import connect
 from mainspring.loop import run
 
@@ -162,10 +161,6 @@ async def turns(rounds: int, port: int, count: int, topic: str, *measures: Measu
     return found[1:]
 
 
-def ratio(pairs: list[tuple[float, float]]) -> float:
-    return round(statistics.median(mine / bare for mine, bare in pairs), 3)
-
-
 def node_cpu_s(pid: int) -> float:
     """Processor time of the node so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -196,17 +191,7 @@ async def consumed(rounds: int, port: int, count: int, each: bool) -> Result:
 
 async def main(quick: bool) -> Result:
     count, rounds = (10_000, 1) if quick else (50_000, 5)
-    result: Result = {
-        "conditions": {
-            "payload_bytes": len(PAYLOAD),
-            "node": "SQLite WAL, synchronous=FULL: fsync before every acknowledgement",
-            "under_way": UNDER_WAY,
-            "cores": os.cpu_count(),
-            "python": platform.python_version(),
-            "loop": type(asyncio.get_running_loop()).__module__,
-        },
-        "goals": {"ratio": 0.9},
-    }
+    result: Result = {"goals": {"ratio": 0.9}}
     async with peers.node() as node:
         found = await turns(
             rounds, node.port, count, "p", bare_publish, bare_publish_with_ids, sdk_publish, sdk_publish_each
@@ -215,7 +200,7 @@ async def main(quick: bool) -> Result:
             "bare_per_s": round(statistics.median(each[0] for each in found)),
             "bare_with_ids_per_s": round(statistics.median(each[1] for each in found)),
             "sdk_per_s": round(statistics.median(each[2] for each in found)),
-            "ratio": ratio([(each[2], each[1]) for each in found]),
+            "ratio": ratio([(each[2], each[1]) for each in found], 3),
             "ratio_without_ids": ratio([(each[2], each[0]) for each in found]),
         }
         result["publish_each"] = {
@@ -242,4 +227,9 @@ async def main(quick: bool) -> Result:
 
 
 if __name__ == "__main__":
-    print(json.dumps(run(main("--quick" in sys.argv)), indent=2))
+    report(
+        run(main(options(__doc__).quick)),
+        payload_bytes=len(PAYLOAD),
+        node="SQLite WAL, synchronous=FULL: fsync before every acknowledgement",
+        under_way=UNDER_WAY,
+    )

@@ -17,7 +17,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -25,6 +24,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from bench.harness import Figures, compare, options, report
 
 ROUNDS = 9
 
@@ -151,18 +152,15 @@ def _port_of(line: str) -> int:
     return int(address.rsplit(":", 1)[1])
 
 
-def compare(ours: Callable[[], float], theirs: Callable[[], float]) -> dict[str, float]:
+def slower(ours: Callable[[], float], theirs: Callable[[], float]) -> Figures:
     """Milliseconds of both, and how many times theirs fits into ours."""
-    ours(), theirs()
-    pairs = [(ours(), theirs()) for _ in range(ROUNDS)]
-    return {
-        "ours_ms": round(statistics.median(first for first, _ in pairs) * 1000),
-        "aiohttp_ms": round(statistics.median(second for _, second in pairs) * 1000),
-        "ratio": round(statistics.median(first / second for first, second in pairs), 2),
-    }
+    return compare(theirs, ours, ("aiohttp_ms", "ours_ms"), ROUNDS, scale=1000)
 
 
 def main() -> None:
+    global ROUNDS
+    if options(__doc__).quick:
+        ROUNDS = 1
     with tempfile.TemporaryDirectory(prefix="ms-start-") as folder:
         workshop = Workshop(Path(folder))
 
@@ -170,19 +168,13 @@ def main() -> None:
             return workshop.imported("import aiohttp.web")
 
         results: dict[str, object] = {
-            "conditions": {
-                "python": platform.python_version(),
-                "cores": os.cpu_count(),
-                "rounds": ROUNDS,
-                "compiled": "modules compiled before, in one cache for both",
-            },
             "goals": {"import_mainspring_ms": 150, "boot_ms": 400, "first_reply_ratio": 2.0},
             "import": {
-                "mainspring": compare(lambda: workshop.imported("import mainspring"), other),
-                "app": compare(lambda: workshop.imported("from mainspring import App"), other),
+                "mainspring": slower(lambda: workshop.imported("import mainspring"), other),
+                "app": slower(lambda: workshop.imported("from mainspring import App"), other),
             },
             "first_reply": {
-                engine: compare(lambda engine=engine: workshop.node(engine), workshop.bare)  # type: ignore[misc]
+                engine: slower(lambda engine=engine: workshop.node(engine), workshop.bare)  # type: ignore[misc]
                 for engine in ("memory", "sqlite")
             },
             "boot": {
@@ -190,7 +182,7 @@ def main() -> None:
                 for engine in ("memory", "sqlite")
             },
         }
-    print(json.dumps(results, indent=2))
+    report(results, rounds=ROUNDS, compiled="modules compiled before, in one cache for both")
 
 
 if __name__ == "__main__":

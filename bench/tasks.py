@@ -20,9 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
@@ -33,8 +31,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from bench import _bus_peers as peers
-from bench import _task_workers as work
+from bench.harness import options, ratio, report
+from bench.peers import servers as peers
+from bench.peers import task_workers as work
 from mainspring.client import connect
 from mainspring.loop import run
 
@@ -96,7 +95,7 @@ async def ours() -> AsyncIterator[Contest]:
                 async def enqueue(count: int) -> None:
                     await queue.enqueue_many("nothing", range(count))
 
-                command = [sys.executable, "-m", "mainspring", "worker", "bench._task_workers:queue", "--url", url]
+                command = [sys.executable, "-m", "mainspring", "worker", "bench.peers.task_workers:queue", "--url", url]
                 yield Contest(enqueue, [*command, "--concurrency", "256"], {}, Path(made))
 
 
@@ -110,7 +109,7 @@ async def celery() -> AsyncIterator[Contest]:
             task = app.tasks["nothing"]
             await asyncio.to_thread(lambda: [task.delay(n) for n in range(count)])
 
-        command = [sys.executable, "-m", "celery", "-A", "bench._task_workers", "worker"]
+        command = [sys.executable, "-m", "celery", "-A", "bench.peers.task_workers", "worker"]
         command += ["--concurrency", "2", "--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "ERROR"]
         with tempfile.TemporaryDirectory(prefix="ms-bench-") as made:
             yield Contest(enqueue, command, {"BENCH_REDIS": work.REDIS}, Path(made))
@@ -134,7 +133,7 @@ def taskiq(kind: str) -> Any:
 
                 await asyncio.gather(*(producer() for _ in range(50)))
 
-            command = [sys.executable, "-m", "taskiq", "worker", f"bench._task_workers:{kind}", "--workers", "2"]
+            command = [sys.executable, "-m", "taskiq", "worker", f"bench.peers.task_workers:{kind}", "--workers", "2"]
             command += ["--max-async-tasks", "100", "--max-prefetch", "100", "--log-level", "ERROR"]
             with tempfile.TemporaryDirectory(prefix="ms-bench-") as made:
                 yield Contest(enqueue, command, {"BENCH_REDIS": work.REDIS}, Path(made))
@@ -177,15 +176,7 @@ async def main(quick: bool) -> Result:
         for name, (start, count) in contests.items():
             rates[name].append(await measure(start, count))
     result: Result = {
-        "conditions": {
-            "ours": "fsync before every acknowledgement; one node, one worker process, concurrency 256",
-            "redis": "appendonly yes, appendfsync everysec",
-            "others": "two worker processes; Celery prefork, taskiq asyncio",
-            "tasks": {name: count for name, (_, count) in contests.items()},
-            "payload": "one number",
-            "cores": os.cpu_count(),
-            "python": platform.python_version(),
-        },
+        "tasks": {name: count for name, (_, count) in contests.items()},
         "skipped": skipped,
         "goals": {"times_celery": 5, "times_taskiq_stream": 2, "times_taskiq_list": 2},
     }
@@ -193,11 +184,17 @@ async def main(quick: bool) -> Result:
         entry: Result = {name: round(statistics.median(each[shape] for each in found)) for name, found in rates.items()}
         for name in contests:
             if name != "ours":
-                pairs = [mine[shape] / other[shape] for mine, other in zip(rates["ours"], rates[name], strict=True)]
-                entry[f"times_{name}"] = round(statistics.median(pairs), 2)
+                pairs = [(mine[shape], other[shape]) for mine, other in zip(rates["ours"], rates[name], strict=True)]
+                entry[f"times_{name}"] = ratio(pairs)
         result[shape] = entry
     return result
 
 
 if __name__ == "__main__":
-    print(json.dumps(run(main("--quick" in sys.argv)), indent=2))
+    report(
+        run(main(options(__doc__).quick)),
+        ours="fsync before every acknowledgement; one node, one worker process, concurrency 256",
+        redis="appendonly yes, appendfsync everysec",
+        others="two worker processes; Celery prefork, taskiq asyncio",
+        payload="one number",
+    )

@@ -42,7 +42,7 @@ from mainspring.cluster.peers import (
 )
 from mainspring.cluster.roles import Roles, SharedRole
 from mainspring.errors import MainspringError
-from mainspring.log import ABSENT, Batch, Change, FormatError, InDoubt, KeptRecord, Log, Receipt, Refused
+from mainspring.log import ABSENT, Batch, Change, FormatError, InDoubt, KeptRecord, Log, MissedTooMuch, Receipt, Refused
 from mainspring.loop import BackgroundTasks, Loop, pause
 
 logger: logging.Logger = logging.getLogger("mainspring.cluster")
@@ -51,7 +51,7 @@ LEASE_MS: Final = 10_000  # longer than a busy Python process ever pauses by its
 _PULSES: Final = 3  # per lease: two may get lost
 _LOOKS: Final = 10  # per lease: how finely silence is measured
 _SLOW_MS: Final = 2_000  # a commit that takes longer will not be quick for other writers either
-_FINAL: Final = frozenset({"missed_too_much", FormatError.code})  # errors that every later try would meet again
+_FINAL: Final = (MissedTooMuch, FormatError)  # errors that every later try would meet again
 _NODE, _ROLE = "node/", "role/"
 
 
@@ -186,7 +186,7 @@ class Membership:
         """Take the lease of this node's name. Raises `NameTaken`, or `LogUnavailable`: then it may be tried again."""
         if not self._following:
             self._following = True
-            self.log.watch(self._on_change)
+            self.log.watch_records(self._on_change)
         self._early = []
         await self._read_table()
         self._epoch = await self._take_lease(self._new_id(), first_time=True)
@@ -347,7 +347,7 @@ class Membership:
             self._next_pulse_ms = (
                 0  # with the next look; a refusal means that the loss of the lease is about to be reported
             )
-            if isinstance(result, MainspringError) and result.code in _FINAL:
+            if isinstance(result, _FINAL):
                 self._end(result)
 
     def _end(self, error: MainspringError) -> None:

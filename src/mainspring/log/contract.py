@@ -278,6 +278,12 @@ class InDoubt(LogUnavailable):
     code = "in_doubt"
 
 
+class MissedTooMuch(LogUnavailable):
+    """This node was away for longer than the engine keeps changes for it. What it knows is outdated; start it again."""
+
+    code = "missed_too_much"
+
+
 class LogLocked(MainspringError):
     """Another process owns this log."""
 

@@ -101,7 +101,7 @@ def test_a_log_is_not_imported_over_another(tmp_path: Path) -> None:
     export = tmp_path / "log.jsonl"
     node = ServedNode(tmp_path, "alone", "sqlite")
     with node.process:
-        assert node.publish("orders", {"n": 1}) == 201
+        assert node.publish("orders", 1) == 201
     mainspring("log", "export", str(export), "--data", str(node.process.folder / "data"))
     with nats(tmp_path) as stream:
         mainspring("log", "import", str(export), "--engine", stream.address)

@@ -8,7 +8,7 @@ import pytest
 
 from mainspring.cluster import About, Alone, NameTaken
 from mainspring.errors import MainspringError
-from mainspring.log import Batch, FormatError, LogUnavailable, Refused
+from mainspring.log import Batch, FormatError, LogUnavailable, MissedTooMuch, Refused
 from tests.support.cluster import LEASE_MS, Member, World, in_virtual_time, wait
 
 
@@ -359,10 +359,6 @@ async def test_a_broken_lease_under_the_own_name_is_an_error_and_not_a_wait_with
     await a.log.commit(batch)
     with pytest.raises(FormatError, match="the lease of node 'b' in the log cannot be read"):
         await world.node("b")
-
-
-class MissedTooMuch(LogUnavailable):
-    code = "missed_too_much"
 
 
 @in_virtual_time

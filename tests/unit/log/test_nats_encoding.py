@@ -68,7 +68,7 @@ def test_format_1_of_an_envelope() -> None:
 
 
 def test_format_1_of_a_snapshot_note() -> None:
-    assert encoding.encode_snapshot(Snapshot(1, 2, 3)) == b"\x93\x01\x02\x03"
+    assert encoding.encode(Snapshot(1, 2, 3)) == b"\x93\x01\x02\x03"
     assert encoding.decode_snapshot(b"\x93\x01\x02\x03") == Snapshot(1, 2, 3)
 
 

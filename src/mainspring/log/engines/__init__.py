@@ -1,1 +1,10 @@
-"""The engines of the log: memory, SQLite, NATS JetStream and MongoDB, found by name in the registry."""
+"""Where a log can rest.
+
+| module | what it is |
+|---|---|
+| registry | from an address to an engine; plug-ins by entry point |
+| memory | the log in this process, for one node or, in tests, for several |
+| sqlite/ | the log in one file: the default |
+| nats/ | the log in a NATS JetStream stream, shared by several nodes (a plug-in) |
+| mongo/ | the log in MongoDB, shared by several nodes (a plug-in) |
+"""

@@ -27,6 +27,7 @@ from mainspring.log.contract import (
     Inspection,
     LogUnavailable,
     Mark,
+    MissedTooMuch,
     Outline,
     Record,
     Restorable,
@@ -48,7 +49,7 @@ from mainspring.log.engines.mongo.connection import (
     translated,
 )
 from mainspring.log.engines.mongo.documents import record_of
-from mainspring.log.engines.mongo.journal import Journal, JournalEntry, JournalFollower, MissedTooMuch
+from mainspring.log.engines.mongo.journal import Journal, JournalEntry, JournalFollower
 from mainspring.log.engines.mongo.plan import RECENT_BYTES, Moment, MongoLogState, MongoPartition
 from mainspring.log.engines.mongo.reader import PAGE, MongoReader
 from mainspring.loop import BackgroundTasks, Clock, MonotonicClock

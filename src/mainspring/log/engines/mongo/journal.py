@@ -31,8 +31,7 @@ from mainspring.log.contract import (
     FormatError,
     InDoubt,
     KeptRecord,
-    LogUnavailable,
-    Mark,
+    MissedTooMuch,
     Remove,
     StoredEvent,
     extend_appended,
@@ -43,12 +42,6 @@ from mainspring.loop import Clock
 
 _MOST_AHEAD: Final = 16  # entries asked for at once
 _AGAIN: Final = Backoff(first_ms=20, longest_ms=500)
-
-
-class MissedTooMuch(LogUnavailable):
-    """This node was away for longer than the journal is kept. What it knows is outdated; it must start again."""
-
-    code = "missed_too_much"
 
 
 class Journal:
@@ -228,9 +221,6 @@ class JournalMark(msgspec.Struct, array_like=True, frozen=True, gc=False):
     partition: int
     offset: int
     until: int
-
-    def mark(self) -> Mark:
-        return Mark(self.topic, self.dedupe, self.partition, self.offset, self.until)
 
 
 class JournalRemoval(msgspec.Struct, array_like=True, frozen=True, gc=False):

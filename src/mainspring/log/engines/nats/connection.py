@@ -144,7 +144,7 @@ class NatsConnection:
     """Keeps a link to any of the servers until it is closed."""
 
     def __init__(self, address: NatsAddress, client_name: str) -> None:
-        self._address = address
+        self.address = address
         self._client_name = client_name
         self._servers = list(address.servers)
         self._link: ServerLink | None = None
@@ -157,7 +157,7 @@ class NatsConnection:
 
     async def open(self, seconds: float) -> None:
         """Returns with a link. Raises `SettingError` when the servers refuse us, `LogUnavailable` when none answers."""
-        options = client_options(self._address)
+        options = client_options(self.address)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         for attempt in count(1):
@@ -179,8 +179,8 @@ class NatsConnection:
             pause = _AGAIN.delay_ms(attempt) / 1000
             if loop.time() + pause > deadline:
                 raise LogUnavailable(
-                    f"no NATS server answers, of {', '.join(self._address.servers)}; the last said {self.trouble}"
-                    if len(self._address.servers) > 1
+                    f"no NATS server answers, of {', '.join(self.address.servers)}; the last said {self.trouble}"
+                    if len(self.address.servers) > 1
                     else f"no NATS server answers at {self.trouble}",
                     remedy="start the server, or check the address; the node can wait with --wait-for-engine SECONDS",
                 )
@@ -256,7 +256,7 @@ class NatsConnection:
             link.end()
 
         link = ServerLink(client, lost)
-        scheme = "tls" if self._address.tls else "nats"
+        scheme = "tls" if self.address.tls else "nats"
         try:
             async with asyncio.timeout(2 * CONNECT_SECONDS + 1):
                 await client.connect(

@@ -49,17 +49,17 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False, array_like=True):
     bytes: int
 
 
-_encode = msgspec.msgpack.Encoder().encode
+encode: Final = msgspec.msgpack.Encoder().encode  # of a time, a snapshot
 _envelope = msgspec.msgpack.Decoder(StreamEnvelope)
 _raw_batches = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _operations = msgspec.msgpack.Decoder(list[Operation])
-_restorables = msgspec.msgpack.Decoder(list[Restorable])
-_made = msgspec.msgpack.Decoder(Snapshot)
-_time = msgspec.msgpack.Decoder(int)
+decode_restorables: Final = msgspec.msgpack.Decoder(list[Restorable]).decode
+decode_snapshot: Final = msgspec.msgpack.Decoder(Snapshot).decode
+decode_time: Final = msgspec.msgpack.Decoder(int).decode
 
 
 def encode_envelope(envelope: StreamEnvelope) -> bytes:
-    return MAGIC + bytes((FORMAT,)) + _encode(envelope)
+    return MAGIC + bytes((FORMAT,)) + encode(envelope)
 
 
 def decode_envelope(payload: bytes) -> StreamEnvelope | None:
@@ -80,7 +80,7 @@ def decode_envelope(payload: bytes) -> StreamEnvelope | None:
 def encode_batch(batch: Batch) -> bytes | Refused:
     """The batch's bytes, or why no engine could ever store it."""
     try:
-        encoded = _encode(batch.operations)
+        encoded = encode(batch.operations)
     except UnicodeEncodeError:
         return bad_text()
     except (TypeError, OverflowError, ValueError) as error:
@@ -95,7 +95,7 @@ def encode_batch(batch: Batch) -> bytes | Refused:
 
 
 def join_batches(encoded: Sequence[bytes]) -> bytes:
-    return _encode([msgspec.Raw(one) for one in encoded])
+    return encode([msgspec.Raw(one) for one in encoded])
 
 
 def split_batches(body: bytes) -> list[Batch | Refused]:
@@ -116,29 +116,9 @@ def _batch(raw: msgspec.Raw) -> Batch | Refused:
 
 def encode_restorables(items: Sequence[Restorable]) -> bytes:
     try:
-        return _encode(list(items))
+        return encode(list(items))
     except UnicodeEncodeError as error:
         raise bad_text() from error
-
-
-def decode_restorables(body: bytes) -> list[Restorable]:
-    return _restorables.decode(body)
-
-
-def encode_time(now: int) -> bytes:
-    return _encode(now)
-
-
-def decode_time(body: bytes) -> int:
-    return _time.decode(body)
-
-
-def encode_snapshot(made: Snapshot) -> bytes:
-    return _encode(made)
-
-
-def decode_snapshot(body: bytes) -> Snapshot:
-    return _made.decode(body)
 
 
 def parts_of(body: bytes, limit: int) -> Iterator[bytes]:

@@ -34,7 +34,7 @@ from mainspring.log.engines.nats import encoding, stream
 from mainspring.log.engines.nats.address import NatsAddress, parse
 from mainspring.log.engines.nats.connection import CANCEL_SECONDS, ApiError, LinkLost, NatsConnection, ServerLink
 from mainspring.log.engines.nats.follower import StreamFollower
-from mainspring.log.engines.nats.inspect import durability_of
+from mainspring.log.engines.nats.inspect import durability_and_window
 from mainspring.log.engines.nats.replica import ApplyOutcome, Replica, StreamMessage
 from mainspring.log.engines.nats.sender import Sender, SentMessage
 from mainspring.log.engines.nats.snapshots import USUAL_RULES, StreamTrimmer, TrimmingRules
@@ -92,12 +92,12 @@ class JetStreamEngine(ReadThrough):
         self._connection = NatsConnection(self.address, f"mainspring {writer}")
         try:
             await self._connection.open(self.address.patience)
-            found = await find_stream(self._connection, self.address, self.replica.path)
-            found = await open_replica(self.replica, self._connection, self.address, found)
+            found = await find_stream(self._connection, self.replica.path)
+            found = await open_replica(self.replica, self._connection, found)
             self.replica.writer.me = writer
-            self._sender = Sender(self._connection, self.address, writer)
+            self._sender = Sender(self._connection, writer)
             self._trimmer = StreamTrimmer(
-                self._connection, self.address, self.replica, found.replicas, self._sender, self._trimming_rules
+                self._connection, self.replica, found.replicas, self._sender, self._trimming_rules
             )
             await self._catch_up(self._connection, found)
         except BaseException:
@@ -112,7 +112,7 @@ class JetStreamEngine(ReadThrough):
         self._reported = self.replica.state.applied
         start = self._reported + 1
         self._follower = StreamFollower(
-            connection, self.address, found.identity, start, self._received, lambda: self._waiting_bytes, self._failed
+            connection, found.identity, start, self._received, lambda: self._waiting_bytes, self._failed
         )
         self._tasks.start(self._follower.run(), "follow")
         while self._reported < self._goal:
@@ -185,7 +185,8 @@ class JetStreamEngine(ReadThrough):
             raise LogUnavailable("JetStream does not answer", remedy="try again") from error
         if found is None:
             raise LogUnavailable("the log's stream is gone from the server", remedy="restore it from a backup")
-        return await durability_of(self.address, found, self._connection.servers)
+        durability, _ = await durability_and_window(self.address, found, self._connection.servers)
+        return durability
 
     # -- writing
 
@@ -217,7 +218,7 @@ class JetStreamEngine(ReadThrough):
         return results
 
     async def forget_dedupe(self, now: int) -> int:
-        count = await self._do(encoding.FORGET, encoding.encode_time(now))
+        count = await self._do(encoding.FORGET, encoding.encode(now))
         assert isinstance(count, int)
         return count
 

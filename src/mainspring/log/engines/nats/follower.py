@@ -19,7 +19,6 @@ from nats.aio.msg import Msg
 from mainspring.errors import MainspringError
 from mainspring.log.contract import FormatError, LogUnavailable
 from mainspring.log.engines.nats import encoding, stream
-from mainspring.log.engines.nats.address import NatsAddress
 from mainspring.log.engines.nats.connection import ApiError, LinkLost, NatsConnection, ServerLink
 from mainspring.log.engines.nats.replica import StreamMessage
 
@@ -51,7 +50,6 @@ class StreamFollower:
     def __init__(
         self,
         connection: NatsConnection,
-        address: NatsAddress,
         identity: str,
         start: int,
         on_message: Callable[[StreamMessage], None],
@@ -59,7 +57,7 @@ class StreamFollower:
         failed: Callable[[MainspringError], None],
     ) -> None:
         self._connection = connection
-        self._address = address
+        self._address = connection.address
         self._identity = identity
         self._next = start
         self._on_message = on_message

@@ -43,15 +43,13 @@ class _Server(msgspec.Struct):
     jetstream: _JetStream
 
 
-async def durability_of(address: NatsAddress, found: StreamInfo, hosts: list[str]) -> Durability:
-    """`hosts` are the servers that may have a monitoring port at the usual place; asked when the user named none."""
-    return (await durability_and_window(address, found, hosts))[0]
-
-
 async def durability_and_window(
     address: NatsAddress, found: StreamInfo, hosts: list[str]
 ) -> tuple[Durability, float | None]:
-    """The same, with how many seconds of what was acknowledged may be lost; None where that is not known."""
+    """What an acknowledgement means, and how many seconds of acknowledged commits may be lost; None if not known.
+
+    `hosts` are the servers that may have a monitoring port at the usual place; asked when the user named none.
+    """
     if found.storage != "file":
         text = "the stream is kept in memory: what was acknowledged is lost when the servers stop"
         return Durability(False, text), None
@@ -119,7 +117,7 @@ async def inspect_stream(text: str) -> Inspection:
     address = parse(text)
     place = f"{address.stream} on {', '.join(address.servers)}"
     async with _connected(address) as connection:
-        found = await look_for_stream(connection, address)
+        found = await look_for_stream(connection)
         if found is None:
             missing = (f"the stream {address.stream}",)
             return Inspection(place=place, log=False, knows=FORMAT, missing=missing)
@@ -140,8 +138,8 @@ async def make_stream(text: str) -> list[str]:
     """Have the stream there, with as many replicas as the address asks for; what was made, in words."""
     address = parse(text)
     async with _connected(address) as connection:
-        there = await look_for_stream(connection, address)
-        await find_stream(connection, address)
+        there = await look_for_stream(connection)
+        await find_stream(connection)
     return [] if there is not None else [f"created the stream {address.stream}"]
 
 

@@ -17,7 +17,6 @@ import nats.errors
 
 from mainspring.log.contract import InDoubt, LogUnavailable
 from mainspring.log.engines.nats import encoding
-from mainspring.log.engines.nats.address import NatsAddress
 from mainspring.log.engines.nats.connection import ApiError, LinkLost, NatsConnection
 from mainspring.log.engines.nats.encoding import StreamEnvelope
 from mainspring.log.engines.nats.replica import ApplyOutcome
@@ -39,9 +38,11 @@ class SentMessage(NamedTuple):
 class Sender:
     """Writes to the stream under one name, and knows who waits for which message to be applied here."""
 
-    def __init__(self, connection: NatsConnection, address: NatsAddress, writer: str) -> None:
+    def __init__(self, connection: NatsConnection, writer: str) -> None:
         self._connection = connection
-        self._address = address
+        address = connection.address
+        self._patience = address.patience
+        self._stream, self._subject = address.stream, address.subject
         self.writer = writer
         self._number = 0
         self._one_at_a_time = asyncio.Lock()
@@ -67,7 +68,7 @@ class Sender:
             try:
                 parts = list(encoding.parts_of(body, self.limit))
                 for part, piece in enumerate(parts):
-                    deadline = loop.time() + self._address.patience
+                    deadline = loop.time() + self._patience
                     envelope = StreamEnvelope(self.writer, number, kind, piece, part, len(parts))
                     await self._store(f"{self.writer}.{number}.{part}", encoding.encode_envelope(envelope), deadline)
             except BaseException:
@@ -111,7 +112,7 @@ class Sender:
 
     async def _store(self, message_id: str, payload: bytes, deadline: float) -> None:
         loop = asyncio.get_running_loop()
-        headers = {"Nats-Msg-Id": message_id, "Nats-Expected-Stream": self._address.stream}
+        headers = {"Nats-Msg-Id": message_id, "Nats-Expected-Stream": self._stream}
         in_doubt = False
         trouble = self._connection.trouble
         while (left := deadline - loop.time()) > 0:
@@ -122,7 +123,7 @@ class Sender:
                 trouble = self._connection.trouble
                 break
             try:
-                await link.ask(self._address.subject, payload, headers=headers, seconds=min(left, TRY_SECONDS))
+                await link.ask(self._subject, payload, headers=headers, seconds=min(left, TRY_SECONDS))
                 return
             except ApiError as error:
                 trouble = str(error)
@@ -141,6 +142,6 @@ class Sender:
                 remedy="try again so that a second storing is harmless: with a dedupe, or an expected version",
             )
         raise LogUnavailable(
-            f"the NATS server took nothing for {self._address.patience:g} s: {trouble}",
+            f"the NATS server took nothing for {self._patience:g} s: {trouble}",
             remedy="try again; the node connects again by itself",
         )

@@ -175,16 +175,10 @@ class StreamTrimmer:
     """Makes snapshots and drops messages when they are due. `look` after applying; the work is done in a task."""
 
     def __init__(
-        self,
-        connection: NatsConnection,
-        address: NatsAddress,
-        replica: Replica,
-        replicas: int,
-        sender: Sender,
-        rules: TrimmingRules,
+        self, connection: NatsConnection, replica: Replica, replicas: int, sender: Sender, rules: TrimmingRules
     ) -> None:
         self._connection = connection
-        self._address = address
+        self._address = connection.address
         self._replica = replica
         self._replicas = replicas
         self._sender = sender
@@ -235,7 +229,7 @@ class StreamTrimmer:
             raise LookupError("the snapshot is not in the object store")
 
     async def _make(self) -> None:
-        claim = await self._sender.send(encoding.CLAIM, encoding.encode_time(self._rules.claim_ms))
+        claim = await self._sender.send(encoding.CLAIM, encoding.encode(self._rules.claim_ms))
         if (await self._sender.outcome(claim)).value is not True:
             return
         target = self._replica.path.with_name(self._replica.path.name + ".snapshot")
@@ -246,7 +240,7 @@ class StreamTrimmer:
             if newest is None or made.seq > newest.seq:
                 link = await self._connection.linked()
                 await upload(link, self._address, self._replicas, target, made)
-                noted = await self._sender.send(encoding.SNAPSHOT, encoding.encode_snapshot(made))
+                noted = await self._sender.send(encoding.SNAPSHOT, encoding.encode(made))
                 await self._sender.outcome(noted)
         finally:
             target.unlink(missing_ok=True)

@@ -25,6 +25,7 @@ from mainspring.log.engines.nats.address import NatsAddress
 from mainspring.log.engines.nats.connection import ApiError, LinkLost, NatsConnection, ServerLink
 from mainspring.log.engines.nats.follower import BELIEVE_SECONDS, fell_behind
 from mainspring.log.engines.nats.replica import Replica
+from mainspring.log.engines.nats.stream import StreamInfo
 
 AGAIN_SECONDS: Final = 0.3
 _WITH_SQLITE: Final = ("", "-wal", "-shm")
@@ -37,16 +38,17 @@ T = TypeVar("T")
 class Attempts:
     """Asking again and again while patience lasts."""
 
-    def __init__(self, address: NatsAddress) -> None:
-        self._deadline = asyncio.get_running_loop().time() + address.patience
+    def __init__(self, connection: NatsConnection) -> None:
+        self._connection = connection
+        self._deadline = asyncio.get_running_loop().time() + connection.address.patience
 
     @property
     def left(self) -> float:
         return self._deadline - asyncio.get_running_loop().time()
 
-    async def link(self, connection: NatsConnection) -> ServerLink:
+    async def link(self) -> ServerLink:
         async with asyncio.timeout_at(self._deadline + AGAIN_SECONDS):
-            return await connection.linked()
+            return await self._connection.linked()
 
     async def again(self, what: str, error: Exception) -> None:
         """Returns when it is time for another try; raises `LogUnavailable` when it is time to stop."""
@@ -59,21 +61,16 @@ class Attempts:
         await asyncio.sleep(AGAIN_SECONDS)
 
 
-async def look_for_stream(connection: NatsConnection, address: NatsAddress) -> stream.StreamInfo | None:
+async def look_for_stream(connection: NatsConnection) -> StreamInfo | None:
     """The log's stream as it is, or None; nothing is made or changed."""
-
-    async def look(link: ServerLink, _: Attempts) -> stream.StreamInfo | None:
-        return await stream.find(link, address)
-
-    return await _answered(connection, address, look)
+    return await _answered(connection, lambda link, _: stream.find(link, connection.address))
 
 
-async def find_stream(
-    connection: NatsConnection, address: NatsAddress, replica: Path | None = None
-) -> stream.StreamInfo:
+async def find_stream(connection: NatsConnection, replica: Path | None = None) -> StreamInfo:
     """The log's stream, made if there is none and this node, which would have this replica, has never seen one."""
+    address = connection.address
 
-    async def find(link: ServerLink, attempts: Attempts) -> stream.StreamInfo:
+    async def find(link: ServerLink, attempts: Attempts) -> StreamInfo:
         found = await stream.find(link, address)
         if found is None:
             if replica is not None:
@@ -83,23 +80,19 @@ async def find_stream(
             found = await stream.set_replicas(link, address)
         return found
 
-    return await _answered(connection, address, find)
+    return await _answered(connection, find)
 
 
-async def _answered(
-    connection: NatsConnection, address: NatsAddress, ask: Callable[[ServerLink, Attempts], Awaitable[T]]
-) -> T:
-    attempts = Attempts(address)
+async def _answered(connection: NatsConnection, ask: Callable[[ServerLink, Attempts], Awaitable[T]]) -> T:
+    attempts = Attempts(connection)
     while True:
         try:
-            return await ask(await attempts.link(connection), attempts)
+            return await ask(await attempts.link(), attempts)
         except (ApiError, LinkLost, TimeoutError, LogUnavailable) as error:
             await attempts.again("JetStream does not answer", error)
 
 
-async def open_replica(
-    replica: Replica, connection: NatsConnection, address: NatsAddress, found: stream.StreamInfo
-) -> stream.StreamInfo:
+async def open_replica(replica: Replica, connection: NatsConnection, found: StreamInfo) -> StreamInfo:
     """Returns with the replica open, of this stream, and not so old that the stream has dropped what it needs.
 
     What it returns is the stream as it was seen last.
@@ -115,22 +108,20 @@ async def open_replica(
         _logger.warning("the replica %s cannot be used and is made again: %s", replica.path, error)
         _remove(replica)
         await replica.open()
-    found = await _seen_to_its_end(replica, connection, address, found)
-    why = await _why_another(replica, connection, address, found)
+    found = await _seen_to_its_end(replica, connection, found)
+    why = await _why_another(replica, connection, found)
     if why:
         _logger.warning("the replica %s is put aside as %s: %s", replica.path, _aside(replica.path).name, why)
         await replica.close()
         _put_aside(replica.path)
         await replica.open()
     if replica.state.applied + 1 < found.first:
-        await _start_from_snapshot(replica, connection, address, found)
+        await _start_from_snapshot(replica, connection, found)
     replica.writer.belong_to(found.identity)
     return found
 
 
-async def _seen_to_its_end(
-    replica: Replica, connection: NatsConnection, address: NatsAddress, found: stream.StreamInfo
-) -> stream.StreamInfo:
+async def _seen_to_its_end(replica: Replica, connection: NatsConnection, found: StreamInfo) -> StreamInfo:
     """A server that has just become the leader may not know the newest messages yet: it is given some time."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + BELIEVE_SECONDS
@@ -138,13 +129,11 @@ async def _seen_to_its_end(
     while state.stream == found.identity and state.applied > found.last and loop.time() < deadline:
         await asyncio.sleep(AGAIN_SECONDS)
         with suppress(ApiError, LinkLost, TimeoutError, LogUnavailable):
-            found = await stream.find(await Attempts(address).link(connection), address) or found
+            found = await stream.find(await Attempts(connection).link(), connection.address) or found
     return found
 
 
-async def _why_another(
-    replica: Replica, connection: NatsConnection, address: NatsAddress, found: stream.StreamInfo
-) -> str | None:
+async def _why_another(replica: Replica, connection: NatsConnection, found: StreamInfo) -> str | None:
     state = replica.state
     if not state.applied:
         return None
@@ -152,23 +141,24 @@ async def _why_another(
         return "it belongs to another stream of the same name"
     if state.applied > found.last:
         return f"it has seen message {state.applied}, and the stream ends at {found.last}: the server lost messages"
-    if state.applied >= found.first and await _time_of(connection, address, state.applied) != state.ts:
+    if state.applied >= found.first and await _time_of(connection, state.applied) != state.ts:
         return f"message {state.applied} is another one than the replica has seen: the stream was set back"
     return None
 
 
-async def _time_of(connection: NatsConnection, address: NatsAddress, seq: int) -> int | None:
+async def _time_of(connection: NatsConnection, seq: int) -> int | None:
     """The time in ms of a message in the stream."""
-    attempts = Attempts(address)
-    while True:
+
+    async def ask(link: ServerLink, _: Attempts) -> int | None:
         try:
-            link = await attempts.link(connection)
-            reply = await link.api(f"STREAM.MSG.GET.{address.stream}", {"seq": seq})
-            return _milliseconds(reply["message"]["time"])
-        except (ApiError, LinkLost, TimeoutError) as error:
-            if isinstance(error, ApiError) and error.code == stream.NO_MESSAGE:
+            reply = await link.api(f"STREAM.MSG.GET.{connection.address.stream}", {"seq": seq})
+        except ApiError as error:
+            if error.code == stream.NO_MESSAGE:
                 return None
-            await attempts.again("JetStream does not answer", error)
+            raise
+        return _milliseconds(reply["message"]["time"])
+
+    return await _answered(connection, ask)
 
 
 def _milliseconds(time: str) -> int:
@@ -178,16 +168,13 @@ def _milliseconds(time: str) -> int:
     return whole * 1000 + int(fraction.ljust(3, "0")[:3])
 
 
-async def _start_from_snapshot(
-    replica: Replica, connection: NatsConnection, address: NatsAddress, found: stream.StreamInfo
-) -> None:
+async def _start_from_snapshot(replica: Replica, connection: NatsConnection, found: StreamInfo) -> None:
     needed = replica.state.applied + 1
     await replica.close()
-    attempts = Attempts(address)
+    attempts = Attempts(connection)
     while True:
         try:
-            link = await attempts.link(connection)
-            if not await snapshots.download(link, address, _fetched(replica.path)):
+            if not await snapshots.download(await attempts.link(), connection.address, _fetched(replica.path)):
                 raise fell_behind(needed, found.first)
             break
         except (ApiError, LinkLost, OSError, nats.errors.Error) as error:
