@@ -39,7 +39,7 @@ CANNOT = [
     ("topics alter nope --partitions 2", "no topic 'nope'"),
     ("topics create a*b", "cannot name a topic"),
     ("topics list --url ws://nosuchhost.invalid:1", "no host"),
-    ("topics list --url localhost", "no address of a node"),
+    ("topics list --url localhost", "not the address of a node"),
     ("pub @EMPTY 1", "a name is empty"),
     ("pub t {", "not JSON"),
     ("pub t @missing.json", "cannot read missing.json"),
