@@ -19,6 +19,8 @@ it stops nothing.
 
 Nothing here knows asyncio: a handler's coroutine becomes a task in `handlers.py`, and how ticks are brought about is
 the business of `hosts.py`.
+
+The reasons are in docs/decisions/runs.md.
 """
 
 from __future__ import annotations
