@@ -2,8 +2,8 @@
 
 `Ownership` is all that differs between the two. The rest of the package asks it and never which of the two it is.
 
-On a log of its own (`Ownership`) a node has nobody to agree with: the engine lets one process open the log, so every
-unfinished run on it is this node's, whatever node its record names, and no write can be refused for it.
+On a log of its own (`Ownership`) there is no other node to agree with: the engine lets one process open the log, so
+every unfinished run on it is this node's, whatever node its record names, and no write can be refused for it.
 
 On a log that several nodes share (`SharedOwnership`) the node's membership in the cluster entitles it. Its epoch is in
 the record of every run it executes and its guard is in every batch it writes; no clock of any machine is compared with
@@ -346,7 +346,7 @@ class SharedOwnership(Ownership):
         return f"a living node that has {missing}" if missing else ""
 
     def prepare(self, record: RunRecord) -> None:
-        record.has_children = True  # elsewhere noted with the first child; here a record is not written again
+        record.has_children = True  # noted now and not with the first child: the record is not written again
         if self.executes(record.program):
             self.sign(record)
 
