@@ -19,6 +19,8 @@ it stops nothing.
 
 The scheduler itself knows no event loop: a handler's coroutine becomes a task in `handlers.py`, and ticks come from a
 host, an asyncio loop or a Mainspring loop.
+
+The reasons are in docs/decisions/runs.md.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ another's. A write can then be refused for one of four reasons. An earlier try o
 answer got lost: then what it wrote is there, byte for byte, and all is well. The node's lease was taken: then others
 execute the run. Another node ended the run or has it: the same. Or a handler's own writes expected something that is
 not so: then the run fails, as on a log of its own. The log is asked which; nothing is guessed.
+
+The reasons are in docs/decisions/runs-cluster.md.
 """
 
 from __future__ import annotations
