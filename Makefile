@@ -43,6 +43,7 @@ check: $(DEV)
 	$(BIN)/ruff format --check src tests bench examples tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.house_rules
 
 format: $(DEV)
 	$(BIN)/ruff check --fix src tests bench examples tools

@@ -56,6 +56,7 @@ STATUS_OF_CODE: Final[dict[str, int]] = {
     "not_subscribed": 400,
     "bad_cursor": 400,
     "bad_cloudevent": 400,
+    "bad_handshake": 400,
     "unknown_type": 400,
     "unauthorized": 401,
     "forbidden": 403,

@@ -34,7 +34,7 @@ from mainspring.errors import MainspringError
 T = TypeVar("T")
 
 MAX_DEPTH: Final = 128  # deeper than any honest document; a consumer's parser gives up at about a thousand
-HALF: Final = "a text holds half a character (a lone surrogate)"
+HALF_CHARACTER: Final = "a text holds half a character (a lone surrogate)"
 _ONE_TEXT: Final = "send one JSON text in UTF-8"
 
 _MOST_DIGITS: Final = 308  # an integer with more may be beyond a double
@@ -62,14 +62,14 @@ def check_json(text: bytes, what: str = "the payload", *, levels: int = MAX_DEPT
     try:
         _read(text)
     except msgspec.ValidationError:
-        raise _beyond(what) from None
+        raise _number_too_large(what) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise why_unreadable(text, error, what, levels) from None
     size = len(text)
     if size > 2 * levels and text.count(b"[") + text.count(b"{") > levels and nesting(text) > levels:
         raise too_deep(what, levels)
     if size > _MOST_DIGITS and _may_be_long(text) and _has_long_integer(text):
-        raise _beyond(what)
+        raise _number_too_large(what)
 
 
 def read_value(text: str | bytes, what: str) -> Any:
@@ -131,7 +131,7 @@ def refuse_duplicates(text: bytes, names: Iterable[str], what: str) -> None:
 
 
 def why_unreadable(text: bytes, cause: Exception, what: str, levels: int = MAX_DEPTH) -> JsonRefused:
-    """The refusal of text that could not be read as JSON, by what the reader said about it."""
+    """The refusal of text that could not be read as JSON, from what the reader complained about."""
     if isinstance(cause, RecursionError):
         return too_deep(what, levels)
     if isinstance(cause, UnicodeDecodeError):
@@ -142,7 +142,7 @@ def why_unreadable(text: bytes, cause: Exception, what: str, levels: int = MAX_D
         return too_deep(what, levels)
     except ValueError:
         return JsonRefused(f"{what} is not JSON: {str(cause).removeprefix('JSON is malformed: ')}", remedy=_ONE_TEXT)
-    return JsonRefused(HALF, code="bad_frame", remedy="send both halves, or none")
+    return JsonRefused(HALF_CHARACTER, code="bad_frame", remedy="send both halves, or none")
 
 
 def too_deep(what: str, levels: int = MAX_DEPTH) -> JsonRefused:
@@ -159,7 +159,7 @@ def nesting(text: bytes) -> int:
     return max(accumulate(memoryview(steps).cast("b")), default=0)
 
 
-def _beyond(what: str) -> JsonRefused:
+def _number_too_large(what: str) -> JsonRefused:
     return JsonRefused(
         f"{what} holds a number beyond the range of a double", code="bad_frame", remedy="send it as text"
     )

@@ -26,7 +26,7 @@ def place_to_listen(given: str, data: str, name: str) -> Path:
     shared, own = _places(data, name)
     if given or shared is None:
         return Path(given) if given else own
-    return own if somebody_listens(shared) else shared
+    return own if is_listening(shared) else shared
 
 
 def place_to_ask(given: str, data: str, name: str) -> Path:
@@ -34,7 +34,7 @@ def place_to_ask(given: str, data: str, name: str) -> Path:
     shared, own = _places(data, name)
     if given or shared is None:
         return Path(given) if given else own
-    return own if somebody_listens(own) else shared
+    return own if is_listening(own) else shared
 
 
 def _places(data: str, name: str) -> tuple[Path | None, Path]:
@@ -42,7 +42,7 @@ def _places(data: str, name: str) -> tuple[Path | None, Path]:
     return Path(runtime, "mainspring", name) if runtime else None, Path(data, name)
 
 
-def somebody_listens(path: Path) -> bool:
+def is_listening(path: Path) -> bool:
     """Whether a server accepts connections at `path`."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1)
@@ -109,7 +109,7 @@ def _listening(path: Path) -> socket.socket:
 
 
 def _clear_stale(path: Path) -> None:
-    """Remove a socket nobody listens on; anything else at that path is left alone."""
+    """Remove a socket without a server behind it; anything else at that path is left alone."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
@@ -122,7 +122,7 @@ def _clear_stale(path: Path) -> None:
             probe.connect(str(path))
         except OSError as error:
             if error.errno not in (errno.ECONNREFUSED, errno.ENOENT):
-                raise BootError(f"whether {path} is in use cannot be told: {error.strerror or error}") from None
+                raise BootError(f"cannot tell whether {path} is in use: {error.strerror or error}") from None
         else:
             raise BootError(
                 f"another server listens on {path}",

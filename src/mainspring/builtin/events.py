@@ -75,14 +75,14 @@ def event_capability(kernel: Kernel) -> Capability:
 
 
 def on_remote_change(kernel: Kernel, log: Log | None, callback: Callable[[Change], object]) -> None:
-    """Call with the changes that other nodes commit, as long as a connection of this node listens to events."""
+    """Call with the changes of records by other nodes, as long as a connection of this node listens to events."""
 
     def on_change(change: Change) -> None:
         if not change.own and kernel.streams:
             callback(change)
 
     if log is not None:
-        log.watch(on_change)
+        log.watch_records(on_change)
 
 
 class TypePatterns:

@@ -2,8 +2,8 @@
 
 One audit event per event would double the work of the log. So decisions of one kind about one partition (and group)
 within a short time become one record with a count and the last offset: an acknowledgement of ten thousand events costs
-the same as one. The price is that up to `FLUSH_MS` of audit is lost when the node dies. Nothing is ever said about
-`system.*`.
+the same as one. The price is that up to `FLUSH_MS` of audit is lost when the node dies. Topics `system.*` are never
+audited.
 """
 
 from __future__ import annotations

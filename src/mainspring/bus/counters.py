@@ -4,38 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from mainspring.bus.results import Stats, TopicCount
 from mainspring.bus.topics.topic import Topic
 
 
-class BusCounters:
+class BusCounters(msgspec.Struct, gc=False):
     """Counted since the node started; `inflight` and `connections` are of now."""
 
-    __slots__ = ("acks", "connections", "delivered", "dlq", "inflight", "nacks", "published", "redeliveries")
-
-    def __init__(self) -> None:
-        self.published: int = 0
-        self.delivered: int = 0
-        self.acks: int = 0
-        self.nacks: int = 0
-        self.redeliveries: int = 0
-        self.dlq: int = 0
-        self.inflight: int = 0
-        self.connections: int = 0
+    published: int = 0
+    delivered: int = 0
+    acks: int = 0
+    nacks: int = 0
+    redeliveries: int = 0
+    dlq: int = 0
+    inflight: int = 0
+    connections: int = 0
 
     def snapshot(self, topics: Iterable[Topic]) -> Stats:
-        return Stats(
-            published=self.published,
-            delivered=self.delivered,
-            acks=self.acks,
-            nacks=self.nacks,
-            redeliveries=self.redeliveries,
-            dlq=self.dlq,
-            inflight=self.inflight,
-            connections=self.connections,
-            by_topic={
-                topic.name: TopicCount(topic.published, topic.delivered)
-                for topic in topics
-                if topic.published or topic.delivered
-            },
-        )
+        by_topic = {
+            topic.name: TopicCount(topic.published, topic.delivered)
+            for topic in topics
+            if topic.published or topic.delivered
+        }
+        return Stats(**msgspec.structs.asdict(self), by_topic=by_topic)

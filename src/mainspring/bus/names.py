@@ -1,12 +1,12 @@
 """Names of topics, groups and schedules.
 
-ASCII letters, digits and `. _ - : /`, and beyond ASCII whatever can be seen: letters of any script, signs, emoji. At
-most 255 bytes of UTF-8. What is left out on purpose: spaces and control characters, because names are shown in logs and
+ASCII letters, digits and `. _ - : /`, and beyond ASCII everything visible: letters of any script, signs, emoji. At most
+255 bytes of UTF-8. What is left out on purpose: spaces and control characters, because names are shown in logs and
 shells; `|`, which separates names in record keys, so that two names can never be confused with two others; `*`, which
 is a wildcard in access lists.
 
-A topic of dead letters has the name of its topic and `.DLQ`. It may be longer by that, or the events of a topic with
-the longest name could not die.
+A topic of dead letters has the name of its topic and `.DLQ`. It may be longer by that, or a topic with the longest name
+could not have dead letters.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal, get_args
 import msgspec
 
 from mainspring.bus.errors import BadFrame, BadJson, BusError, UnknownType, bad_text
-from mainspring.json_text import HALF, read_leniently, too_deep
+from mainspring.json_text import HALF_CHARACTER, read_leniently, too_deep
 from mainspring.log import Append, StoredEvent
 
 _SAFE: Final = 2**53  # what every JSON reader can hold exactly
@@ -213,7 +213,7 @@ def _reason(cause: Exception) -> str:
         return str(cause)
     if isinstance(cause, RecursionError):
         return "nested too deeply"
-    return HALF
+    return HALF_CHARACTER
 
 
 def _echo(corr: object) -> msgspec.Raw:
@@ -226,6 +226,10 @@ def _echo(corr: object) -> msgspec.Raw:
 
 
 # -- what clients get
+
+
+def type_of(request: Request) -> str:
+    return str(type(request).__struct_config__.tag)
 
 
 def json_text(text: str) -> bytes:
@@ -252,6 +256,17 @@ def error_frame(error: BusError, about: str = "", topic: str = "", group: str = 
         return _to_json(
             {"type": "ERROR", "code": error.code, "message": error.message.encode("ascii", "replace").decode()}
         )
+
+
+def refusal_frame(request: Request, error: BusError) -> bytes:
+    """The ERROR that answers a request."""
+    topic, group = getattr(request, "topic", ""), getattr(request, "group", "")
+    return with_corr(error_frame(error, type_of(request), topic, group), request.corr)
+
+
+def ok_frame(request: Request, **members: object) -> bytes:
+    """The OK that answers a request."""
+    return with_corr(_to_json({"type": "OK", "in_reply_to": type_of(request), **members}), request.corr)
 
 
 def published_frame(topic: bytes, partition: int, offset: int, id: str, ts: int) -> bytes:

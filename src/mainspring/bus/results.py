@@ -1,4 +1,4 @@
-"""What the bus tells its callers: plain, frozen data that HTTP can encode as it is.
+"""What callers of the bus get: plain, frozen data that HTTP encodes as it is.
 
 Field names on the wire are the protocol's (`lastCommitted`, `byTopic`), so the structs rename where Python's differ.
 """

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -42,8 +42,10 @@ from mainspring.bus.protocol import (
     UnsubscribeFrame,
     decode,
     error_frame,
-    json_text,
+    ok_frame,
     published_frame,
+    refusal_frame,
+    type_of,
     with_corr,
 )
 from mainspring.bus.publishing.admission import Admission, check_sha256
@@ -59,7 +61,6 @@ from mainspring.settings import Settings
 logger: logging.Logger = logging.getLogger("mainspring.bus")
 
 _to_json = msgspec.json.Encoder().encode
-
 
 MOST_UNANSWERED: Final = 8_192  # requests without an answer before a connection is not read from
 MOST_UNANSWERED_BYTES: Final = 8 << 20
@@ -96,8 +97,8 @@ class Session:
         self._unanswered: dict[tuple[str, str], int] = {}  # how many SUBSCRIBEs of each wait for their OK
         self._windows: dict[tuple[str, str], int] = {}
         self._replies = ReplyQueue(send)
-        self._waiting_frames: deque[bytes] = deque()  # arrived while a SUBSCRIBE finds its start, or a checker thinks
-        self._subscribing = False
+        self._blocked = False  # a SUBSCRIBE finds its start, or a checker has not answered: later frames wait
+        self._waiting_frames: deque[bytes] = deque()
         settings = parts.settings
         self._has_checker = parts.access.has_checker
         self._accept = parts.admission.accept
@@ -111,12 +112,12 @@ class Session:
         if self.closed:
             return
         frame = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
-        if self._subscribing:
+        if self._blocked:
             self._waiting_frames.append(frame)
             self._replies.waiting_frames += 1
             self._replies.waiting_bytes += len(frame)
         else:
-            self._take(frame)
+            self._handle(frame)
 
     def refuse(self, error: BusError) -> None:
         """Answer something that is no frame (binary data, or more than the adapter reads)."""
@@ -154,7 +155,7 @@ class Session:
 
     # -- frames
 
-    def _take(self, data: bytes) -> None:
+    def _handle(self, data: bytes) -> None:
         if len(data) > self._parts.settings.max_frame_bytes:
             limit = self._parts.settings.max_frame_bytes
             self._replies.reply(error_frame(TooLarge(f"a frame may have {limit} bytes, this one has {len(data)}")))
@@ -171,13 +172,11 @@ class Session:
         except BusError as error:
             self._refuse(request, error)
         except Exception:
-            logger.exception("a %s frame failed", type(request).__struct_config__.tag)
+            logger.exception("a %s frame failed", type_of(request))
             self._refuse(request, BusError("the node failed to handle this frame", remedy="see the node's log"))
 
     def _refuse(self, request: Request, error: BusError) -> None:
-        topic, group = getattr(request, "topic", ""), getattr(request, "group", "")
-        about = str(type(request).__struct_config__.tag)
-        self._replies.reply(with_corr(error_frame(error, about, topic, group), request.corr))
+        self._replies.reply(refusal_frame(request, error))
 
     def _is_undecided(self, request: Any, data: bytes) -> bool:
         """Whether the node's checker takes its time; then this frame and those behind it wait for its answer."""
@@ -188,12 +187,12 @@ class Session:
 
         async def decide() -> None:
             await waiting
-            self._subscribing = False
+            self._blocked = False
             if not self.closed:
-                self._take(data)
-                self._take_waiting()
+                self._handle(data)
+                self._handle_waiting()
 
-        self._subscribing = True
+        self._blocked = True
         self._parts.delivery.run(decide())
         return True
 
@@ -231,12 +230,12 @@ class Session:
         self._parts.access.check_now(topic.config, "subscribe", self.caller, frame.group)
         if self._parts.admission.closed:
             raise Unavailable("the node is stopping", remedy="subscribe again in a moment")
-        self._take_place(frame)
+        self._reserve(frame)
         reply = self._replies.place()
-        self._subscribing = True
+        self._blocked = True
         self._parts.delivery.run(self._find_start(frame, topic, reply))
 
-    def _take_place(self, frame: SubscribeFrame) -> None:
+    def _reserve(self, frame: SubscribeFrame) -> None:
         limit, wanted = self._parts.settings.max_subscriptions, (frame.topic, frame.group)
         if len(self._wanted) >= limit and wanted not in self._wanted:
             raise LimitReached(
@@ -248,7 +247,7 @@ class Session:
         if wanted in self._members:  # what a new start brings comes behind the OK
             self._members[wanted][1].window = 0
 
-    def _give_place(self, frame: SubscribeFrame) -> None:
+    def _unreserve(self, frame: SubscribeFrame) -> None:
         key = (frame.topic, frame.group)
         self._answered(key)
         if key in self._members:
@@ -270,34 +269,33 @@ class Session:
             member.window = self._windows[key]
             group.choice.recheck_room(member)
 
-    async def _find_start(self, frame: SubscribeFrame, topic: Topic, reply: Reply) -> None:
+    async def _find_start(self, frame: SubscribeFrame, topic: Topic, reply: PendingReply) -> None:
         """Until the start is found, later frames of this connection wait: they may publish to the same topic."""
         try:
             await self._replies.nothing_publishing()
             group, unstored = await self._parts.groups.begin(topic, frame.group, frame.start)
-        except BusError as error:
-            self._give_place(frame)
-            reply.frame = with_corr(error_frame(error, "SUBSCRIBE", frame.topic, frame.group), frame.corr)
         except MainspringError as error:
-            self._give_place(frame)
-            failed = Unavailable(f"the topic cannot be read: {error.message}", remedy=error.remedy)
-            reply.frame = with_corr(error_frame(failed, "SUBSCRIBE", frame.topic, frame.group), frame.corr)
+            if not isinstance(error, BusError):
+                error = Unavailable(f"the topic cannot be read: {error.message}", remedy=error.remedy)
+            self._unreserve(frame)
+            reply.frame = refusal_frame(frame, error)
         else:
             self._parts.delivery.run(self._confirm(frame, topic, group, reply, unstored))
-        self._subscribing = False
+        self._blocked = False
         self._replies.flush()
-        self._take_waiting()
+        self._handle_waiting()
 
-    async def _confirm(self, frame: SubscribeFrame, topic: Topic, group: Group, reply: Reply, unstored: bool) -> None:
+    async def _confirm(
+        self, frame: SubscribeFrame, topic: Topic, group: Group, reply: PendingReply, unstored: bool
+    ) -> None:
         try:
             if unstored:
                 await self._parts.groups.store(group)
         except BusError as error:
-            self._give_place(frame)
-            reply.frame = with_corr(error_frame(error, "SUBSCRIBE", frame.topic, frame.group), frame.corr)
+            self._unreserve(frame)
+            reply.frame = refusal_frame(frame, error)
         else:
-            ok = b'{"type":"OK","in_reply_to":"SUBSCRIBE","topic":%b,"group":%b}' % (topic.json, json_text(group.name))
-            reply.frame = with_corr(ok, frame.corr)
+            reply.frame = ok_frame(frame, topic=topic.name, group=group.name)
             reply.on_sent = lambda: self._join(frame, topic, group)
         self._replies.flush()
 
@@ -325,12 +323,12 @@ class Session:
         self._open_window(key)
         self._parts.delivery.wake(group)
 
-    def _take_waiting(self) -> None:
-        while self._waiting_frames and not self._subscribing and not self.closed:
+    def _handle_waiting(self) -> None:
+        while self._waiting_frames and not self._blocked and not self.closed:
             data = self._waiting_frames.popleft()
             self._replies.waiting_frames -= 1
             self._replies.waiting_bytes -= len(data)
-            self._take(data)
+            self._handle(data)
         self._replies.flush()
 
     def _unsubscribe(self, frame: UnsubscribeFrame, size: int) -> None:
@@ -340,9 +338,7 @@ class Session:
         else:
             self._held(frame)
             self._leave(key, self._parts.clock.now_ms())
-        topic = self._parts.topics.open(frame.topic)
-        ok = b'{"type":"OK","in_reply_to":"UNSUBSCRIBE","topic":%b,"group":%b}' % (topic.json, json_text(frame.group))
-        self._replies.reply(with_corr(ok, frame.corr))
+        self._replies.reply(ok_frame(frame, topic=frame.topic, group=frame.group))
 
     def _leave(self, key: tuple[str, str], now: int) -> None:
         group, member = self._members.pop(key)
@@ -414,7 +410,7 @@ class Session:
             headers=frame.headers,
         )
         kept = self._parts.admission.accept_schedule(schedule, self.caller)
-        self._later("SCHEDULE", frame.name, frame.corr, self._parts.schedules.put(kept))
+        self._reply_later(frame, self._parts.schedules.put(kept))
 
     def _check_schedule(self, name: str) -> None:
         """Who takes a schedule away from its topic needs the right to publish there."""
@@ -425,28 +421,25 @@ class Session:
 
     def _unschedule(self, frame: UnscheduleFrame, size: int) -> None:
         self._check_schedule(frame.name)
-        self._later("UNSCHEDULE", frame.name, frame.corr, self._parts.schedules.delete(frame.name))
+        self._reply_later(frame, self._parts.schedules.delete(frame.name))
 
-    def _later(self, about: str, name: str, corr: msgspec.Raw, work: Any) -> None:
+    def _reply_later(self, frame: ScheduleFrame | UnscheduleFrame, work: Awaitable[Schedule | None]) -> None:
         reply = self._replies.place()
 
-        async def run() -> None:
+        async def finish() -> None:
             try:
-                done = await work
+                schedule = await work
             except BusError as error:
-                frame = error_frame(error, about)
+                reply.frame = with_corr(error_frame(error, type_of(frame)), frame.corr)
             else:
-                members: dict[str, object] = {"type": "OK", "in_reply_to": about, "name": name}
-                if isinstance(done, Schedule):
-                    members["next"] = done.next_ms
-                frame = _to_json(members)
-            reply.frame = with_corr(frame, corr)
+                more = {} if schedule is None else {"next": schedule.next_ms}
+                reply.frame = ok_frame(frame, name=frame.name, **more)
             self._replies.flush()
 
-        self._parts.delivery.run(run())
+        self._parts.delivery.run(finish())
 
 
-class Reply:
+class PendingReply:
     """A place in the queue of answers. `on_sent` runs when the answer leaves."""
 
     __slots__ = ("frame", "on_sent")
@@ -464,7 +457,7 @@ class ReplyQueue:
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
         self._send = send
-        self._queue: deque[Reply] = deque()
+        self._queue: deque[PendingReply] = deque()
         self._publishing = 0
         self._nothing_publishing = asyncio.Event()
         self._relief = asyncio.Event()
@@ -475,13 +468,13 @@ class ReplyQueue:
     def reply(self, frame: bytes) -> None:
         """An answer that needs no waiting."""
         if self._queue:
-            self._queue.append(Reply(frame))
+            self._queue.append(PendingReply(frame))
         else:
             self._send(frame)
 
-    def place(self) -> Reply:
+    def place(self) -> PendingReply:
         """Keep a place for an answer that comes later: fill in its `frame`, then `flush`."""
-        reply = Reply()
+        reply = PendingReply()
         self._queue.append(reply)
         return reply
 
@@ -536,7 +529,7 @@ class ReplyQueue:
         self._relief.set()
 
 
-class PublishReply(Reply):
+class PublishReply(PendingReply):
     """The answer of a PUBLISH or PUBLISH_BATCH; `done` fills it in."""
 
     __slots__ = ("_accepted", "_corr", "_is_batch", "_replies", "size")

@@ -15,7 +15,7 @@ import random as random_module
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sized
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, TypeVar, overload
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
 import msgspec
 import uuid_utils
@@ -583,5 +583,5 @@ def _checked_url(url: str) -> str:
     except ValueError:  # brackets that do not close, a port that is none
         is_address = False
     if not is_address:
-        raise BadArgument(f"{url!r} is no address of a node", remedy="write ws://host:port or wss://host:port")
-    return parts._replace(scheme=str(scheme)).geturl()
+        raise BadArgument(f"{url!r} is not the address of a node", remedy="write ws://host:port or wss://host:port")
+    return urlunsplit((str(scheme), *parts[1:]))

@@ -54,7 +54,7 @@ def _place(url: str) -> _Place:
     except ValueError:
         port = -1
     if parts.scheme not in ("ws", "wss", "http", "https") or not parts.hostname or port == -1:
-        raise BadArgument(f"{url!r} is no address of a node", remedy="write ws://host:port or wss://host:port")
+        raise BadArgument(f"{url!r} is not the address of a node", remedy="write ws://host:port or wss://host:port")
     secure = parts.scheme in ("wss", "https")
     claims = {name: value for name, value in parse_qsl(parts.query) if name == "agent_id"}
     return _Place(secure, parts.hostname, port or (443 if secure else 80), claims)

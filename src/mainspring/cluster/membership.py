@@ -186,7 +186,7 @@ class Membership:
         """Take the lease of this node's name. Raises `NameTaken`, or `LogUnavailable`: then it may be tried again."""
         if not self._following:
             self._following = True
-            self.log.watch(self._on_change)
+            self.log.watch_records(self._on_change)
         self._early = []
         await self._read_table()
         self._epoch = await self._take_lease(self._new_id(), first_time=True)

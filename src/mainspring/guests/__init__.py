@@ -31,13 +31,17 @@ if TYPE_CHECKING:
     from mainspring.guests.client import open_loop as open_loop
     from mainspring.guests.guest import Guest as Guest
     from mainspring.guests.voyd import load_wasm as load_wasm
+    from mainspring.guests.wasm import GuestFailed as GuestFailed
+    from mainspring.guests.wasm import GuestLimit as GuestLimit
+    from mainspring.guests.wasm import Limits as Limits
+    from mainspring.guests.wasm import run_module as run_module
 
 _HOMES: Final = {
     "mainspring.guests.client": "GuestClient connect open_loop",
     "mainspring.guests.guest": "Guest",
     "mainspring.guests.voyd": "load_wasm",
+    "mainspring.guests.wasm": "GuestFailed GuestLimit Limits run_module",
 }
-
 
 __all__ = [
     "READY",

@@ -114,13 +114,13 @@ class _SocketChannel:
                 f"no node at {path}: {error}", remedy="start one with `mainspring serve --loop-socket PATH`"
             ) from error
         self._handles = itertools.count(FIRST)
-        self._luggage: list[int] = []  # copies of descriptors that travel with the next request
+        self._outgoing_descriptors: list[int] = []  # copies of descriptors that travel with the next request
         self._received = bytearray()
 
     def attach(self, thing: HasFileno | int) -> int:
-        if len(self._luggage) == _DESCRIPTORS_PER_MESSAGE:
+        if len(self._outgoing_descriptors) == _DESCRIPTORS_PER_MESSAGE:
             self.exchange(zcl1.encode(Op.UNWATCH, 0, ops.ID.pack(0)))  # there is no watch 0: this only carries
-        self._luggage.append(copied(thing))
+        self._outgoing_descriptors.append(copied(thing))
         return next(self._handles)
 
     def end(self, handle: int) -> None:
@@ -128,9 +128,9 @@ class _SocketChannel:
 
     def exchange(self, request: bytes) -> zcl1.Zcl1Frame:
         try:
-            if self._luggage:
-                sent = socket.send_fds(self._sock, [request], self._luggage)
-                self._unload()
+            if self._outgoing_descriptors:
+                sent = socket.send_fds(self._sock, [request], self._outgoing_descriptors)
+                self._close_outgoing()
                 request = request[sent:]
             self._sock.sendall(request)
             return self._receive()
@@ -151,13 +151,13 @@ class _SocketChannel:
         return frame
 
     def close(self) -> None:
-        self._unload()
+        self._close_outgoing()
         self._sock.close()
 
-    def _unload(self) -> None:
-        for descriptor in self._luggage:
+    def _close_outgoing(self) -> None:
+        for descriptor in self._outgoing_descriptors:
             os.close(descriptor)
-        self._luggage.clear()
+        self._outgoing_descriptors.clear()
 
 
 class _GuestChannel:

@@ -40,15 +40,15 @@ class Guest:
         require_epoll()
         self._clock = clock or MonotonicClock()
         self._handles = handles = HandleTable(most=max_handles)
-        ticking, hub = self._clock, Hub()  # not by way of `self`: a guest nobody holds must end at once
+        ticking, hub = self._clock, Hub()  # not by way of `self`: a guest without references must end at once
         self._openers: dict[tuple[str, str], Callable[[], Stream]] = {
             ("sys", "loop"): lambda: Stream(LoopCapability(ticking, handles)),
             ("sys", "info"): lambda: Stream(InfoCapability(ticking, entropy)),
             ("event", "bus"): lambda: EventStream(hub),
         }
         self.waits: int = 0  # how often a POLL really waited
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # rung by `interrupt`
-        self._end_all = weakref.finalize(self, _end_all, self._handles, self._bell)
+        self._interrupt = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # written by `interrupt`
+        self._end_all = weakref.finalize(self, _end_all, self._handles, self._interrupt)
 
     def open(self, kind: str, name: str, params: bytes = b"") -> int:
         """A handle for a capability: sys/loop, sys/info or event/bus. NOENT for others, INVALID for parameters."""
@@ -109,16 +109,16 @@ class Guest:
         assert isinstance(loop, LoopCapability)
         question = select.poll()
         question.register(loop.fileno(), select.POLLIN)
-        question.register(self._bell, select.POLLIN)
+        question.register(self._interrupt, select.POLLIN)
         self.waits += 1
         try:
-            rung = any(descriptor == self._bell for descriptor, _ in question.poll(self._wait_ms(loop.wake_at())))
+            ready = [descriptor for descriptor, _ in question.poll(self._wait_ms(loop.wake_at()))]
         except BaseException:  # a signal handler raised: the POLL is over all the same
             loop.interrupt()
             stream.resume()
             raise
-        if rung:
-            os.eventfd_read(self._bell)
+        if self._interrupt in ready:
+            os.eventfd_read(self._interrupt)
             loop.interrupt()
         return stream.resume()
 
@@ -151,10 +151,10 @@ class Guest:
     def interrupt(self) -> None:
         """Ends the POLL that waits now, or else the next one that would, with no events. Safe from anywhere.
 
-        Nothing happens when the guest has ended: its bell's number may be somebody else's descriptor by then.
+        Nothing happens when the guest has ended: the number of its eventfd may be another descriptor by then.
         """
         if self._end_all.alive:
-            os.eventfd_write(self._bell, 1)
+            os.eventfd_write(self._interrupt, 1)
 
     def close(self) -> None:
         """Ends every handle. No more can be opened or attached: CLOSED."""
@@ -167,6 +167,6 @@ class Guest:
         self.close()
 
 
-def _end_all(handles: HandleTable, bell: int) -> None:
+def _end_all(handles: HandleTable, interrupt: int) -> None:
     handles.close()
-    os.close(bell)
+    os.close(interrupt)

@@ -158,7 +158,7 @@ class HandleTable:
         return entry.descriptor if entry is not None and entry.watchable and number >= FIRST else None
 
     def join(self, watcher: Watcher) -> None:
-        """From now on this loop is told when a handle ends."""
+        """From now on this loop is called when a handle ends."""
         self._watchers.add(watcher)
 
     def leave(self, watcher: Watcher) -> None:

@@ -202,12 +202,12 @@ class _Run:
         takes = len(main.type(self._store).params)
         if takes not in (0, 2):
             raise GuestFailed(f"main takes {takes} parameters", remedy="take two handles (input, output) or nothing")
-        bell = self._set_alarm()
+        alarm = self._set_alarm()
         try:
             result = main(self._store, *(0, 1)[:takes])
         finally:
-            if bell is not None:
-                bell.cancel()
+            if alarm is not None:
+                alarm.cancel()
         return result & 0xFF if isinstance(result, int) else 0
 
     def _set_alarm(self) -> threading.Timer | None:
@@ -219,10 +219,10 @@ class _Run:
             self._engine.increment_epoch()
             self._guest.interrupt()
 
-        bell = threading.Timer(self._limits.wall_ms / 1000, stop)
-        bell.daemon = True
-        bell.start()
-        return bell
+        alarm = threading.Timer(self._limits.wall_ms / 1000, stop)
+        alarm.daemon = True
+        alarm.start()
+        return alarm
 
     def _explained(self, trap: Any) -> MainspringError:
         code = trap.trap_code

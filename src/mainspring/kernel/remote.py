@@ -27,7 +27,7 @@ from mainspring.kernel import errors as faults
 from mainspring.kernel.contracts import Contract, Shape
 from mainspring.kernel.errors import Fail
 from mainspring.kernel.mail import AskOrigin, Mail, Origin
-from mainspring.log import Append, Batch, Change, DamagedEvent, InDoubt, Log, Receipt, Refused, Remove
+from mainspring.log import Append, Batch, DamagedEvent, InDoubt, Log, Receipt, Refused, Remove
 from mainspring.loop import BackgroundTasks, pause
 from mainspring.message import Message, Metadata, encode_data
 
@@ -141,7 +141,7 @@ class RemoteNodes(NoRemoteNodes):
     def start(self) -> None:
         self._cluster.on_death(self._node_gone)
         self._cluster.on_fenced(self._fenced)
-        self._log.watch(self._on_change)
+        self._log.watch_topic(self._inbox, lambda _: self._arrived.set())
         self._arrived.set()
         self._tasks.start(self._read_inbox(), "inbox")
 
@@ -294,11 +294,6 @@ class RemoteNodes(NoRemoteNodes):
         return True
 
     # --- the inbox -----------------------------------------------------------------------------------------------
-
-    def _on_change(self, change: Change) -> None:
-        for appended in change.appended:
-            if appended.topic == self._inbox:
-                self._arrived.set()
 
     async def _read_inbox(self) -> None:
         topic = self._inbox

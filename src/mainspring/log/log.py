@@ -63,6 +63,7 @@ class Log(ReadThrough):
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
         self._task: asyncio.Task[None] | None = None
+        self._virtual_clock: VirtualClock | None = None
         self._pinned: VirtualClock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._context: Context | None = None
@@ -75,7 +76,7 @@ class Log(ReadThrough):
         self.fault: LogUnavailable | None = None  # why the last commit failed; None while writing works
 
     async def open(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._use_running_loop()
         self._context = copy_context()
         await self.engine.open()
         self._closed = False
@@ -119,9 +120,13 @@ class Log(ReadThrough):
         if not self._flush_planned and self._under_way is None:
             self._flush_planned = True
             self._idle.clear()
-            if self._loop is None:
-                self._loop = asyncio.get_running_loop()
-            self._loop.call_soon(self._flush, context=self._context)
+            loop = self._loop or self._use_running_loop()
+            loop.call_soon(self._flush, context=self._context)
+
+    def _use_running_loop(self) -> asyncio.AbstractEventLoop:
+        self._loop = loop = asyncio.get_running_loop()
+        self._virtual_clock = clock_to_pin(loop)
+        return loop
 
     def _refuse(self, callback: Callback) -> None:
         """The log is closed. The callback gets the error in a later turn, like every other result."""
@@ -147,7 +152,7 @@ class Log(ReadThrough):
         if self._direct is None:
             self._task = loop.create_task(self._commit(batches), context=self._context)
             return
-        self._pinned = clock_to_pin(loop)
+        self._pinned = self._virtual_clock
         if self._pinned is not None:
             self._pinned.pin()
         try:
@@ -220,6 +225,14 @@ class Log(ReadThrough):
         """Call `seen` for every batch that any node commits; see `SharedEngine`. Embedded engines report none."""
         if isinstance(self.engine, SharedEngine):
             self.engine.watch(seen)
+
+    def watch_records(self, seen: Callable[[Change], None]) -> None:
+        """`watch`, but only for batches that write or delete records: most of them only append events."""
+        self.watch(lambda change: seen(change) if change.records else None)
+
+    def watch_topic(self, topic: str, seen: Callable[[Change], None]) -> None:
+        """`watch`, but only for batches that append to this topic."""
+        self.watch(lambda change: seen(change) if any(each.topic == topic for each in change.appended) else None)
 
     def forget_dedupe(self, now: int) -> Coroutine[Any, Any, int]:
         """Drop the dedupe marks whose time is up; how many."""

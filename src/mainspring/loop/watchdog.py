@@ -200,6 +200,8 @@ class Watchdog:
         """The latest ones, oldest first."""
         self.totals: dict[str, BlockedTotal] = {}
         """How often and how long, by kind, since the start."""
+        self.booting: bool = False
+        """While a node boots nobody waits for it yet: only code of the program is reported."""
         self._clock: Clock = MonotonicClock() if clock is None else clock
         self._loop = loop
         self._cpu_ns = cpu_ns
@@ -236,6 +238,10 @@ class Watchdog:
         self.attach()
         self._thread = threading.Thread(target=self._run, name="mainspring-watchdog", daemon=True)
         self._thread.start()
+
+    def booted(self) -> None:
+        """From now on somebody waits for whatever blocks."""
+        self.booting = False
 
     def stop(self) -> None:
         """Watch no longer."""
@@ -327,8 +333,14 @@ class Watchdog:
         if suspect is None:
             suspect = self._suspect = _Suspect(frame, unit, kind, name, min(now_ns, held_since_ns))
         duration_ns = now_ns - suspect.since_ns
-        if suspect.report is None and duration_ns >= self._limit_ns and not _imports_a_library(frames):
+        if suspect.report is None and duration_ns >= self._limit_ns and self._concerns_somebody(frames):
             self._report(suspect, frames, duration_ns / NS_PER_MS)
+
+    def _concerns_somebody(self, frames: list[FrameType]) -> bool:
+        """Code of the program always does. Of ours not while a node boots, nor when a module is loaded once."""
+        if any(_is_program(frame) for frame in frames):
+            return True
+        return not self.booting and not any(frame.f_code.co_filename.startswith("<frozen imp") for frame in frames)
 
     # Saying so
 
@@ -437,12 +449,6 @@ def _is_program(frame: FrameType) -> bool:
     """Whether its code is neither ours nor a library's."""
     file = frame.f_code.co_filename
     return not file.startswith((_HERE, _STANDARD_LIBRARY, "<frozen")) and "site-packages" not in file
-
-
-def _imports_a_library(frames: list[FrameType]) -> bool:
-    """Whether a module of ours or of a library is loaded because it is needed now: that happens once."""
-    importing = any(frame.f_code.co_filename.startswith("<frozen importlib") for frame in frames)
-    return importing and not any(_is_program(frame) for frame in frames)
 
 
 def _program_line(frames: list[FrameType]) -> str:

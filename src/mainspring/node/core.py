@@ -121,6 +121,8 @@ class Core:
             self.kernel.enter_phase("ADAPT")
             adapters = await self._adapt()
             self._introduce(adapters)
+            if self.watchdog is not None:
+                asyncio.get_running_loop().call_soon(self.watchdog.booted)
             return self.kernel.ready(adapters)
         except Exception as error:
             await self._undo.aclose()
@@ -170,6 +172,7 @@ class Core:
         self.loop.attach()
         self._undo.callback(self.loop.detach)
         if self.watchdog is not None:
+            self.watchdog.booting = True
             self.watchdog.start()
             self._undo.callback(self.watchdog.stop)
         await self._open_log()

@@ -29,7 +29,7 @@ from mainspring.server.http import (
     Dashboard,
     Face,
     Identify,
-    TokenDoor,
+    TokenAuthenticator,
     add_client_js,
     add_pages,
     add_routes,
@@ -140,7 +140,7 @@ class Node(Core):
             return claimed_agent
         if self._tokens.is_watched:
             self._in_background(self._watch_tokens())
-        return TokenDoor(self._tokens, self.clock, self._new_id).identify
+        return TokenAuthenticator(self._tokens, self.clock, self._new_id).identify
 
     async def _watch_clock(self) -> None:
         """Timers go by a clock that only passes; a time of day that jumps has to be noticed by looking."""

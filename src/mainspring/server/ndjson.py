@@ -121,10 +121,10 @@ class LineOrigin:
         if self.gone or len(line) >= MAX_LINE_BYTES or self.congested():
             self._missed += 1
             return
-        self._tell_missed()
+        self._report_missed()
         self.write(line)
 
-    def _tell_missed(self) -> None:
+    def _report_missed(self) -> None:
         if not self._missed:
             return
         kernel, missed = self._kernel, self._missed
@@ -271,7 +271,7 @@ class NdjsonConnection(LineOrigin, asyncio.Protocol):
             self._outgoing = []
 
     def _flush(self) -> None:
-        """Everything one slice of the loop said leaves in one write."""
+        """Everything that one slice of the loop wrote leaves in one write."""
         self._flush_planned = False
         self.flush()
         self._close_when_done()
@@ -356,7 +356,7 @@ class NdjsonServer:
             wake(self._emptied)
 
     async def quiesce(self) -> None:
-        """Accept nobody and read nothing any more; answers still go out."""
+        """Accept no client and read nothing any more; answers still go out."""
         if self._server is not None:
             self._server.close()
         remove_socket(self.path, self._identity)

@@ -6,7 +6,7 @@ and a write of its own, which costs several times as much as everything else tha
 
 A peer that does not read is noticed by what is left unsent. From `send_buffer_bytes` on, deliveries to it pause;
 answers still go out, because it may be busy sending. From sixteen times as much on, nothing more is read from it
-either. So its memory on the node is bounded, and whoever shares a group with it goes on. If it stays like that, it also
+either. So its memory on the node is bounded, and the other members of its groups go on. If it stays like that, it also
 answers no ping and is closed. A peer that hangs up with something unsent is gone at once: the transport would wait for
 it to read the rest, and all that time it would hold its events.
 
@@ -28,7 +28,7 @@ from mainspring.server.http.problem import Handler, HttpProblem
 from mainspring.settings import Settings
 
 # Times the limit: unsent bytes before reading stops, and the size of a frame that ends a connection.
-HOPELESS: Final = 16
+OVERLOAD: Final = 16
 READS_PER_TURN: Final = 256  # frames of one connection before the others have their turn
 LOOKS: Final = Backoff(2, 50)  # ms between two looks whether a slow peer has read some of what is unsent
 HUNG_UP_S: Final = 0.2  # how often a connection with something unsent is asked whether its peer hung up
@@ -49,17 +49,16 @@ class WebSocketFace:
         socket = web.WebSocketResponse(
             heartbeat=self._settings.ping_interval_ms / 1000,
             compress=False,
-            max_msg_size=self._settings.max_frame_bytes * HOPELESS,
+            max_msg_size=self._settings.max_frame_bytes * OVERLOAD,
             decode_text=False,
             protocols=chosen_protocol(request),
         )
         if not socket.can_prepare(request):
             if request.headers.get(hdrs.UPGRADE, "").strip().lower() == "websocket":
                 raise HttpProblem(
+                    "bad_handshake",
                     "This is not a complete WebSocket handshake.",
-                    status=400,
-                    code="bad_handshake",
-                    remedy="Send Connection: Upgrade, Sec-WebSocket-Version: 13 and a Sec-WebSocket-Key of 16 bytes.",
+                    "Send Connection: Upgrade, Sec-WebSocket-Version: 13 and a Sec-WebSocket-Key of 16 bytes.",
                     headers={hdrs.SEC_WEBSOCKET_VERSION: "13"},
                 )
             return await self._otherwise(request)
@@ -83,7 +82,7 @@ class WebSocketFace:
         session = self._bus.open_session(caller, outlet.send)
         outlet.session = session
         try:
-            async with while_valid(caller, self._bus.clock, lambda: _tell_invalid(socket)):
+            async with while_valid(caller, self._bus.clock, lambda: _close_invalid(socket)):
                 await _read(socket, session, outlet)
         finally:
             outlet.close()
@@ -119,7 +118,7 @@ def add_websocket(
     return face
 
 
-async def _tell_invalid(socket: web.WebSocketResponse[bool]) -> None:
+async def _close_invalid(socket: web.WebSocketResponse[bool]) -> None:
     await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"the token is no longer valid")
 
 
@@ -138,7 +137,7 @@ async def _read(socket: web.WebSocketResponse[bool], session: Session, outlet: O
         taken += 1
         if session.congested:
             await session.relieved()
-        if outlet.hopeless:
+        if outlet.overloaded:
             await outlet.drained()
         if taken % READS_PER_TURN == 0:  # what aiohttp has buffered is read without a pause otherwise
             await asyncio.sleep(0)
@@ -180,8 +179,8 @@ class Outlet:
             self._pause()
 
     @property
-    def hopeless(self) -> bool:
-        return self._paused and self._unsent() > self._high * HOPELESS
+    def overloaded(self) -> bool:
+        return self._paused and self._unsent() > self._high * OVERLOAD
 
     async def drained(self) -> None:
         await self._drained.wait()

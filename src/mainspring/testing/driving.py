@@ -6,6 +6,8 @@ plain `asyncio.run`, and nothing of the node happens behind its back. One thread
 that happens depends on the program and the seed alone.
 """
 
+# private names: a loop inside a loop is set as event loops set themselves
+
 from __future__ import annotations
 
 import asyncio

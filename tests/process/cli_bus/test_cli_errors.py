@@ -80,7 +80,7 @@ def test_publishing_one_event_without_a_node_says_it_too() -> None:
 def test_an_address_that_is_none_is_told() -> None:
     for wrong in ("localhost:7070", "ftp://x", "ws://", "ws://h:port"):
         first, second = Terminal(wrong).fails("topics", "list")
-        assert first == f"mainspring: {wrong!r} is no address of a node"
+        assert first == f"mainspring: {wrong!r} is not the address of a node"
         assert "ws://host:port" in second
 
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -296,6 +297,20 @@ def test_an_idle_loop_is_not_woken_by_looking(site: Site) -> None:
     for _ in range(40):
         site.pass_time(LOOK_MS)
     assert site.watchdog.times_asked == asked
+
+
+def test_while_a_node_boots_only_code_of_the_program_is_reported(site: Site) -> None:
+    for booting in (True, False):
+        site.watchdog.booting = booting
+        barrier = threading.Barrier(2)
+        site.aio.call_soon_threadsafe(barrier.wait, PATIENCE_S)  # the standard library's: no program is on the stack
+        while barrier.n_waiting < 1:
+            time.sleep(0.001)
+        site.pass_time(3 * LOOK_MS)
+        barrier.wait(PATIENCE_S)
+        site.settle()
+        site.pass_time(LOOK_MS)
+        assert len(site.watchdog.blocked) == (0 if booting else 1)
 
 
 def test_between_two_runs_of_an_event_loop_nothing_is_blocked() -> None:

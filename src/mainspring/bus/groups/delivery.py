@@ -21,7 +21,7 @@ from mainspring.bus.counters import BusCounters
 from mainspring.bus.groups.group import PAGE, Group
 from mainspring.bus.groups.position import Position, PositionWrite
 from mainspring.bus.groups.supply import Supply
-from mainspring.bus.topics.tail import ReadyEvent
+from mainspring.bus.topics.follow import read_on
 from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
 from mainspring.log import Batch, DamagedEvent, Log
@@ -29,7 +29,6 @@ from mainspring.loop import BackgroundTasks, Clock, Loop
 
 logger: logging.Logger = logging.getLogger("mainspring.bus")
 
-READ_BYTES: Final = 1 << 20
 STORE_MS: Final = 10  # positions may be this old when the node dies; what was acknowledged then comes once more
 
 
@@ -112,24 +111,14 @@ class Delivery:
     async def _fetch(self, position: Position, start: int) -> None:
         group, resets, tail = position.group, position.resets, position.tail.offset
         try:
-            events = await self._read(position, start)
+            stored = await read_on(self._log, group.topic.name, position.partition, start, PAGE, _report)
         except MainspringError as error:
             logger.error("cannot read %r partition %d: %s", group.topic.name, position.partition, error)
             group.not_fetched(position, resets, self._clock.now_ms())
             return
+        events = [position.tail.ready(event) for event in stored]
         group.fetched(position, resets, start, events, events[-1].offset if events else tail)
         self.wake(group)
-
-    async def _read(self, position: Position, start: int) -> list[ReadyEvent]:
-        """Events from `start` on; damaged ones are passed over and reported."""
-        while True:
-            try:
-                found = await self._log.read(position.group.topic.name, position.partition, start, PAGE, READ_BYTES)
-            except DamagedEvent as error:
-                logger.error("%s", error)
-                start = error.offset + 1
-            else:
-                return [position.tail.ready(event) for event in found]
 
     # -- counting
 
@@ -221,3 +210,7 @@ class Delivery:
             self._loop.cancel(timer)
         self._timers.clear()
         await self._tasks.cancel()
+
+
+def _report(error: DamagedEvent) -> None:
+    logger.error("%s", error)

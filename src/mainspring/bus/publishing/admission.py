@@ -32,7 +32,7 @@ from mainspring.bus.schemas.registry import SchemaRegistry
 from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
-from mainspring.json_text import HALF, JsonRefused, check_json
+from mainspring.json_text import HALF_CHARACTER, JsonRefused, check_json
 from mainspring.log import Append
 from mainspring.loop import Clock
 from mainspring.settings import Settings
@@ -100,7 +100,7 @@ class Admission:
     ) -> Accepted:
         """The events as they are to be stored, all or none. Raises BusError when the request is refused.
 
-        `bucket` limits the rate of whoever asks; `limited=False` leaves out every limit of a rate.
+        `bucket` limits the rate of the connection; `limited=False` leaves out every rate limit.
         """
         span = None
         if tracing.recorder is not None:
@@ -159,7 +159,7 @@ class Admission:
     def _appends(
         self, topic: Topic, events: Sequence[Offered], now: int, expect: int | None, verified: bytes
     ) -> list[Append]:
-        """The events as they are stored. What is put on headers is joined once for all events that get the same."""
+        """The events as they are stored. What the node adds to headers is made once for all that get the same."""
         payloads = [bytes(event.payload) for event in events]
         _check_payloads(payloads)
         schemas = self._schemas.of(topic.name)
@@ -260,7 +260,7 @@ def check_event(event: NewEvent) -> None:
         (event.key or "").encode()
         (event.id or "").encode()
     except UnicodeEncodeError:
-        raise BadFrame(HALF) from None
+        raise BadFrame(HALF_CHARACTER) from None
     if event.id is not None and not 0 < len(event.id) <= 255:
         raise BadFrame("an event's id has 1 to 255 characters")
     if event.delay_ms < 0 or event.not_before < 0:

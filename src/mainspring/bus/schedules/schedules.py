@@ -74,8 +74,8 @@ class Schedule(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
         missed = max(0, after_ms - self.next_ms) // self.every
         return self.next_ms + (missed + 1) * self.every
 
-    def counted_anew(self, now_ms: int) -> Schedule | None:
-        """The same from now on, where the clock was set back so far that the next time is intervals away.
+    def rescheduled(self, now_ms: int) -> Schedule | None:
+        """The same, counted from now, when the clock was set back so far that the next time is intervals away.
 
         Only for `every`, which is about time that passes. A cron line is about the time of day: what was called at that
         time today is not called again because the clock shows it a second time.
@@ -362,12 +362,12 @@ class Schedules:
         for name, (schedule, version) in list(self._named.items()):
             if schedule.next_ms <= now:
                 await self._fire_one(name, schedule, version, now)
-            elif moved := schedule.counted_anew(now):
-                await self._count_anew(name, moved, version)
+            elif moved := schedule.rescheduled(now):
+                await self._reschedule(name, moved, version)
         for schedule, _ in self._named.values():
             self.plan(schedule.next_ms)
 
-    async def _count_anew(self, name: str, moved: Schedule, version: int) -> None:
+    async def _reschedule(self, name: str, moved: Schedule, version: int) -> None:
         logger.warning("the clock was set back: the schedule %s counts from now", name)
         batch = Batch()
         self._role.guard(batch)

@@ -78,14 +78,13 @@ class _Side:
         self.definitions: dict[str, Any] = {
             name: whole[name] for name in ("$schema", "$defs", "definitions") if name in whole
         }
-        self._known: dict[int, tuple[Schema, Schema]] = {}
+        self._plain: dict[int, tuple[Schema, Schema]] = {}
 
     def plain(self, schema: Schema) -> Schema:
         """The schema without `$ref` and `allOf` on top, as far as they can be merged into it."""
-        known = self._known.get(id(schema))
-        if known is None:
-            known = self._known[id(schema)] = (schema, self._merged(schema, frozenset()))
-        return known[1]
+        if id(schema) not in self._plain:
+            self._plain[id(schema)] = (schema, self._merged(schema, frozenset()))  # both kept: an id is not used twice
+        return self._plain[id(schema)][1]
 
     def _merged(self, schema: Schema, seen: frozenset[str]) -> Schema:
         if isinstance(schema, bool) or not ("$ref" in schema or "allOf" in schema):
@@ -147,16 +146,16 @@ class _Comparison:
         self._writer = _Side(writer)
         self._reader = _Side(reader)
         self._same_definitions = self._writer.definitions == self._reader.definitions
-        self._known: dict[tuple[int, int], Found] = {}
-        self._kept: list[Schema] = []  # what was made here: a number in `_known` must not be given twice
+        self._compared: dict[tuple[int, int], Found] = {}
+        self._kept: list[Schema] = []  # what was made here: an id in `_compared` must not be used twice
 
     def compare(self, writer: Schema, reader: Schema) -> Found:
         pair = (id(writer), id(reader))
-        if pair not in self._known:
+        if pair not in self._compared:
             self._kept += (writer, reader)
-            self._known[pair] = []  # met again below: as good as the rest of it
-            self._known[pair] = self._compare(self._writer.plain(writer), self._reader.plain(reader))
-        return self._known[pair]
+            self._compared[pair] = []  # met again below: as good as the rest of it
+            self._compared[pair] = self._compare(self._writer.plain(writer), self._reader.plain(reader))
+        return self._compared[pair]
 
     def _compare(self, writer: Schema, reader: Schema) -> Found:
         if writer is False or reader is True or reader == {}:
@@ -318,8 +317,8 @@ def _numbers(writer: dict[str, Any], reader: dict[str, Any]) -> Found:
     for inclusive, exclusive, sign in (("minimum", "exclusiveMinimum", 1), ("maximum", "exclusiveMaximum", -1)):
         mine, wanted = (_bound(each, inclusive, exclusive, sign) for each in (writer, reader))
         if wanted > mine:
-            told = reader.get(exclusive, reader.get(inclusive))
-            found.append(("", f"may lie beyond the reader's {inclusive}, {told}"))
+            limit = reader.get(exclusive, reader.get(inclusive))
+            found.append(("", f"may lie beyond the reader's {inclusive}, {limit}"))
     step, promised = reader.get("multipleOf"), writer.get("multipleOf", 1 if _types(writer) == ("integer",) else None)
     divides = isinstance(promised, int) and isinstance(step, int) and promised % step == 0
     if step is not None and promised != step and not divides:

@@ -170,29 +170,29 @@ class _Maker:
     def make(self, schema: Any, depth: int) -> Any:
         if not isinstance(schema, dict) or depth > MAX_DEPTH:
             raise _NotPlain
-        said = {name: value for name, value in schema.items() if name not in _ANNOTATIONS}
-        kind = said.pop("type", None)
-        if "$ref" in said and kind is None:
-            return self._refer(said, depth)
-        if "enum" in said or "const" in said:
-            return _one_of(said, kind)
+        keywords = {name: value for name, value in schema.items() if name not in _ANNOTATIONS}
+        kind = keywords.pop("type", None)
+        if "$ref" in keywords and kind is None:
+            return self._refer(keywords, depth)
+        if "enum" in keywords or "const" in keywords:
+            return _one_of(keywords, kind)
         if kind == "object":
-            return self._object(said, depth)
-        if kind == "array" and "items" in said:
-            items = self.make(said.pop("items"), depth + 1)
-            return Annotated[list[items], _bounds(said, _SIZES)]  # type: ignore[valid-type]
+            return self._object(keywords, depth)
+        if kind == "array" and "items" in keywords:
+            items = self.make(keywords.pop("items"), depth + 1)
+            return Annotated[list[items], _bounds(keywords, _SIZES)]  # type: ignore[valid-type]
         if kind == "string":
-            return Annotated[str, _bounds(said, _LENGTHS)]
+            return Annotated[str, _bounds(keywords, _LENGTHS)]
         if kind in ("integer", "number"):
-            return _number(said, kind)
-        if kind == "boolean" and not said:
+            return _number(keywords, kind)
+        if kind == "boolean" and not keywords:
             return bool
         raise _NotPlain
 
-    def _refer(self, said: dict[str, Any], depth: int) -> Any:
-        ref = said["$ref"]
+    def _refer(self, keywords: dict[str, Any], depth: int) -> Any:
+        ref = keywords["$ref"]
         name = ref.removeprefix("#/$defs/") if isinstance(ref, str) else ""
-        if len(said) > 1 or f"#/$defs/{name}" != ref or name not in self._definitions:
+        if len(keywords) > 1 or f"#/$defs/{name}" != ref or name not in self._definitions:
             raise _NotPlain
         if name not in self._made:
             self._made[name] = None  # met again below: it refers to itself
@@ -201,10 +201,10 @@ class _Maker:
             raise _NotPlain
         return self._made[name]
 
-    def _object(self, said: dict[str, Any], depth: int) -> Any:
-        properties, required = said.pop("properties", {}), said.pop("required", [])
-        besides = said.pop("additionalProperties", True)
-        if said or not isinstance(besides, bool) or not properties or any(name not in properties for name in required):
+    def _object(self, keywords: dict[str, Any], depth: int) -> Any:
+        properties, required = keywords.pop("properties", {}), keywords.pop("required", [])
+        besides = keywords.pop("additionalProperties", True)
+        if keywords or not isinstance(besides, bool) or not properties or not set(required) <= set(properties):
             raise _NotPlain
         names = sorted(properties, key=lambda name: name not in required)
         fields: list[Any] = []
@@ -222,26 +222,26 @@ class _Maker:
         )
 
 
-def _one_of(said: dict[str, Any], kind: str | None) -> Any:
-    values = [said.pop("const")] if "const" in said else said.pop("enum")
-    if said or not values or kind not in (None, "string") or not all(isinstance(value, str) for value in values):
+def _one_of(keywords: dict[str, Any], kind: str | None) -> Any:
+    values = [keywords.pop("const")] if "const" in keywords else keywords.pop("enum")
+    if keywords or not values or kind not in (None, "string") or not all(isinstance(value, str) for value in values):
         raise _NotPlain
     return Literal[tuple(values)]
 
 
-def _bounds(said: dict[str, Any], names: dict[str, str]) -> msgspec.Meta:
+def _bounds(keywords: dict[str, Any], names: dict[str, str]) -> msgspec.Meta:
     """What is left of the schema, if it is nothing but bounds."""
-    if any(name not in names or isinstance(value, bool) for name, value in said.items()):
+    if any(name not in names or isinstance(value, bool) for name, value in keywords.items()):
         raise _NotPlain
-    return msgspec.Meta(**{names[name]: value for name, value in said.items()})
+    return msgspec.Meta(**{names[name]: value for name, value in keywords.items()})
 
 
-def _number(said: dict[str, Any], kind: str) -> Any:
-    bounds = _bounds(said, _RANGES)
-    if not all(isinstance(value, (int, float)) and abs(value) < _EXACT for value in said.values()):
+def _number(keywords: dict[str, Any], kind: str) -> Any:
+    bounds = _bounds(keywords, _RANGES)
+    if not all(isinstance(value, (int, float)) and abs(value) < _EXACT for value in keywords.values()):
         raise _NotPlain
     if kind == "number":
         return Annotated[float, bounds]
-    if not all(isinstance(value, int) for value in said.values()):
+    if not all(isinstance(value, int) for value in keywords.values()):
         raise _NotPlain
     return Annotated[int, bounds]

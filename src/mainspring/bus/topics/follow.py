@@ -12,12 +12,16 @@ PAGE = 256
 PAGE_BYTES = 1 << 20
 
 
-async def read_on(log: Log, topic: str, partition: int, start: int, limit: int) -> list[StoredEvent]:
-    """Events from `start` on; damaged ones are passed over."""
+async def read_on(
+    log: Log, topic: str, partition: int, start: int, limit: int, report: Callable[[DamagedEvent], None] | None = None
+) -> list[StoredEvent]:
+    """Events from `start` on; damaged ones are passed over, and given to `report`."""
     while True:
         try:
             return await log.read(topic, partition, start, limit, PAGE_BYTES)
         except DamagedEvent as error:
+            if report is not None:
+                report(error)
             start = error.offset + 1
 
 

@@ -39,8 +39,6 @@ class Housekeeping:
         write_metrics: Callable[[], None],
     ) -> None:
         """Of several nodes on one log, the one that has `role` goes through the topics."""
-        self._log = log
-        self._clock = clock
         self._loop = loop
         self._delivery = delivery
         self._topics = topics
@@ -79,7 +77,7 @@ class Housekeeping:
 
     async def _round(self) -> None:
         try:
-            await self._log.forget_dedupe(self._clock.wall_ms())
+            await self._retention.forget_dedupe()
         except MainspringError as error:
             logger.error("dedupe marks could not be forgotten: %s", error)
         for topic in self._topics.all():

@@ -1,4 +1,4 @@
-"""Retention: removes what a topic no longer keeps, by age, number and size, oldest first.
+"""Retention: removes what a topic no longer keeps, by age, number and size, oldest first; and old dedupe marks.
 
 All three say where the partition should begin; the furthest wins. Events are removed in steps so that publishers get
 their turns in between. Offsets are never used again, and a group whose next event is gone goes on behind the gap.
@@ -14,11 +14,15 @@ PAGE = 1_000
 
 
 class Retention:
-    """One round over one topic at a time; `round` is called by the bus's housekeeping."""
+    """One round over one topic at a time; called by the bus's housekeeping."""
 
     def __init__(self, log: Log, clock: Clock) -> None:
         self._log = log
         self._clock = clock
+
+    async def forget_dedupe(self) -> None:
+        """An event's id is remembered for the dedupe window only."""
+        await self._log.forget_dedupe(self._clock.wall_ms())
 
     async def round(self, topic: Topic) -> None:
         config = topic.config

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from mainspring.errors import MainspringError
-from mainspring.guests import Guest
+from mainspring.guests import Guest, Limits, run_module
 
 
 class BadAttachment(MainspringError):
@@ -37,24 +37,22 @@ def guest(
     Handles 0, 1 and 2 are standard input, output and error; they can be read and written, not watched. To let a guest
     watch its standard input, attach it once more: --attach 0.
     """
-    from mainspring.guests.wasm import Limits, run_module
-
     limits = Limits(memory_bytes=max_memory_mb << 20, fuel=max_fuel, wall_ms=wall_limit_ms or None)
-    with Guest() as inhabitant:
+    with Guest() as hosted:
         for number in range(3):
-            inhabitant.reserve(number, number)
+            hosted.reserve(number, number)
         for name in attach or []:
-            _attach(inhabitant, name)
-        code = run_module(module, inhabitant, limits, lambda topic, text: typer.echo(f"{topic}: {text}", err=True))
+            _attach(hosted, name)
+        code = run_module(module, hosted, limits, lambda topic, text: typer.echo(f"{topic}: {text}", err=True))
     raise typer.Exit(code)
 
 
-def _attach(inhabitant: Guest, name: str) -> None:
+def _attach(hosted: Guest, name: str) -> None:
     if name.isdecimal():
-        inhabitant.attach(int(name))
+        hosted.attach(int(name))
         return
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise BadAttachment(f"cannot attach {name}: {error}", remedy="give a path that can be read") from error
-    inhabitant.adopt(descriptor)
+    hosted.adopt(descriptor)

@@ -25,7 +25,7 @@ from mainspring.errors import MainspringError
 from mainspring.loop import MonotonicClock
 from mainspring.message import counted_ids
 from mainspring.settings import Loaded
-from mainspring.unix_socket import place_to_ask, somebody_listens
+from mainspring.unix_socket import is_listening, place_to_ask
 
 TIMEOUT_MS: Final = 30_000
 LONGEST_MS: Final = 600_000  # that a node keeps an HTTP request open
@@ -189,7 +189,7 @@ class WireOptions:
         settings = loaded.settings
         if self.url is None and (owner_of_data or loaded.sources["bus_url"] == "default"):
             place = place_to_ask(settings.kernel_socket, settings.data, "kernel.sock")
-            if owner_of_data or settings.kernel_socket or somebody_listens(place):
+            if owner_of_data or settings.kernel_socket or is_listening(place):
                 return Wire(place, timeout_ms)
         return HttpWire(self.url if self.url is not None else settings.bus_url, self.token, timeout_ms)
 

@@ -43,7 +43,7 @@ class InfoCapability(GuestCapability):
 
 def _machine() -> bytes:
     system = os.uname()
-    model = ""  # not told on Linux
+    model = ""  # Linux does not say it
     names = (f"{system.sysname} {system.release}", system.machine, model, system.nodename)
     texts = [name.encode("ascii", "replace")[:64] for name in names]
     flags = sum(1 << number for number, text in enumerate(texts) if text)

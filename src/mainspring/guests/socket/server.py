@@ -28,7 +28,7 @@ from pathlib import Path
 
 from mainspring.errors import BootError, MainspringError
 from mainspring.guests.capabilities.loop import require_epoll
-from mainspring.guests.socket.session import GuestSession, let_go
+from mainspring.guests.socket.session import GuestSession, close_received
 from mainspring.guests.socket.wakeups import Wakeups
 from mainspring.loop import Clock
 from mainspring.unix_socket import Identity, identity_of, listen_at, remove_socket
@@ -74,7 +74,7 @@ class LoopSocketServer:
         self._identity: Identity | None = None
         self._hangups: select.epoll | None = None
         self._wakeups: Wakeups | None = None
-        self._starved = False  # of descriptors; said once until it is over
+        self._starved = False  # of descriptors; logged once until it is over
         self.accepted: int = 0  # guests since the start
         self._ended_polls = 0
 
@@ -89,7 +89,7 @@ class LoopSocketServer:
         return self._ended_polls + sum(connection.polls for connection in self._connections.values())
 
     async def start(self) -> None:
-        """Listens. A socket file nobody answers at is replaced; a live one raises SocketTaken."""
+        """Listens. A socket file without a server behind it is replaced; a live one raises SocketTaken."""
         require_epoll()
         _raise_descriptor_limit()
         self._listener = _listen(self.path)
@@ -225,10 +225,8 @@ class _Connection:
     def _on_readable(self) -> None:
         self._guarded(self._discard if self._lingering else self._receive)
 
-    def _on_writable(self) -> None:
-        self._guarded(self._advance)
-
-    def _on_wake(self) -> None:
+    def _on_progress(self) -> None:
+        """There is room for answers, or what the guest waits for may have come."""
         self._guarded(self._advance)
 
     def _on_turn(self) -> None:
@@ -315,7 +313,7 @@ class _Connection:
         except BlockingIOError:
             return
         for descriptor in descriptors:
-            let_go(descriptor)
+            close_received(descriptor)
         if not data:
             self.close()
 
@@ -345,7 +343,7 @@ class _Connection:
         if wanted != self._writing:
             self._writing = wanted
             if wanted:
-                self._loop.add_writer(self._sock.fileno(), self._on_writable)
+                self._loop.add_writer(self._sock.fileno(), self._on_progress)
             else:
                 self._loop.remove_writer(self._sock.fileno())
 
@@ -358,12 +356,12 @@ class _Connection:
         if not wanted:
             self._wakeups.forget(loop.fileno())
             return
-        longest_s = LONGEST_SLEEP_S if self._wakeups.watch(loop.fileno(), self._on_wake) else BLIND_S
+        longest_s = LONGEST_SLEEP_S if self._wakeups.watch(loop.fileno(), self._on_progress) else BLIND_S
         wake_at = loop.wake_at()
         if wake_at is not None:
             left_ms = -(-max(wake_at - self._server.clock.now_ns(), 0) // 1_000_000)  # rounded up: never early
             longest_s = min(left_ms / 1000, longest_s)
-        self._timer = self._loop.call_later(longest_s, self._on_wake)
+        self._timer = self._loop.call_later(longest_s, self._on_progress)
 
 
 def _receive_with_descriptors(sock: socket.socket) -> tuple[bytes, list[int], bool]:

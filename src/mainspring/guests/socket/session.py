@@ -38,10 +38,10 @@ class _RemoteLoop(LoopCapability):
 
 
 class _Received(Attached):
-    """A descriptor somebody sent."""
+    """A descriptor that the guest sent."""
 
     def close(self) -> None:
-        let_go(self.descriptor)
+        close_received(self.descriptor)
 
 
 class _LoopEnd(Attached):
@@ -53,14 +53,14 @@ class _LoopEnd(Attached):
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(-1)
-        let_go(descriptor)
+        close_received(descriptor)
 
     def close(self) -> None:
         pass
 
 
-def let_go(descriptor: int) -> None:
-    """Closes a descriptor somebody sent. Nothing its sender did to it may hold up the node."""
+def close_received(descriptor: int) -> None:
+    """Closes a descriptor that a guest sent. Nothing its sender did to it may hold up the node."""
     if _lingers(descriptor):
         # If this is the last copy, close(2) waits until the peer has taken everything, as long as the sender said.
         threading.Thread(target=os.close, args=(descriptor,), name="mainspring-lingering", daemon=True).start()
@@ -96,7 +96,7 @@ class GuestSession:
         fits = True
         for descriptor in descriptors:
             if self._handles.full:
-                let_go(descriptor)
+                close_received(descriptor)
                 fits = False
             else:
                 self._handles.add((_LoopEnd if is_loop(descriptor) else _Received)(descriptor))

@@ -4,7 +4,7 @@ The node's loop could listen to them itself. But the kernel limits how many ways
 epoll sets (500 at this depth), and guests choose which files these are: a few of them that watch one socket under many
 handles reach the limit. The node's loop would find out when it is too late to refuse: uvloop registers at the start of
 its next sleep, and aborts the process if the kernel says no. Here the kernel's answer comes at once, in `watch`, and
-whoever asked can help himself.
+its caller can do something about it.
 
 The thread sleeps in the kernel and starts with the first guest that waits.
 """
@@ -27,8 +27,8 @@ class Wakeups:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._epoll = select.epoll()
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC)
-        self._epoll.register(self._bell, select.EPOLLIN)
+        self._stop = os.eventfd(0, os.EFD_CLOEXEC)
+        self._epoll.register(self._stop, select.EPOLLIN)
         self._callbacks: dict[int, Callable[[], None]] = {}
         self._thread: threading.Thread | None = None
 
@@ -48,23 +48,23 @@ class Wakeups:
         return True
 
     def forget(self, descriptor: int) -> None:
-        """Calls nobody back; for a descriptor that is not watched, nothing happens."""
+        """Stops calling back; for a descriptor that is not watched, nothing happens."""
         if self._callbacks.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
 
     def close(self) -> None:
         """Ends the thread."""
-        os.eventfd_write(self._bell, 1)
+        os.eventfd_write(self._stop, 1)
         if self._thread is not None:
             self._thread.join()
         self._epoll.close()
-        os.close(self._bell)
+        os.close(self._stop)
 
     def _listen(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop was closed without a word
             while True:
                 ready = [descriptor for descriptor, _ in self._epoll.poll()]
-                if self._bell in ready:
+                if self._stop in ready:
                     return
                 self._loop.call_soon_threadsafe(self._call_back, ready)
 

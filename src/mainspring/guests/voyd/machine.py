@@ -9,6 +9,8 @@ given up right after it.
 The C bindings are private to wasmtime, hence the range of versions in the extra and the smoke test in the suite.
 """
 
+# private names: wasmtime's C bindings have no public names for what is done here
+
 from __future__ import annotations
 
 import ctypes

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -25,6 +25,8 @@ VARIANT: Final = "$variant"
 _RANGES: Final = {"i32": 1 << 31, "i64": 1 << 63}
 
 Field = tuple[str, bool, "Schema"]  # name, optional, type
+_SCALARS: Final[dict[str, type]] = {"bool": bool, "string": str, "bytes": bytes, "void": type(None)}
+_NUMBERS: Final = frozenset(("i32", "i64", "f32", "f64"))
 
 
 class Schema:
@@ -41,81 +43,68 @@ class Schema:
         self.variants: dict[str, list[Field]] = {}
         self.fingerprint: str = ""
 
-    # -- towards the guest
-
-    def to_wire(self, value: Any, path: str = "value", depth: int = 0) -> Any:
+    def to_wire(self, value: Any, path: str = "value") -> Any:
         """The value as MessagePack will carry it; GuestProtocolError with the path when it does not fit."""
-        if depth > MAX_DEPTH:
-            raise GuestProtocolError(f"{path} is nested more than {MAX_DEPTH} deep")
-        return _TO_WIRE[self.kind](self, value, path, depth)
+        return self._converted(value, path, 0, to_guest=True)
 
-    def from_wire(self, value: Any, path: str = "value", depth: int = 0) -> Any:
+    def from_wire(self, value: Any, path: str = "value") -> Any:
         """The value as a handler sees it; GuestProtocolError when the guest sent something else."""
+        return self._converted(value, path, 0, to_guest=False)
+
+    def _converted(self, value: Any, path: str, depth: int, *, to_guest: bool) -> Any:
         if depth > MAX_DEPTH:
             raise GuestProtocolError(f"{path} is nested more than {MAX_DEPTH} deep")
-        return _FROM_WIRE[self.kind](self, value, path, depth)
+        if self.kind in _SCALARS:
+            return self._scalar(value, path)
+        if self.kind in _NUMBERS:
+            return self._number(value, path, to_guest)
+        if self.kind == "array":
+            return self._array(value, path, depth, to_guest)
+        if self.kind == "record":
+            return _members(self.fields, value, path, depth, to_guest)
+        variant = value.get(VARIANT) if isinstance(value, Mapping) else None
+        if variant not in self.variants:
+            raise GuestProtocolError(f"{path} is no variant of {self.name or 'the union'}: {variant!r}")
+        return {VARIANT: variant, **_members(self.variants[variant], value, path, depth, to_guest, VARIANT)}
 
-
-def _wrong(schema: Schema, value: Any, path: str) -> GuestProtocolError:
-    return GuestProtocolError(f"{path} should be {schema.name or schema.kind}, not {type(value).__name__}")
-
-
-def _whole(schema: Schema, value: Any, path: str, depth: int) -> Any:
-    if type(value) is not int:
-        raise _wrong(schema, value, path)
-    limit = _RANGES[schema.kind]
-    if not -limit <= value < limit:
-        raise GuestProtocolError(f"{path} does not fit {schema.kind}")
-    return value
-
-
-def _long_to_wire(schema: Schema, value: Any, path: str, depth: int) -> Any:
-    # A 64-bit integer keeps its width on the wire, however small it is.
-    return msgspec.Raw(b"\xd3" + struct.pack(">q", _whole(schema, value, path, depth)))
-
-
-def _real(schema: Schema, value: Any, path: str, depth: int) -> float:
-    if type(value) not in (int, float):
-        raise _wrong(schema, value, path)
-    number = float(value)
-    if schema.kind == "f32" and math.isfinite(number):
-        try:
-            number = float(struct.unpack("<f", struct.pack("<f", number))[0])
-        except OverflowError:
-            raise GuestProtocolError(f"{path} does not fit f32") from None
-    return number
-
-
-def _scalar(expected: type) -> Callable[[Schema, Any, str, int], Any]:
-    def check(schema: Schema, value: Any, path: str, depth: int) -> Any:
-        if type(value) is not expected:
-            raise _wrong(schema, value, path)
+    def _scalar(self, value: Any, path: str) -> Any:
+        if type(value) is not _SCALARS[self.kind]:
+            raise self._wrong(value, path)
         if isinstance(value, str | bytes) and len(value) > MAX_SCALAR_BYTES:
             raise GuestProtocolError(f"{path} has more than {MAX_SCALAR_BYTES} bytes")
         return value
 
-    return check
+    def _number(self, value: Any, path: str, to_guest: bool) -> Any:
+        if type(value) is not int and (self.kind in _RANGES or type(value) is not float):
+            raise self._wrong(value, path)
+        if self.kind in _RANGES:
+            if not -_RANGES[self.kind] <= value < _RANGES[self.kind]:
+                raise GuestProtocolError(f"{path} does not fit {self.kind}")
+            # A 64-bit integer keeps its width on the wire, however small it is.
+            return msgspec.Raw(b"\xd3" + struct.pack(">q", value)) if to_guest and self.kind == "i64" else value
+        number = float(value)
+        if self.kind == "f32" and math.isfinite(number):
+            try:
+                number = float(struct.unpack("<f", struct.pack("<f", number))[0])
+            except OverflowError:
+                raise GuestProtocolError(f"{path} does not fit f32") from None
+        return number
 
-
-def _nothing(schema: Schema, value: Any, path: str, depth: int) -> None:
-    if value is not None:
-        raise _wrong(schema, value, path)
-
-
-def _list(towards_guest: bool) -> Callable[[Schema, Any, str, int], Any]:
-    def convert(schema: Schema, value: Any, path: str, depth: int) -> Any:
+    def _array(self, value: Any, path: str, depth: int, to_guest: bool) -> list[Any]:
         if not isinstance(value, list | tuple):
-            raise _wrong(schema, value, path)
+            raise self._wrong(value, path)
         if len(value) > MAX_LENGTH:
             raise GuestProtocolError(f"{path} has more than {MAX_LENGTH} items")
-        assert schema.element is not None
-        each = schema.element.to_wire if towards_guest else schema.element.from_wire
-        return [each(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
+        assert self.element is not None
+        convert = self.element._converted
+        return [convert(item, f"{path}[{index}]", depth + 1, to_guest=to_guest) for index, item in enumerate(value)]
 
-    return convert
+    def _wrong(self, value: Any, path: str) -> GuestProtocolError:
+        return GuestProtocolError(f"{path} should be {self.name or self.kind}, not {type(value).__name__}")
 
 
-def _fields(fields: list[Field], value: Any, path: str, depth: int, towards_guest: bool, extra: str = "") -> Any:
+def _members(fields: list[Field], value: Any, path: str, depth: int, to_guest: bool, extra: str = "") -> dict[str, Any]:
+    """The fields of a record or a variant. `extra` is one more key that the mapping may have."""
     if not isinstance(value, Mapping):
         raise GuestProtocolError(f"{path} should be a mapping, not {type(value).__name__}")
     known = {name for name, _, _ in fields} | ({extra} if extra else set())
@@ -125,54 +114,10 @@ def _fields(fields: list[Field], value: Any, path: str, depth: int, towards_gues
     found = {}
     for name, optional, schema in fields:
         if name in value:
-            convert = schema.to_wire if towards_guest else schema.from_wire
-            found[name] = convert(value[name], f"{path}.{name}", depth + 1)
+            found[name] = schema._converted(value[name], f"{path}.{name}", depth + 1, to_guest=to_guest)
         elif not optional:
             raise GuestProtocolError(f"{path}.{name} is missing")
     return found
-
-
-def _record(towards_guest: bool) -> Callable[[Schema, Any, str, int], Any]:
-    def convert(schema: Schema, value: Any, path: str, depth: int) -> Any:
-        return _fields(schema.fields, value, path, depth, towards_guest)
-
-    return convert
-
-
-def _union(towards_guest: bool) -> Callable[[Schema, Any, str, int], Any]:
-    def convert(schema: Schema, value: Any, path: str, depth: int) -> Any:
-        variant = value.get(VARIANT) if isinstance(value, Mapping) else None
-        if variant not in schema.variants:
-            raise GuestProtocolError(f"{path} is no variant of {schema.name or 'the union'}: {variant!r}")
-        found = _fields(schema.variants[variant], value, path, depth, towards_guest, VARIANT)
-        return {VARIANT: variant, **found}
-
-    return convert
-
-
-_SAME: Final = {
-    "bool": _scalar(bool),
-    "i32": _whole,
-    "f32": _real,
-    "f64": _real,
-    "string": _scalar(str),
-    "bytes": _scalar(bytes),
-    "void": _nothing,
-}
-_TO_WIRE: Final[dict[str, Callable[[Schema, Any, str, int], Any]]] = {
-    **_SAME,
-    "i64": _long_to_wire,
-    "array": _list(True),
-    "record": _record(True),
-    "union": _union(True),
-}
-_FROM_WIRE: Final[dict[str, Callable[[Schema, Any, str, int], Any]]] = {
-    **_SAME,
-    "i64": _whole,
-    "array": _list(False),
-    "record": _record(False),
-    "union": _union(False),
-}
 
 
 class SchemaReader:
@@ -209,7 +154,7 @@ class SchemaReader:
             return schema, ["array", node]
         if kind in ("record", "union"):
             return self._compound(source, kind, depth)
-        if kind not in _SAME and kind != "i64":
+        if kind not in _SCALARS and kind not in _NUMBERS:
             raise GuestRefused(f"a schema has the unknown kind {kind!r}")
         return Schema(kind), [kind]
 

@@ -271,7 +271,7 @@ class DurableCommands:
 
     async def recover(self) -> None:
         """Dispatch again what has no outcome and no living node. Called once, before anybody can send."""
-        self._log.watch(self._on_change)
+        self._log.watch_records(self._on_change)
         await self._recovery.start()
 
     def keep(self, id: str, epoch: int, version: int) -> bool:

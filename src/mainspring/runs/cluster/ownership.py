@@ -247,7 +247,7 @@ class SharedOwnership(Ownership):
         self._durable.writer.hold()
         if not self._listening:
             self._listening = True
-            self._durable.log.watch(self._on_change)
+            self._durable.log.watch_records(self._on_change)
             self._cluster.on_death(lambda _: self._durable.recovery.look_again())
             self._cluster.on_fenced(self._on_fenced)
         self._role = self._cluster.role(ROLE)

@@ -7,7 +7,7 @@
 - `documents/`: OpenAPI, AsyncAPI, CloudEvents. `pages`: the dashboard, the JavaScript client, the program's pages.
 """
 
-from mainspring.server.http.access import Identify, TokenDoor, claimed_agent
+from mainspring.server.http.access import Identify, TokenAuthenticator, claimed_agent
 from mainspring.server.http.face import Face
 from mainspring.server.http.pages import Dashboard, add_client_js, add_pages
 from mainspring.server.http.routes import OPERATIONS, add_routes, openapi_document, openapi_text
@@ -17,7 +17,7 @@ __all__ = [
     "Dashboard",
     "Face",
     "Identify",
-    "TokenDoor",
+    "TokenAuthenticator",
     "add_client_js",
     "add_pages",
     "add_routes",

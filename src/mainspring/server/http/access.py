@@ -11,11 +11,11 @@ a name of this machine, or one of the allowed origins' names: an address cannot 
 *Who is asking?* One function says it. Without tokens it is `claimed_agent`, which believes `?agent_id=` or
 `X-Agent-Id`: that is for finding one's way on a single machine, not for keeping anyone out.
 
-On a node with tokens it is `TokenDoor`. A token comes in `Authorization: Bearer`. A page in a browser cannot set that
-header for a WebSocket, so it offers the subprotocols `mainspring` and `mainspring.token.<token>`; the node answers with
-the first and never repeats the second. `?token=` works where neither does (a WebSocket from a shell, an EventSource);
-addresses end up in histories and in logs of proxies, so it is the last choice. Whatever is wrong with a token, the
-answer is the same 401. A token is never repeated, in no answer and no log.
+On a node with tokens it is `TokenAuthenticator`. A token comes in `Authorization: Bearer`. A page in a browser cannot
+set that header for a WebSocket, so it offers the subprotocols `mainspring` and `mainspring.token.<token>`; the node
+answers with the first and never repeats the second. `?token=` works where neither does (a WebSocket from a shell, an
+EventSource); addresses end up in histories and in logs of proxies, so it is the last choice. Whatever is wrong with a
+token, the answer is the same 401. A token is never repeated, in no answer and no log.
 
 *What are they shown?* A topic's name can say a lot (`layoffs.2027`), and so can a count that grows. So lists and
 numbers follow the same rules as the events themselves: the scopes of the token, the topics' lists and the program's
@@ -91,7 +91,7 @@ class OriginCheck:
 
         return check
 
-    async def tell(self, request: web.Request, response: web.StreamResponse) -> None:
+    async def add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
         """For `on_response_prepare`: a page of an allowed origin may read the answer."""
         origin = request.headers.get(hdrs.ORIGIN)
         if origin is not None and self._is_allowed(origin):
@@ -132,10 +132,9 @@ def _check_host(host: str, allowed_hosts: frozenset[str]) -> None:
     if name in _LOCAL_NAMES or name.endswith(".localhost") or name in allowed_hosts or _is_address(name):
         return
     raise HttpProblem(
+        "forbidden",
         f"This node does not answer to the name {name!r}.",
-        status=403,
-        code="forbidden",
-        remedy="Use its address, or add the page's origin to MAINSPRING_ALLOWED_ORIGINS.",
+        "Use its address, or add the page's origin to MAINSPRING_ALLOWED_ORIGINS.",
     )
 
 
@@ -149,10 +148,9 @@ def _is_address(name: str) -> bool:
 
 def _foreign(origin: str) -> HttpProblem:
     return HttpProblem(
+        "forbidden",
         f"Pages of {origin[:200]!r} may not use this node.",
-        status=403,
-        code="forbidden",
-        remedy="Add the origin to MAINSPRING_ALLOWED_ORIGINS if it should.",
+        "Add the origin to MAINSPRING_ALLOWED_ORIGINS if it should.",
     )
 
 
@@ -163,13 +161,11 @@ async def claimed_agent(request: web.Request) -> Caller:
     """The identity a request claims while no tokens are configured; the query wins over the header."""
     agent = request.query.get("agent_id") or request.headers.get("X-Agent-Id")
     if agent is not None and not agent.isprintable():
-        raise HttpProblem(
-            "The agent id is not printable text.", status=400, code="bad_query", remedy="Send plain text."
-        )
+        raise HttpProblem("bad_query", "The agent id is not printable text.", "Send plain text.")
     return Caller(agent or None)
 
 
-class TokenDoor:
+class TokenAuthenticator:
     """Gives the Caller of a request, or refuses it with 401."""
 
     def __init__(self, source: TokenSource, clock: Clock, new_id: Callable[[], str]) -> None:
@@ -211,10 +207,9 @@ def chosen_protocol(request: web.Request) -> tuple[str, ...]:
         return (SUBPROTOCOL,)
     if any(protocol.startswith(TOKEN_PROTOCOL) for protocol in protocols):
         raise HttpProblem(
+            "bad_frame",
             f"A token is offered without the subprotocol {SUBPROTOCOL!r}.",
-            status=400,
-            code="bad_frame",
-            remedy=f"Offer both, {SUBPROTOCOL!r} first.",
+            f"Offer both, {SUBPROTOCOL!r} first.",
         )
     return ()
 
@@ -235,10 +230,9 @@ def _presented(request: web.Request) -> str | None:
 
 def _unauthorized(message: str, challenge: str) -> HttpProblem:
     return HttpProblem(
+        "unauthorized",
         message,
-        status=401,
-        code="unauthorized",
-        remedy="Send a valid one as `Authorization: Bearer ...`; `mainspring token new` makes one.",
+        "Send a valid one as `Authorization: Bearer ...`; `mainspring token new` makes one.",
         headers={hdrs.WWW_AUTHENTICATE: challenge},
     )
 

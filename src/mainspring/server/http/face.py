@@ -52,12 +52,12 @@ class Face:
             return Caller(headers.get("agent_id"), sid=caller.sid)
         return caller
 
-    async def seen(self, request: web.Request, topic: str) -> TopicConfig:
+    async def visible_topic(self, request: web.Request, topic: str) -> TopicConfig:
         """The settings of a topic, for a caller who may know of it. Raises UnknownTopic, and Forbidden."""
-        await self.check_seen(request, topic)
+        await self.check_visible(request, topic)
         return self.bus.topics.get(topic).config
 
-    async def check_seen(self, request: web.Request, topic: str) -> None:
+    async def check_visible(self, request: web.Request, topic: str) -> None:
         """Raise Forbidden for a caller who may not know of this topic."""
         if not await known_topics(self.bus, await self.identify(request), (topic,)):
             raise Forbidden("this token has no right on this topic", remedy="use one with a scope for it")

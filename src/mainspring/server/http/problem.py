@@ -50,21 +50,10 @@ RETRY_AFTER_S: Final = 1  # for 429 and 503 without a better figure: the shortes
 
 
 class HttpProblem(MainspringError):
-    """Something only an HTTP request can get wrong. `status` wins over the code's usual one."""
+    """Something only an HTTP request can get wrong. `headers` are further ones of the answer."""
 
-    code = "bad_request"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        status: int,
-        code: str,
-        remedy: str = "",
-        headers: dict[str, str] | None = None,
-    ) -> None:
+    def __init__(self, code: str, message: str, remedy: str = "", *, headers: dict[str, str] | None = None) -> None:
         super().__init__(message, remedy=remedy, code=code)
-        self.status = status
         self.headers: dict[str, str] = headers or {}
 
 
@@ -86,18 +75,11 @@ class ProblemDocument(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def bad_query(message: str, remedy: str = "") -> HttpProblem:
     """A query parameter that cannot mean anything."""
-    return HttpProblem(message, status=400, code="bad_query", remedy=remedy)
-
-
-def bad_json(message: str, remedy: str = "Send one JSON text in UTF-8.") -> HttpProblem:
-    """A body that is not the JSON it claims to be."""
-    return HttpProblem(message, status=400, code="bad_json", remedy=remedy)
+    return HttpProblem("bad_query", message, remedy)
 
 
 def status_of(error: MainspringError) -> int:
-    """The HTTP status of an error; a code nobody listed is the server's fault, so it is not hidden as the client's."""
-    if isinstance(error, HttpProblem):
-        return error.status
+    """The HTTP status of an error; an unlisted code is the server's fault, so it is not hidden as the client's."""
     if isinstance(error, ExpectationFailed):
         return 409  # on the WebSocket a matter of offsets; here, of two writers
     return STATUS_OF_CODE.get(error.code, 500)

@@ -55,10 +55,7 @@ def media_type(request: web.Request) -> str:
         name, _, value = parameter.partition("=")
         if name.strip().lower() == "charset" and value.strip().strip('"').lower() not in ("utf-8", "utf8", "us-ascii"):
             raise HttpProblem(
-                f"The charset {value.strip()[:50]!r} is not understood.",
-                status=415,
-                code="unsupported_media_type",
-                remedy="Send UTF-8.",
+                "unsupported_media_type", f"The charset {value.strip()[:50]!r} is not understood.", "Send UTF-8."
             )
     return kind.strip().lower()
 
@@ -73,10 +70,9 @@ def require_json(request: web.Request) -> None:
 def unsupported(kind: str, known: tuple[str, ...]) -> HttpProblem:
     """415, with the types that would have been understood."""
     return HttpProblem(
+        "unsupported_media_type",
         f"A body of type {kind[:100]!r} is not understood here.",
-        status=415,
-        code="unsupported_media_type",
-        remedy=f"Set Content-Type to one of: {', '.join(known)}.",
+        f"Set Content-Type to one of: {', '.join(known)}.",
         headers={"Accept-Post": ", ".join(known)},
     )
 
@@ -86,10 +82,9 @@ async def read_body(request: web.Request, limit: int) -> bytes:
     encoding = request.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower()
     if encoding not in _KNOWN_ENCODINGS:
         raise HttpProblem(
+            "unsupported_media_type",
             f"The encoding {encoding[:50]!r} is not understood.",
-            status=415,
-            code="unsupported_media_type",
-            remedy="Send the body as it is, or compressed with gzip or deflate.",
+            "Send the body as it is, or compressed with gzip or deflate.",
             headers={"Accept-Encoding": "gzip, deflate"},
         )
     if (request.content_length or 0) > limit:
@@ -102,20 +97,16 @@ async def read_body(request: web.Request, limit: int) -> bytes:
                 raise _too_large(limit)
     except web.RequestPayloadError:
         raise HttpProblem(
+            "bad_json",
             "The body ends early or is not encoded as its headers say.",
-            status=400,
-            code="bad_json",
-            remedy="Send the body completely, encoded as Content-Encoding says.",
+            "Send the body completely, encoded as Content-Encoding says.",
         ) from None
     return bytes(body)
 
 
 def _too_large(limit: int) -> HttpProblem:
     return HttpProblem(
-        f"The body is larger than {limit} bytes.",
-        status=413,
-        code="too_large",
-        remedy="Send smaller events, or fewer in one request.",
+        "too_large", f"The body is larger than {limit} bytes.", "Send smaller events, or fewer in one request."
     )
 
 
@@ -175,41 +166,38 @@ def path_integer(request: web.Request, name: str) -> int:
 
 
 def accepted_type(request: web.Request, offered: Sequence[str]) -> str:
-    """The offered media type the client likes best; the first one when it does not care. Raises 406."""
+    """The offered media type the client prefers; the first one when it does not care. Raises 406."""
     header = ",".join(request.headers.getall(hdrs.ACCEPT, []))
     if not header.strip():
         return offered[0]
     ranges = [_media_range(part) for part in header.split(",") if part.strip()]
-    liked = [(_liking(kind, ranges), -place, kind) for place, kind in enumerate(offered)]
-    best, _, kind = max(liked)
+    ranked = [(_quality(kind, ranges), -place, kind) for place, kind in enumerate(offered)]
+    best, _, kind = max(ranked)
     if best <= 0:
         raise HttpProblem(
-            "None of the accepted media types can be given.",
-            status=406,
-            code="not_acceptable",
-            remedy=f"Accept one of: {', '.join(offered)}.",
+            "not_acceptable", "None of the accepted media types can be given.", f"Accept one of: {', '.join(offered)}."
         )
     return kind
 
 
 def _media_range(part: str) -> tuple[str, float]:
     kind, _, parameters = part.partition(";")
-    liking = 1.0
+    quality = 1.0
     for parameter in parameters.split(";"):
         name, _, value = parameter.partition("=")
         if name.strip().lower() == "q":
             try:
-                liking = min(1.0, max(0.0, float(value)))
+                quality = min(1.0, max(0.0, float(value)))
             except ValueError:
-                liking = 0.0
-    return kind.strip().lower(), liking
+                quality = 0.0
+    return kind.strip().lower(), quality
 
 
-def _liking(kind: str, ranges: Sequence[tuple[str, float]]) -> float:
+def _quality(kind: str, ranges: Sequence[tuple[str, float]]) -> float:
     """What the most specific range that covers `kind` says about it."""
     main = kind.partition("/")[0]
     for cover in (kind, f"{main}/*", "*/*"):
-        found = [liking for name, liking in ranges if name == cover]
+        found = [quality for name, quality in ranges if name == cover]
         if found:
             return max(found)
     return 0.0

@@ -36,14 +36,15 @@ from mainspring.server.http.operations import (
 )
 from mainspring.server.http.problem import Handler, problems
 from mainspring.server.http.request import check_names
-from mainspring.server.http.table import JSON, PATH_PARAMETERS, BodyContent, Operation, Success
+from mainspring.server.http.table import JSON, PATH_PARAMETERS, Operation, gives
 from mainspring.telemetry import tracing
 
 NO_ROUTE: Final = "(none)"
 CLIENT_LEFT: Final = 499  # before it had its answer
 
 
-async def _show_openapi(_face: Face, _: web.Request) -> web.StreamResponse:
+async def show_openapi(_face: Face, _: web.Request) -> web.StreamResponse:
+    """This document."""
     return web.Response(body=openapi_text(), content_type=JSON)
 
 
@@ -56,15 +57,7 @@ OPERATIONS: Final = (
     *schemas.OPERATIONS,
     *messages.OPERATIONS,
     *node.OPERATIONS,
-    Operation(
-        "GET",
-        "/openapi.json",
-        "showOpenapi",
-        "This document",
-        _show_openapi,
-        (Success(200, "OpenAPI 3.1.", (BodyContent(JSON, {"type": "object"}),)),),
-        tag="node",
-    ),
+    Operation("GET /openapi.json", show_openapi, gives("OpenAPI 3.1.", {"type": "object"}), tag="node"),
 )
 
 
@@ -101,7 +94,7 @@ def add_routes(
     app.middlewares.insert(1, problems)
     app.middlewares.insert(2, origins.middleware())
     app.on_shutdown.append(end_streams)
-    app.on_response_prepare.append(origins.tell)
+    app.on_response_prepare.append(origins.add_headers)
 
 
 def _counting(requests: Requests) -> Middleware:
@@ -134,10 +127,10 @@ def _add_path(app: web.Application, face: Face, path: str, operations: list[Oper
             resource.add_route(hdrs.METH_HEAD, handler)
     allowed = ", ".join(sorted({*methods, hdrs.METH_OPTIONS}))
 
-    async def tell_methods(_: web.Request) -> web.StreamResponse:
+    async def list_methods(_: web.Request) -> web.StreamResponse:
         return web.Response(status=204, headers={hdrs.ALLOW: allowed})
 
-    resource.add_route(hdrs.METH_OPTIONS, tell_methods)
+    resource.add_route(hdrs.METH_OPTIONS, list_methods)
 
 
 def _handler(face: Face, operation: Operation) -> Any:

@@ -66,22 +66,6 @@ class Claim(msgspec.Struct, frozen=True):
 class SharedPosition:
     """What one of several nodes knows of a position, besides what a node that is alone knows (`Position`)."""
 
-    __slots__ = (
-        "claims",
-        "failures",
-        "free",
-        "last_committed",
-        "lost",
-        "moves",
-        "next_offset",
-        "position",
-        "retry_at",
-        "returning",
-        "vanished",
-        "version",
-        "writes",
-    )
-
     def __init__(self, position: Position) -> None:
         self.position: Position = position
         self.version: int = ABSENT  # of the shared record

@@ -122,7 +122,7 @@ def _operations(topic: str, key: str, keys: list[str]) -> dict[str, Any]:
         f"subscribe.{key}": {
             "action": "send",
             "channel": channel,
-            "summary": f"Events of {topic}, delivered to whoever subscribes.",
+            "summary": f"Events of {topic}, delivered to subscribers.",
             "messages": carried,
         }
     }

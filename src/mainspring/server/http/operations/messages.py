@@ -24,7 +24,7 @@ from mainspring.message import MAX_DEPTH, Message, Metadata, encode_line, is_typ
 from mainspring.server.http.face import Face, json_response
 from mainspring.server.http.problem import HttpProblem, ProblemDocument, problem_response
 from mainspring.server.http.request import body_decoder, integer, read_json
-from mainspring.server.http.table import JSON, BodyContent, Operation, Parameter, Success, tagged
+from mainspring.server.http.table import POSITIVE, Operation, Parameter, gives, tagged, takes
 from mainspring.telemetry import tracing
 
 DEFAULT_LIMIT: Final = 100
@@ -58,7 +58,7 @@ class MessageMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     causation: str | None = None
 
 
-class Reply(msgspec.Struct, frozen=True):
+class MessageReply(msgspec.Struct, frozen=True):
     """The handler's answer, as the message it is."""
 
     kind: Literal["reply"]
@@ -73,7 +73,7 @@ class MessageProblem(ProblemDocument, frozen=True, omit_defaults=True):
     error: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
 
 
-class Passed(msgspec.Struct, frozen=True):
+class RecentMessages(msgspec.Struct, frozen=True):
     """Headers of messages, newest first."""
 
     messages: list[HeaderView]
@@ -100,23 +100,20 @@ async def check_message(face: Face, request: web.Request, kind: str, type: str =
 def kernel_of(face: Face) -> Kernel:
     """The kernel behind this face; 503 where there is none, or while it takes nothing new."""
     if face.kernel is None or not face.kernel.running or face.kernel.closing:
-        raise HttpProblem(
-            "The kernel takes no messages now.", status=503, code="unavailable", remedy="Try again later."
-        )
+        raise HttpProblem("unavailable", "The kernel takes no messages now.", "Try again later.")
     return face.kernel
 
 
 async def send_message(face: Face, request: web.Request) -> web.StreamResponse:
-    """The outcome of one command or query."""
+    """Send the kernel a command or a query."""
     wanted = await read_json(request, face.max_event_bytes, _BODY)
     check_json(bytes(wanted.data), "the data", levels=MAX_DEPTH)
     await check_message(face, request, wanted.kind, wanted.type)
     if not is_type(wanted.type):
         raise HttpProblem(
+            "bad_payload",
             "The type is not a message type.",
-            status=422,
-            code="bad_payload",
-            remedy="Write two PascalCase segments, like Memory.Get; Syscall.List names what there is.",
+            "Write two PascalCase segments, like Memory.Get; Syscall.List names what there is.",
         )
     kernel = kernel_of(face)
     trace = tracing.sent_in(request.headers)
@@ -152,7 +149,7 @@ def _code(type: str) -> str:
 
 
 async def list_messages(face: Face, request: web.Request) -> web.StreamResponse:
-    """Headers of the messages that passed lately."""
+    """Headers of the messages that passed lately, newest first."""
     await check_message(face, request, "query")
     query = request.query
     limit = integer(request, "limit", least=1, most=MAX_LIMIT) or DEFAULT_LIMIT
@@ -162,33 +159,27 @@ async def list_messages(face: Face, request: web.Request) -> web.StreamResponse:
         kind=query.get("kind", ""),
         before=query.get("before", ""),
     )
-    return json_response(Passed(found))
+    return json_response(RecentMessages(found))
 
 
 OPERATIONS: Final = tagged(
     "messages",
     Operation(
-        "POST",
-        "/messages",
-        "sendMessage",
-        "Send the kernel a command or a query",
+        "POST /messages",
         send_message,
-        (Success(200, "The reply message.", (BodyContent(JSON, Reply),)),),
-        body=(BodyContent(JSON, MessageBody),),
+        gives("The reply message.", MessageReply),
+        body=takes(MessageBody),
         errors=(400, 404, 409, 413, 415, 422, 503, 504),
     ),
     Operation(
-        "GET",
-        "/messages",
-        "listMessages",
-        "Headers of the messages that passed lately, newest first",
+        "GET /messages",
         list_messages,
-        (Success(200, "The headers.", (BodyContent(JSON, Passed),)),),
+        gives("The headers.", RecentMessages),
         parameters=(
             Parameter("text", "Only messages whose type, id or correlation holds this."),
             Parameter("kind", "Only messages of this kind."),
             Parameter("before", "Only messages older than the one with this id."),
-            Parameter("limit", f"At most so many; {DEFAULT_LIMIT} by default.", {"type": "integer", "minimum": 1}),
+            Parameter("limit", f"At most so many; {DEFAULT_LIMIT} by default.", POSITIVE),
         ),
         errors=(400, 503),
     ),
