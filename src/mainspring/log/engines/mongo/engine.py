@@ -3,6 +3,8 @@
 A commit is planned from what this node knows, and stored by one insert into the journal; that insert is the whole
 decision. What the entry says is then put in place in the collections that readers (and other tools) look at. Reads of
 what is not in place yet are answered from memory or wait; they never show half of a commit that this node knows of.
+
+The reasons are in docs/decisions/mongodb-engine.md.
 """
 
 from __future__ import annotations
