@@ -100,7 +100,7 @@ class Admission:
     ) -> Accepted:
         """The events as they are to be stored, all or none. Raises BusError when the request is refused.
 
-        `bucket` limits the rate of the connection; `limited=False` leaves out every rate limit.
+        `bucket` limits the rate of whoever asks; `limited=False` leaves out every limit of a rate.
         """
         span = None
         if tracing.recorder is not None:
@@ -159,7 +159,7 @@ class Admission:
     def _appends(
         self, topic: Topic, events: Sequence[Offered], now: int, expect: int | None, verified: bytes
     ) -> list[Append]:
-        """The events as they are stored. What the node adds to headers is made once for all that get the same."""
+        """The events as they are stored. What is put on headers is joined once for all events that get the same."""
         payloads = [bytes(event.payload) for event in events]
         _check_payloads(payloads)
         schemas = self._schemas.of(topic.name)
