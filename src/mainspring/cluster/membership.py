@@ -13,6 +13,8 @@ not write its own pulse counts the others' silence from then on, so a server tha
 A node that is cut off alone does not know it. Its parts go on with what they have, but nothing that they do under its
 lease can be stored once the lease was taken: that is what the guard is for. `in_touch` says whether the lease is
 certain.
+
+The reasons are in docs/decisions/cluster.md.
 """
 
 from __future__ import annotations

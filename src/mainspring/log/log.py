@@ -12,6 +12,8 @@ All results of one commit come back in one wake-up of the loop, and are handed o
 commit is started first, so that the disk works while the loop hands out results.
 
 A commit belongs to no single writer, so it runs in the context (of `contextvars`) in which the log was opened.
+
+The reasons are in docs/decisions/log-commits.md.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ a slow checker from being asked for every event.
 Who published an event, on which connection and with which rights is written into its headers by the node alone
 (`VerifiedHeaders`). Consumers may rely on them, so what a client sends under these names is replaced. Where no tokens
 are configured nothing is proven, and headers stay as they were sent.
+
+The reasons are in docs/decisions/access-and-tokens.md.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ The partition of a key is the protocol's hash, the same in every language: h sta
 h = 31 h + c, wrapped to 32 bits and read as signed; the partition is |h| modulo the number of partitions. It is Java's
 `String.hashCode`. Half surrogate pairs count as the units they are. |-2^31| is 2^31, as in JavaScript. The empty key is
 a key; only an absent one is keyless.
+
+The reasons are in docs/decisions/bus-publishing.md.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ topic is a tombstone and passes.
 Versions count from 1 and never change. A new one must be compatible with the one before, in the way the topic asks:
 `backward` (the new schema reads what the old one wrote), `forward` (the old one reads what the new one writes), `full`
 (both) or `none`. The same schema again is the version that is there.
+
+The reasons are in docs/decisions/schemas.md.
 """
 
 from __future__ import annotations

@@ -20,6 +20,8 @@ kernel's own queue unreported: with single-event polls every second descriptor w
 
 A new watch starts as a candidate, so a condition that is already true needs no edge. That also covers regular files,
 which epoll refuses and poll(2) calls always ready: they stay candidates for ever.
+
+The reasons are in docs/decisions/guests.md.
 """
 
 from __future__ import annotations

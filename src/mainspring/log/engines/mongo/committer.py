@@ -160,8 +160,8 @@ class Committer:
             state = self._log_state.partitions.get(place)
             if state is None:
                 continue
-            asked.append((place, state, state.tail, state.removals))
-            present[place] = await self._hit_by(place, state, removes)
+            asked.append((place, state, state.standing.tail, state.removals))
+            present[place] = await self._hit_by(state, removes)
         for place in removals:
             if place in self._log_state.partitions and place not in present:
                 return None
@@ -173,12 +173,11 @@ class Committer:
             present[place] |= {event.offset: event_bytes(event) for event in newer}
         return present
 
-    async def _hit_by(self, place: Partition, state: MongoPartition, removes: Sequence[Remove]) -> dict[int, int]:
+    async def _hit_by(self, state: MongoPartition, removes: Sequence[Remove]) -> dict[int, int]:
         if (held := state.held(1)) is not None:
             return {event.offset: event_bytes(event) for event in held}
-        at = state.moment()
-        await self._placing.reached(at.commit, self._patience.ms)
-        return await self._patience(lambda: self._reader.hit_by(*place, removes, at))
+        at = await self._placing.standing(state, self._patience.ms)
+        return await self._patience(lambda: self._reader.hit_by(removes, at))
 
 
 def groups_of(batches: Sequence[Batch]) -> list[Sequence[Batch]]:

@@ -5,6 +5,8 @@ node applies them in that order to its own replica, from which it reads. So read
 costs one round trip whatever it holds, and batches are atomic over everything the log has.
 
 A commit is acknowledged when the server has stored its message and this node has applied it.
+
+The reasons are in docs/decisions/nats-engine.md.
 """
 
 from __future__ import annotations
