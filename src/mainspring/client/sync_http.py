@@ -82,14 +82,17 @@ class NodeConnection:
 
     @property
     def secure(self) -> bool:
+        """Whether the first of its nodes is asked over TLS."""
         return self._places[0].secure
 
     @property
     def host(self) -> str:
+        """The host of the first of its nodes."""
         return self._places[0].host
 
     @property
     def port(self) -> int:
+        """The port of the first of its nodes."""
         return self._places[0].port
 
     @property

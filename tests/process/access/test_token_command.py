@@ -56,7 +56,7 @@ def test_a_token_is_made_listed_and_checked(tmp_path: Path) -> None:
     [
         (["--agent", "alice", "--scope", "orders"], "is not a scope"),
         (["--agent", "a b", "--scope", "admin"], "cannot name an agent"),
-        (["--agent", "alice", "--scope", "admin", "--expires", "soon"], "is not a duration"),
+        (["--agent", "alice", "--scope", "admin", "--expires", "soon"], "is not a time"),
     ],
 )
 def test_what_cannot_be_a_token_is_refused_with_the_remedy(tmp_path: Path, arguments: list[str], said: str) -> None:

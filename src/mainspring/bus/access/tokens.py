@@ -39,6 +39,8 @@ MEMORY: Final = 4_096  # topics a set of scopes remembers its answer for
 
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 _AGENT: Final = re.compile(r"[^\s,*;\"'\x00-\x1f\x7f]{1,255}")
+_LIFETIME: Final = re.compile(r"(\d{1,6})([smhdw])")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 class BadToken(SettingError):
@@ -230,6 +232,14 @@ def read_tokens(lines: Iterable[str], file: str = "") -> TokenBook:
             if line.strip() and not line.lstrip().startswith("#"):
                 found.append(parse_line(line, f"line {number} of {file}"))
     return TokenBook(found)
+
+
+def lifetime_ms(text: str) -> int:
+    """How long `30d`, `12h`, `2w` last. Raises BadToken."""
+    match = _LIFETIME.fullmatch(text.strip())
+    if match is None or not int(match[1]):
+        raise BadToken(f"{text[:40]!r} is not a time", remedy="write a number and a unit: 90m, 12h, 30d, 8w")
+    return int(match[1]) * _SECONDS[match[2]] * 1000
 
 
 def parse_moment(text: str, where: str) -> int:

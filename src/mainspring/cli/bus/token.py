@@ -21,6 +21,7 @@ from mainspring.bus.access import (
     SECRET_BYTES,
     Token,
     TokenBook,
+    lifetime_ms,
     moment_text,
     new_token,
     read_tokens,
@@ -29,7 +30,6 @@ from mainspring.cli.node.settings import ConfigOption
 from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import JsonOption
 from mainspring.cli.support.settings import load_all
-from mainspring.durations import duration_ms
 from mainspring.errors import SettingError
 from mainspring.loop import MonotonicClock
 
@@ -47,7 +47,7 @@ def new(
     as_json: JsonOption = False,
 ) -> None:
     """Make a token. It is shown this once; the node keeps only its hash."""
-    expires_ms = MonotonicClock().wall_ms() + duration_ms(expires) if expires else 0
+    expires_ms = MonotonicClock().wall_ms() + lifetime_ms(expires) if expires else 0
     text, token = new_token(agent, scope, secrets.token_bytes(SECRET_BYTES), expires_ms)
     if file is not None:
         _add_line(file, token.line())
