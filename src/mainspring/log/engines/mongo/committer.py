@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from mainspring.log.contract import Batch, LogUnavailable, Receipt, Remove, Restorable, Result, event_bytes
 from mainspring.log.engines.mongo.applier import Placing
@@ -29,20 +29,13 @@ from mainspring.log.engines.mongo.plan import (
 from mainspring.log.engines.mongo.reader import MongoReader
 from mainspring.loop import Clock
 
+if TYPE_CHECKING:
+    from mainspring.log.engines.mongo.engine import MongoEngine
+
 T = TypeVar("T")
 
 _RIVALRY: Final = 8  # entries after which another node's last one is forgotten
 _MOST_POLITE_MS: Final = 20
-
-
-class JournalFeed(Protocol):
-    """What the engine does for a commit."""
-
-    async def look(self) -> bool:
-        """Take in what is new in the journal; whether there was something."""
-
-    def absorb(self, entry: JournalEntry) -> None:
-        """Take in one entry."""
 
 
 class Committer:
@@ -54,7 +47,7 @@ class Committer:
         journal: Journal,
         placing: Placing,
         reader: MongoReader,
-        engine: JournalFeed,
+        engine: MongoEngine,
         patience: Patience,
         clock: Clock,
     ) -> None:
