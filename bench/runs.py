@@ -21,7 +21,7 @@ from typing import Any
 from bench.harness import medians, options, ratio, report
 from mainspring.log import Log, SqliteEngine
 from mainspring.runs import Effect, Runtime, Sleep, WaitSignal
-from mainspring.runs.programs import suspend
+from mainspring.runs.effects import suspend
 
 WARM_UP = 100  # steps before the clock starts, for both
 TURN = 1024  # steps between two turns of the asyncio loop, the same for every contender

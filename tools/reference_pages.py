@@ -27,8 +27,7 @@ MODULES: Final = (
     "mainspring.testing",
     "mainspring.client",
     "mainspring.tasks",
-    "mainspring.outbox.outbox",
-    "mainspring.outbox.inbox",
+    "mainspring.outbox",
     "mainspring.kernel",
     "mainspring.runs",
     "mainspring.beats",
@@ -37,6 +36,7 @@ MODULES: Final = (
     "mainspring.loop",
     "mainspring.guests",
     "mainspring.node",
+    "mainspring.durations",
     "mainspring.errors",
 )
 WIDTH: Final = 100
@@ -282,7 +282,11 @@ def _module(name: str) -> ModuleType:
 def main() -> None:
     """Write the pages below the folder that the command line names."""
     folder = Path(sys.argv[1])
-    for path, text in pages().items():
+    made = pages()
+    for old in (folder / "python").glob("*.md"):
+        if f"python/{old.name}" not in made:
+            old.unlink()
+    for path, text in made.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
 

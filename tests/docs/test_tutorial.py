@@ -57,6 +57,13 @@ class Reader:
         first = self.node.stdout.readline()
         assert b"Sys.BootComplete" in first, first
 
+    def kill(self, command: str) -> None:
+        """Kill the node as the page says, which must hit the node and nothing else."""
+        assert self.node is not None
+        subprocess.run(command, shell=True, cwd=self.folder, env=self.env, timeout=PATIENCE_S, check=True)
+        assert self.node.wait(PATIENCE_S) == -signal.SIGKILL
+        self.end(signal.SIGKILL)
+
     def end(self, number: signal.Signals) -> None:
         if self.node is not None:
             self.node.send_signal(number)
@@ -116,7 +123,7 @@ def test_the_tutorial_word_for_word(tmp_path: Path) -> None:
                     reader.end(signal.SIGTERM)
                     reader.serve(text)
                 case ["sh", "kill"]:
-                    reader.end(signal.SIGKILL)
+                    reader.kill(text)
                 case ["console"]:
                     for command, expected in commands(text):
                         reader.type(command, expected)

@@ -1,7 +1,7 @@
 """Kills a process at every write of a durable program with ten effects, and lets another process go on.
 
-Run as a script: `python -m tests.runs.crash_program DIRECTORY`; prints one JSON object per crash. Each try is a fork of
-this process, so that dying with SIGKILL costs nothing but a process.
+Run as a script: `python -m tests.support.runs_crash_program DIRECTORY`; prints one JSON object per crash. Each try is a
+fork of this process, so that dying with SIGKILL costs nothing but a process.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 The whole inbox is resolved first. Then the heartbeat calls the entries of the agenda, and they are settled here
 one by one in agenda order: results, conflicts, budgets and retries are decided in `settle`, never by a call. A
 draft that is thrown away has changed nothing.
+
+The reasons are in docs/decisions/beats.md.
 """
 
 from __future__ import annotations

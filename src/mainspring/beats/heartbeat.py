@@ -119,7 +119,7 @@ class Heartbeat:
     ) -> None:
         if isinstance(rules.get("backoff_beats"), Iterable):
             rules["backoff_beats"] = tuple(rules["backoff_beats"])
-        self.rules = Rules(**rules)
+        self.rules: Rules = Rules(**rules)
         self.line: str = line
         self.tally: BeatTally = BeatTally()
         self.state: LineState = LineState(self.rules, keep_journals=None if log is None else RECENT_BEATS)

@@ -112,67 +112,75 @@ class AskRunHistory(msgspec.Struct):
 
 def run(kernel: Kernel, runtime: Runtime) -> Capability:
     """The capability `Run` of this node; also announces the ends of durable runs as events."""
-    durable = runtime.durable
+    runtime.on_outcome(lambda ended, how: _announce(kernel, ended, how))
+    on_remote_change(kernel, runtime.durable.log, lambda change: _stream_ended(kernel, change))
+    answers = _RunAnswers(kernel, runtime)
+    handlers = [
+        handler_from("command", "Run.Start", answers.start),
+        handler_from("command", "Run.Cancel", answers.cancel),
+        handler_from("command", "Run.Signal", answers.signal),
+        handler_from("query", "Run.Outcome", answers.outcome),
+        handler_from("query", "Run.List", answers.list_runs),
+        handler_from("query", "Run.History", answers.history),
+        handler_from("command", "Run.Retry", answers.retry),
+        handler_from("command", "Run.Fork", answers.fork),
+    ]
+    return Capability(id="Run", description="Durable runs.", handlers=handlers)
 
-    async def start(data: StartRun, ctx: Context) -> StartedRun:
+
+class _RunAnswers:
+    """The handlers of the capability, one per message."""
+
+    def __init__(self, kernel: Kernel, runtime: Runtime) -> None:
+        self._kernel = kernel
+        self._runtime = runtime
+        self._durable = runtime.durable
+
+    async def start(self, data: StartRun, ctx: Context) -> StartedRun:
         """Start a durable run of a registered program."""
         try:
             with errors_as_answers():
-                begun = runtime.start(data.program, *data.args, durable=True, id=data.id)
+                begun = self._runtime.start(data.program, *data.args, durable=True, id=data.id)
         except TypeError as error:  # the arguments are not the program's
             raise Fail(422, str(error)) from None
-        await durable.written(begun)
-        _note(kernel, begun, ctx)
+        await self._durable.written(begun)
+        _note(self._kernel, begun, ctx)
         return StartedRun(begun.id)
 
-    async def cancel(data: CancelRun, ctx: Context) -> CancelledRun:
+    async def cancel(self, data: CancelRun, ctx: Context) -> CancelledRun:
         """Cancel a run, wherever it is executed."""
-        return CancelledRun(await durable.cancel(data.id, data.reason))
+        return CancelledRun(await self._durable.cancel(data.id, data.reason))
 
-    async def signal(data: SignalRun, ctx: Context) -> SignalledRun:
+    async def signal(self, data: SignalRun, ctx: Context) -> SignalledRun:
         """Send a value to a run; durable when answered."""
         with errors_as_answers():
-            return SignalledRun(await durable.signal(data.id, data.name, data.value))
+            return SignalledRun(await self._durable.signal(data.id, data.name, data.value))
 
-    async def outcome(data: AskRunOutcome, ctx: Context) -> RunState:
+    async def outcome(self, data: AskRunOutcome, ctx: Context) -> RunState:
         """How a run stands, and how it ended."""
         with errors_as_answers():
-            return _state(durable, await durable.store.record(data.id))
+            return _state(self._durable, await self._durable.store.record(data.id))
 
-    async def list_runs(data: ListRuns, ctx: Context) -> RunPage:
+    async def list_runs(self, data: ListRuns, ctx: Context) -> RunPage:
         """Durable runs by id, at most fifty at a time, without their values."""
-        found = await durable.store.runs(state=data.state, prefix=data.prefix, after=data.after, limit=data.limit)
-        return RunPage([_state(durable, record, brief=True) for record in found])
+        found = await self._durable.store.runs(state=data.state, prefix=data.prefix, after=data.after, limit=data.limit)
+        return RunPage([_state(self._durable, record, brief=True) for record in found])
 
-    async def retry(data: RetryRun, ctx: Context) -> StartedRun:
+    async def retry(self, data: RetryRun, ctx: Context) -> StartedRun:
         """Go on with a run that failed or was cancelled, from its journal."""
         with errors_as_answers():
-            return StartedRun((await durable.retry(data.id)).id)
+            return StartedRun((await self._durable.retry(data.id)).id)
 
-    async def fork(data: ForkRun, ctx: Context) -> StartedRun:
+    async def fork(self, data: ForkRun, ctx: Context) -> StartedRun:
         """Start a new run with the first answers of another."""
         with errors_as_answers():
-            return StartedRun((await durable.fork(data.id, data.at, data.newId)).id)
+            return StartedRun((await self._durable.fork(data.id, data.at, data.newId)).id)
 
-    async def history(data: AskRunHistory, ctx: Context) -> dict[str, Any]:
+    async def history(self, data: AskRunHistory, ctx: Context) -> dict[str, Any]:
         """A run and its journal."""
         with errors_as_answers():
-            found = await durable.history(data.id)
+            found = await self._durable.history(data.id)
         return {"run": found.run, "journal": found.journal}
-
-    runtime.on_outcome(lambda ended, how: _announce(kernel, ended, how))
-    on_remote_change(kernel, durable.log, lambda change: _stream_ended(kernel, change))
-    handlers = [
-        handler_from("command", "Run.Start", start),
-        handler_from("command", "Run.Cancel", cancel),
-        handler_from("command", "Run.Signal", signal),
-        handler_from("query", "Run.Outcome", outcome),
-        handler_from("query", "Run.List", list_runs),
-        handler_from("query", "Run.History", history),
-        handler_from("command", "Run.Retry", retry),
-        handler_from("command", "Run.Fork", fork),
-    ]
-    return Capability(id="Run", description="Durable runs.", handlers=handlers)
 
 
 def _announce(kernel: Kernel, ended: Run[Any], outcome: Outcome[Any]) -> None:

@@ -15,6 +15,7 @@ from typing import Annotated, Final, Literal, get_args
 import msgspec
 
 from mainspring.bus.errors import BadFrame, BadJson, BusError, UnknownType, bad_text
+from mainspring.bus.results import NewEvent
 from mainspring.json_text import HALF_CHARACTER, read_leniently, too_deep
 from mainspring.log import Append, StoredEvent
 
@@ -75,6 +76,9 @@ class BatchEvent(msgspec.Struct, frozen=True, gc=False):
     id: EventId | None = None
     delay_ms: Offset | None = None
     not_before: Offset | None = None
+
+
+OfferedEvent = PublishFrame | BatchEvent | NewEvent  # one event of a request, however it came
 
 
 class PublishBatchFrame(ClientFrame, tag="PUBLISH_BATCH", frozen=True, gc=False, kw_only=True):

@@ -15,17 +15,14 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from mainspring.bus.access.access import Access, Action, Caller, origin_of
-from mainspring.bus.counters import BusCounters
+from mainspring.bus.access.access import Action, Caller, origin_of
 from mainspring.bus.errors import BusError, Forbidden, LimitReached, NotSubscribed, TooLarge, Unavailable
-from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.group import Group
 from mainspring.bus.groups.member import Gate, Member
-from mainspring.bus.groups.registry import GroupRegistry
 from mainspring.bus.protocol import (
     NOTHING,
     AckFrame,
@@ -48,15 +45,15 @@ from mainspring.bus.protocol import (
     type_of,
     with_corr,
 )
-from mainspring.bus.publishing.admission import Admission, check_sha256
-from mainspring.bus.publishing.publisher import Accepted, OnDone, Placed, Publisher, refusal
+from mainspring.bus.publishing.admission import check_sha256
+from mainspring.bus.publishing.publisher import Accepted, OnDone, Placed, refusal
 from mainspring.bus.publishing.rate_limit import bucket
-from mainspring.bus.schedules.schedules import Schedule, Schedules
-from mainspring.bus.topics.registry import TopicRegistry
+from mainspring.bus.schedules.schedules import Schedule
 from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
-from mainspring.loop import Clock
-from mainspring.settings import Settings
+
+if TYPE_CHECKING:
+    from mainspring.bus.bus import Bus
 
 logger: logging.Logger = logging.getLogger("mainspring.bus")
 
@@ -66,30 +63,13 @@ MOST_UNANSWERED: Final = 8_192  # requests without an answer before a connection
 MOST_UNANSWERED_BYTES: Final = 8 << 20
 
 
-class BusParts(Protocol):
-    """What a session uses of the bus."""
-
-    settings: Settings
-    clock: Clock
-    counters: BusCounters
-    access: Access
-    topics: TopicRegistry
-    groups: GroupRegistry
-    admission: Admission
-    publisher: Publisher
-    delivery: Delivery
-    schedules: Schedules
-
-    def closed_session(self, session: Session) -> None: ...
-
-
 class Session:
     """A connection of the bus. `caller` is who it is; `send` takes one frame of JSON text and must not raise."""
 
-    def __init__(self, parts: BusParts, caller: Caller, send: Callable[[bytes], None]) -> None:
+    def __init__(self, bus: Bus, caller: Caller, send: Callable[[bytes], None]) -> None:
         self.caller = caller
         self.closed: bool = False
-        self._parts = parts
+        self._bus = bus
         self._send = send
         self._gate = Gate()
         self._members: dict[tuple[str, str], tuple[Group, Member]] = {}
@@ -99,11 +79,11 @@ class Session:
         self._replies = ReplyQueue(send)
         self._blocked = False  # a SUBSCRIBE finds its start, or a checker has not answered: later frames wait
         self._waiting_frames: deque[bytes] = deque()
-        settings = parts.settings
-        self._has_checker = parts.access.has_checker
-        self._accept = parts.admission.accept
-        self._submit = parts.publisher.submit
-        self._bucket = bucket(settings.connection_rate, settings.connection_burst, parts.clock.now_ms())
+        settings = bus.settings
+        self._has_checker = bus.access.has_checker
+        self._accept = bus.admission.accept
+        self._submit = bus.publisher.submit
+        self._bucket = bucket(settings.connection_rate, settings.connection_burst, bus.clock.now_ms())
 
     # -- the adapter's side
 
@@ -146,18 +126,18 @@ class Session:
         if self.closed:
             return
         self.closed = True
-        now = self._parts.clock.now_ms()
+        now = self._bus.clock.now_ms()
         for key in list(self._members):
             self._leave(key, now)
         self._replies.close()
         self._waiting_frames.clear()
-        self._parts.closed_session(self)
+        self._bus.closed_session(self)
 
     # -- frames
 
     def _handle(self, data: bytes) -> None:
-        if len(data) > self._parts.settings.max_frame_bytes:
-            limit = self._parts.settings.max_frame_bytes
+        if len(data) > self._bus.settings.max_frame_bytes:
+            limit = self._bus.settings.max_frame_bytes
             self._replies.reply(error_frame(TooLarge(f"a frame may have {limit} bytes, this one has {len(data)}")))
             return
         try:
@@ -181,7 +161,7 @@ class Session:
     def _is_undecided(self, request: Any, data: bytes) -> bool:
         """Whether the node's checker takes its time; then this frame and those behind it wait for its answer."""
         action, caller = _CHECKED[type(request)], self._caller_of(request)
-        waiting = self._parts.access.ask(request.topic, action, caller)
+        waiting = self._bus.access.ask(request.topic, action, caller)
         if waiting is None:
             return False
 
@@ -193,7 +173,7 @@ class Session:
                 self._handle_waiting()
 
         self._blocked = True
-        self._parts.delivery.run(decide())
+        self._bus.delivery.run(decide())
         return True
 
     def _caller_of(self, frame: Any) -> Caller:
@@ -226,17 +206,17 @@ class Session:
     def _subscribe(self, frame: SubscribeFrame, size: int) -> None:
         if frame.start is not None:
             frame.start.checked()
-        topic = self._parts.topics.open(frame.topic)
-        self._parts.access.check_now(topic.config, "subscribe", self.caller, frame.group)
-        if self._parts.admission.closed:
+        topic = self._bus.topics.open(frame.topic)
+        self._bus.access.check_now(topic.config, "subscribe", self.caller, frame.group)
+        if self._bus.admission.closed:
             raise Unavailable("the node is stopping", remedy="subscribe again in a moment")
         self._reserve(frame)
         reply = self._replies.place()
         self._blocked = True
-        self._parts.delivery.run(self._find_start(frame, topic, reply))
+        self._bus.delivery.run(self._find_start(frame, topic, reply))
 
     def _reserve(self, frame: SubscribeFrame) -> None:
-        limit, wanted = self._parts.settings.max_subscriptions, (frame.topic, frame.group)
+        limit, wanted = self._bus.settings.max_subscriptions, (frame.topic, frame.group)
         if len(self._wanted) >= limit and wanted not in self._wanted:
             raise LimitReached(
                 f"a connection may hold {limit} subscriptions",
@@ -253,7 +233,7 @@ class Session:
         if key in self._members:
             group, _ = self._members[key]
             self._open_window(key)
-            self._parts.delivery.wake(group)
+            self._bus.delivery.wake(group)
         elif key not in self._unanswered:
             self._wanted.discard(key)
 
@@ -273,41 +253,39 @@ class Session:
         """Until the start is found, later frames of this connection wait: they may publish to the same topic."""
         try:
             await self._replies.nothing_publishing()
-            group, unstored = await self._parts.groups.begin(topic, frame.group, frame.start)
+            group, unstored = await self._bus.groups.begin(topic, frame.group, frame.start)
         except MainspringError as error:
             if not isinstance(error, BusError):
                 error = Unavailable(f"the topic cannot be read: {error.message}", remedy=error.remedy)
             self._unreserve(frame)
             reply.frame = refusal_frame(frame, error)
         else:
-            self._parts.delivery.run(self._confirm(frame, topic, group, reply, unstored))
+            self._bus.delivery.run(self._confirm(frame, group, reply, unstored))
         self._blocked = False
         self._replies.flush()
         self._handle_waiting()
 
-    async def _confirm(
-        self, frame: SubscribeFrame, topic: Topic, group: Group, reply: PendingReply, unstored: bool
-    ) -> None:
+    async def _confirm(self, frame: SubscribeFrame, group: Group, reply: PendingReply, unstored: bool) -> None:
         try:
             if unstored:
-                await self._parts.groups.store(group)
+                await self._bus.groups.store(group)
         except BusError as error:
             self._unreserve(frame)
             reply.frame = refusal_frame(frame, error)
         else:
-            reply.frame = ok_frame(frame, topic=topic.name, group=group.name)
-            reply.on_sent = lambda: self._join(frame, topic, group)
+            reply.frame = ok_frame(frame, topic=frame.topic, group=frame.group)
+            reply.on_sent = lambda: self._join(frame, group)
         self._replies.flush()
 
-    def _join(self, frame: SubscribeFrame, topic: Topic, group: Group) -> None:
-        key = (topic.name, group.name)
+    def _join(self, frame: SubscribeFrame, group: Group) -> None:
+        key = (frame.topic, frame.group)
         self._answered(key)
         if key not in self._wanted:
             return  # unsubscribed while the group was being stored
-        group = self._parts.groups.keep(group)
+        group = self._bus.groups.keep(group)
         is_new = key not in self._members
-        member = Member(topic.name, group.name, self._gate, self._send) if is_new else self._members[key][1]
-        settings = self._parts.settings
+        member = Member(frame.topic, frame.group, self._gate, self._send) if is_new else self._members[key][1]
+        settings = self._bus.settings
         self._windows[key] = min(frame.max_inflight or settings.max_inflight, settings.max_window)
         member.window = 0
         member.ack_each = frame.ack == "each"
@@ -321,7 +299,7 @@ class Session:
         else:
             group.changed_member(member)
         self._open_window(key)
-        self._parts.delivery.wake(group)
+        self._bus.delivery.wake(group)
 
     def _handle_waiting(self) -> None:
         while self._waiting_frames and not self._blocked and not self.closed:
@@ -337,7 +315,7 @@ class Session:
             self._wanted.discard(key)  # it has not joined yet, and will not
         else:
             self._held(frame)
-            self._leave(key, self._parts.clock.now_ms())
+            self._leave(key, self._bus.clock.now_ms())
         self._replies.reply(ok_frame(frame, topic=frame.topic, group=frame.group))
 
     def _leave(self, key: tuple[str, str], now: int) -> None:
@@ -352,10 +330,10 @@ class Session:
             if origin_of(name) != topic:
                 continue
             try:
-                config = self._parts.topics.open(name).config
-                self._parts.access.check_now(config, "subscribe", self.caller, group)
+                config = self._bus.topics.open(name).config
+                self._bus.access.check_now(config, "subscribe", self.caller, group)
             except Forbidden as error:
-                self._leave((name, group), self._parts.clock.now_ms())
+                self._leave((name, group), self._bus.clock.now_ms())
                 self._replies.reply(error_frame(error, "", name, group))
             except BusError:
                 continue  # a checker that has not answered yet forbids nothing
@@ -372,18 +350,18 @@ class Session:
     def _ack(self, frame: AckFrame, size: int) -> None:
         group, member = self._held(frame)
         group.ack(member, frame.partition, frame.offset)
-        self._parts.delivery.wake(group)
+        self._bus.delivery.wake(group)
 
     def _nack(self, frame: NackFrame, size: int) -> None:
         group, member = self._held(frame)
-        now = self._parts.clock.now_ms()
+        now = self._bus.clock.now_ms()
         if group.nack(member, frame.partition, frame.offset, frame.reason or "", frame.delay_ms or 0, now):
-            self._parts.counters.nacks += 1
-            self._parts.delivery.wake(group)
+            self._bus.counters.nacks += 1
+            self._bus.delivery.wake(group)
 
     def _extend(self, frame: ExtendFrame, size: int) -> None:
         group, member = self._held(frame)
-        group.extend(member, frame.partition, frame.offset, self._parts.clock.now_ms() + frame.ms)
+        group.extend(member, frame.partition, frame.offset, self._bus.clock.now_ms() + frame.ms)
 
     def _flow(self, frame: FlowFrame, size: int) -> None:
         self._gate.credits = (self._gate.credits or 0) + frame.credits
@@ -392,13 +370,13 @@ class Session:
     def _wake_members(self) -> None:
         for group, member in self._members.values():
             group.choice.recheck_room(member)
-            self._parts.delivery.wake(group)
+            self._bus.delivery.wake(group)
 
     # -- schedules
 
     def _schedule(self, frame: ScheduleFrame, size: int) -> None:
-        topic = self._parts.topics.open(frame.topic)
-        self._parts.access.check_now(topic.config, "publish", self.caller)
+        topic = self._bus.topics.open(frame.topic)
+        self._bus.access.check_now(topic.config, "publish", self.caller)
         self._check_schedule(frame.name)
         schedule = Schedule(
             name=frame.name,
@@ -409,19 +387,19 @@ class Session:
             key=frame.key,
             headers=frame.headers,
         )
-        kept = self._parts.admission.accept_schedule(schedule, self.caller)
-        self._reply_later(frame, self._parts.schedules.put(kept))
+        kept = self._bus.admission.accept_schedule(schedule, self.caller)
+        self._reply_later(frame, self._bus.schedules.put(kept))
 
     def _check_schedule(self, name: str) -> None:
         """Who takes a schedule away from its topic needs the right to publish there."""
-        schedule = self._parts.schedules.find(name)
+        schedule = self._bus.schedules.find(name)
         if schedule is not None:
-            config = self._parts.topics.open(schedule.topic).config
-            self._parts.access.check_now(config, "publish", self.caller)
+            config = self._bus.topics.open(schedule.topic).config
+            self._bus.access.check_now(config, "publish", self.caller)
 
     def _unschedule(self, frame: UnscheduleFrame, size: int) -> None:
         self._check_schedule(frame.name)
-        self._reply_later(frame, self._parts.schedules.delete(frame.name))
+        self._reply_later(frame, self._bus.schedules.delete(frame.name))
 
     def _reply_later(self, frame: ScheduleFrame | UnscheduleFrame, work: Awaitable[Schedule | None]) -> None:
         reply = self._replies.place()
@@ -436,7 +414,7 @@ class Session:
                 reply.frame = ok_frame(frame, name=frame.name, **more)
             self._replies.flush()
 
-        self._parts.delivery.run(finish())
+        self._bus.delivery.run(finish())
 
 
 class PendingReply:

@@ -13,6 +13,8 @@ not write its own pulse counts the others' silence from then on, so a server tha
 A node that is cut off alone does not know it. Its parts go on with what they have, but nothing that they do under its
 lease can be stored once the lease was taken: that is what the guard is for. `in_touch` says whether the lease is
 certain.
+
+The reasons are in docs/decisions/cluster.md.
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ class Membership:
         self._new_id = new_id
         self._about = about
         self._home = home
-        self._epoch = NO_VERSION
+        self.epoch: int = NO_VERSION
         self._started = self._clock.wall_ms()
         self._peers = Peers()
         self._roles = Roles(self)
@@ -106,10 +108,6 @@ class Membership:
     # -- what the parts ask
 
     @property
-    def epoch(self) -> int:
-        return self._epoch
-
-    @property
     def in_touch(self) -> bool:
         """Whether this node's lease is certain: it was renewed within the time after which it may be taken away."""
         return self.joined and self._clock.now_ms() - self._confirmed_ms < self.lease_ms
@@ -129,7 +127,7 @@ class Membership:
         return ""
 
     def guard(self, batch: Batch) -> None:
-        batch.guard(LEASES, lease_key(self.node), self._epoch)
+        batch.guard(LEASES, lease_key(self.node), self.epoch)
 
     def guard_of(self, batch: Batch, node: str, epoch: int) -> None:
         """The batch is refused unless that node still has that epoch."""
@@ -176,8 +174,8 @@ class Membership:
             serves=pulse.serves,
             program=pulse.program,
             able=pulse.able,
-            here=peer.epoch == self._epoch,
-            silent_ms=0 if peer.epoch == self._epoch else max(0, self._clock.now_ms() - peer.seen_ms),
+            here=peer.epoch == self.epoch,
+            silent_ms=0 if peer.epoch == self.epoch else max(0, self._clock.now_ms() - peer.seen_ms),
         )
 
     # -- joining and leaving
@@ -189,7 +187,7 @@ class Membership:
             self.log.watch_records(self._on_change)
         self._early = []
         await self._read_table()
-        self._epoch = await self._take_lease(self._new_id(), first_time=True)
+        self.epoch = await self._take_lease(self._new_id(), first_time=True)
         self._became_member()
         self._look(None)
 
@@ -206,7 +204,7 @@ class Membership:
         peer = self._peers.get(self.node)
         if peer is not None and peer.pulse_version != ABSENT:
             batch.delete(NODES, self.node)
-        batch.delete(LEASES, lease_key(self.node), expect=self._epoch)
+        batch.delete(LEASES, lease_key(self.node), expect=self.epoch)
         batch.remove(inbox(self.node), 0, below=EVERYTHING)
         try:
             await self.log.commit(batch)
@@ -239,7 +237,7 @@ class Membership:
         self._answered_ms = self._confirmed_ms = self._looked_ms = now
         self._next_pulse_ms = 0
         self._peers.restart_silence(now)
-        logger.info("node %s joined with epoch %d", self.node, self._epoch)
+        logger.info("node %s joined with epoch %d", self.node, self.epoch)
         self._send_pulse()
         self._roles.try_all()
 
@@ -312,7 +310,7 @@ class Membership:
             self._send_pulse()
             if now - self._answered_ms < self.lease_ms / 2:
                 for peer in self._peers.silent(now):
-                    if peer.epoch != self._epoch:
+                    if peer.epoch != self.epoch:
                         self._delete_lease(peer)
             self._roles.try_all()
         self._timer = self._loop.schedule(step, self._look, None, ref=False)
@@ -323,7 +321,7 @@ class Membership:
             return
         self._pulses += 1
         about = msgspec.structs.asdict(self._about())
-        pulse = Pulse(self.node, self._epoch, self._pulses, started=self._started, **about)
+        pulse = Pulse(self.node, self.epoch, self._pulses, started=self._started, **about)
         batch = Batch()
         self.guard(batch)
         batch.put(NODES, self.node, encode(pulse))
@@ -405,7 +403,7 @@ class Membership:
                 self._gone(gone)
 
     def _gone(self, epoch: int) -> None:
-        if not self.joined or epoch != self._epoch:
+        if not self.joined or epoch != self.epoch:
             self._notify(self._on_death, epoch)
             self._roles.try_all()
         elif not self._leaving:
@@ -418,7 +416,7 @@ class Membership:
         instance = self._new_id()
         while not self.joined:
             try:
-                self._epoch = await self._take_lease(instance, first_time=False)
+                self.epoch = await self._take_lease(instance, first_time=False)
                 self.joined = True
             except NameTaken as error:
                 self._end(error)

@@ -12,6 +12,8 @@ with its own kind decides again: then the newer program was taken back.
 Space `programs`: `node/<name>` is one node's declaration, `order` the digests. A node that writes the first also
 writes the second, so a guard on `order` says that nothing was declared since it was read. Every node writes only its
 own declaration; members that a newer version of this software adds are not lost when others write theirs.
+
+The reasons are in docs/decisions/program-versions.md.
 """
 
 from __future__ import annotations

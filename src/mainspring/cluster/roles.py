@@ -28,12 +28,8 @@ class SharedRole:
         self.asking = False
         self._membership = membership
         self._version = NO_VERSION
-        self._held = False
+        self.held: bool = False
         self._callbacks: list[Callable[[bool], None]] = []
-
-    @property
-    def held(self) -> bool:
-        return self._held
 
     def guard(self, batch: Batch) -> None:
         self._membership.guard(batch)
@@ -41,20 +37,20 @@ class SharedRole:
 
     def on_change(self, callback: Callable[[bool], None]) -> None:
         self._callbacks.append(callback)
-        if self._held:
+        if self.held:
             callback(True)
 
     def settle(self, version: int | None) -> None:
         """This node has the role under that version, or (None) has not."""
         if version is not None:
             self._version = version
-        if self._held == (version is not None):
+        if self.held == (version is not None):
             return
-        self._held = version is not None
-        logger.info("%s the role %s", "got" if self._held else "lost", self.name)
+        self.held = version is not None
+        logger.info("%s the role %s", "got" if self.held else "lost", self.name)
         for callback in tuple(self._callbacks):
             try:
-                callback(self._held)
+                callback(self.held)
             except Exception:
                 logger.exception("a listener of the role %s failed", self.name)
 

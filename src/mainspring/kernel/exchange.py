@@ -6,6 +6,8 @@ queue, and actors take from their queue in tasks of their own.
 
 Events and errors never cause a routing error. An event without subscribers, an outcome nobody waits for and a reply
 that came after the timeout end here, counted and witnessed, and make nothing new.
+
+The reasons are in docs/decisions/kernel.md.
 """
 
 from __future__ import annotations

@@ -523,18 +523,7 @@ MAX_INT = (1 << 63) - 1
 MIN_INT = -MAX_INT
 
 
-class _Measurable(Protocol):
-    @property
-    def id(self) -> str: ...
-    @property
-    def key(self) -> str | None: ...
-    @property
-    def headers(self) -> bytes | None: ...
-    @property
-    def payload(self) -> bytes: ...
-
-
-def event_bytes(event: _Measurable) -> int:
+def event_bytes(event: Append | StoredEvent) -> int:
     """The bytes of payload, headers, key and id: what retention by size counts."""
     id, key, headers = event.id, event.key, event.headers
     size = len(event.payload) + (len(id) if id.isascii() else len(id.encode()))

@@ -12,6 +12,8 @@ All results of one commit come back in one wake-up of the loop, and are handed o
 commit is started first, so that the disk works while the loop hands out results.
 
 A commit belongs to no single writer, so it runs in the context (of `contextvars`) in which the log was opened.
+
+The reasons are in docs/decisions/log-commits.md.
 """
 
 from __future__ import annotations
@@ -156,7 +158,7 @@ class Log(ReadThrough):
         if self._pinned is not None:
             self._pinned.pin()
         try:
-            self._direct.submit(batches, lambda results: _wake(loop, self._finish, results, self._context))
+            self._direct.submit(batches, self._wake)
         except Exception as error:
             loop.call_soon(self._finish, _unavailable(error, len(batches)), context=self._context)
 
@@ -172,6 +174,11 @@ class Log(ReadThrough):
         first, self._batches = self._batches[:count], self._batches[count:]
         self._under_way, self._callbacks = self._callbacks[:count], self._callbacks[count:]
         return first
+
+    def _wake(self, results: Sequence[Result]) -> None:
+        """From the engine's thread into the loop's; a loop that is closed waits for nothing."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._finish, results, context=self._context)
 
     async def _commit(self, batches: list[Batch]) -> None:
         try:
@@ -237,17 +244,6 @@ class Log(ReadThrough):
     def forget_dedupe(self, now: int) -> Coroutine[Any, Any, int]:
         """Drop the dedupe marks whose time is up; how many."""
         return self.engine.forget_dedupe(now)
-
-
-def _wake(
-    loop: asyncio.AbstractEventLoop,
-    finish: Callable[[Sequence[Result]], None],
-    results: list[Result],
-    context: Context | None,
-) -> None:
-    """From the engine's thread into the loop's; a loop that is closed waits for nothing."""
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(finish, results, context=context)
 
 
 def _unavailable(error: Exception, count: int) -> list[Result]:

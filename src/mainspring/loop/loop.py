@@ -20,6 +20,8 @@ Attached, an asyncio event loop does (`asyncio_host.py`), and whatever arrives w
 A loop is quiescent when nothing is ready, no timer is pending and nobody holds it. Adapters that can still bring input,
 requests that wait for an answer and bytes that are not written yet are invisible to the loop, so their owners hold it:
 one hold per reason, released when the reason is gone.
+
+The reasons are in docs/decisions/loop.md.
 """
 
 from __future__ import annotations

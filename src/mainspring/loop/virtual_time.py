@@ -8,6 +8,8 @@ sleep; there, instead of waiting, the clock jumps to the next deadline, exactly.
 Real work is not hurried: sockets are looked at before every jump, and while something runs in an executor, or anyone
 else has pinned the clock, the loop waits for it in real time and virtual time stands still. A commit that a thread of
 ours makes durable is such work that the loop cannot see; `clock_to_pin` and `time_stands_still` are for that.
+
+The reasons are in docs/decisions/virtual-time.md.
 """
 
 from __future__ import annotations

@@ -20,6 +20,8 @@ A process that is stopped (SIGSTOP, a suspended machine, no processor time) look
 then the watchdog itself wakes up late, and the process has used no processor time: that is reported as what it is, and
 that time is not counted against any handler. If the process has used its processor time, it was code that holds the
 interpreter's lock, and that is a handler's fault again.
+
+The reasons are in docs/decisions/loop.md.
 """
 
 from __future__ import annotations

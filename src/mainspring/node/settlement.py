@@ -162,7 +162,7 @@ class Settlement:
 
     async def _exists(self, record: RunRecord) -> bool:
         try:
-            known, _ = await self._runtime.durable.store.found(record.id)
+            known, _ = await self._runtime.durable.store.record_with_version(record.id)
         except UnknownRun:
             return False
         if known.program != record.program:

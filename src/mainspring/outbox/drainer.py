@@ -75,6 +75,7 @@ class Drained:
 
     @property
     def rows(self) -> int:
+        """How many rows were claimed."""
         return self.sent + self.refused + self.held
 
 
@@ -149,6 +150,7 @@ class Drainer:
         self._release()
 
     def close(self) -> None:
+        """Close the database and the connection to the node."""
         self.store.close()
         self.node.close()
 

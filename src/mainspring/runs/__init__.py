@@ -4,8 +4,7 @@
 - `effects`: effects and answers, and the effects every runtime knows
 - `programs`: the two forms of a program, its name, its code and its arguments
 - `handlers`: how a handler is registered, asked and retried, what its results mean, and its context
-- `scheduler`: the queue, the ticks, the timers, and the way to an end
-- `hosts`: where ticks come from
+- `scheduler`: the queue, the ticks and where they come from, the timers, and the way to an end
 - `run`: one run: its state, its handle, its outcome
 - `tree`: parents and children: who waits for whom, who ends with whom
 - `groups`: `perform`, groups of children, intervals

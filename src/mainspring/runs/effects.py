@@ -16,9 +16,10 @@ what it learned about its children.
 from __future__ import annotations
 
 import random
+import types
 import typing
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, TypeVar
 
 import msgspec
@@ -36,7 +37,7 @@ T_co = TypeVar("T_co", covariant=True)
 Kind = Literal["resume", "tail"]
 KINDS: tuple[Kind, ...] = ("resume", "tail")
 
-LONGEST_MS: Final = 10**15  # thirty thousand years: an endless wait is one that nobody sees the end of
+LONGEST_MS: Final = 10**15  # thirty thousand years: an endless wait outlives its node
 WORTH_A_ROW_MS: Final = 50  # a shorter wait begins anew after a crash
 
 
@@ -89,6 +90,12 @@ def journal_arguments(effect: Effect[Any]) -> bytes:
     """The arguments as the journal keeps them; raises Unserialisable."""
     own = getattr(effect, "__arguments__", None)
     return encode_fields(effect) if own is None else encode(own(), type(effect).__name__)
+
+
+@types.coroutine
+def suspend(effect: Effect[Any]) -> Generator[Any, Any, Any]:
+    """Awaiting this hands the effect to the scheduler and gives back the answer."""
+    return (yield effect)
 
 
 # -- answers

@@ -41,7 +41,7 @@ class NotAnEffect(RunError):
 
 
 class HandlerGaveUp(RunError):
-    """A handler's coroutine was cancelled although nobody cancelled the run."""
+    """A handler's coroutine was cancelled although the run was not cancelled."""
 
     code = "handler_gave_up"
 
@@ -71,7 +71,7 @@ class NotIdle(RunError):
 
 
 class UnobservedFailure(RunError):
-    """A child failed, nobody looked at its outcome, and so its owner fails."""
+    """A child failed, its outcome was never looked at, and so its owner fails."""
 
     code = "unobserved_failure"
 

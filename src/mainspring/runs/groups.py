@@ -15,10 +15,10 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from mainspring.runs.effects import Effect, GroupEnd, HasEnded, Join, Sleep, Until
+from mainspring.runs.effects import Effect, GroupEnd, HasEnded, Join, Sleep, Until, suspend
 from mainspring.runs.errors import ChildTimedOut, GroupClosed
 from mainspring.runs.handlers import EffectContext, Later
-from mainspring.runs.programs import built_in, call_inline, suspend
+from mainspring.runs.programs import built_in, call_inline
 from mainspring.runs.run import Outcome, Run, unwrap
 from mainspring.runs.tree import family_of, root_of
 
@@ -64,7 +64,7 @@ class Perform:
         return child
 
     def detach(self, program: Any, *args: Any, owner: Run[Any] | None = None) -> Run[Any]:
-        """Start a child that nobody waits for. It ends with its owner's failure or cancellation, not with its value.
+        """Start a child that is not waited for. It ends with its owner's failure or cancellation, not with its value.
 
         The owner is the root of this run's tree unless given.
         """

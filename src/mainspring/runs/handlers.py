@@ -94,7 +94,7 @@ class RegisteredHandler:
                     logger.warning("run %s: attempt %d of %d of %s: %s", ctx.run_id, attempt, max_attempts, name, text)
                     ctx.forget_writes()
                     if not await ctx.pause(pause_ms(attempt)):
-                        raise  # the node stops; whoever goes on with the run begins with the first attempt
+                        raise  # the node stops; when the run goes on, it begins with the first attempt
                 attempt += 1
 
         self.call = ask
@@ -426,7 +426,7 @@ class EffectContext:
                 result = await awaitable
             except asyncio.CancelledError as gave_up:
                 if self._asked is not handler or run.steps != step:
-                    raise  # the run is over or has its answer: nobody waits for this one
+                    raise  # the run is over or has its answer: this one is not needed
                 if run.durable is not None and task.cancelling():
                     raise  # the process is going down: a durable run stays unfinished and goes on later
                 error = handler.failure(gave_up)

@@ -1,7 +1,7 @@
 """In whose name a run works: what its log lines carry, and the spans of the run and of its effects.
 
 A run that was started while a message was handled belongs to that message's conversation, also when it goes on after a
-crash: cause, correlation and trace are in its record. A run that nobody's message started and that keeps no journal has
+crash: cause, correlation and trace are in its record. A run that no message started and that keeps no journal has
 no lineage at all, and costs nothing for it.
 
 The run's span lasts as long as this process executes it. An effect has a span from the moment its handler is asked

@@ -5,7 +5,7 @@ Runs do not know the kernel or the bus. The node passes in objects of these shap
     runtime.connect(ask=..., publish=..., events=...)
 
 Publishing from a durable run is exactly-once because the event is not published by the port but prepared by it: the
-operations go into the batch that also holds the answer, and the port is told when that batch is stored.
+operations go into the batch that also holds the answer, and the port is called when that batch is stored.
 """
 
 from __future__ import annotations

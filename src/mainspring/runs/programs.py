@@ -4,8 +4,8 @@ A program is a coroutine function or a generator function. Both forms are driven
 A coroutine program suspends by awaiting `perform(effect)`, which yields the effect to the scheduler and returns what is
 sent back; a generator program yields the effect itself.
 
-A durable run writes down the name of its program; whoever executes it again looks it up in `Programs`. Its arguments
-are kept as a JSON array, typed by the program's parameters.
+A durable run writes down the name of its program, which is looked up in `Programs` when the run is executed again. Its
+arguments are kept as a JSON array, typed by the program's parameters.
 
 The code of a program is a digest, so that nodes can tell an old program from a new one of the same name. It is made
 from what the function does, not from how it is written: comments, line numbers, formatting and its docstring do not
@@ -76,7 +76,7 @@ def bind(program: Any, args: tuple[Any, ...], perform: Any) -> Any:
 
 
 def _wanted(program: Any, form: str, given: int) -> str:
-    """What a program takes. Python's own words count `perform`, which whoever starts a run does not give."""
+    """What a program takes. Python's own words count `perform`, which is not given when a run is started."""
     parameters = list(map(str, inspect.signature(program).parameters.values()))
     if form == "coroutine":
         parameters = parameters[:-1]
@@ -91,12 +91,6 @@ def name_of(program: Any) -> str:
         inner = inner.func
     name = getattr(inner, "__qualname__", None) or type(inner).__qualname__
     return f"{getattr(inner, '__module__', None) or '?'}.{name}"
-
-
-@types.coroutine
-def suspend(effect: Any) -> Generator[Any, Any, Any]:
-    """Awaiting this hands the effect to the scheduler and gives back the answer."""
-    return (yield effect)
 
 
 @types.coroutine

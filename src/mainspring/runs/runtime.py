@@ -14,7 +14,7 @@ Durable, on a log:
     runtime.register(program, name="checkout")       # so that another process finds it
     await runtime.start_service()                    # goes on with unfinished runs, now and from now on; retention
     run = runtime.start(program, *args, durable=True, id="order-17")
-    await runtime.stop_service()                     # lets go; unfinished runs go on elsewhere or later
+    await runtime.stop_service()                     # lets go; unfinished runs go on later, or on another node
 
 A node hosts it on its own loop (`Runtime(loop=loop)`) and passes in what `Ask`, `Publish` and `WaitEvent` need
 (`runtime.connect(ask=..., publish=..., events=...)`).
@@ -37,12 +37,11 @@ from mainspring.runs.effects import Ask, Effect, Publish, Signal, Spawn, WaitEve
 from mainspring.runs.errors import GroupClosed, NotIdle, RunError
 from mainspring.runs.groups import Perform
 from mainspring.runs.handlers import EffectContext, Handler, RegisteredHandler
-from mainspring.runs.hosts import AsyncioHost, LoopHost
 from mainspring.runs.lineage import of_here
 from mainspring.runs.ports import AskPort, EventPort, PublishPort, ask_handler, publish_handler, wait_event_handler
 from mainspring.runs.programs import Programs, bind, name_of
 from mainspring.runs.run import Outcome, Run
-from mainspring.runs.scheduler import FailureSink, Scheduler
+from mainspring.runs.scheduler import AsyncioHost, FailureSink, LoopHost, Scheduler
 from mainspring.runs.signals import Mailboxes
 from mainspring.runs.tree import family_of, root_of
 
@@ -196,7 +195,7 @@ class Runtime:
             await asyncio.wait(set(self._scheduler.tasks))
 
     async def stop_service(self) -> None:
-        """Let go of the durable runs; unfinished ones go on later or elsewhere."""
+        """Let go of the durable runs; unfinished ones go on later, or on another node."""
         await self.durable.recovery.stop()
 
     def _bind(self, run: Run[Any], program: Any, args: tuple[Any, ...]) -> None:

@@ -17,8 +17,10 @@ to end waits on a list. The order is that of a recursion all the same: children 
 who wants to know, and then the owner. Whatever a cleanup, a sink, a listener or a program raises meanwhile is logged;
 it stops nothing.
 
-Nothing here knows asyncio: a handler's coroutine becomes a task in `handlers.py`, and how ticks are brought about is
-the business of `hosts.py`.
+The scheduler itself knows no event loop: a handler's coroutine becomes a task in `handlers.py`, and ticks come from a
+host, an asyncio loop or a Mainspring loop.
+
+The reasons are in docs/decisions/runs.md.
 """
 
 from __future__ import annotations
@@ -29,17 +31,14 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from mainspring.errors import MainspringError
-from mainspring.loop import Clock, TimerEntry, TimerWheel, identifies_work
+from mainspring.loop import Clock, Loop, TimerEntry, TimerWheel, identifies_work
 from mainspring.runs.effects import Effect, Join, whole_ms
 from mainspring.runs.errors import NotAnEffect, UnhandledEffect
 from mainspring.runs.handlers import RegisteredHandler, clean_up, release_effect
 from mainspring.runs.run import FAILURE, RESUME, START, VALUE, Failed, Outcome, Run, Value, kind_of, release_waiters
-
-if TYPE_CHECKING:
-    from mainspring.runs.hosts import SchedulerHost
 
 logger: logging.Logger = logging.getLogger("mainspring.runs")
 
@@ -112,6 +111,137 @@ class Alarms:
                 call()
             except Exception:
                 logger.exception("a timer of the runs failed")
+
+
+# -- where ticks come from
+
+
+class SchedulerHost(Protocol):
+    """What a scheduler needs of the loop that gives it turns: one when there is something to do, and wake-ups.
+
+    Nothing polls. Under a virtual clock there is no host: the test makes the ticks.
+    """
+
+    def soon(self, pump: Callable[[], None]) -> bool:
+        """Call `pump` in a turn of its own. False when that is not possible now."""
+        ...
+
+    def now(self, pump: Callable[[], None]) -> None:
+        """Call `pump` at once if this is a turn of the host in which that is possible, else soon."""
+        ...
+
+    def gone(self) -> bool:
+        """Whether turns that were asked for will never come, because the loop is closed."""
+        ...
+
+    def is_free(self) -> bool:
+        """Whether no loop brings turns now, so that the caller's loop may."""
+        ...
+
+    def wake_at(self, deadline_ms: int, pump: Callable[[], None]) -> None:
+        """Call `pump` at that monotonic time, or earlier if an earlier wake-up is already planned."""
+        ...
+
+    def from_thread(self, call: Callable[[], None]) -> None:
+        """Call `call` on the host's thread; may be called from any thread."""
+        ...
+
+
+class AsyncioHost:
+    """Turns on whichever asyncio loop is running when there is something to do."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._handle: asyncio.TimerHandle | None = None
+        self._deadline: int | None = None
+
+    def _running(self) -> asyncio.AbstractEventLoop | None:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return None
+        if loop is not self._loop:
+            self._loop, self._handle, self._deadline = loop, None, None
+        return loop
+
+    def soon(self, pump: Callable[[], None]) -> bool:
+        loop = self._running()
+        if loop is None:
+            return False
+        loop.call_soon(pump)
+        return True
+
+    def now(self, pump: Callable[[], None]) -> None:
+        pump()
+
+    def gone(self) -> bool:
+        return self._loop is not None and self._loop.is_closed()
+
+    def is_free(self) -> bool:
+        return self._loop is None or not self._loop.is_running()
+
+    def wake_at(self, deadline_ms: int, pump: Callable[[], None]) -> None:
+        loop = self._running()
+        if loop is None or (self._deadline is not None and self._deadline <= deadline_ms):
+            return
+        if self._handle is not None:
+            self._handle.cancel()
+        self._deadline = deadline_ms
+        delay = max(0, deadline_ms - self._clock.now_ms()) / 1000
+        self._handle = loop.call_later(delay, self._wake, pump)
+
+    def _wake(self, pump: Callable[[], None]) -> None:
+        self._handle = self._deadline = None
+        pump()
+
+    def from_thread(self, call: Callable[[], None]) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(call)
+
+
+class LoopHost:
+    """Turns as user turns of a Mainspring loop."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._timer: Any = None
+        self._deadline: int | None = None
+
+    def soon(self, pump: Callable[[], None]) -> bool:
+        self._loop.post(_call, pump)
+        return True
+
+    def now(self, pump: Callable[[], None]) -> None:
+        self._loop.offer(_call, pump)
+
+    def gone(self) -> bool:
+        return False  # a Mainspring loop keeps what waits for its next driver
+
+    def is_free(self) -> bool:
+        return False
+
+    def wake_at(self, deadline_ms: int, pump: Callable[[], None]) -> None:
+        if self._deadline is not None and self._deadline <= deadline_ms:
+            return
+        if self._timer is not None:
+            self._loop.cancel(self._timer)
+        self._deadline = deadline_ms
+        self._timer = self._loop.schedule_at(deadline_ms, self._wake, pump)
+
+    def _wake(self, pump: Callable[[], None]) -> None:
+        self._timer = self._deadline = None
+        pump()
+
+    def from_thread(self, call: Callable[[], None]) -> None:
+        self._loop.complete(_call, call)
+
+
+def _call(call: Callable[[], None]) -> None:
+    call()
+
+
+# -- the scheduler
 
 
 class Scheduler:
@@ -189,7 +319,7 @@ class Scheduler:
             self.arm()
 
     def stepping_here(self) -> bool:
-        """Whether the caller is a program in its step, and not somebody in another thread meanwhile."""
+        """Whether the caller is a program in its step, and not another thread meanwhile."""
         return self.current is not None and threading.get_ident() == self._thread
 
     def is_own_thread(self) -> bool:
@@ -267,7 +397,7 @@ class Scheduler:
         try:
             for _ in range(len(queue)):
                 if not queue:
-                    return  # somebody who heard of an ending made ticks of their own
+                    return  # a listener of an ending made ticks of its own
                 run = queue.popleft()
                 if run.done:
                     self._stale -= 1
@@ -489,7 +619,7 @@ class Scheduler:
         logger.error("run %s (%s) swallows its closing; it was left behind", run.id, run.program)
 
     def abandon(self, *runs: Run[Any]) -> None:
-        """Stop executing runs without an outcome; somebody else goes on with them.
+        """Stop executing runs without an outcome; they go on on another node, or later.
 
         All of them are stopped before any program is closed, so that what programs do while they are closed, like
         cancelling a child, changes nothing.

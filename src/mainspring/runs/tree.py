@@ -4,7 +4,7 @@ Every child has exactly one owner, a run, and may belong to one of the owner's g
 
 - an owner that returns waits for its attached children; the ones marked `unref` are cancelled instead;
 - an owner that fails or is cancelled takes all its children along, detached ones too;
-- a child of a group that fails cancels its siblings and fails the owner, unless somebody was joining it;
+- a child of a group that fails cancels its siblings and fails the owner, unless a run was joining it;
 - an attached child outside a group that failed and was never observed fails the owner when it would have returned;
 - a detached child outlives an owner that returned a value; its failure goes to the failure sink like every other.
 
@@ -108,7 +108,7 @@ class Family:
         """An owner that is executed again has come to where it was: fail it if a child in a group had failed it.
 
         What its journal knows it did before the child failed, or it joined the child and coped. Its first effect
-        without an answer tells: unless it `joins` the child, nobody was looking when the child failed.
+        without an answer tells: unless it `joins` the child, the child failed unobserved.
         """
         unseen, self.unseen = self.unseen, []
         for child in unseen:

@@ -50,8 +50,8 @@ class WorkContext:
     __slots__ = ("cause", "span")
 
     def __init__(self, cause: Cause | None, span: OpenSpan | None) -> None:
-        self.cause = cause
-        self.span = span
+        self.cause: Cause | None = cause
+        self.span: OpenSpan | None = span
 
     def enter(self) -> Entered:
         """The work begins or goes on; `leave` takes what this gives, in the same context."""

@@ -5,6 +5,8 @@ attribute and does nothing more while it is None: no span, no context, no import
 
 A trace travels as W3C's `traceparent` text: in the headers of events, in the metadata of messages, in the records of
 durable runs. So it goes on after a crash, in another process, and through a node that records nothing itself.
+
+The reasons are in docs/decisions/telemetry.md.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ MEMORY = {"kind": "query", "type": "Memory.Get", "data": {"key": "/till"}}
 
 @pytest.fixture(params=sorted(SERVERS))
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    monkeypatch.setattr("tests.cluster.processes.PROGRAM", PROGRAM)
+    monkeypatch.setattr("tests.support.processes.PROGRAM", PROGRAM)
     with site(tmp_path, request.param) as found:
         yield found
 

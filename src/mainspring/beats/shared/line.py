@@ -13,6 +13,8 @@ enzymes of the leader and is gone afterwards; a leader with an older program, or
 a newer one knows. So an older node does not try to lead while a newer one is there, and when a newer one comes, the
 older leader hands over between two beats. Among nodes with the same program nothing changes hands. A newer node counts
 from when it is ready, so the line does not wait for one that is still starting.
+
+The reasons are in docs/decisions/beats-shared.md.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ a slow checker from being asked for every event.
 Who published an event, on which connection and with which rights is written into its headers by the node alone
 (`VerifiedHeaders`). Consumers may rely on them, so what a client sends under these names is replaced. Where no tokens
 are configured nothing is proven, and headers stay as they were sent.
+
+The reasons are in docs/decisions/access-and-tokens.md.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ _to_json = msgspec.json.Encoder().encode
 class Caller:
     """Someone who asks from outside. `scopes` is None where no tokens are configured: then `agent` is only claimed."""
 
-    __slots__ = ("agent", "expires_ms", "headers", "revoked", "scopes", "sid", "verified")
+    __slots__ = ("agent", "expires_ms", "revoked", "scopes", "sid", "verified")
 
     def __init__(
         self,
@@ -69,11 +71,9 @@ class Caller:
         self.scopes: Scopes | None = scopes
         self.expires_ms: int = expires_ms
         self.revoked: asyncio.Event | None = revoked  # set when the token is no longer valid
-        self.headers: dict[str, str] = {}  # what the events of this caller carry
-        self.verified: bytes = b""  # the same as the text of JSON members
+        self.verified: bytes = b""  # the headers that the events of this caller carry, as the text of JSON members
         if scopes is not None:
-            self.headers = {"agent_id": agent or "", "sid": sid, "scopes": str(scopes)}
-            self.verified = _to_json(self.headers)[1:-1]
+            self.verified = _to_json({"agent_id": agent or "", "sid": sid, "scopes": str(scopes)})[1:-1]
 
     @property
     def is_proven(self) -> bool:
@@ -90,18 +90,12 @@ class Caller:
 Who = Caller | str | None
 
 
-def with_verified(headers: Mapping[str, str] | None, who: Who) -> dict[str, str] | None:
-    """The headers of an event of this caller, as they are stored."""
-    if not isinstance(who, Caller) or not who.is_proven:
-        return None if headers is None else dict(headers)
-    return {**{name: value for name, value in (headers or {}).items() if name not in VERIFIED}, **who.headers}
-
-
 class VerifiedHeaders:
-    """The same as JSON text, made once for many events: encoding it for each would cost more than checking its rights.
+    """What the node adds to the headers of events, as JSON text.
 
-    `verified` is `Caller.verified`, the text of the members that say who; `stamp` is a member that is added besides.
-    Either may be empty.
+    Made once for many events: encoding it for each would cost more than checking its rights. `verified` is
+    `Caller.verified`, the text of the members that say who; `stamp` is a member that is added besides. Either may be
+    empty.
     """
 
     __slots__ = ("_is_proven", "_members", "alone")

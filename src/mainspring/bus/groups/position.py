@@ -12,6 +12,8 @@ What is stored of it (one record per topic, group and partition) survives a rest
 delivered, whether it was refused, until when it must wait, and why. Runs of events that were delivered once are stored
 as ranges, so that a large window costs no more than a small one. An event counts as delivered once it is below the
 stored cursor.
+
+The reasons are in docs/decisions/bus-delivery.md.
 """
 
 from __future__ import annotations

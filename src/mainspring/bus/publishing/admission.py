@@ -11,6 +11,8 @@ The partition of a key is the protocol's hash, the same in every language: h sta
 h = 31 h + c, wrapped to 32 bits and read as signed; the partition is |h| modulo the number of partitions. It is Java's
 `String.hashCode`. Half surrogate pairs count as the units they are. |-2^31| is 2^31, as in JavaScript. The empty key is
 a key; only an absent one is keyless.
+
+The reasons are in docs/decisions/bus-publishing.md.
 """
 
 from __future__ import annotations
@@ -19,12 +21,13 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import repeat
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from mainspring.bus.access.access import Access, Caller, VerifiedHeaders, Who, verified_headers, with_verified
+from mainspring.bus.access.access import Access, Caller, VerifiedHeaders, Who, verified_headers
 from mainspring.bus.errors import BadFrame, RateLimited, TooLarge, Unavailable, bad_text
+from mainspring.bus.protocol import OfferedEvent
 from mainspring.bus.publishing.publisher import Accepted
 from mainspring.bus.publishing.rate_limit import TokenBucket
 from mainspring.bus.results import NewEvent
@@ -45,23 +48,6 @@ MAX_DELAY_MS: Final = 10 * 366 * 86_400_000  # ten years: beyond that a delay is
 
 _to_json = msgspec.json.Encoder().encode
 _to_sorted_json = msgspec.json.Encoder(order="sorted").encode
-
-
-class Offered(Protocol):
-    """One event of a request: what a PUBLISH frame, an event of a batch and a NewEvent have in common."""
-
-    @property
-    def payload(self) -> bytes | msgspec.Raw: ...
-    @property
-    def key(self) -> str | None: ...
-    @property
-    def headers(self) -> dict[str, str] | None: ...
-    @property
-    def id(self) -> str | None: ...
-    @property
-    def delay_ms(self) -> int | None: ...
-    @property
-    def not_before(self) -> int | None: ...
 
 
 class Admission:
@@ -91,7 +77,7 @@ class Admission:
     def accept(
         self,
         name: str,
-        events: Sequence[Offered],
+        events: Sequence[OfferedEvent],
         who: Who,
         *,
         bucket: TokenBucket | None = None,
@@ -100,7 +86,7 @@ class Admission:
     ) -> Accepted:
         """The events as they are to be stored, all or none. Raises BusError when the request is refused.
 
-        `bucket` limits the rate of whoever asks; `limited=False` leaves out every limit of a rate.
+        `bucket` limits the rate of the connection; `limited=False` leaves out every rate limit.
         """
         span = None
         if tracing.recorder is not None:
@@ -127,14 +113,10 @@ class Admission:
 
     def accept_schedule(self, schedule: Schedule, who: Who) -> Schedule:
         """The schedule as it is kept: its payload fits the topic, its headers say who made it."""
-        _check_payloads([bytes(schedule.payload)])
-        headers = with_verified(schedule.headers, who)
-        schemas = self._schemas.of(schedule.topic)
-        if schemas is not None:
-            topic = self._topics.open(schedule.topic)
-            stamp = schemas.check(bytes(schedule.payload), headers, tombstones=topic.config.compact)
-            if stamp:
-                headers = {**(headers or {}), **msgspec.json.decode(b"{%b}" % stamp)}
+        event = NewEvent(bytes(schedule.payload), schedule.key, schedule.headers)
+        verified = who.verified if isinstance(who, Caller) else b""
+        (append,) = self._appends(self._topics.open(schedule.topic), (event,), 0, None, verified)
+        headers = None if append.headers is None else msgspec.json.decode(append.headers)
         return msgspec.structs.replace(schedule, headers=headers)
 
     def own_event(
@@ -157,9 +139,9 @@ class Admission:
         return int(self._random() * partitions) if partitions > 1 else 0
 
     def _appends(
-        self, topic: Topic, events: Sequence[Offered], now: int, expect: int | None, verified: bytes
+        self, topic: Topic, events: Sequence[OfferedEvent], now: int, expect: int | None, verified: bytes
     ) -> list[Append]:
-        """The events as they are stored. What is put on headers is joined once for all events that get the same."""
+        """The events as they are stored. What the node adds to headers is made once for all that get the same."""
         payloads = [bytes(event.payload) for event in events]
         _check_payloads(payloads)
         schemas = self._schemas.of(topic.name)
@@ -214,7 +196,7 @@ def _check_payloads(payloads: list[bytes]) -> None:
             raise error from None
 
 
-def _due_times(events: Sequence[Offered], now: int, expect: int | None) -> list[int]:
+def _due_times(events: Sequence[OfferedEvent], now: int, expect: int | None) -> list[int]:
     """When each event is due, 0: at once; an empty list when all are due at once."""
     due = [max(event.not_before or 0, now + event.delay_ms if event.delay_ms else 0) for event in events]
     latest = max(due)
@@ -227,7 +209,7 @@ def _due_times(events: Sequence[Offered], now: int, expect: int | None) -> list[
     return [each if each > now else 0 for each in due]
 
 
-def _begin_span(recorder: Recorder, topic: str, events: Sequence[Offered]) -> tuple[OpenSpan, Sequence[Offered]]:
+def _begin_span(recorder: Recorder, topic: str, events: Sequence[OfferedEvent]) -> tuple[OpenSpan, list[NewEvent]]:
     """A span for publishing these events, and the events with headers that carry the trace."""
     carried = next((event.headers for event in events if event.headers and TRACEPARENT in event.headers), None)
     one = events[0] if len(events) == 1 else None

@@ -12,6 +12,8 @@ events an hour of memory.
 
 Memory does not grow with the number of delayed events: rows are read in the order of their time, when it has come. A
 firing missed while no node ran is made up once.
+
+The reasons are in docs/decisions/schedules.md.
 """
 
 from __future__ import annotations

@@ -8,13 +8,15 @@ topic is a tombstone and passes.
 Versions count from 1 and never change. A new one must be compatible with the one before, in the way the topic asks:
 `backward` (the new schema reads what the old one wrote), `forward` (the old one reads what the new one writes), `full`
 (both) or `none`. The same schema again is the version that is there.
+
+The reasons are in docs/decisions/schemas.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final, Literal, Protocol, get_args
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 
@@ -27,6 +29,7 @@ from mainspring.bus.errors import (
     UnknownSchema,
 )
 from mainspring.bus.names import SEPARATOR, check_name
+from mainspring.bus.protocol import OfferedEvent
 from mainspring.bus.schemas.compatibility import Schema, differences
 from mainspring.bus.schemas.validator import SchemaValidator, TypeValidator, Validator, schema_of
 from mainspring.errors import MainspringError
@@ -41,15 +44,6 @@ SHOWN: Final = 3  # differences in a message; `details` has all
 Compatibility = Literal["none", "backward", "forward", "full"]
 MODES: Final = get_args(Compatibility)
 DEFAULT_MODE: Final = "backward"
-
-
-class Payload(Protocol):
-    """What is checked of an event."""
-
-    @property
-    def payload(self) -> bytes | msgspec.Raw: ...
-    @property
-    def headers(self) -> dict[str, str] | None: ...
 
 
 class SchemaVersion(msgspec.Struct, frozen=True, rename="camel"):
@@ -113,7 +107,7 @@ class TopicSchemas:
         if validator is not None:
             version.validator = validator
 
-    def check_all(self, events: Sequence[Payload], *, tombstones: bool) -> list[bytes]:
+    def check_all(self, events: Sequence[OfferedEvent], *, tombstones: bool) -> list[bytes]:
         """What `check` gives, for each event. The event that does not fit is named, where there are several."""
         latest = self._versions[-1]
         fault, stamp = latest.validator.fault, latest.stamp

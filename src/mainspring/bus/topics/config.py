@@ -110,5 +110,5 @@ def topic_data(config: TopicConfig) -> dict[str, Any]:
 
 
 def encode_topic(config: TopicConfig) -> bytes:
-    """The same as JSON text."""
+    """The settings as JSON text: topic and partitions always, everything else only where it is not the default."""
     return msgspec.json.encode(topic_data(config))

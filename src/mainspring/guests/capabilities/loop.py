@@ -20,13 +20,17 @@ kernel's own queue unreported: with single-event polls every second descriptor w
 
 A new watch starts as a candidate, so a condition that is already true needs no edge. That also covers regular files,
 which epoll refuses and poll(2) calls always ready: they stay candidates for ever.
+
+The reasons are in docs/decisions/guests.md.
 """
 
 from __future__ import annotations
 
 import errno
 import select
+import struct
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple, cast
 
@@ -93,9 +97,7 @@ class LoopCapability(GuestCapability):
         return b""
 
     def _watch(self, payload: bytes) -> None:
-        if len(payload) != ops.WATCH.size:
-            raise RequestRefused("bad WATCH payload")
-        handle, events, ident, flags = ops.WATCH.unpack(payload)
+        handle, events, ident, flags = fields_of(payload, ops.WATCH, "WATCH")
         if flags:
             raise RequestRefused("flags must be 0")
         descriptor = self._handles.watchable(handle)
@@ -107,30 +109,22 @@ class LoopCapability(GuestCapability):
             raise RequestRefused("watch failed") from error
 
     def _unwatch(self, payload: bytes) -> None:
-        if len(payload) != ops.ID.size:
-            raise RequestRefused("bad UNWATCH payload")
-        if not self._ready.remove(ops.ID.unpack(payload)[0]):
+        if not self._ready.remove(*fields_of(payload, ops.ID, "UNWATCH")):
             raise RequestRefused("unknown watch_id")
 
     def _arm(self, payload: bytes) -> None:
-        if len(payload) != ops.TIMER_ARM.size:
-            raise RequestRefused("bad TIMER_ARM payload")
-        ident, due, interval, flags = ops.TIMER_ARM.unpack(payload)
+        ident, due, interval, flags = fields_of(payload, ops.TIMER_ARM, "TIMER_ARM")
         full = len(self._timers) >= MAX_TIMERS and ident not in self._timers
         if not ident or flags & ~ops.RELATIVE or full:
             raise RequestRefused("timer arm failed")
         self._timers.arm(ident, due + self._clock.now_ns() if flags else due, interval)
 
     def _cancel(self, payload: bytes) -> None:
-        if len(payload) != ops.ID.size:
-            raise RequestRefused("bad TIMER_CANCEL payload")
-        if not self._timers.cancel(ops.ID.unpack(payload)[0]):
+        if not self._timers.cancel(*fields_of(payload, ops.ID, "TIMER_CANCEL")):
             raise RequestRefused("unknown timer_id")
 
     def _poll(self, payload: bytes, room: int) -> bytes | None:
-        if len(payload) != ops.POLL.size:
-            raise RequestRefused("bad POLL payload")
-        max_events, timeout_ms = ops.POLL.unpack(payload)
+        max_events, timeout_ms = fields_of(payload, ops.POLL, "POLL")
         if not max_events:
             raise RequestRefused("max_events must be >= 1")
         now = self._clock.now_ns()
@@ -191,6 +185,12 @@ class LoopCapability(GuestCapability):
         self._ready.close()
 
 
+def fields_of(payload: bytes, layout: struct.Struct, op: str) -> tuple[int, ...]:
+    if len(payload) != layout.size:
+        raise RequestRefused(f"bad {op} payload")
+    return layout.unpack(payload)
+
+
 def _entries(watches: list[tuple[HandleWatch, int]], timers: list[Due], now: int) -> list[bytes]:
     pack = ops.EVENT.pack
     ready = [pack(ops.READY, bits, watch.handle, 0, watch.id, 0) for watch, bits in watches]
@@ -219,17 +219,15 @@ def _from_kernel(mask: int) -> int:
     return found
 
 
+@dataclass(slots=True, eq=False)
 class _Source:
     """One watched descriptor of one loop, with everything that watches it."""
 
-    __slots__ = ("asked", "descriptor", "registered", "votes", "watches")
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor: int = descriptor
-        self.watches: dict[int, HandleWatch] = {}
-        self.votes: dict[int, int] = dict.fromkeys(_KERNEL_BITS, 0)  # how many watches ask for each bit
-        self.asked: int = 0  # what epoll and poll(2) are asked for
-        self.registered: bool = False  # epoll takes it
+    descriptor: int
+    watches: dict[int, HandleWatch] = field(default_factory=dict)
+    votes: dict[int, int] = field(default_factory=lambda: dict.fromkeys(_KERNEL_BITS, 0))  # watches for each bit
+    asked: int = 0  # what epoll and poll(2) are asked for
+    registered: bool = False  # epoll takes it
 
     def vote(self, events: int, step: int) -> int:
         """Counts a watch in or out; gives the kernel's mask for the union of what is left."""
@@ -242,16 +240,14 @@ class _Source:
         return mask
 
 
+@dataclass(slots=True, eq=False)
 class HandleWatch:
     """Interest of a guest in one handle."""
 
-    __slots__ = ("events", "handle", "id", "source")
-
-    def __init__(self, ident: int, handle: int, events: int, source: _Source) -> None:
-        self.id: int = ident
-        self.handle: int = handle
-        self.events: int = events
-        self.source: _Source = source
+    id: int
+    handle: int
+    events: int
+    source: _Source
 
 
 class ReadySet:

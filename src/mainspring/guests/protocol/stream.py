@@ -51,7 +51,7 @@ class Stream:
         self._input = bytearray()  # the beginning of one unfinished frame
         self._output = bytearray()
         self._waiting: zcl1.Zcl1Frame | None = None
-        self._closed = False
+        self.closed: bool = False  # nothing is taken any more; what was answered can still be read
 
     @property
     def waiting(self) -> bool:
@@ -59,17 +59,12 @@ class Stream:
         return self._waiting is not None
 
     @property
-    def closed(self) -> bool:
-        """Nothing is taken any more. What was answered can still be read."""
-        return self._closed
-
-    @property
     def unread(self) -> int:
         return len(self._output)
 
     def offer(self, data: bytes | bytearray | memoryview) -> int:
         """How many bytes were taken; CLOSED after bytes that were no ZCL1, AGAIN when answers must be read first."""
-        if self._closed:
+        if self.closed:
             return Code.CLOSED
         if self._waiting is not None:
             return Code.AGAIN
@@ -96,7 +91,7 @@ class Stream:
                 return done, True
             if isinstance(frame, zcl1.Broken):
                 self._refuse(frame.op, frame.rid, frame.fault)
-                self._closed = True
+                self.closed = True
                 return len(self._input), False
             done = frame.end
             if frame.fault:
@@ -124,7 +119,7 @@ class Stream:
         """Ends the stream from this side: one error frame that belongs to no request, then nothing more is taken."""
         self._waiting = None
         self._refuse(0, 0, message)
-        self._closed = True
+        self.closed = True
 
     def resume(self) -> bool:
         """Looks again at the request that waits; whether it is answered now."""
@@ -150,7 +145,7 @@ class Stream:
         """Unread bytes across frame borders; AGAIN when there are none, no bytes at all once the stream is closed."""
         if most < 0:
             return Code.BOUNDS
-        if not self._output and most and not self._closed:
+        if not self._output and most and not self.closed:
             return Code.AGAIN
         part = self.peek(most)
         self.skip(len(part))
@@ -158,7 +153,7 @@ class Stream:
 
     def close(self) -> None:
         """Ends the stream and its capability."""
-        self._closed = True
+        self.closed = True
         self._waiting = None
         self._input.clear()
         self._output.clear()

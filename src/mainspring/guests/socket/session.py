@@ -13,7 +13,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterable
 
-from mainspring.guests.capabilities.loop import LoopCapability
+from mainspring.guests.capabilities.loop import LoopCapability, fields_of
 from mainspring.guests.errors import RequestRefused
 from mainspring.guests.handles import MAX_HANDLES, Attached, HandleTable
 from mainspring.guests.protocol import operations as ops
@@ -30,9 +30,7 @@ class _RemoteLoop(LoopCapability):
     def answer(self, op: int, rid: int, payload: bytes, room: int) -> bytes | None:
         if op != ops.Op.HANDLE_END:
             return super().answer(op, rid, payload, room)
-        if len(payload) != ops.HANDLE_END.size:
-            raise RequestRefused("bad HANDLE_END payload")
-        if self._handles.end(ops.HANDLE_END.unpack(payload)[0]) != Code.OK:
+        if self._handles.end(*fields_of(payload, ops.HANDLE_END, "HANDLE_END")) != Code.OK:
             raise RequestRefused("unknown handle")
         return b""
 

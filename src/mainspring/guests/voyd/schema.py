@@ -12,6 +12,7 @@ import json
 import math
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -29,19 +30,17 @@ _SCALARS: Final[dict[str, type]] = {"bool": bool, "string": str, "bytes": bytes,
 _NUMBERS: Final = frozenset(("i32", "i64", "f32", "f64"))
 
 
+@dataclass(slots=True, eq=False)
 class Schema:
     """One type. `fingerprint` is what the frames carry."""
 
-    __slots__ = ("element", "fields", "fingerprint", "kind", "name", "tag", "variants")
-
-    def __init__(self, kind: str, name: str = "", tag: str | None = None) -> None:
-        self.kind: str = kind
-        self.name: str = name
-        self.tag: str | None = tag
-        self.element: Schema | None = None
-        self.fields: list[Field] = []
-        self.variants: dict[str, list[Field]] = {}
-        self.fingerprint: str = ""
+    kind: str
+    name: str = ""
+    tag: str | None = None
+    element: Schema | None = None
+    fields: list[Field] = field(default_factory=list)
+    variants: dict[str, list[Field]] = field(default_factory=dict)
+    fingerprint: str = ""
 
     def to_wire(self, value: Any, path: str = "value") -> Any:
         """The value as MessagePack will carry it; GuestProtocolError with the path when it does not fit."""
@@ -177,11 +176,11 @@ class SchemaReader:
     def _fields(self, fields: Any, depth: int) -> tuple[list[Field], list[Any]]:
         found: list[Field] = []
         nodes = []
-        for field in fields:
-            schema, node = self._build(field.get("type") or field.get("schema"), depth + 1)
-            optional = bool(field.get("optional", False))
-            found.append((field["name"], optional, schema))
-            nodes.append([field["name"], optional, node])
+        for member in fields:
+            schema, node = self._build(member.get("type") or member.get("schema"), depth + 1)
+            optional = bool(member.get("optional", False))
+            found.append((member["name"], optional, schema))
+            nodes.append([member["name"], optional, node])
         return found, nodes
 
 

@@ -16,6 +16,8 @@ same, with the one epoch there is.
 
 A timeout or a shutdown tells the requester that the wait is over. It is not an outcome: the command goes on, or goes
 on after the restart, and `Syscall.Outcome` has the answer then.
+
+The reasons are in docs/decisions/durable-commands.md.
 """
 
 from __future__ import annotations

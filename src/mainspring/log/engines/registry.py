@@ -4,6 +4,8 @@ The embedded engines are part of the log and named directly. Every other engine 
 `EngineFactory` as an entry point of the group `mainspring.engines`, under the scheme of its addresses (`nats` for
 `nats://host`). Entry points are read only for an address that is not embedded, because that takes longer than opening a
 file.
+
+The reasons are in docs/decisions/engines.md.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 `Ownership` is all that differs between the two. The rest of the package asks it and never which of the two it is.
 
-On a log of its own (`Ownership`) a node has nobody to agree with: the engine lets one process open the log, so every
-unfinished run on it is this node's, whatever node its record names, and no write can be refused for it.
+On a log of its own (`Ownership`) there is no other node to agree with: the engine lets one process open the log, so
+every unfinished run on it is this node's, whatever node its record names, and no write can be refused for it.
 
 On a log that several nodes share (`SharedOwnership`) the node's membership in the cluster entitles it. Its epoch is in
 the record of every run it executes and its guard is in every batch it writes; no clock of any machine is compared with
@@ -11,6 +11,8 @@ another's. A write can then be refused for one of four reasons. An earlier try o
 answer got lost: then what it wrote is there, byte for byte, and all is well. The node's lease was taken: then others
 execute the run. Another node ended the run or has it: the same. Or a handler's own writes expected something that is
 not so: then the run fails, as on a log of its own. The log is asked which; nothing is guessed.
+
+The reasons are in docs/decisions/runs-cluster.md.
 """
 
 from __future__ import annotations
@@ -344,7 +346,7 @@ class SharedOwnership(Ownership):
         return f"a living node that has {missing}" if missing else ""
 
     def prepare(self, record: RunRecord) -> None:
-        record.has_children = True  # elsewhere noted with the first child; here a record is not written again
+        record.has_children = True  # noted now and not with the first child: the record is not written again
         if self.executes(record.program):
             self.sign(record)
 

@@ -70,24 +70,23 @@ class Placement:
         elif record.version == ABSENT:
             self._by_epoch.pop(int(record.key), None)
         else:
-            known = msgspec.json.decode(record.value, type=NodePrograms)
-            codes = {name: known.codes.get(name, "") for name in known.programs}
+            theirs = msgspec.json.decode(record.value, type=NodePrograms)
+            codes = {name: theirs.codes.get(name, "") for name in theirs.programs}
             self._by_epoch[int(record.key)] = codes
             if self._cluster.alive(int(record.key)):
                 self._taken_back.difference_update(codes.items())
 
     async def announce(self, epoch: int, guard: Callable[[Batch], None]) -> None:
         """Write this node's own programs down, if they changed."""
-        mine = (epoch, self._programs.codes())
-        if mine == self._announced:
+        codes = self._programs.codes()
+        if (epoch, codes) == self._announced:
             return
-        await self._introduce(mine[1], guard)
+        await self._introduce(codes, guard)
         batch = Batch()
         guard(batch)
-        known = NodePrograms(self._cluster.node, list(mine[1]), mine[1])
-        batch.put(PROGRAMS, _key(epoch), msgspec.json.encode(known))
+        batch.put(PROGRAMS, _key(epoch), msgspec.json.encode(NodePrograms(self._cluster.node, list(codes), codes)))
         await self._log.commit(batch)
-        self._announced = mine
+        self._announced = (epoch, codes)
 
     async def _introduce(self, codes: dict[str, str], guard: Callable[[Batch], None]) -> None:
         """Put codes that are new to the log behind those that are known, before any node can meet a run of theirs."""
@@ -101,10 +100,10 @@ class Placement:
                 except (Refused, InDoubt):
                     await self._look_at(name, order[1])
 
-    async def _look_at(self, name: str, known: int) -> None:
+    async def _look_at(self, name: str, version: int) -> None:
         """Another node was faster, or it is there; if neither, the lease was refused, and the caller tries again."""
         record = await self._log.get(CODES, name)
-        if record is None or record.version == known:
+        if record is None or record.version == version:
             raise Refused(f"the code of {name} could not be written down")
         self.on_change(KeptRecord(CODES, name, record.value, record.version))
 

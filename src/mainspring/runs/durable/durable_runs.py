@@ -228,9 +228,9 @@ class DurableRuns:
 
     def _child_again(self, owner: DurableState, loaded: LoadedRun) -> Run[Any]:
         loaded.children = owner.children
-        known = self._runs.get(loaded.record.id)
-        if known is not None or self.ownership.owns(loaded.record):
-            return known or self.bring_back(loaded)
+        live = self._runs.get(loaded.record.id)
+        if live is not None or self.ownership.owns(loaded.record):
+            return live or self.bring_back(loaded)
         handle = self._run(loaded.record)
         self.scheduler.live += 1
         self.watch(handle)
@@ -302,15 +302,15 @@ class DurableRuns:
 
     def outcome_of(self, record: RunRecord) -> Outcome[Any] | None:
         """How a run ended, its value as its program declares it; None while it is unfinished."""
-        known = record.program in self.programs
-        return record.outcome(return_type(self.programs.get(record.program)) if known else Any)
+        is_here = record.program in self.programs
+        return record.outcome(return_type(self.programs.get(record.program)) if is_here else Any)
 
     async def history(self, run_id: str) -> History:
         """A run and its journal."""
         return await self.store.history(run_id)
 
     async def find(self, run_id: str) -> Run[Any]:
-        """A handle of any durable run: executed here, elsewhere, or over."""
+        """A handle of any durable run: executed here, on another node, or over."""
         run = self._runs.get(run_id)
         if run is not None:
             return run

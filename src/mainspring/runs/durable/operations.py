@@ -43,7 +43,7 @@ _ABOUT_RUNS: Final = frozenset({"Join", "HasEnded", "Until"})
 
 async def retry(durable: DurableRuns, run_id: str) -> Run[Any]:
     """Go on with a run that failed or was cancelled, and with the children that ended with it."""
-    record, version = await durable.store.found(run_id)
+    record, version = await durable.store.record_with_version(run_id)
     if record.state not in ("failed", "cancelled"):
         raise NotFinished(f"run {run_id} is {record.state}", remedy="only failed and cancelled runs are retried")
     durable.ownership.require_program(record.program)

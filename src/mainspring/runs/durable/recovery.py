@@ -55,6 +55,7 @@ class RunRecovery:
         self._running = False
         if self._timer is not None:
             self._scheduler.alarms.forget(self._timer)
+            self._timer = None
         await self._tasks.cancel()
         await self._durable.writer.quiet()
         self._durable.ownership.stop()

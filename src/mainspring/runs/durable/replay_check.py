@@ -57,7 +57,7 @@ class _Anything(dict[type, RegisteredHandler]):
         self._runtime = runtime
 
     def get(self, effect: type, default: Any = None) -> Any:
-        if not (isinstance(effect, type) and issubclass(effect, Effect)):
+        if not issubclass(effect, Effect) or effect is Effect:
             return default
         return RegisteredHandler(effect, self._spawn if effect is Spawn else self._stop)
 

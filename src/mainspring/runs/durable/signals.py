@@ -1,4 +1,4 @@
-"""Signals to durable runs, and wishes to cancel them: records that the node which executes the run receives.
+"""Signals to durable runs, and requests to cancel them: records that the node which executes the run receives.
 
 A signal is durable when it is sent: a record in the log, guarded by the record of the unfinished run. The node that
 executes the run puts it into the run's mailbox (`signals.py` of this package) and removes it with the answer that
@@ -144,7 +144,7 @@ class DurableSignals:
 
 
 def _cancel(run: Run[Any], key: str, reason: Any) -> None:
-    """The wish goes with the outcome: a run that is retried later must not find it."""
+    """The request goes with the outcome: a run that is retried later must not find it."""
     if run.durable is not None:
         run.durable.cancelled_by = key
     run.cancel(reason)

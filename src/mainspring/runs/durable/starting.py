@@ -58,9 +58,9 @@ class Starting:
             run_id = self._durable.fresh_id()
         elif parent is None:
             check_id(run_id)
-        known = self._runs.get(run_id)
-        if known is not None:
-            return _same_program(known, name)
+        existing = self._runs.get(run_id)
+        if existing is not None:
+            return _same_program(existing, name)
         record = self._durable.new_record(run_id, name, encoded)
         record.parent, record.attached = (None, False) if parent is None else (parent.id, attached)
         run = self._durable.new_run(record, program, opened=False)
@@ -76,7 +76,7 @@ class Starting:
             await waiter
 
     def release(self, run_id: str) -> None:
-        """The beginning of a run is stored, or another node's business: those who wait for it go on."""
+        """The beginning of a run is stored, here or by another node: those who wait for it go on."""
         for waiter in self._waiting.pop(run_id, ()):
             wake(waiter)
 
@@ -145,7 +145,7 @@ class Starting:
             self._durable.lose(run)
 
     async def _found(self, run_id: str) -> tuple[RunRecord, int]:
-        return await self._ownership.read(lambda: self._durable.store.found(run_id))
+        return await self._ownership.read(lambda: self._durable.store.record_with_version(run_id))
 
     async def _take_over(self, run: Run[Any], record: RunRecord) -> None:
         """Turn a fresh handle into the run that the log already knows."""

@@ -109,7 +109,7 @@ class DurableState:
         self.position: int = 0  # the index of the next effect
         self.children: dict[str, LoadedRun] = {}  # what the log knew of its children when it was loaded
         self.note: Raw = NULL
-        self.cancelled_by: str = ""  # the record of a wish from another node
+        self.cancelled_by: str = ""  # the record that asked for its cancellation
         self.ended_with: str = ""  # the run that took it along, when that is known before it ends
         self.after_commit: list[Callable[[Receipt], object]] = []
         self._run = run
@@ -352,7 +352,7 @@ class DurableState:
         if error is None:
             self._scheduler.announce(self._run)
         elif isinstance(error, TakenOver):
-            return  # its handle hears from the log how the run ended
+            return  # its handle gets the outcome from the log
         elif isinstance(error, Refused):
             self._ownership.ending_refused(self._run, had_own_writes, error)
         else:

@@ -61,7 +61,7 @@ class RunStore:
 
     # -- one run
 
-    async def found(self, run_id: str) -> tuple[RunRecord, int]:
+    async def record_with_version(self, run_id: str) -> tuple[RunRecord, int]:
         """A run's record and its version; UnknownRun when there is none."""
         stored = await self._first(run_id, LIVE, RUNS)
         if stored is None:
@@ -81,7 +81,7 @@ class RunStore:
         return None
 
     async def record(self, run_id: str) -> RunRecord:
-        return (await self.found(run_id))[0]
+        return (await self.record_with_version(run_id))[0]
 
     async def journal(self, run_id: str) -> list[JournaledEffect]:
         """The entries of a run in order."""
@@ -119,8 +119,8 @@ class RunStore:
 
         `versions` has those of the runs' records, for a log on which other nodes could change them.
         """
-        known = versions or {}
-        roots = [LoadedRun(record, [], [], {}, known.get(record.id, ANY_VERSION)) for record in records]
+        versions = versions or {}
+        roots = [LoadedRun(record, [], [], {}, versions.get(record.id, ANY_VERSION)) for record in records]
         loaded = {root.record.id: root for root in roots}
         for root in roots:
             if root.record.has_children:
@@ -137,7 +137,7 @@ class RunStore:
         async for run_id, stored in self._of_runs(SIGNALS, unfinished):
             if stored.value != RECEIVED:
                 signals.append((stored.version, run_id, stored))
-        for _, run_id, stored in sorted(signals, key=lambda each: each[0]):  # as they came, whatever clocks said
+        for _, run_id, stored in sorted(signals, key=lambda each: each[0]):  # in the order they came
             name = stored.key.split("#", 2)[1]
             loaded[run_id].signals.append((stored.key, name, msgspec.json.decode(stored.value)))
         return roots
@@ -161,14 +161,14 @@ class RunStore:
     async def _of_runs(self, space: str, run_ids: Iterable[str]) -> AsyncIterator[tuple[str, Record]]:
         """The records `id#...` of all these runs, in the order of their keys, with the id of each."""
         wanted = sorted(f"{run_id}#" for run_id in run_ids)
-        known = set(wanted)
+        prefixes = set(wanted)
         place = 0
         while place < len(wanted):
             others, last = 0, wanted[place]
             place = len(wanted)
             async for stored in self._log.scan(space, "", last):
                 owner = stored.key[: stored.key.index("#") + 1]
-                if owner in known:
+                if owner in prefixes:
                     others = 0
                     yield owner[:-1], stored
                     continue
@@ -212,7 +212,7 @@ class SharedRunStore(RunStore):
     """The durable runs in a log that several nodes share: a run that is not found is looked for with certainty.
 
     What another node wrote can be read here a moment later. A run that another node has just answered for must not be
-    unknown here, so before that is said, the log is asked whether it is absent.
+    unknown here, so first the log is asked whether it is absent.
     """
 
     async def _first(self, run_id: str, *spaces: str) -> Record | None:

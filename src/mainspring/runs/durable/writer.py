@@ -92,7 +92,7 @@ class JournalWriter:
             self._plan()
 
     def together(self, operations: list[Operation], done: Callable[[Result], None]) -> None:
-        """`alone` for writes that are hardly ever refused: many share a batch, and are told apart only when it fails.
+        """`alone` for writes that are hardly ever refused: many share a batch, and only if it fails each gets its own.
 
         `done` gets a receipt without offsets, and with the versions of its own puts.
         """
@@ -181,7 +181,8 @@ class JournalWriter:
         self, puts: list[Operation], answers: list[tuple[Run[Any] | None, Any]], result: Result
     ) -> None:
         if isinstance(result, Receipt):
-            self._retry.succeeded()
+            if self._retry.failures:
+                self._retry.succeeded()
             self._scheduler.resume_all(answers)
         elif isinstance(result, TakenOver):
             return

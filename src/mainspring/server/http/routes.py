@@ -36,14 +36,15 @@ from mainspring.server.http.operations import (
 )
 from mainspring.server.http.problem import Handler, problems
 from mainspring.server.http.request import check_names
-from mainspring.server.http.table import JSON, PATH_PARAMETERS, BodyContent, Operation, Success
+from mainspring.server.http.table import JSON, PATH_PARAMETERS, Operation, gives
 from mainspring.telemetry import tracing
 
 NO_ROUTE: Final = "(none)"
 CLIENT_LEFT: Final = 499  # before it had its answer
 
 
-async def _show_openapi(_face: Face, _: web.Request) -> web.StreamResponse:
+async def show_openapi(_face: Face, _: web.Request) -> web.StreamResponse:
+    """This document."""
     return web.Response(body=openapi_text(), content_type=JSON)
 
 
@@ -56,15 +57,7 @@ OPERATIONS: Final = (
     *schemas.OPERATIONS,
     *messages.OPERATIONS,
     *node.OPERATIONS,
-    Operation(
-        "GET",
-        "/openapi.json",
-        "showOpenapi",
-        "This document",
-        _show_openapi,
-        (Success(200, "OpenAPI 3.1.", (BodyContent(JSON, {"type": "object"}),)),),
-        tag="node",
-    ),
+    Operation("GET /openapi.json", show_openapi, gives("OpenAPI 3.1.", {"type": "object"}), tag="node"),
 )
 
 

@@ -1,14 +1,14 @@
-"""The vocabulary of the route table: one `Operation` is one thing a client can do over HTTP.
+"""The vocabulary of the table of operations: one `Operation` is one thing a client can do over HTTP.
 
-An operation is written once, next to its handler, and used twice: `routes.py` routes by it, `openapi.py` describes
-it. There is no second list that could forget a route, and no route that could miss its description.
+An operation is written once, next to its handler, and used twice: `routes.py` routes by it, `openapi.py` describes it.
+There is no second list that could forget a route, and no route that could miss its description.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from aiohttp import web
 
@@ -19,7 +19,17 @@ NDJSON: Final = "application/x-ndjson"
 EVENT_STREAM: Final = "text/event-stream"
 
 Schema = dict[str, Any]
-OperationHandler = Callable[[Face, web.Request], Awaitable[web.StreamResponse]]
+Model = type | tuple[type, ...] | Schema
+NATURAL: Final[Schema] = {"type": "integer", "minimum": 0}
+POSITIVE: Final[Schema] = {"type": "integer", "minimum": 1}
+
+
+class OperationHandler(Protocol):
+    """An async function of the face and the request."""
+
+    __name__: str
+
+    def __call__(self, face: Face, request: web.Request, /) -> Awaitable[web.StreamResponse]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +48,7 @@ class BodyContent:
     """What a body may be: a media type, and what it holds: a Struct, one of several, or a schema."""
 
     media_type: str
-    model: type | tuple[type, ...] | Schema
+    model: Model
 
     @property
     def models(self) -> tuple[type, ...]:
@@ -56,14 +66,24 @@ class Success:
     contents: tuple[BodyContent, ...] = ()
 
 
+def gives(description: str, *contents: BodyContent | Model, status: int = 200) -> tuple[Success, ...]:
+    """One success. What is not a BodyContent is what a JSON body holds."""
+    return (Success(status, description, takes(*contents)),)
+
+
+def takes(*contents: BodyContent | Model) -> tuple[BodyContent, ...]:
+    """What a body may be. What is not a BodyContent is what a JSON body holds."""
+    return tuple(each if isinstance(each, BodyContent) else BodyContent(JSON, each) for each in contents)
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method on one path. `path` is an OpenAPI template; `errors` are the statuses it can refuse with."""
+    """One method on one path, like `GET /topics/{topic}`. `errors` are the statuses it can refuse with.
 
-    method: str
-    path: str
-    name: str
-    summary: str
+    Its name and its summary are the handler's: `show_topic` is `showTopic`, and the summary the docstring's first line.
+    """
+
+    route: str
     handler: OperationHandler
     answers: tuple[Success, ...]
     parameters: tuple[Parameter, ...] = ()
@@ -73,6 +93,24 @@ class Operation:
     needs_token: bool = True  # on a node that has tokens
     lasts: bool = False  # the answer goes on until one side ends it
     tag: str = ""  # what it is about; see `tagged`
+
+    @property
+    def method(self) -> str:
+        return self.route.partition(" ")[0]
+
+    @property
+    def path(self) -> str:
+        """An OpenAPI template."""
+        return self.route.partition(" ")[2]
+
+    @property
+    def name(self) -> str:
+        first, *others = self.handler.__name__.split("_")
+        return first + "".join(word.capitalize() for word in others)
+
+    @property
+    def summary(self) -> str:
+        return (self.handler.__doc__ or "").partition("\n")[0].rstrip(".")
 
 
 def tagged(tag: str, *operations: Operation) -> tuple[Operation, ...]:

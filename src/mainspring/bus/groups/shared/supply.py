@@ -16,6 +16,8 @@ be stored.
 Where a group starts and where it is moved to is decided by the shared record, too: a node that was too late takes what
 the first one stored. A group that another node makes, moves or deletes appears, moves or goes here with the change
 feed; members here keep their subscription and lose what they held.
+
+The reasons are in docs/decisions/bus-shared-groups.md.
 """
 
 from __future__ import annotations

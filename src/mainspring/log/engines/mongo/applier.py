@@ -31,8 +31,8 @@ from mainspring.log.engines.mongo.documents import (
     removed_document,
     stone_document,
 )
-from mainspring.log.engines.mongo.journal import Journal, JournalEntry, JournalEvent, JournalRemoval
-from mainspring.log.engines.mongo.plan import MongoLogState
+from mainspring.log.engines.mongo.journal import Journal, JournalEntry, JournalEvent, JournalRemoval, PartitionStanding
+from mainspring.log.engines.mongo.plan import MongoLogState, MongoPartition
 from mainspring.log.engines.mongo.schema import (
     COUNTERS,
     EVENTS,
@@ -359,19 +359,22 @@ class Placing:
         if len(self._waiting) > _MOST_WAITING:
             await self.reached(self._waiting[-_MOST_WAITING].number, patience_ms)
 
+    async def standing(self, state: MongoPartition, patience_ms: int) -> PartitionStanding:
+        """How the partition stands, once the collections know that too."""
+        at = state.standing
+        await self.reached(state.commit, patience_ms)
+        return at
+
     async def reached(self, number: int, patience_ms: int) -> None:
         """Wait until the entry of this number is in place. Raises `LogUnavailable`."""
-        await self._until(lambda: self._log_state.applied >= number, patience_ms)
-
-    async def _until(self, done: Callable[[], bool], patience_ms: int) -> None:
-        if done():
+        if self._log_state.applied >= number:
             return
         moved = asyncio.Event()
         self._moved.add(moved)
         self._urged.set()
         try:
             async with asyncio.timeout((patience_ms + self._takeover_ms) / 1000):
-                while not done():
+                while self._log_state.applied < number:
                     moved.clear()
                     await moved.wait()
         except TimeoutError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from mainspring.log.contract import Batch, LogUnavailable, Receipt, Remove, Restorable, Result, event_bytes
 from mainspring.log.engines.mongo.applier import Placing
@@ -29,20 +29,13 @@ from mainspring.log.engines.mongo.plan import (
 from mainspring.log.engines.mongo.reader import MongoReader
 from mainspring.loop import Clock
 
+if TYPE_CHECKING:
+    from mainspring.log.engines.mongo.engine import MongoEngine
+
 T = TypeVar("T")
 
 _RIVALRY: Final = 8  # entries after which another node's last one is forgotten
 _MOST_POLITE_MS: Final = 20
-
-
-class JournalFeed(Protocol):
-    """What the engine does for a commit."""
-
-    async def look(self) -> bool:
-        """Take in what is new in the journal; whether there was something."""
-
-    def absorb(self, entry: JournalEntry) -> None:
-        """Take in one entry."""
 
 
 class Committer:
@@ -54,7 +47,7 @@ class Committer:
         journal: Journal,
         placing: Placing,
         reader: MongoReader,
-        engine: JournalFeed,
+        engine: MongoEngine,
         patience: Patience,
         clock: Clock,
     ) -> None:
@@ -160,8 +153,8 @@ class Committer:
             state = self._log_state.partitions.get(place)
             if state is None:
                 continue
-            asked.append((place, state, state.tail, state.removals))
-            present[place] = await self._hit_by(place, state, removes)
+            asked.append((place, state, state.standing.tail, state.removals))
+            present[place] = await self._hit_by(state, removes)
         for place in removals:
             if place in self._log_state.partitions and place not in present:
                 return None
@@ -173,12 +166,11 @@ class Committer:
             present[place] |= {event.offset: event_bytes(event) for event in newer}
         return present
 
-    async def _hit_by(self, place: Partition, state: MongoPartition, removes: Sequence[Remove]) -> dict[int, int]:
+    async def _hit_by(self, state: MongoPartition, removes: Sequence[Remove]) -> dict[int, int]:
         if (held := state.held(1)) is not None:
             return {event.offset: event_bytes(event) for event in held}
-        at = state.moment()
-        await self._placing.reached(at.commit, self._patience.ms)
-        return await self._patience(lambda: self._reader.hit_by(*place, removes, at))
+        at = await self._placing.standing(state, self._patience.ms)
+        return await self._patience(lambda: self._reader.hit_by(removes, at))
 
 
 def groups_of(batches: Sequence[Batch]) -> list[Sequence[Batch]]:

@@ -157,7 +157,7 @@ class LogAccess(MainspringError):
 
 
 def never_sent(error: PyMongoError) -> bool:
-    """Whether the server certainly did nothing because it note_activity nothing."""
+    """Whether the server certainly did nothing because it received nothing."""
     return isinstance(error, ServerSelectionTimeoutError | WaitQueueTimeoutError)
 
 

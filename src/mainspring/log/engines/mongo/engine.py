@@ -3,6 +3,8 @@
 A commit is planned from what this node knows, and stored by one insert into the journal; that insert is the whole
 decision. What the entry says is then put in place in the collections that readers (and other tools) look at. Reads of
 what is not in place yet are answered from memory or wait; they never show half of a commit that this node knows of.
+
+The reasons are in docs/decisions/mongodb-engine.md.
 """
 
 from __future__ import annotations
@@ -49,8 +51,8 @@ from mainspring.log.engines.mongo.connection import (
     translated,
 )
 from mainspring.log.engines.mongo.documents import record_of
-from mainspring.log.engines.mongo.journal import Journal, JournalEntry, JournalFollower
-from mainspring.log.engines.mongo.plan import RECENT_BYTES, Moment, MongoLogState, MongoPartition
+from mainspring.log.engines.mongo.journal import Journal, JournalEntry, JournalFollower, PartitionStanding
+from mainspring.log.engines.mongo.plan import RECENT_BYTES, MongoLogState, MongoPartition
 from mainspring.log.engines.mongo.reader import PAGE, MongoReader
 from mainspring.loop import BackgroundTasks, Clock, MonotonicClock
 
@@ -261,7 +263,7 @@ class MongoEngine:
         if found is not None:
             return found
         at = await self._in_place(self._log_state.partitions[topic, partition])
-        return await self._patience(lambda: self._reader.events(topic, partition, start, limit, max_bytes, at))
+        return await self._patience(lambda: self._reader.events(start, limit, max_bytes, at))
 
     async def outline(self, topic: str, partition: int, start: int, limit: int) -> list[Outline]:
         self._check()
@@ -271,7 +273,7 @@ class MongoEngine:
         if (held := state.held(start)) is not None:
             return [outline_of(event) for event in islice(held, limit)]
         at = await self._in_place(state)
-        return await self._patience(lambda: self._reader.outline(topic, partition, start, limit, at))
+        return await self._patience(lambda: self._reader.outline(start, limit, at))
 
     async def topics(self) -> list[str]:
         self._check()
@@ -285,9 +287,10 @@ class MongoEngine:
     async def _bounds(self, topic: str, partition: int) -> Bounds:
         state = self._log_state.partitions[topic, partition]
         if (head := state.head()) is not None:
-            return Bounds(partition, head, state.tail, state.events, state.bytes)
+            now = state.standing
+            return Bounds(partition, head, now.tail, now.events, now.bytes)
         at = await self._in_place(state)
-        return await self._patience(lambda: self._reader.bounds(topic, partition, at))
+        return await self._patience(lambda: self._reader.bounds(at))
 
     async def offset_at(self, topic: str, partition: int, ts: int) -> int:
         self._check()
@@ -295,9 +298,9 @@ class MongoEngine:
         if state is None:
             return 1
         if (held := state.held(1)) is not None:
-            return next((event.offset for event in held if event.ts >= ts), state.tail + 1)
+            return next((event.offset for event in held if event.ts >= ts), state.standing.tail + 1)
         at = await self._in_place(state)
-        return await self._patience(lambda: self._reader.offset_at(topic, partition, ts, at))
+        return await self._patience(lambda: self._reader.offset_at(ts, at))
 
     async def get(self, space: str, key: str) -> Record | None:
         self._check()
@@ -334,11 +337,8 @@ class MongoEngine:
                 return
             last = page[-1]
 
-    async def _in_place(self, state: MongoPartition) -> Moment:
-        """How the partition stands, once the collections know that too."""
-        at = state.moment()
-        await self._placing.reached(at.commit, self._patience.ms)
-        return at
+    def _in_place(self, state: MongoPartition) -> Awaitable[PartitionStanding]:
+        return self._placing.standing(state, self._patience.ms)
 
     async def _all_in_place(self) -> None:
         await self._placing.reached(self._log_state.position, self._patience.ms)

@@ -31,6 +31,7 @@ from mainspring.log.contract import (
     FormatError,
     InDoubt,
     KeptRecord,
+    Mark,
     MissedTooMuch,
     Remove,
     StoredEvent,
@@ -190,15 +191,8 @@ def missed_too_much() -> MissedTooMuch:
 # that do it at the same time write the same.
 
 
-class JournalEvent(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    topic: str
-    partition: int
-    offset: int
-    id: str
-    ts: int
-    payload: bytes
-    key: str | None
-    headers: bytes | None
+class JournalEvent(StoredEvent, array_like=True, frozen=True, gc=False, tag=False):
+    """An event of an entry; entries hold only one kind of each, so none carries a tag."""
 
     def stored(self) -> StoredEvent:
         return StoredEvent(
@@ -215,32 +209,23 @@ class JournalRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     value: bytes | None
 
 
-class JournalMark(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    topic: str
-    dedupe: str
-    partition: int
-    offset: int
-    until: int
+class JournalMark(Mark, array_like=True, frozen=True, gc=False, tag=False):
+    """A mark of an entry."""
 
 
-class JournalRemoval(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class JournalRemoval(Remove, array_like=True, frozen=True, gc=False, tag=False):
     """Never reaches beyond the tail of its moment."""
-
-    topic: str
-    partition: int
-    below: int
-    offsets: tuple[int, ...]
 
 
 class PartitionStanding(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A partition after the entry. Everything below `below` is gone."""
+    """A partition after an entry. Everything below `below` is gone."""
 
     topic: str
     partition: int
-    tail: int
-    events: int
-    bytes: int
-    below: int
+    tail: int = 0
+    events: int = 0
+    bytes: int = 0
+    below: int = 0
 
 
 class Effects(msgspec.Struct, array_like=True, gc=False):

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -60,6 +60,9 @@ from mainspring.log.engines.mongo.journal import (
     PartitionStanding,
 )
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 Place = tuple[str, str]  # (space, key) of a record, or (topic, dedupe) of a mark
 
 RECENT_BYTES: Final = 24 << 20  # of events kept for readers at the end of a partition
@@ -75,59 +78,33 @@ MOST_BYTES: Final = 8 << 20  # of one entry; a document holds 16 MiB
 # -- what this node holds in memory
 
 
-class Moment(msgspec.Struct, frozen=True, gc=False):
-    """How a partition stood after the entry `commit`. The collections know it once that entry is in place."""
-
-    tail: int
-    events: int
-    bytes: int
-    below: int
-    commit: int
-
-
 @dataclass(slots=True, eq=False)
 class MongoPartition:
-    """One partition. `recent` holds all its events from `recent_from` on."""
+    """One partition after the entry `commit`, the last that changed it. `recent` holds all its events from
+    `recent_from` on."""
 
-    tail: int = 0
-    events: int = 0
-    bytes: int = 0
-    below: int = 0
-    commit: int = 0  # the last entry that changed it
+    standing: PartitionStanding
+    commit: int = 0
     removals: int = 0  # how many there were
     recent: list[StoredEvent] = field(default_factory=list)
     recent_from: int = 1
 
-    def counts(self) -> tuple[int, int, int, int]:
-        return self.tail, self.events, self.bytes, self.below
-
-    def moment(self) -> Moment:
-        return Moment(*self.counts(), self.commit)
-
     def held(self, start: int) -> Iterator[StoredEvent] | None:
         """All events from here on, when they are all in memory."""
-        if max(start, self.below) < self.recent_from:
+        if max(start, self.standing.below) < self.recent_from:
             return None
         return islice(self.recent, bisect_left(self.recent, start, key=_offset), None)
 
     def head(self) -> int | None:
         """The first readable offset, when that is known without asking."""
-        first = max(self.below, 1)
-        if self.events == self.tail + 1 - first:
+        now = self.standing
+        first = max(now.below, 1)
+        if now.events == now.tail + 1 - first:
             return first  # no holes
-        if not self.events:
-            return self.tail + 1
+        if not now.events:
+            return now.tail + 1
         held = self.held(1)
-        return None if held is None else next((event.offset for event in held), self.tail + 1)
-
-    def stand(self, standing: PartitionStanding, commit: int) -> None:
-        self.tail, self.events, self.bytes, self.below = (
-            standing.tail,
-            standing.events,
-            standing.bytes,
-            standing.below,
-        )
-        self.commit = commit
+        return None if held is None else next((event.offset for event in held), now.tail + 1)
 
 
 class MongoLogState:
@@ -146,7 +123,7 @@ class MongoLogState:
         self.version: int = version
         self.partitions: dict[tuple[str, int], MongoPartition] = {}
         self.versions: dict[Place, int] = {}
-        self.marks: dict[Place, JournalMark | None] = {}
+        self.marks: dict[Place, Mark | None] = {}
         self.pending: dict[Place, tuple[int, JournalRecord]] = {}  # by which entry
         self.forgotten: int = 0  # how often known versions and marks were dropped
         self._arrived: deque[tuple[MongoPartition, int, int]] = (
@@ -154,9 +131,8 @@ class MongoLogState:
         )  # state, offset and size of what `recent` holds, by age
         self._recent_bytes = 0
         for standing, commit in standings:
-            state = self.partitions[standing.topic, standing.partition] = MongoPartition()
-            state.stand(standing, commit)
-            state.recent_from = standing.tail + 1
+            place = (standing.topic, standing.partition)
+            self.partitions[place] = MongoPartition(standing, commit, recent_from=standing.tail + 1)
 
     def absorb(self, entry: JournalEntry) -> None:
         """The next entry is known now."""
@@ -176,7 +152,8 @@ class MongoLogState:
                 self.marks.pop((mark.topic, mark.dedupe), None)
                 self.marks[mark.topic, mark.dedupe] = mark
         for standing in entry.body.standings:
-            self._partition(standing.topic, standing.partition).stand(standing, entry.number)
+            state = self._partition(standing.topic, standing.partition)
+            state.standing, state.commit = standing, entry.number
 
     def settle(self, entry: JournalEntry) -> None:
         """The entry is in the collections."""
@@ -200,8 +177,12 @@ class MongoLogState:
     def _partition(self, topic: str, partition: int) -> MongoPartition:
         state = self.partitions.get((topic, partition))
         if state is None:
-            state = self.partitions[topic, partition] = MongoPartition()
+            state = self.partitions[topic, partition] = MongoPartition(PartitionStanding(topic, partition))
         return state
+
+    def standing(self, place: Partition) -> PartitionStanding:
+        state = self.partitions.get(place)
+        return PartitionStanding(*place) if state is None else state.standing
 
     def _keep_events(self, effects: Effects) -> None:
         for event in effects.events:
@@ -233,7 +214,7 @@ class MongoLogState:
     def recent(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> list[StoredEvent] | None:
         """The answer to a read, when this node holds it; None when the server must be asked."""
         state = self.partitions.get((topic, partition))
-        if state is None or start > state.tail or limit <= 0:
+        if state is None or start > state.standing.tail or limit <= 0:
             return []
         held = state.held(start)
         if held is None:
@@ -241,7 +222,7 @@ class MongoLogState:
         return within_bytes(islice(held, limit), max_bytes)
 
 
-def _forget_oldest(known: dict[Place, int] | dict[Place, JournalMark | None]) -> bool:
+def _forget_oldest(known: dict[Place, int] | dict[Place, Mark | None]) -> bool:
     if len(known) <= MOST_KNOWN:
         return False
     for place in list(known)[: len(known) - MOST_KNOWN // 2]:
@@ -252,25 +233,13 @@ def _forget_oldest(known: dict[Place, int] | dict[Place, JournalMark | None]) ->
 # -- planning
 
 
-class _Draft:
-    """A partition as it will stand."""
-
-    __slots__ = ("below", "bytes", "events", "tail")
-
-    def __init__(self, now: MongoPartition | None) -> None:
-        self.tail, self.events, self.bytes, self.below = now.counts() if now else (0, 0, 0, 0)
-
-    def counts(self) -> tuple[int, int, int, int]:
-        return self.tail, self.events, self.bytes, self.below
-
-
 class EntryPlan:
     """Made for one commit at one position, then thrown away."""
 
     def __init__(self, log_state: MongoLogState, present: Present) -> None:
         self._log_state = log_state
         self._present = present
-        self._drafts: dict[Partition, _Draft] = {}
+        self._drafts: dict[Partition, PartitionStanding] = {}  # partitions as they will stand
         self._versions: dict[Place, int] = {}
         self._marks: dict[Place, JournalMark] = {}
         self._version = log_state.version
@@ -281,9 +250,8 @@ class EntryPlan:
         """What goes into the journal; None when nothing does."""
         if not self.batches:
             return None
-        standings = [
-            PartitionStanding(*place, *draft.counts()) for place, draft in self._drafts.items() if self._moved(place)
-        ]
+        # Refused batches leave drafts too: only partitions that stand otherwise than before count.
+        standings = [draft for place, draft in self._drafts.items() if draft != self._log_state.standing(place)]
         return Body(self.batches, standings, self._version)
 
     def add(self, batch: Batch) -> Result:
@@ -317,33 +285,26 @@ class EntryPlan:
             self.batches.append(effects)
         return Receipt(tuple(offsets), tuple(versions))
 
-    def _moved(self, place: Partition) -> bool:
-        """Whether the partition stands otherwise than before; also refused batches leave drafts."""
-        state = self._log_state.partitions.get(place)
-        return self._drafts[place].counts() != (state.counts() if state else (0, 0, 0, 0))
-
     # -- events
 
-    def _draft(self, place: Partition) -> _Draft:
-        draft = self._drafts.get(place)
-        if draft is None:
-            draft = self._drafts[place] = _Draft(self._log_state.partitions.get(place))
-        return draft
+    def _draft(self, place: Partition) -> PartitionStanding:
+        return self._drafts.get(place) or self._log_state.standing(place)
 
     def _append(self, event: Append, effects: Effects) -> tuple[int, int, bool]:
         if fault := not_storable(event):
             raise fault
         if event.dedupe is not None:
-            mark = self._mark(event.topic, event.dedupe)
+            marked_place = (event.topic, event.dedupe)
+            mark = self._marks.get(marked_place) or self._log_state.marks.get(marked_place)
             if mark is not None and mark.until >= event.ts:
                 return mark.partition, mark.offset, True
         place = (event.topic, event.partition)
         draft = self._draft(place)
-        if event.expect is not None and event.expect != draft.tail:
-            raise tail_conflict(event, draft.tail)
-        offset, size = draft.tail + 1, event_bytes(event)
-        self._remember(draft)
-        draft.tail, draft.events, draft.bytes = offset, draft.events + 1, draft.bytes + size
+        tail = draft.tail
+        if event.expect is not None and event.expect != tail:
+            raise tail_conflict(event, tail)
+        offset, size = tail + 1, event_bytes(event)
+        _set(self._drafts, place, _with_event(draft, offset, size), self._undo)
         if (present := self._present.get(place)) is not None:
             present[offset] = size
             self._undo.append(lambda: present.pop(offset))
@@ -358,18 +319,6 @@ class EntryPlan:
             effects.marks.append(marked)
         return event.partition, offset, False
 
-    def _remember(self, draft: _Draft) -> None:
-        tail, events, bytes, below = draft.counts()
-
-        def restore() -> None:
-            draft.tail, draft.events, draft.bytes, draft.below = tail, events, bytes, below
-
-        self._undo.append(restore)
-
-    def _mark(self, topic: str, dedupe: str) -> JournalMark | None:
-        place = (topic, dedupe)
-        return self._marks.get(place) or self._log_state.marks.get(place)
-
     def _remove(self, remove: Remove, effects: Effects) -> None:
         place = (remove.topic, remove.partition)
         if place not in self._log_state.partitions and place not in self._drafts:
@@ -381,13 +330,12 @@ class EntryPlan:
         hit = {offset: present[offset] for offset in present if offset < below or offset in offsets}
         if not hit and below <= draft.below:
             return
-        self._remember(draft)
+        events, size = draft.events - len(hit), draft.bytes - sum(hit.values())
+        left = PartitionStanding(*place, draft.tail, events, size, max(draft.below, below))
+        _set(self._drafts, place, left, self._undo)
         self._undo.append(lambda: present.update(hit))
         for offset in hit:
             del present[offset]
-        draft.events -= len(hit)
-        draft.bytes -= sum(hit.values())
-        draft.below = max(draft.below, below)
         kept = tuple(offset for offset in offsets if offset in hit)
         effects.removed.append(JournalRemoval(remove.topic, remove.partition, below, kept))
 
@@ -427,37 +375,36 @@ class EntryPlan:
 def restoring(log_state: MongoLogState, items: Sequence[Restorable]) -> Body:
     """The entry that stores what another engine gave out. Raises `Refused`."""
     effects = Effects([], [], [], [])
-    drafts: dict[Partition, _Draft] = {}
+    drafts: dict[Partition, PartitionStanding] = {}
     version = log_state.version
     for item in items:
         if isinstance(item, KeptRecord):
             effects.records.append(JournalRecord(item.space, item.key, item.version, item.value))
             version = max(version, item.version)
         elif isinstance(item, Mark):
-            effects.marks.append(JournalMark(item.topic, item.dedupe, item.partition, item.offset, item.until))
+            effects.marks.append(JournalMark(*msgspec.structs.astuple(item)))
         else:
             _restore_into(log_state, drafts, item, effects)
     _check_size(effects)
-    standings = [PartitionStanding(*place, *draft.counts()) for place, draft in drafts.items()]
-    return Body([effects], standings, version)
+    return Body([effects], list(drafts.values()), version)
 
 
 def _restore_into(
-    log_state: MongoLogState, drafts: dict[Partition, _Draft], item: StoredEvent | KeptTail, effects: Effects
+    log_state: MongoLogState,
+    drafts: dict[Partition, PartitionStanding],
+    item: StoredEvent | KeptTail,
+    effects: Effects,
 ) -> None:
     place = (item.topic, item.partition)
-    if place not in drafts:
-        drafts[place] = _Draft(log_state.partitions.get(place))
-    draft = drafts[place]
+    draft = drafts.get(place) or log_state.standing(place)
     if isinstance(item, KeptTail):
-        draft.tail = max(draft.tail, item.tail)
+        tail = max(draft.tail, item.tail)
+        drafts[place] = PartitionStanding(*place, tail, draft.events, draft.bytes, draft.below)
         return
     if item.offset <= draft.tail:
         raise Refused(f"offset {item.offset} of {item.topic!r} is not above the tail {draft.tail}")
-    draft.tail, draft.events, draft.bytes = item.offset, draft.events + 1, draft.bytes + event_bytes(item)
-    effects.events.append(
-        JournalEvent(item.topic, item.partition, item.offset, item.id, item.ts, item.payload, item.key, item.headers)
-    )
+    drafts[place] = _with_event(draft, item.offset, event_bytes(item))
+    effects.events.append(JournalEvent(*msgspec.structs.astuple(item)))
 
 
 class Lookups:
@@ -516,17 +463,19 @@ def _check_size(effects: Effects) -> None:
         )
 
 
-def _set(
-    of: dict[Place, JournalMark] | dict[Place, int], place: Place, value: object, undo: list[Callable[[], object]]
-) -> None:
-    held: dict[Place, object] = of  # type: ignore[assignment]
-    had, before = place in held, held.get(place)
+def _with_event(now: PartitionStanding, offset: int, size: int) -> PartitionStanding:
+    """The partition with one more event at its end."""
+    return PartitionStanding(now.topic, now.partition, offset, now.events + 1, now.bytes + size, now.below)
+
+
+def _set(held: dict[K, V], place: K, value: V, undo: list[Callable[[], object]]) -> None:
+    before = held.get(place)
     held[place] = value
 
     def restore() -> None:
-        if had:
-            held[place] = before
-        else:
+        if before is None:
             del held[place]
+        else:
+            held[place] = before
 
     undo.append(restore)

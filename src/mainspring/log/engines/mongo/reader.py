@@ -28,8 +28,8 @@ from mainspring.log.engines.mongo.documents import (
     standing_of,
     stored_event,
 )
-from mainspring.log.engines.mongo.journal import JournalMark, PartitionStanding
-from mainspring.log.engines.mongo.plan import Moment, Place
+from mainspring.log.engines.mongo.journal import PartitionStanding
+from mainspring.log.engines.mongo.plan import Place
 from mainspring.log.engines.mongo.schema import (
     COUNTERS,
     EVENTS,
@@ -56,16 +56,14 @@ class MongoReader:
 
     # -- events
 
-    def _range(self, topic: str, partition: int, start: int, at: Moment, **more: Any) -> dict[str, Any]:
+    def _range(self, start: int, at: PartitionStanding, **more: Any) -> dict[str, Any]:
         offsets = {"$gte": max(start, at.below, 1), "$lte": at.tail}
-        return {"topic": topic, "partition": partition, "offset": offsets, **more, **_THERE}
+        return {"topic": at.topic, "partition": at.partition, "offset": offsets, **more, **_THERE}
 
-    async def events(
-        self, topic: str, partition: int, start: int, limit: int, max_bytes: int, at: Moment
-    ) -> list[StoredEvent]:
+    async def events(self, start: int, limit: int, max_bytes: int, at: PartitionStanding) -> list[StoredEvent]:
         found: list[StoredEvent] = []
         room = max_bytes
-        cursor = self._events.find(self._range(topic, partition, start, at)).sort("offset", 1).limit(limit)
+        cursor = self._events.find(self._range(start, at)).sort("offset", 1).limit(limit)
         async with cursor:
             async for document in cursor:
                 try:
@@ -80,22 +78,22 @@ class MongoReader:
                 found.append(event)
         return found
 
-    async def outline(self, topic: str, partition: int, start: int, limit: int, at: Moment) -> list[Outline]:
-        cursor = self._events.find(self._range(topic, partition, start, at), OUTLINE_FIELDS)
+    async def outline(self, start: int, limit: int, at: PartitionStanding) -> list[Outline]:
+        cursor = self._events.find(self._range(start, at), OUTLINE_FIELDS)
         return [outline_from(document) async for document in cursor.sort("offset", 1).limit(limit)]
 
-    async def bounds(self, topic: str, partition: int, at: Moment) -> Bounds:
-        head = await self._first(self._range(topic, partition, 1, at)) or at.tail + 1
-        return Bounds(partition, head, at.tail, at.events, at.bytes)
+    async def bounds(self, at: PartitionStanding) -> Bounds:
+        head = await self._first(self._range(1, at)) or at.tail + 1
+        return Bounds(at.partition, head, at.tail, at.events, at.bytes)
 
-    async def offset_at(self, topic: str, partition: int, ts: int, at: Moment) -> int:
-        return await self._first(self._range(topic, partition, 1, at, ts={"$gte": ts})) or at.tail + 1
+    async def offset_at(self, ts: int, at: PartitionStanding) -> int:
+        return await self._first(self._range(1, at, ts={"$gte": ts})) or at.tail + 1
 
     async def _first(self, query: dict[str, Any]) -> int | None:
         documents = [d async for d in self._events.find(query, {"offset": 1}).sort("offset", 1).limit(1)]
         return documents[0]["offset"] if documents else None
 
-    async def hit_by(self, topic: str, partition: int, removals: Iterable[Remove], at: Moment) -> dict[int, int]:
+    async def hit_by(self, removals: Iterable[Remove], at: PartitionStanding) -> dict[int, int]:
         """Offset and size of the events that these removals may reach."""
         below = max((remove.below for remove in removals), default=0)
         offsets = sorted({o for remove in removals for o in remove.offsets if below <= o <= at.tail})
@@ -103,9 +101,9 @@ class MongoReader:
         ranges: list[dict[str, Any]] = []
         if below > at.below:
             ranges.append({"$gte": max(at.below, 1), "$lt": min(below, at.tail + 1)})
-        ranges += [{"$in": offsets[at : at + 1000]} for at in range(0, len(offsets), 1000)]
+        ranges += [{"$in": offsets[i : i + 1000]} for i in range(0, len(offsets), 1000)]
         for wanted in ranges:
-            query = {"topic": topic, "partition": partition, "offset": wanted, **_THERE}
+            query = {"topic": at.topic, "partition": at.partition, "offset": wanted, **_THERE}
             async for document in self._events.find(query, {"offset": 1, "size": 1}):
                 sizes[document["offset"]] = document["size"]
         return sizes
@@ -158,13 +156,11 @@ class MongoReader:
 
     # -- marks
 
-    async def marks(self, places: Iterable[Place]) -> dict[Place, JournalMark]:
-        found: dict[Place, JournalMark] = {}
+    async def marks(self, places: Iterable[Place]) -> dict[Place, Mark]:
+        found: dict[Place, Mark] = {}
         for query in _by_ids([mark_id(topic, dedupe) for topic, dedupe in places]):
             async for document in self._database[MARKS].find(query):
-                found[document["topic"], document["dedupe"]] = JournalMark(
-                    document["topic"], document["dedupe"], document["partition"], document["offset"], document["until"]
-                )
+                found[document["topic"], document["dedupe"]] = mark_of(document)
         return found
 
     async def mark_page(self, last: Mark | None) -> list[Mark]:

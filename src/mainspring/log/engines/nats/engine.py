@@ -5,6 +5,8 @@ node applies them in that order to its own replica, from which it reads. So read
 costs one round trip whatever it holds, and batches are atomic over everything the log has.
 
 A commit is acknowledged when the server has stored its message and this node has applied it.
+
+The reasons are in docs/decisions/nats-engine.md.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ class JetStreamEngine(ReadThrough):
         self._on_failure: list[Callable[[MainspringError], object]] = []
         self._caught_up: asyncio.Future[None] | None = None
         self._goal = 0
-        self._reported = 0  # the last message whose effects were reported to watchers and writers
+        self.applied: int = 0  # the last message of the stream that was reported to watchers and writers
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -109,20 +111,20 @@ class JetStreamEngine(ReadThrough):
         assert self._loop is not None
         self._goal = found.last
         self._caught_up = self._loop.create_future()
-        self._reported = self.replica.state.applied
-        start = self._reported + 1
+        self.applied = self.replica.state.applied
+        start = self.applied + 1
         self._follower = StreamFollower(
             connection, found.identity, start, self._received, lambda: self._waiting_bytes, self._failed
         )
         self._tasks.start(self._follower.run(), "follow")
-        while self._reported < self._goal:
-            before = self._reported
+        while self.applied < self._goal:
+            before = self.applied
             await asyncio.wait({self._caught_up}, timeout=max(self.address.patience, STANDSTILL_SECONDS))
             if self._caught_up.done():
                 self._caught_up.result()
-            elif self._reported == before:
+            elif self.applied == before:
                 raise LogUnavailable(
-                    f"the log can be read up to message {self._reported} of {self._goal} only",
+                    f"the log can be read up to message {self.applied} of {self._goal} only",
                     remedy="see the servers' logs; then try again",
                 )
         self._caught_up = None
@@ -145,11 +147,6 @@ class JetStreamEngine(ReadThrough):
         self._on_failure.clear()
         await self.replica.close()
         self._applying = False
-
-    @property
-    def applied(self) -> int:
-        """The number of the stream's last message that can be read here."""
-        return self._reported
 
     @property
     def connected(self) -> bool:
@@ -279,12 +276,12 @@ class JetStreamEngine(ReadThrough):
         for outcome in outcomes:
             for change in outcome.changes:
                 self._report(change)
-            self._reported = outcome.message.seq
+            self.applied = outcome.message.seq
             self._sender.settle(outcome)
         self._follower.applied()
         if self._trimmer is not None and self._caught_up is None:
             self._trimmer.look()
-        if self._caught_up is not None and self._reported >= self._goal:
+        if self._caught_up is not None and self.applied >= self._goal:
             wake(self._caught_up)
 
     def _report(self, change: Change) -> None:

@@ -20,6 +20,8 @@ left.
 **Checksums** are CRC-32 over what must not change. `zlib.crc32` runs at memory speed; a cryptographic digest would
 guard against a forger, but anyone who can write the file can write a digest too. What happens to files is rot and torn
 pages.
+
+The reasons are in docs/decisions/log-format.md.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from mainspring.server.http.request import (
     read_body,
     require_json,
 )
-from mainspring.server.http.table import JSON, BodyContent, Operation, Parameter, Success, tagged
+from mainspring.server.http.table import NATURAL, POSITIVE, Operation, Parameter, gives, tagged, takes
 
 SUFFIX: Final = ".DLQ"
 PAGE: Final = 256
@@ -78,7 +78,10 @@ _REDRIVE: Final = body_decoder(RedriveBody)
 
 
 async def list_dead_letter_topics(face: Face, request: web.Request) -> web.StreamResponse:
-    """Topics with dead letters, as far as the caller may read them."""
+    """Topics that have dead letters.
+
+    Only those that the caller may read.
+    """
     agent = await face.identify(request)
     found: list[DeadLetterTopic] = []
     for config in face.bus.topics.configs():
@@ -107,7 +110,10 @@ async def _check_read(face: Face, agent: Who, topic: str) -> None:
 
 
 async def list_dead_letters(face: Face, request: web.Request) -> web.StreamResponse:
-    """Dead letters of one topic, oldest first; only those that fit the filters."""
+    """Dead letters of one topic, oldest first.
+
+    Only those that fit the filters.
+    """
     topic = request.match_info["topic"]
     await _check_read(face, await face.identify(request), topic)
     face.bus.topics.get(topic)  # raises UnknownTopic
@@ -131,7 +137,10 @@ async def show_dead_letter(face: Face, request: web.Request) -> web.StreamRespon
 
 
 async def redrive(face: Face, request: web.Request) -> web.StreamResponse:
-    """Send dead letters again, to the topic they came from. Each is moved in one step: never lost, never in both."""
+    """Send dead letters to their topic again.
+
+    Each is moved in one step: never lost, never in both topics.
+    """
     topic = request.match_info["topic"]
     require_json(request)
     agent = await face.identify(request)
@@ -180,47 +189,26 @@ def _fits(letter: DeadLetter, wanted: RedriveBody) -> bool:
 
 OPERATIONS: Final = tagged(
     "dead letters",
+    Operation("GET /dlq", list_dead_letter_topics, gives("The topics, by name.", DeadLetterTopics)),
     Operation(
-        "GET",
-        "/dlq",
-        "listDeadLetterTopics",
-        "Topics that have dead letters",
-        list_dead_letter_topics,
-        (Success(200, "The topics, by name.", (BodyContent(JSON, DeadLetterTopics),)),),
-    ),
-    Operation(
-        "GET",
-        "/dlq/{topic}",
-        "listDeadLetters",
-        "Dead letters of one topic, oldest first",
+        "GET /dlq/{topic}",
         list_dead_letters,
-        (Success(200, "The dead letters.", (BodyContent(JSON, DeadLetterPage),)),),
+        gives("The dead letters.", DeadLetterPage),
         parameters=(
-            Parameter("offset", "Begin at this offset of the dead-letter topic.", {"type": "integer", "minimum": 0}),
-            Parameter("limit", "At most so many.", {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT}),
+            Parameter("offset", "Begin at this offset of the dead-letter topic.", NATURAL),
+            Parameter("limit", "At most so many.", {**POSITIVE, "maximum": MAX_LIMIT}),
             Parameter("group", "Only those this group gave up on."),
             Parameter("key", "Only those with this key."),
             Parameter("reason", "Only those whose reason contains this text."),
         ),
         errors=(400, 404),
     ),
+    Operation("GET /dlq/{topic}/{offset}", show_dead_letter, gives("The dead letter.", DeadLetter), errors=(400, 404)),
     Operation(
-        "GET",
-        "/dlq/{topic}/{offset}",
-        "showDeadLetter",
-        "One dead letter",
-        show_dead_letter,
-        (Success(200, "The dead letter.", (BodyContent(JSON, DeadLetter),)),),
-        errors=(400, 404),
-    ),
-    Operation(
-        "POST",
-        "/dlq/{topic}/redrive",
-        "redrive",
-        "Send dead letters to their topic again",
+        "POST /dlq/{topic}/redrive",
         redrive,
-        (Success(200, "Where they went.", (BodyContent(JSON, RedriveReport),)),),
-        body=(BodyContent(JSON, RedriveBody),),
+        gives("Where they went.", RedriveReport),
+        body=takes(RedriveBody),
         body_required=False,
         errors=(400, 404, 413, 415, 429, 503),
     ),

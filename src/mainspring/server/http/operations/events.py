@@ -53,7 +53,19 @@ from mainspring.server.http.request import (
     read_body,
     unsupported,
 )
-from mainspring.server.http.table import EVENT_STREAM, JSON, NDJSON, BodyContent, Operation, Parameter, Success, tagged
+from mainspring.server.http.table import (
+    EVENT_STREAM,
+    JSON,
+    NATURAL,
+    NDJSON,
+    POSITIVE,
+    BodyContent,
+    Operation,
+    Parameter,
+    gives,
+    tagged,
+    takes,
+)
 from mainspring.telemetry import tracing
 
 CHECKED_AT_ONCE: Final = 256  # events of a batch before others have their turn
@@ -98,7 +110,10 @@ _EVENT: Final = body_decoder(EventBody)
 
 
 async def publish(face: Face, request: web.Request) -> web.StreamResponse:
-    """Store what the body holds; 201 when it is durable."""
+    """Publish one event, a batch of lines, or CloudEvents (also in binary mode, by `ce-` headers).
+
+    Answers when what the body holds is durable.
+    """
     topic = request.match_info["topic"]
     body_type = _body_type(request)
     if body_type in _NDJSON_TYPES:
@@ -320,7 +335,7 @@ class Range:
 
 
 async def read_events(face: Face, request: web.Request) -> web.StreamResponse:
-    """Stored events in the form the client accepts."""
+    """Stored events by offset, time or cursor; as JSON, NDJSON or CloudEvents."""
     form = accepted_type(request, _FORMS)
     wanted = await _range(face, request, DEFAULT_LIMIT if form != NDJSON else None)
     pages = _pages(face, wanted)
@@ -364,7 +379,10 @@ async def _write_pages(
 
 
 async def read_event(face: Face, request: web.Request) -> web.StreamResponse:
-    """The event at one place; 404 when nothing is there (any more)."""
+    """The event at one offset; as JSON or as a CloudEvent.
+
+    404 when nothing is there (any more).
+    """
     form = accepted_type(request, (JSON, cloudevents.STRUCTURED))
     topic = request.match_info["topic"]
     partition, offset = path_integer(request, "partition"), path_integer(request, "offset")
@@ -445,8 +463,8 @@ async def _pages(face: Face, wanted: Range) -> AsyncIterator[list[StoredEvent]]:
 # --- following ---
 
 
-async def stream(face: Face, request: web.Request) -> web.StreamResponse:
-    """Events as they are published, from where the request says."""
+async def stream_events(face: Face, request: web.Request) -> web.StreamResponse:
+    """Events as they are published, as server-sent events."""
     topic = request.match_info["topic"]
     agent = await face.identify(request)
     face.bus.topics.get(topic)  # raises UnknownTopic
@@ -571,38 +589,31 @@ _CLOUDEVENT_SCHEMA: Final = {
     },
 }
 
-_INTEGER: Final = {"type": "integer", "minimum": 0}
-
 RANGE_PARAMETERS: Final = (
-    Parameter("partition", "Only this partition; without it all, one after the other.", _INTEGER),
-    Parameter("offset", "Begin at this offset; 0 and 1 are the beginning. Belongs to one partition.", _INTEGER),
+    Parameter("partition", "Only this partition; without it all, one after the other.", NATURAL),
+    Parameter("offset", "Begin at this offset; 0 and 1 are the beginning. Belongs to one partition.", NATURAL),
     Parameter("from", "Begin at this moment: epoch milliseconds or RFC 3339."),
     Parameter("to", "End before this moment: epoch milliseconds or RFC 3339."),
     Parameter("cursor", "Go on behind the answer that gave this cursor."),
     Parameter(
         "limit",
         f"At most so many events. {DEFAULT_LIMIT} for JSON and CloudEvents; NDJSON has no limit of its own.",
-        {"type": "integer", "minimum": 1},
+        POSITIVE,
     ),
 )
 
 OPERATIONS: Final = tagged(
     "events",
     Operation(
-        "POST",
-        "/topics/{topic}/events",
-        "publish",
-        "Publish one event, a batch of lines, or CloudEvents (also in binary mode, by `ce-` headers)",
+        "POST /topics/{topic}/events",
         publish,
-        (
-            Success(
-                201,
-                "Stored durably: where it went, also when the same id was published before.",
-                (BodyContent(JSON, (Published, PublishedBatch)),),
-            ),
+        gives(
+            "Stored durably: where it went, also when the same id was published before.",
+            (Published, PublishedBatch),
+            status=201,
         ),
-        body=(
-            BodyContent(JSON, EventBody),
+        body=takes(
+            EventBody,
             BodyContent(
                 NDJSON, {"type": "string", "description": "One such object per line. All of them are stored, or none."}
             ),
@@ -612,52 +623,29 @@ OPERATIONS: Final = tagged(
         errors=(400, 409, 413, 415, 422, 429, 503),
     ),
     Operation(
-        "GET",
-        "/topics/{topic}/events",
-        "readEvents",
-        "Stored events by offset, time or cursor; as JSON, NDJSON or CloudEvents",
+        "GET /topics/{topic}/events",
         read_events,
-        (
-            Success(
-                200,
-                "The events.",
-                (
-                    BodyContent(JSON, StoredEventPage),
-                    BodyContent(NDJSON, {"type": "string", "description": "One envelope per line."}),
-                    BodyContent(cloudevents.BATCHED, {"type": "array", "items": {"type": "object"}}),
-                ),
-            ),
+        gives(
+            "The events.",
+            BodyContent(JSON, StoredEventPage),
+            BodyContent(NDJSON, {"type": "string", "description": "One envelope per line."}),
+            BodyContent(cloudevents.BATCHED, {"type": "array", "items": {"type": "object"}}),
         ),
         parameters=RANGE_PARAMETERS,
         errors=(400, 404, 406),
     ),
     Operation(
-        "GET",
-        "/topics/{topic}/events/{partition}/{offset}",
-        "readEvent",
-        "The event at one offset; as JSON or as a CloudEvent",
+        "GET /topics/{topic}/events/{partition}/{offset}",
         read_event,
-        (
-            Success(
-                200,
-                "The event.",
-                (BodyContent(JSON, StoredEnvelope), BodyContent(cloudevents.STRUCTURED, {"type": "object"})),
-            ),
-        ),
+        gives("The event.", BodyContent(JSON, StoredEnvelope), BodyContent(cloudevents.STRUCTURED, {"type": "object"})),
         errors=(400, 404, 406),
     ),
     Operation(
-        "GET",
-        "/topics/{topic}/stream",
-        "streamEvents",
-        "Events as they are published, as server-sent events",
-        stream,
-        (
-            Success(
-                200,
-                "An endless stream. The id of each message is a cursor; its data is an envelope.",
-                (BodyContent(EVENT_STREAM, {"type": "string"}),),
-            ),
+        "GET /topics/{topic}/stream",
+        stream_events,
+        gives(
+            "An endless stream. The id of each message is a cursor; its data is an envelope.",
+            BodyContent(EVENT_STREAM, {"type": "string"}),
         ),
         parameters=(
             Parameter("from", "Where to begin: `latest` (default), `beginning`, epoch milliseconds or RFC 3339."),

@@ -16,7 +16,7 @@ from mainspring.bus.groups import LeaseView
 from mainspring.server.http.access import readable_topics
 from mainspring.server.http.face import Face, json_response
 from mainspring.server.http.request import MAX_INTEGER, body_decoder, integer, read_json
-from mainspring.server.http.table import JSON, BodyContent, Operation, Parameter, Success, tagged
+from mainspring.server.http.table import POSITIVE, Operation, Parameter, gives, tagged, takes
 
 DEFAULT_LEASES: Final = 200
 MAX_LEASES: Final = 1_000
@@ -84,7 +84,7 @@ def _status(info: GroupInfo) -> GroupStatus:
 
 
 async def list_groups(face: Face, request: web.Request) -> web.StreamResponse:
-    """The groups of one topic, or of all."""
+    """Groups, of one topic or of all."""
     caller, topic = await face.identify(request), request.query.get("topic")
     if topic is not None:
         await face.check_readable(request, topic)
@@ -97,7 +97,7 @@ async def list_groups(face: Face, request: web.Request) -> web.StreamResponse:
 
 
 async def show_group(face: Face, request: web.Request) -> web.StreamResponse:
-    """One group."""
+    """Where one group stands."""
     topic, group = request.match_info["topic"], request.match_info["group"]
     await face.check_readable(request, topic)
     for info in face.bus.groups.infos(topic):
@@ -106,8 +106,8 @@ async def show_group(face: Face, request: web.Request) -> web.StreamResponse:
     raise UnknownGroup(f"the topic has no group {group!r}", remedy="GET /groups lists the groups there are")
 
 
-async def show_leases(face: Face, request: web.Request) -> web.StreamResponse:
-    """Events a group was given and has not settled."""
+async def list_leases(face: Face, request: web.Request) -> web.StreamResponse:
+    """What the members of a group hold or must get again."""
     topic, name = request.match_info["topic"], request.match_info["group"]
     await face.bus.access.check(topic, "subscribe", await face.identify(request))
     group = face.bus.topics.get(topic).groups.get(name)
@@ -119,7 +119,10 @@ async def show_leases(face: Face, request: web.Request) -> web.StreamResponse:
 
 
 async def seek_group(face: Face, request: web.Request) -> web.StreamResponse:
-    """Move the group; what its members hold is given back."""
+    """Move a group to another place.
+
+    What its members hold is given back.
+    """
     topic, group = request.match_info["topic"], request.match_info["group"]
     agent = await face.identify(request)
     await face.bus.access.check(topic, "subscribe", agent, group)
@@ -129,7 +132,7 @@ async def seek_group(face: Face, request: web.Request) -> web.StreamResponse:
 
 
 async def delete_group(face: Face, request: web.Request) -> web.StreamResponse:
-    """Forget where the group stood. Refused while it has members."""
+    """Forget a group that has no members."""
     topic, group = request.match_info["topic"], request.match_info["group"]
     await face.bus.access.check(topic, "subscribe", await face.identify(request), group)
     await face.bus.groups.delete(topic, group)
@@ -139,57 +142,26 @@ async def delete_group(face: Face, request: web.Request) -> web.StreamResponse:
 OPERATIONS: Final = tagged(
     "groups",
     Operation(
-        "GET",
-        "/groups",
-        "listGroups",
-        "Groups, of one topic or of all",
+        "GET /groups",
         list_groups,
-        (Success(200, "The groups, by topic and name.", (BodyContent(JSON, GroupListing),)),),
+        gives("The groups, by topic and name.", GroupListing),
         parameters=(Parameter("topic", "Only groups of this topic."),),
         errors=(400, 404),
     ),
+    Operation("GET /groups/{topic}/{group}", show_group, gives("The group.", GroupStatus), errors=(404,)),
     Operation(
-        "GET",
-        "/groups/{topic}/{group}",
-        "showGroup",
-        "Where one group stands",
-        show_group,
-        (Success(200, "The group.", (BodyContent(JSON, GroupStatus),)),),
-        errors=(404,),
-    ),
-    Operation(
-        "POST",
-        "/groups/{topic}/{group}/seek",
-        "seekGroup",
-        "Move a group to another place",
+        "POST /groups/{topic}/{group}/seek",
         seek_group,
-        (Success(200, "Where the group stands now.", (BodyContent(JSON, GroupStatus),)),),
-        body=(BodyContent(JSON, SeekBody),),
+        gives("Where the group stands now.", GroupStatus),
+        body=takes(SeekBody),
         errors=(400, 404, 409, 413, 415, 503),
     ),
+    Operation("DELETE /groups/{topic}/{group}", delete_group, gives("Forgotten.", status=204), errors=(404, 409, 503)),
     Operation(
-        "DELETE",
-        "/groups/{topic}/{group}",
-        "deleteGroup",
-        "Forget a group that has no members",
-        delete_group,
-        (Success(204, "Forgotten."),),
-        errors=(404, 409, 503),
-    ),
-    Operation(
-        "GET",
-        "/groups/{topic}/{group}/leases",
-        "listLeases",
-        "What the members of a group hold or must get again",
-        show_leases,
-        (Success(200, "The events, by partition and offset.", (BodyContent(JSON, GroupLeases),)),),
-        parameters=(
-            Parameter(
-                "limit",
-                f"At most so many of each partition; {DEFAULT_LEASES} by default.",
-                {"type": "integer", "minimum": 1},
-            ),
-        ),
+        "GET /groups/{topic}/{group}/leases",
+        list_leases,
+        gives("The events, by partition and offset.", GroupLeases),
+        parameters=(Parameter("limit", f"At most so many of each partition; {DEFAULT_LEASES} by default.", POSITIVE),),
         errors=(400, 404),
     ),
 )

@@ -24,7 +24,7 @@ from mainspring.message import MAX_DEPTH, Message, Metadata, encode_line, is_typ
 from mainspring.server.http.face import Face, json_response
 from mainspring.server.http.problem import HttpProblem, ProblemDocument, problem_response
 from mainspring.server.http.request import body_decoder, integer, read_json
-from mainspring.server.http.table import JSON, BodyContent, Operation, Parameter, Success, tagged
+from mainspring.server.http.table import POSITIVE, Operation, Parameter, gives, tagged, takes
 from mainspring.telemetry import tracing
 
 DEFAULT_LIMIT: Final = 100
@@ -105,7 +105,7 @@ def kernel_of(face: Face) -> Kernel:
 
 
 async def send_message(face: Face, request: web.Request) -> web.StreamResponse:
-    """The outcome of one command or query."""
+    """Send the kernel a command or a query."""
     wanted = await read_json(request, face.max_event_bytes, _BODY)
     check_json(bytes(wanted.data), "the data", levels=MAX_DEPTH)
     await check_message(face, request, wanted.kind, wanted.type)
@@ -149,7 +149,7 @@ def _code(type: str) -> str:
 
 
 async def list_messages(face: Face, request: web.Request) -> web.StreamResponse:
-    """Headers of the messages that passed lately."""
+    """Headers of the messages that passed lately, newest first."""
     await check_message(face, request, "query")
     query = request.query
     limit = integer(request, "limit", least=1, most=MAX_LIMIT) or DEFAULT_LIMIT
@@ -165,27 +165,21 @@ async def list_messages(face: Face, request: web.Request) -> web.StreamResponse:
 OPERATIONS: Final = tagged(
     "messages",
     Operation(
-        "POST",
-        "/messages",
-        "sendMessage",
-        "Send the kernel a command or a query",
+        "POST /messages",
         send_message,
-        (Success(200, "The reply message.", (BodyContent(JSON, MessageReply),)),),
-        body=(BodyContent(JSON, MessageBody),),
+        gives("The reply message.", MessageReply),
+        body=takes(MessageBody),
         errors=(400, 404, 409, 413, 415, 422, 503, 504),
     ),
     Operation(
-        "GET",
-        "/messages",
-        "listMessages",
-        "Headers of the messages that passed lately, newest first",
+        "GET /messages",
         list_messages,
-        (Success(200, "The headers.", (BodyContent(JSON, RecentMessages),)),),
+        gives("The headers.", RecentMessages),
         parameters=(
             Parameter("text", "Only messages whose type, id or correlation holds this."),
             Parameter("kind", "Only messages of this kind."),
             Parameter("before", "Only messages older than the one with this id."),
-            Parameter("limit", f"At most so many; {DEFAULT_LIMIT} by default.", {"type": "integer", "minimum": 1}),
+            Parameter("limit", f"At most so many; {DEFAULT_LIMIT} by default.", POSITIVE),
         ),
         errors=(400, 503),
     ),

@@ -26,7 +26,7 @@ from mainspring.server.http.access import readable_topics
 from mainspring.server.http.face import Face, json_response
 from mainspring.server.http.operations.messages import may_command
 from mainspring.server.http.problem import problem_response
-from mainspring.server.http.table import JSON, BodyContent, Operation, Success, tagged
+from mainspring.server.http.table import BodyContent, Operation, gives, tagged
 
 SHOWN_REQUESTS: Final = 200
 
@@ -123,7 +123,7 @@ def _blocked(node: NodeParts, *, with_code: bool) -> list[BlockedView]:
 
 
 async def show_node(face: Face, request: web.Request) -> web.StreamResponse:
-    """What the node is doing now."""
+    """What the node is doing now: loop, kernel, actors, open requests, faults."""
     who = await face.identify(request)
     kernel, ready = face.kernel, readiness(face.node)
     shown = NodeDetails(
@@ -141,7 +141,10 @@ async def show_node(face: Face, request: web.Request) -> web.StreamResponse:
 
 
 async def show_nodes(face: Face, _: web.Request) -> web.StreamResponse:
-    """Who is on this node's log, as this node sees it."""
+    """The nodes that share this node's log.
+
+    As this node sees it.
+    """
     cluster = face.kernel.cluster if face.kernel is not None else Alone()
     return json_response(Nodes(cluster.nodes(), await _engine(face.node)))
 
@@ -165,7 +168,7 @@ async def show_stats(face: Face, request: web.Request) -> web.StreamResponse:
 
 
 async def show_metrics(face: Face, request: web.Request) -> web.StreamResponse:
-    """The numbers for Prometheus."""
+    """The numbers in Prometheus' text format."""
     from mainspring.server.metrics import exposition
 
     counted = {*face.bus.stats().by_topic, *(group.topic for group in face.bus.groups.infos())}
@@ -187,7 +190,10 @@ class Ready(msgspec.Struct, frozen=True):
 
 
 async def show_health(face: Face, _: web.Request) -> web.StreamResponse:
-    """Ok while the loop turns: a node that only cannot write now should not be restarted. 503 when it is stuck."""
+    """Whether the process answers and its loop turns.
+
+    A node that only cannot write now should not be restarted. 503 when its loop is stuck.
+    """
     waited_ms = stuck_ms(face.node)
     if not waited_ms:
         return json_response(Health())
@@ -195,7 +201,10 @@ async def show_health(face: Face, _: web.Request) -> web.StreamResponse:
 
 
 async def show_readiness(face: Face, _: web.Request) -> web.StreamResponse:
-    """200 while requests are taken, else 503 with the reason."""
+    """Whether the node takes requests.
+
+    503 with the reason while it does not.
+    """
     found = readiness(face.node)
     if found.ready:
         return json_response(Ready())
@@ -204,56 +213,10 @@ async def show_readiness(face: Face, _: web.Request) -> web.StreamResponse:
 
 OPERATIONS: Final = tagged(
     "node",
-    Operation(
-        "GET",
-        "/node",
-        "showNode",
-        "What the node is doing now: loop, kernel, actors, open requests, faults",
-        show_node,
-        (Success(200, "The node.", (BodyContent(JSON, NodeDetails),)),),
-    ),
-    Operation(
-        "GET",
-        "/nodes",
-        "showNodes",
-        "The nodes that share this node's log",
-        show_nodes,
-        (Success(200, "The nodes, this one too.", (BodyContent(JSON, Nodes),)),),
-    ),
-    Operation(
-        "GET",
-        "/stats",
-        "showStats",
-        "Counters since the node started, and gauges of now",
-        show_stats,
-        (Success(200, "The numbers.", (BodyContent(JSON, Stats),)),),
-    ),
-    Operation(
-        "GET",
-        "/metrics",
-        "showMetrics",
-        "The numbers in Prometheus' text format",
-        show_metrics,
-        (Success(200, "The numbers.", (BodyContent("text/plain", {"type": "string"}),)),),
-    ),
-    Operation(
-        "GET",
-        "/healthz",
-        "showHealth",
-        "Whether the process answers and its loop turns",
-        show_health,
-        (Success(200, "It does.", (BodyContent(JSON, Health),)),),
-        errors=(503,),
-        needs_token=False,
-    ),
-    Operation(
-        "GET",
-        "/readyz",
-        "showReadiness",
-        "Whether the node takes requests",
-        show_readiness,
-        (Success(200, "It does.", (BodyContent(JSON, Ready),)),),
-        errors=(503,),
-        needs_token=False,
-    ),
+    Operation("GET /node", show_node, gives("The node.", NodeDetails)),
+    Operation("GET /nodes", show_nodes, gives("The nodes, this one too.", Nodes)),
+    Operation("GET /stats", show_stats, gives("The numbers.", Stats)),
+    Operation("GET /metrics", show_metrics, gives("The numbers.", BodyContent("text/plain", {"type": "string"}))),
+    Operation("GET /healthz", show_health, gives("It does.", Health), errors=(503,), needs_token=False),
+    Operation("GET /readyz", show_readiness, gives("It does.", Ready), errors=(503,), needs_token=False),
 )

@@ -15,7 +15,7 @@ from mainspring.bus import LEAST_EVERY_MS, Schedule, UnknownSchedule
 from mainspring.server.http.access import known_topics
 from mainspring.server.http.face import Face, json_response
 from mainspring.server.http.request import MAX_INTEGER, body_decoder, read_json
-from mainspring.server.http.table import JSON, BodyContent, Operation, Success, tagged
+from mainspring.server.http.table import Operation, gives, tagged, takes
 
 
 class ScheduleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,7 +40,10 @@ _SCHEDULE: Final = body_decoder(ScheduleBody)
 
 
 async def list_schedules(face: Face, request: web.Request) -> web.StreamResponse:
-    """Every schedule of topics the caller may know of."""
+    """Every schedule.
+
+    Only those of topics the caller may know of.
+    """
     caller = await face.identify(request)
     schedules = face.bus.schedules.all()
     visible = await known_topics(face.bus, caller, {each.topic for each in schedules})
@@ -56,7 +59,10 @@ async def show_schedule(face: Face, request: web.Request) -> web.StreamResponse:
 
 
 async def put_schedule(face: Face, request: web.Request) -> web.StreamResponse:
-    """Create or replace the schedule of this name; durable when the answer comes."""
+    """Create or replace a schedule.
+
+    It is durable when the answer comes.
+    """
     agent = await face.identify(request)
     given = await read_json(request, face.max_body_bytes, _SCHEDULE)
     for other in face.bus.schedules.all():
@@ -78,7 +84,10 @@ async def put_schedule(face: Face, request: web.Request) -> web.StreamResponse:
 
 
 async def delete_schedule(face: Face, request: web.Request) -> web.StreamResponse:
-    """Forget a schedule; what it published stays."""
+    """Forget a schedule.
+
+    What it published stays.
+    """
     name = request.match_info["schedule"]
     agent = await face.identify(request)
     await face.bus.access.check(_find(face, name).topic, "publish", agent)
@@ -95,40 +104,14 @@ def _find(face: Face, name: str) -> Schedule:
 
 OPERATIONS: Final = tagged(
     "schedules",
+    Operation("GET /schedules", list_schedules, gives("The schedules, by name.", ScheduleListing)),
     Operation(
-        "GET",
-        "/schedules",
-        "listSchedules",
-        "Every schedule",
-        list_schedules,
-        (Success(200, "The schedules, by name.", (BodyContent(JSON, ScheduleListing),)),),
-    ),
-    Operation(
-        "POST",
-        "/schedules",
-        "putSchedule",
-        "Create or replace a schedule",
+        "POST /schedules",
         put_schedule,
-        (Success(201, "The schedule, and when it fires next.", (BodyContent(JSON, Schedule),)),),
-        body=(BodyContent(JSON, ScheduleBody),),
+        gives("The schedule, and when it fires next.", Schedule, status=201),
+        body=takes(ScheduleBody),
         errors=(400, 413, 415, 503),
     ),
-    Operation(
-        "GET",
-        "/schedules/{schedule}",
-        "showSchedule",
-        "One schedule",
-        show_schedule,
-        (Success(200, "The schedule.", (BodyContent(JSON, Schedule),)),),
-        errors=(404,),
-    ),
-    Operation(
-        "DELETE",
-        "/schedules/{schedule}",
-        "deleteSchedule",
-        "Forget a schedule",
-        delete_schedule,
-        (Success(204, "Forgotten."),),
-        errors=(404, 503),
-    ),
+    Operation("GET /schedules/{schedule}", show_schedule, gives("The schedule.", Schedule), errors=(404,)),
+    Operation("DELETE /schedules/{schedule}", delete_schedule, gives("Forgotten.", status=204), errors=(404, 503)),
 )

@@ -19,7 +19,7 @@ from mainspring.server.http.documents.asyncapi import asyncapi_document, topics_
 from mainspring.server.http.face import Face, json_response
 from mainspring.server.http.problem import HttpProblem
 from mainspring.server.http.request import body_decoder, path_integer, read_body, require_json
-from mainspring.server.http.table import JSON, BodyContent, Operation, Success, tagged
+from mainspring.server.http.table import Operation, gives, tagged, takes
 
 T = TypeVar("T")
 
@@ -75,7 +75,10 @@ _CHECK: Final = body_decoder(CheckBody)
 
 
 async def list_schemas(face: Face, request: web.Request) -> web.StreamResponse:
-    """Topics with a schema, as far as the caller may know of them."""
+    """Topics that have a schema.
+
+    Only those that the caller may know of.
+    """
     registered = face.bus.schemas.all()
     visible = await known_topics(face.bus, await face.identify(request), (each.topic for each in registered))
     found = [
@@ -86,8 +89,8 @@ async def list_schemas(face: Face, request: web.Request) -> web.StreamResponse:
     return json_response(SchemaListing(found))
 
 
-async def show_versions(face: Face, request: web.Request) -> web.StreamResponse:
-    """Every version."""
+async def show_schemas(face: Face, request: web.Request) -> web.StreamResponse:
+    """Every version of a topic's schema."""
     topic = request.match_info["topic"]
     await face.check_visible(request, topic)
     known = face.bus.schemas.of(topic)
@@ -96,15 +99,18 @@ async def show_versions(face: Face, request: web.Request) -> web.StreamResponse:
     return json_response(SchemaVersions(topic, known.versions))
 
 
-async def show_version(face: Face, request: web.Request) -> web.StreamResponse:
-    """One version."""
+async def show_schema(face: Face, request: web.Request) -> web.StreamResponse:
+    """One version of a topic's schema."""
     topic = request.match_info["topic"]
     await face.check_visible(request, topic)
     return json_response(face.bus.schemas.get(topic, path_integer(request, "version")))
 
 
-async def register(face: Face, request: web.Request) -> web.StreamResponse:
-    """201 for a new version, 200 for one that was there; both answer with it."""
+async def register_schema(face: Face, request: web.Request) -> web.StreamResponse:
+    """Register the next version of a topic's schema.
+
+    201 for a new version, 200 for one that was there; both answer with it.
+    """
     topic = request.match_info["topic"]
     given = await _body(face, request, _REGISTER)
     registered, is_new = await face.bus.register_schema(
@@ -113,8 +119,11 @@ async def register(face: Face, request: web.Request) -> web.StreamResponse:
     return json_response(registered, status=201 if is_new else 200)
 
 
-async def check(face: Face, request: web.Request) -> web.StreamResponse:
-    """What registering or publishing would say; nothing changes."""
+async def check_schema(face: Face, request: web.Request) -> web.StreamResponse:
+    """Ask whether a schema could be registered, or a payload published.
+
+    Nothing changes.
+    """
     topic = request.match_info["topic"]
     await face.check_visible(request, topic)
     given = await _body(face, request, _CHECK)
@@ -146,7 +155,10 @@ async def _body(face: Face, request: web.Request, decoder: StrictDecoder[T]) -> 
 
 
 async def show_asyncapi(face: Face, request: web.Request) -> web.StreamResponse:
-    """The topics the caller may know of, as AsyncAPI."""
+    """Topics, their messages and schemas, as AsyncAPI 3.
+
+    Only topics that the caller may know of.
+    """
     document = asyncapi_document(
         face.bus,
         await known_topics(face.bus, await face.identify(request), topics_of(face.bus)),
@@ -160,61 +172,23 @@ async def show_asyncapi(face: Face, request: web.Request) -> web.StreamResponse:
 
 OPERATIONS: Final = tagged(
     "schemas",
+    Operation("GET /asyncapi.json", show_asyncapi, gives("AsyncAPI 3.0.", {"type": "object"})),
+    Operation("GET /schemas", list_schemas, gives("The topics, by name.", SchemaListing)),
+    Operation("GET /schemas/{topic}", show_schemas, gives("The versions, ascending.", SchemaVersions), errors=(404,)),
     Operation(
-        "GET",
-        "/asyncapi.json",
-        "showAsyncapi",
-        "Topics, their messages and schemas, as AsyncAPI 3",
-        show_asyncapi,
-        (Success(200, "AsyncAPI 3.0.", (BodyContent(JSON, {"type": "object"}),)),),
-    ),
-    Operation(
-        "GET",
-        "/schemas",
-        "listSchemas",
-        "Topics that have a schema",
-        list_schemas,
-        (Success(200, "The topics, by name.", (BodyContent(JSON, SchemaListing),)),),
-    ),
-    Operation(
-        "GET",
-        "/schemas/{topic}",
-        "showSchemas",
-        "Every version of a topic's schema",
-        show_versions,
-        (Success(200, "The versions, ascending.", (BodyContent(JSON, SchemaVersions),)),),
-        errors=(404,),
-    ),
-    Operation(
-        "POST",
-        "/schemas/{topic}",
-        "registerSchema",
-        "Register the next version of a topic's schema",
-        register,
-        (
-            Success(201, "A new version.", (BodyContent(JSON, SchemaVersion),)),
-            Success(200, "The version that has this schema already.", (BodyContent(JSON, SchemaVersion),)),
-        ),
-        body=(BodyContent(JSON, RegisterBody),),
+        "POST /schemas/{topic}",
+        register_schema,
+        gives("A new version.", SchemaVersion, status=201)
+        + gives("The version that has this schema already.", SchemaVersion),
+        body=takes(RegisterBody),
         errors=(400, 409, 413, 415, 422, 503),
     ),
+    Operation("GET /schemas/{topic}/{version}", show_schema, gives("The version.", SchemaVersion), errors=(400, 404)),
     Operation(
-        "GET",
-        "/schemas/{topic}/{version}",
-        "showSchema",
-        "One version of a topic's schema",
-        show_version,
-        (Success(200, "The version.", (BodyContent(JSON, SchemaVersion),)),),
-        errors=(400, 404),
-    ),
-    Operation(
-        "POST",
-        "/schemas/{topic}/check",
-        "checkSchema",
-        "Ask whether a schema could be registered, or a payload published",
-        check,
-        (Success(200, "What would happen.", (BodyContent(JSON, (SchemaCheck, PayloadCheck)),)),),
-        body=(BodyContent(JSON, CheckBody),),
+        "POST /schemas/{topic}/check",
+        check_schema,
+        gives("What would happen.", (SchemaCheck, PayloadCheck)),
+        body=takes(CheckBody),
         errors=(400, 404, 413, 415, 422, 503),
     ),
 )

@@ -12,7 +12,7 @@ from mainspring.json_text import check_text, refuse_duplicates
 from mainspring.server.http.access import known_topics, readable_topics
 from mainspring.server.http.face import Face, json_response
 from mainspring.server.http.request import read_body, require_json
-from mainspring.server.http.table import JSON, BodyContent, Operation, Parameter, Success, tagged
+from mainspring.server.http.table import Operation, Parameter, gives, tagged, takes
 
 _MEMBERS: Final = tuple(member.encode_name for member in msgspec.structs.fields(TopicConfig))
 
@@ -41,7 +41,10 @@ class Rights(msgspec.Struct, frozen=True):
 
 
 async def put_topic(face: Face, request: web.Request) -> web.StreamResponse:
-    """201 for a new topic, 200 for a change (what is not mentioned stays); both answer with the settings."""
+    """Create a topic, or change its settings.
+
+    201 for a new topic, 200 for a change (what is not mentioned stays); both answer with the settings.
+    """
     require_json(request)
     agent = await face.identify(request)
     body = await read_body(request, face.max_body_bytes)
@@ -55,7 +58,7 @@ async def put_topic(face: Face, request: web.Request) -> web.StreamResponse:
 
 
 async def list_topics(face: Face, request: web.Request) -> web.StreamResponse:
-    """Every topic with its settings."""
+    """Every topic with its settings, also those that were only published to."""
     prefix = request.query.get("prefix", "")
     caller = await face.identify(request)
     found = [config for config in face.bus.topics.configs() if config.topic.startswith(prefix)]
@@ -65,12 +68,15 @@ async def list_topics(face: Face, request: web.Request) -> web.StreamResponse:
 
 
 async def show_topic(face: Face, request: web.Request) -> web.StreamResponse:
-    """One topic's settings."""
+    """The settings of one topic."""
     return json_response(encode_topic(await face.visible_topic(request, request.match_info["topic"])))
 
 
 async def show_offsets(face: Face, request: web.Request) -> web.StreamResponse:
-    """Head and tail of each partition, and where each group stands in it. Groups are for those who may read."""
+    """Where each partition begins and ends, and where each group stands.
+
+    Groups are for those who may read the topic.
+    """
     topic = request.match_info["topic"]
     await face.visible_topic(request, topic)
     places = await face.bus.groups.offsets(topic)
@@ -80,7 +86,7 @@ async def show_offsets(face: Face, request: web.Request) -> web.StreamResponse:
 
 
 async def show_rights(face: Face, request: web.Request) -> web.StreamResponse:
-    """Whether the caller may publish to a topic and read it."""
+    """What the caller may do with a topic."""
     topic = request.match_info["topic"]
     who = await face.identify(request)
     publish = await _refusal(face, who, "publish", topic)
@@ -99,52 +105,23 @@ async def _refusal(face: Face, who: Who, action: Literal["publish", "subscribe"]
 OPERATIONS: Final = tagged(
     "topics",
     Operation(
-        "POST",
-        "/topics",
-        "putTopic",
-        "Create a topic, or change its settings",
+        "POST /topics",
         put_topic,
-        (
-            Success(201, "The topic is new; its settings.", (BodyContent(JSON, TopicConfig),)),
-            Success(200, "The topic was there; its settings now.", (BodyContent(JSON, TopicConfig),)),
-        ),
-        body=(BodyContent(JSON, TopicConfig),),
+        gives("The topic is new; its settings.", TopicConfig, status=201)
+        + gives("The topic was there; its settings now.", TopicConfig),
+        body=takes(TopicConfig),
         errors=(400, 409, 413, 415, 503),
     ),
     Operation(
-        "GET",
-        "/topics",
-        "listTopics",
-        "Every topic with its settings, also those that were only published to",
+        "GET /topics",
         list_topics,
-        (Success(200, "The topics, by name.", (BodyContent(JSON, TopicListing),)),),
+        gives("The topics, by name.", TopicListing),
         parameters=(Parameter("prefix", "Only topics whose name begins with this."),),
         errors=(400,),
     ),
+    Operation("GET /topics/{topic}", show_topic, gives("Its settings.", TopicConfig), errors=(404,)),
     Operation(
-        "GET",
-        "/topics/{topic}",
-        "showTopic",
-        "The settings of one topic",
-        show_topic,
-        (Success(200, "Its settings.", (BodyContent(JSON, TopicConfig),)),),
-        errors=(404,),
+        "GET /topics/{topic}/offsets", show_offsets, gives("The partitions, ascending.", TopicOffsets), errors=(404,)
     ),
-    Operation(
-        "GET",
-        "/topics/{topic}/offsets",
-        "showOffsets",
-        "Where each partition begins and ends, and where each group stands",
-        show_offsets,
-        (Success(200, "The partitions, ascending.", (BodyContent(JSON, TopicOffsets),)),),
-        errors=(404,),
-    ),
-    Operation(
-        "GET",
-        "/topics/{topic}/rights",
-        "showRights",
-        "What the caller may do with a topic",
-        show_rights,
-        (Success(200, "The rights.", (BodyContent(JSON, Rights),)),),
-    ),
+    Operation("GET /topics/{topic}/rights", show_rights, gives("The rights.", Rights)),
 )

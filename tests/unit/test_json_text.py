@@ -1,4 +1,4 @@
-"""What is decided about a payload is what the rule says, told slowly and plainly."""
+"""What is decided about a JSON text is what the rule says, told slowly and plainly."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import json
 from math import isinf
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mainspring.bus.errors import BadFrame, BadJson, BusError, bad_text
-from mainspring.json_text import MAX_DEPTH, JsonRefused, check_json
+from mainspring.json_text import MAX_DEPTH, JsonRefused, StrictDecoder, check_json, nesting, read_value
 
 LEVELS = 5  # for the model: small documents reach it
 
@@ -110,3 +111,50 @@ def test_what_is_no_json_is_told_from_what_nobody_should_send(text: bytes, kind:
         check_json(text)
     assert type(bad_text(refused.value)) is kind
     assert bad_text(refused.value).remedy
+
+
+class Order(msgspec.Struct, forbid_unknown_fields=True):
+    sku: str
+    payload: msgspec.Raw = msgspec.Raw(b"null")
+
+
+ORDERS = StrictDecoder(Order, "the body", "see the manual")
+
+
+def test_an_object_is_read_into_its_type_and_what_it_carries_stays_as_it_came() -> None:
+    found = ORDERS.decode(b'{"sku": "a", "payload": {"sku": 1, "sku": 2}}')
+    assert (found.sku, bytes(found.payload)) == ("a", b'{"sku": 1, "sku": 2}')
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "says"),
+    [
+        (b" \n", "bad_json", "the body is empty"),
+        (b'{"sku": "\xff"}', "bad_json", "the body is not UTF-8: byte 9"),
+        (b'{"sku": ', "bad_json", "the body is not JSON"),
+        (b'{"sku": NaN}', "bad_json", "the body is not JSON"),
+        (b'{"sku": 1}', "bad_frame", "Expected `str`, got `int` - at `$.sku`."),
+        (b'{"sku": "a", "more": 1}', "bad_frame", "unknown field `more`"),
+        (b'{"sku": "a", "sku": "b"}', "bad_frame", "the member 'sku' is given twice"),
+        (b'{"sku": "a", "\\u0073ku": "b"}', "bad_frame", "the member 'sku' is given twice"),
+        (b'{"sku": "\\ud83d"}', "bad_frame", "half a character"),
+    ],
+)
+def test_every_way_of_being_wrong_is_named(text: bytes, code: str, says: str) -> None:
+    with pytest.raises(JsonRefused) as refused:
+        ORDERS.decode(text)
+    assert refused.value.code == code
+    assert says in refused.value.message
+    assert refused.value.remedy
+
+
+def test_a_value_keeps_all_digits_of_its_integers() -> None:
+    assert read_value("[123456789012345678901234567890, 1.5]", "DATA") == [123456789012345678901234567890, 1.5]
+    for text in ("NaN", '"\ud83d"', "1e999", ""):
+        with pytest.raises(JsonRefused):
+            read_value(text, "DATA")
+
+
+@given(st.binary(max_size=60))
+def test_the_nesting_of_what_is_no_json_is_never_more_than_its_brackets(text: bytes) -> None:
+    assert nesting(text) <= text.count(b"[") + text.count(b"{")
