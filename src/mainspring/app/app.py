@@ -16,7 +16,6 @@ from types import SimpleNamespace
 from typing import Any, Literal, TypeVar, overload
 
 from mainspring.app.declared import (
-    CONSUMER_BACKOFF,
     Declared,
     DeclaredAnswer,
     DeclaredConsumer,
@@ -33,7 +32,7 @@ from mainspring.app.declared import (
     refuse_bare,
     schedule_from,
 )
-from mainspring.app.task import P, Publish, R, Task, task_options
+from mainspring.app.task import P, Publish, R, Task
 from mainspring.backoff import Backoff
 from mainspring.beats import BeatsProgram, TargetOf
 from mainspring.builtin import kernel_capabilities
@@ -220,9 +219,8 @@ class App:
         self, *, every: Duration | None, cron: str | None, name: str | None, max_attempts: int | None
     ) -> Callable[[F], F]:
         def decorate(function: F) -> F:
-            declared = schedule_from(
-                function, every=every, cron=cron, name=name, max_attempts=max_attempts, backoff=CONSUMER_BACKOFF
-            )
+            known = name or function.__name__
+            declared = schedule_from(function, every=every, cron=cron, name=known, max_attempts=max_attempts)
             self.schedules.append(declared)
             return function
 
@@ -286,8 +284,16 @@ class App:
         names = sys._getframe(1).f_locals
 
         def decorate(function: Callable[P, R]) -> Task[P, R]:
-            options = task_options(max_attempts, concurrency, backoff, max_backoff)
-            declared = Task(self, function, name=name or function.__name__, local_names=names, **options)
+            declared = Task(
+                self,
+                function,
+                name=name or function.__name__,
+                local_names=names,
+                max_attempts=max_attempts,
+                concurrency=concurrency,
+                max_inflight=concurrency,
+                backoff=Backoff(duration_ms(backoff), duration_ms(max_backoff)),
+            )
             self.consumers.append(declared.consumer)
             return declared
 

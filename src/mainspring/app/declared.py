@@ -137,13 +137,7 @@ def consumer_from(
 
 
 def schedule_from(
-    function: Callable[..., Any],
-    *,
-    every: Duration | None,
-    cron: str | None,
-    name: str | None,
-    max_attempts: int | None,
-    backoff: Backoff,
+    function: Callable[..., Any], *, every: Duration | None, cron: str | None, name: str, max_attempts: int | None
 ) -> DeclaredSchedule:
     """Raises `BadDuration`, `BadFrame` (a cron line that is none) or `CapabilityError`."""
     if cron is not None:
@@ -157,7 +151,7 @@ def schedule_from(
             f"the scheduled function {function!r} takes nothing, or the event of its firing",
             remedy="async def nightly(event: Event) -> None",
         )
-    return DeclaredSchedule(name or function.__name__, function, every_ms, cron, max_attempts, backoff, takes_event)
+    return DeclaredSchedule(name, function, every_ms, cron, max_attempts, takes_event=takes_event)
 
 
 def _takes(function: Callable[..., Any], *arguments: Any) -> bool:
@@ -208,13 +202,13 @@ Hook = Callable[..., Any]
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 
 
+@dataclass
 class Hooks:
     """The declared functions of one program."""
 
-    def __init__(self) -> None:
-        self.lifespan: Lifespan | None = None
-        self.on_start: list[Hook] = []
-        self.on_stop: list[Hook] = []
+    lifespan: Lifespan | None = None
+    on_start: list[Hook] = field(default_factory=list)
+    on_stop: list[Hook] = field(default_factory=list)
 
     async def enter(self, app: Any, undo: AsyncExitStack) -> None:
         """Start; how to stop is pushed on `undo` at once."""
@@ -228,17 +222,9 @@ class Hooks:
 
 async def _call(hook: Hook, app: Any) -> None:
     """A hook takes the app, or nothing."""
-    result = hook(app) if _wants_app(hook) else hook()
+    result = hook(app) if _takes(hook, app) else hook()
     if inspect.isawaitable(result):
         await result
-
-
-def _wants_app(hook: Hook) -> bool:
-    try:
-        inspect.signature(hook).bind(None)
-    except TypeError:
-        return False
-    return True
 
 
 @dataclass(frozen=True, slots=True)

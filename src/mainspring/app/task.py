@@ -15,7 +15,6 @@ import msgspec
 
 from mainspring.app.declared import DeclaredConsumer, hints_of
 from mainspring.app.event import Event
-from mainspring.backoff import Backoff
 from mainspring.durations import Duration, duration_ms
 from mainspring.errors import MainspringError
 from mainspring.loop import identifies_work
@@ -102,15 +101,3 @@ class Task(Generic[P, R]):
         if isinstance(value, dict):
             return {key: msgspec.json.decode(each, type=hint) for key, each in value.items()}
         return msgspec.json.decode(value, type=hint)
-
-
-def task_options(
-    max_attempts: int | None, concurrency: int, backoff: Duration, max_backoff: Duration
-) -> dict[str, Any]:
-    """What a task's consumer is told."""
-    return {
-        "max_attempts": max_attempts,
-        "concurrency": concurrency,
-        "max_inflight": concurrency,
-        "backoff": Backoff(duration_ms(backoff), duration_ms(max_backoff)),
-    }

@@ -84,25 +84,15 @@ class Client(ClientConnection):
             check_texts(key, headers)
         id = id or self.new_id()
         if self.telemetry is None:
-            return await self._publish(topic, id, payload, key, headers, delay, at, expect, timeout)
+            event = self._event(id, payload, key, headers, delay, at)
+            return await self._publish(topic, id, event, expect, timeout)
         with self.telemetry.publishing(topic, id, key, headers) as (carried, span):
-            place = await self._publish(topic, id, payload, key, carried, delay, at, expect, timeout)
+            event = self._event(id, payload, key, carried, delay, at)
+            place = await self._publish(topic, id, event, expect, timeout)
             span.note("messaging.destination.partition.id", str(place.partition))
         return place
 
-    async def _publish(
-        self,
-        topic: str,
-        id: str,
-        payload: Any,
-        key: str | None,
-        headers: dict[str, str] | None,
-        delay: float,
-        at: datetime | None,
-        expect: int | None,
-        timeout: float | None,
-    ) -> Place:
-        event = self._event(id, payload, key, headers, delay, at)
+    async def _publish(self, topic: str, id: str, event: bytes, expect: int | None, timeout: float | None) -> Place:
         future: asyncio.Future[Place] = self.event_loop.create_future()
         outgoing = Awaited(id, event, future, topic, expect)
         if timeout is None:

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from types import TracebackType
 from typing import Any, Final, Self
 
 from mainspring.backoff import Backoff
@@ -149,9 +148,7 @@ class ClientConnection:
                 raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     @property

@@ -26,6 +26,7 @@ from mainspring.client.errors import BadArgument, CannotConnect, NodeRefused
 PATIENCE_S: Final = 30.0  # a node that says nothing for so long is as good as gone
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
+Params = Mapping[str, str | int | None] | None  # those that are None are left out
 _BROKEN: Final = (OSError, http.client.HTTPException)
 
 
@@ -81,25 +82,11 @@ class NodeConnection:
         self._kept: http.client.HTTPConnection | None = None
 
     @property
-    def secure(self) -> bool:
-        """Whether the first of its nodes is asked over TLS."""
-        return self._places[0].secure
-
-    @property
-    def host(self) -> str:
-        """The host of the first of its nodes."""
-        return self._places[0].host
-
-    @property
-    def port(self) -> int:
-        """The port of the first of its nodes."""
-        return self._places[0].port
-
-    @property
     def address(self) -> str:
         """Where the node is, for people."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'https' if self.secure else 'http'}://{host}:{self.port}"
+        secure, host, port, _ = self._places[0]
+        shown = f"[{host}]" if ":" in host else host
+        return f"{'https' if secure else 'http'}://{shown}:{port}"
 
     def __enter__(self) -> NodeConnection:
         return self
@@ -120,13 +107,7 @@ class NodeConnection:
         return self.call("GET", path, params=params)
 
     def call(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None = None,
-        *,
-        content_type: str = JSON,
-        params: Mapping[str, str | int | None] | None = None,
+        self, method: str, path: str, body: bytes | None = None, *, content_type: str = JSON, params: Params = None
     ) -> Any:
         """One request; the decoded answer, None where there is none."""
         data = self.fetch(method, path, body, content_type=content_type, params=params)
@@ -138,13 +119,7 @@ class NodeConnection:
             raise self._no_node() from None
 
     def fetch(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None = None,
-        *,
-        content_type: str = JSON,
-        params: Mapping[str, str | int | None] | None = None,
+        self, method: str, path: str, body: bytes | None = None, *, content_type: str = JSON, params: Params = None
     ) -> bytes:
         """One request; the bytes of the answer."""
         response, data = self._exchange(method, path, body, content_type, params)
@@ -172,12 +147,7 @@ class NodeConnection:
         return told
 
     def _exchange(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None,
-        content_type: str,
-        params: Mapping[str, str | int | None] | None,
+        self, method: str, path: str, body: bytes | None, content_type: str, params: Params
     ) -> tuple[http.client.HTTPResponse, bytes]:
         """One request; the whole answer, whatever it says."""
         try:
@@ -194,7 +164,7 @@ class NodeConnection:
         return response, data
 
     @contextmanager
-    def lines(self, path: str, *, params: Mapping[str, str | int | None] | None = None) -> Iterator[Iterator[bytes]]:
+    def lines(self, path: str, *, params: Params = None) -> Iterator[Iterator[bytes]]:
         """The answer of a GET, line by line as it comes. The connection is given up afterwards."""
         try:
             response = self._request("GET", path, None, JSON, params)
@@ -214,12 +184,7 @@ class NodeConnection:
             raise self._unreachable(error) from error
 
     def _request(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None,
-        content_type: str,
-        params: Mapping[str, str | int | None] | None,
+        self, method: str, path: str, body: bytes | None, content_type: str, params: Params
     ) -> http.client.HTTPResponse:
         given = {name: value for name, value in (params or {}).items() if value is not None}
         query = urlencode({**self._places[0].claims, **given})
@@ -246,10 +211,11 @@ class NodeConnection:
         return self._to_first()
 
     def _to_first(self) -> http.client.HTTPConnection:
-        if not self.secure:
-            return http.client.HTTPConnection(self.host, self.port, timeout=self._patience_s)
+        secure, host, port, _ = self._places[0]
+        if not secure:
+            return http.client.HTTPConnection(host, port, timeout=self._patience_s)
         context = self._ssl or ssl_module.create_default_context()
-        return http.client.HTTPSConnection(self.host, self.port, timeout=self._patience_s, context=context)
+        return http.client.HTTPSConnection(host, port, timeout=self._patience_s, context=context)
 
     # -- what went wrong
 
@@ -287,7 +253,7 @@ class NodeConnection:
             )
         if isinstance(error, socket.gaierror):
             return CannotConnect(
-                f"there is no host {self.host!r}: {error.strerror}",
+                f"there is no host {self._places[0].host!r}: {error.strerror}",
                 remedy="check the address given with --url or BUS_URL",
             )
         if isinstance(error, http.client.HTTPException) and not isinstance(error, OSError):

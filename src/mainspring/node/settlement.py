@@ -21,7 +21,7 @@ from mainspring.bus import Bus
 from mainspring.bus.groups import Group, Member, Position, PositionWrite
 from mainspring.errors import MainspringError
 from mainspring.log import Batch, InDoubt, Log, LogUnavailable, Prepared, Receipt, Refused, add_prepared
-from mainspring.loop import resolve
+from mainspring.loop import reject, resolve
 from mainspring.runs import RunConflict, RunRecord, Runtime, UnknownRun
 
 logger: logging.Logger = logging.getLogger("mainspring.app")
@@ -57,12 +57,10 @@ class _Waiting:
     decided: asyncio.Future[None]
 
     def settle(self, error: Exception | None = None) -> None:
-        if self.decided.done():
-            return
         if error is None:
-            self.decided.set_result(None)
+            resolve(self.decided, None)
         else:
-            self.decided.set_exception(error)
+            reject(self.decided, error)
 
 
 class Settlement:

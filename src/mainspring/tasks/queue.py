@@ -66,7 +66,6 @@ class TaskQueue:
         self.layout: Layout = Layout(name)
         self.tasks: dict[str, DeclaredTask[..., Any]] = {}
         self._results_ms = round(results_kept * 1000)
-        self._bus: Client | None = None
         self._records: TaskRecords | None = None
         self._ready: asyncio.Task[None] | None = None
         if bus is not None:
@@ -130,8 +129,7 @@ class TaskQueue:
 
     def use(self, bus: Client) -> TaskQueue:
         """Use this client from now on; itself."""
-        if bus is not self._bus:
-            self._bus = bus
+        if self._records is None or bus is not self._records.bus:
             self._records = TaskRecords(bus, self.layout.results)
             self._ready = None
         return self
@@ -139,9 +137,7 @@ class TaskQueue:
     @property
     def bus(self) -> Client:
         """The client it works with. Raises NotBound before `use`."""
-        if self._bus is None:
-            raise NotBound(f"queue {self.name!r} has no connection", remedy="call use(bus) first")
-        return self._bus
+        return self.records.bus
 
     @property
     def records(self) -> TaskRecords:

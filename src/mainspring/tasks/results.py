@@ -9,18 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from mainspring.client import EventEnvelope, TimedOut
-
-if TYPE_CHECKING:
-    from mainspring.client import Client
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
-
-from mainspring.client import decoder
+from mainspring.client import Client, EventEnvelope, TimedOut, decoder
 from mainspring.loop import wake
 from mainspring.tasks.errors import TaskCancelled, TaskFailed
 
@@ -61,7 +55,7 @@ class TaskRecords:
     """The records of one queue, as far as this process has an interest in them."""
 
     def __init__(self, bus: Client, topic: str) -> None:
-        self._bus = bus
+        self.bus = bus
         self._topic = topic
         self._begin: str | None = None  # a cursor from before the first task of this process
         self._seen: OrderedDict[str, TaskRecord] = OrderedDict()
@@ -72,15 +66,15 @@ class TaskRecords:
     async def mark(self) -> None:
         """Remember this place: what is enqueued from now on has its records behind it."""
         if self._begin is None:
-            self._begin = await self._bus.insist(lambda: self._bus.http.last_cursor(self._topic))
+            self._begin = await self.bus.insist(lambda: self.bus.http.last_cursor(self._topic))
 
     async def latest(self, id: str) -> TaskRecord | None:
         """The newest record of a task that is stored now."""
-        return await self._bus.insist(lambda: self._latest(id))
+        return await self.bus.insist(lambda: self._latest(id))
 
     async def _latest(self, id: str) -> TaskRecord | None:
         found = None
-        async for page in self._bus.http.read(self._topic, params={}):
+        async for page in self.bus.http.read(self._topic, params={}):
             for envelope in page:
                 if envelope.key == id:
                     found = read_record(envelope) or found
@@ -120,10 +114,10 @@ class TaskRecords:
     async def _follow(self) -> None:
         if self._following is None:
             await self.mark()
-            self._following = self._bus.run(self._read(self._begin or ""), "results")
+            self._following = self.bus.run(self._read(self._begin or ""), "results")
 
     async def _read(self, cursor: str) -> None:
-        async for envelope in self._bus.envelopes(self._topic, {"cursor": cursor}):
+        async for envelope in self.bus.envelopes(self._topic, {"cursor": cursor}):
             record = read_record(envelope)
             if record is not None and envelope.key is not None:
                 self._remember(envelope.key, record)

@@ -1,7 +1,7 @@
 """A worker: takes tasks, runs them, says what became of them.
 
 So many loops as `concurrency` says take the next task each: the most urgent that may start now. What becomes of a task
-is decided in `outcomes.py`. Whatever a worker holds is under a lease that it extends; if it dies, others get its tasks.
+is decided by `Outcomes`. Whatever a worker holds is under a lease that it extends; if it dies, others get its tasks.
 
 A task can be interrupted in three ways: by its time limit, by a cancellation, by the end of the worker. A coroutine is
 interrupted where it waits. A function in a thread cannot be interrupted; its outcome is decided all the same and what
@@ -10,40 +10,37 @@ it returns later is ignored (it can look at `TaskContext.cancelled`).
 
 from __future__ import annotations
 
-import bisect
-import logging
-from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
-
-from mainspring.client import ClientError, Event, Outgoing, describe, encode_event
-from mainspring.loop import wake
-from mainspring.tasks.dead_tasks import letter_headers
-from mainspring.tasks.results import State, encode_record
-from mainspring.tasks.task import Retry, TaskContext
-
-if TYPE_CHECKING:
-    from mainspring.tasks.queue import TaskQueue
 import asyncio
-from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
-
-from mainspring.client import EventEnvelope
-
-if TYPE_CHECKING:
-    from mainspring.client import Client
+import bisect
 import contextlib
-from contextlib import nullcontext
-from types import TracebackType
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from mainspring.client import BadPayload, Closed, Subscription
+from mainspring.client import (
+    BadPayload,
+    Client,
+    ClientError,
+    Closed,
+    Event,
+    EventEnvelope,
+    Outgoing,
+    Subscription,
+    describe,
+    encode_event,
+)
+from mainspring.loop import wake
+from mainspring.tasks.dead_tasks import letter_headers
 from mainspring.tasks.errors import UnknownTask
 from mainspring.tasks.queue import TaskQueue
 from mainspring.tasks.queue_topics import NAME as TASK_NAME
 from mainspring.tasks.queue_topics import RETRY, TASK_ID, TIMEOUT
-from mainspring.tasks.task import DeclaredTask
+from mainspring.tasks.results import State, encode_record
+from mainspring.tasks.task import DeclaredTask, Retry, TaskContext
 from mainspring.telemetry import CORRELATION, handling
 
 E = TypeVar("E", bound=Event[Any])
@@ -274,15 +271,13 @@ ORDERED: Final = 1_000  # tasks with keys a worker may hold; most stand in line,
 UNANSWERED: Final = 10  # deliveries beyond the policy that ended without an answer, before a task counts as deadly
 
 
+@dataclass(slots=True)
 class _Running:
     """A task that runs now: whose loop it is, and why it was interrupted, if it was."""
 
-    __slots__ = ("context", "interrupted", "loop")
-
-    def __init__(self, loop: asyncio.Task[None]) -> None:
-        self.loop = loop
-        self.context: TaskContext | None = None
-        self.interrupted = ""
+    loop: asyncio.Task[None]
+    context: TaskContext | None = None
+    interrupted: str = ""
 
 
 class Worker:
@@ -405,9 +400,7 @@ class Worker:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     # -- taking tasks
@@ -506,7 +499,7 @@ class Worker:
         limit_s = _seconds(event.headers.get(TIMEOUT)) or task.timeout
         limit = asyncio.timeout(limit_s) if limit_s else None
         try:
-            with event.span.current() if event.span is not None else nullcontext():
+            with event.span.current() if event.span is not None else contextlib.nullcontext():
                 if limit is None:
                     value = await task.call(event.delivered.envelope.payload, context)
                 else:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from mainspring.cli.node.top import Sample, _inside, report, take
-from mainspring.cli.support.node_options import node
+from mainspring.cli.support.node_options import NodeOptions
 from mainspring.loop import MonotonicClock, VirtualClock
 from tests.support.metrics import busy
 from tests.support.observability import Running
@@ -37,7 +37,7 @@ async def test_a_node_that_was_restarted_has_no_rate_until_the_next_look(running
 
 async def look(running: Running) -> Sample:
     def ask() -> Any:
-        with node(running.address, None) as connection:
+        with NodeOptions(running.address).connect() as connection:
             return take(connection, MonotonicClock())
 
     found: Sample = await asyncio.to_thread(ask)

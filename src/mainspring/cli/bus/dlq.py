@@ -14,7 +14,7 @@ import typer
 from mainspring.cli.support.moments import date_text, moment_ms
 from mainspring.cli.support.node_options import NodeOptions, TopicArgument, YesOption, complete_topic, confirm, path
 from mainspring.cli.support.options import Commands
-from mainspring.cli.support.output import JsonOption, compact, listing, safe, say, say_json, short
+from mainspring.cli.support.output import JsonOption, compact, listing, safe, say, say_done, say_json, short
 from mainspring.client import NodeConnection
 from mainspring.loop import MonotonicClock
 
@@ -72,8 +72,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show a dead letter. Where it came from, who gave up on it and why, its headers and payload."""
-    with at.connect() as connection:
-        letter = connection.get(path("dlq", topic, offset))
+    letter = at.get(path("dlq", topic, offset))
     if as_json:
         say_json(letter)
         return
@@ -123,13 +122,9 @@ def redrive(
         raise typer.BadParameter("say which: --offset, --group, --key, --reason, --before, --limit, or --all")
     which = "all dead letters" if not wanted else "these dead letters"
     confirm(f"Send {which} of {safe(topic)} again?", yes)
-    with at.connect() as connection:
-        moved = connection.call("POST", path("dlq", topic, "redrive"), msgspec.json.encode(wanted))
-    if as_json:
-        say_json(moved)
-    else:
-        letters = "dead letter" if moved["count"] == 1 else "dead letters"
-        say(f"sent {moved['count']:,} {letters} to {safe(topic)} again")
+    moved = at.call("POST", path("dlq", topic, "redrive"), msgspec.json.encode(wanted))
+    letters = "dead letter" if moved["count"] == 1 else "dead letters"
+    say_done(moved, as_json, f"sent {moved['count']:,} {letters} to {safe(topic)} again")
 
 
 def _list_topics(connection: NodeConnection, as_json: bool) -> None:

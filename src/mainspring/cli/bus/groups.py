@@ -18,7 +18,7 @@ from mainspring.cli.support.node_options import (
     path,
 )
 from mainspring.cli.support.options import Commands
-from mainspring.cli.support.output import JsonOption, listing, safe, say, say_json, table
+from mainspring.cli.support.output import JsonOption, listing, safe, say, say_done, say_json, table
 from mainspring.loop import MonotonicClock
 
 app: typer.Typer = Commands("List, show, move and forget groups.")
@@ -35,8 +35,7 @@ def list_groups(
     as_json: JsonOption = False,
 ) -> None:
     """List groups. Members connected now, lag (events not settled yet), events in flight."""
-    with at.connect() as connection:
-        groups = connection.get("/groups", topic=topic)["groups"]
+    groups = at.get("/groups", topic=topic)["groups"]
     shown = [each for each in groups if each["lag"] or not lagging]
     listing(
         shown,
@@ -56,9 +55,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show a group: where it stands in each partition."""
-    with at.connect() as connection:
-        found = connection.get(path("groups", topic, group))
-    _show(found, as_json)
+    _show(at.get(path("groups", topic, group)), as_json)
 
 
 @app.command()
@@ -77,9 +74,7 @@ def seek(
     if partition is not None:
         place["partition"] = partition
     confirm(f"Move the group {safe(group)} of {safe(topic)} to {to}?", yes)
-    with at.connect() as connection:
-        found = connection.call("POST", path("groups", topic, group, "seek"), msgspec.json.encode(place))
-    _show(found, as_json)
+    _show(at.call("POST", path("groups", topic, group, "seek"), msgspec.json.encode(place)), as_json)
 
 
 @app.command()
@@ -93,12 +88,9 @@ def delete(
 ) -> None:
     """Forget where a group stood. Refused while it has members."""
     confirm(f"Forget where the group {safe(group)} of {safe(topic)} stands?", yes)
-    with at.connect() as connection:
-        connection.call("DELETE", path("groups", topic, group))
-    if as_json:
-        say_json({"topic": topic, "group": group, "deleted": True})
-    else:
-        say(f"forgot {safe(group)} of {safe(topic)}")
+    at.call("DELETE", path("groups", topic, group))
+    deleted = {"topic": topic, "group": group, "deleted": True}
+    say_done(deleted, as_json, f"forgot {safe(group)} of {safe(topic)}")
 
 
 def _show(group: dict[str, Any], as_json: bool) -> None:

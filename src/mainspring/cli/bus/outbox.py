@@ -22,8 +22,8 @@ import uuid_utils
 from mainspring.cli.support.moments import date_text, duration_option
 from mainspring.cli.support.node_options import NodeOptions, YesOption, confirm
 from mainspring.cli.support.options import Commands
-from mainspring.cli.support.output import INTERRUPTED, JsonOption, note, safe, say, say_json, short, table
-from mainspring.client import PATIENCE_S, NodeConnection
+from mainspring.cli.support.output import INTERRUPTED, JsonOption, note, safe, say, say_done, say_json, short, table
+from mainspring.client import PATIENCE_S
 from mainspring.durations import duration_text
 from mainspring.loop import MonotonicClock
 from mainspring.outbox import TABLE, Drained, Drainer, DrainOptions, OutboxStore, open_outbox
@@ -48,10 +48,7 @@ def create(database: DatabaseOption, table: TableOption = TABLE, as_json: JsonOp
     """Make the outbox's table and indexes where they are missing."""
     with _opened(database, table) as store:
         store.create()
-    if as_json:
-        say_json({"table": table, "created": True})
-    else:
-        say(f"the outbox {table} is there")
+    say_done({"table": table, "created": True}, as_json, f"the outbox {table} is there")
 
 
 @app.command()
@@ -82,8 +79,7 @@ def drain(
     logging.basicConfig(level=logging.WARNING, format="mainspring: %(message)s", stream=sys.stderr)
     with _opened(database, table) as store:
         patience_s = min(PATIENCE_S, options.lease_ms / 2000)
-        connection = NodeConnection(at.address, at.token, patience_s=patience_s)
-        drainer = Drainer(store, connection, _name(), MonotonicClock(), random.random, options)
+        drainer = Drainer(store, at.connect(patience_s), _name(), MonotonicClock(), random.random, options)
         try:
             if once:
                 _say_drained(drainer.drain_all(), store, as_json)
@@ -129,10 +125,7 @@ def retry(
     confirm("Try these rows again?", yes)
     with _opened(database, table) as store:
         count = store.retry(id or None)
-    if as_json:
-        say_json({"retried": count})
-    else:
-        say(f"{count:,} rows wait again")
+    say_done({"retried": count}, as_json, f"{count:,} rows wait again")
 
 
 @contextmanager
@@ -166,10 +159,7 @@ def _until_signal(drainer: Drainer, as_json: bool) -> int:
 
 def _say_round(drained: Drained, as_json: bool) -> None:
     if drained.rows or drained.cleaned:
-        if as_json:
-            say_json(_told(drained))
-        else:
-            say(_said(drained))
+        say_done(_told(drained), as_json, _said(drained))
 
 
 def _say_drained(drained: Drained, store: OutboxStore, as_json: bool) -> None:

@@ -26,7 +26,7 @@ import uuid_utils
 
 from mainspring.cli.support.moments import duration_option
 from mainspring.cli.support.node_options import NodeOptions, TopicArgument, path
-from mainspring.cli.support.output import JsonOption, note, safe, say, say_json
+from mainspring.cli.support.output import JsonOption, note, safe, say_done
 from mainspring.client import NDJSON, CannotConnect, NodeConnection, NodeRefused
 from mainspring.errors import MainspringError
 from mainspring.json_text import JsonRefused, check_json
@@ -161,13 +161,11 @@ def _new_id() -> str:
 
 def _publish_one(connection: NodeConnection, topic: str, event: bytes, as_json: bool) -> None:
     place = connection.call("POST", path("topics", topic, "events"), event)
-    if as_json:
-        say_json(place)
-        return
     where = f"{safe(topic)} {place['partition']}:{place['offset']}"
     if place.get("not_before"):
         where = f"{safe(topic)}, to be delivered later"
-    say(f"published to {where}{'  (it was there already)' if place.get('duplicate') else ''}  {safe(place['id'])}")
+    already = "  (it was there already)" if place.get("duplicate") else ""
+    say_done(place, as_json, f"published to {where}{already}  {safe(place['id'])}")
 
 
 # -- many
@@ -262,10 +260,7 @@ def _publish_all(
     except MainspringError as error:
         error.message += f"; {stored:,} events are stored"
         raise
-    if as_json:
-        say_json({"topic": topic, "count": stored})
-    else:
-        say(f"published {stored:,} events to {safe(topic)}")
+    say_done({"topic": topic, "count": stored}, as_json, f"published {stored:,} events to {safe(topic)}")
 
 
 def _publish_batch(connection: NodeConnection, topic: str, batch: list[Line]) -> Iterator[int]:

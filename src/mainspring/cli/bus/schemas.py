@@ -16,7 +16,7 @@ import typer
 from mainspring.bus.schemas import schema_of
 from mainspring.cli.support.node_options import NodeOptions, TopicArgument, path
 from mainspring.cli.support.options import Commands
-from mainspring.cli.support.output import JsonOption, listing, safe, say, say_json
+from mainspring.cli.support.output import JsonOption, listing, safe, say, say_done, say_json
 from mainspring.errors import BootError, MainspringError
 from mainspring.import_path import find_object
 from mainspring.json_text import JsonRefused, read_value
@@ -40,8 +40,7 @@ class NoSchema(MainspringError):
 @app.command("list")
 def list_schemas(at: NodeOptions, as_json: JsonOption = False) -> None:
     """List topics that have a schema. Its latest version, and what the next must keep to."""
-    with at.connect() as connection:
-        found = connection.get("/schemas")["schemas"]
+    found = at.get("/schemas")["schemas"]
     listing(
         found,
         as_json,
@@ -60,11 +59,10 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show one version of a topic's schema. Standard output gets the schema alone, so that a file can keep it."""
-    with at.connect() as connection:
-        if version is not None:
-            told = connection.get(path("schemas", topic, version))
-        else:
-            told = connection.get(path("schemas", topic))["versions"][-1]
+    if version is not None:
+        told = at.get(path("schemas", topic, version))
+    else:
+        told = at.get(path("schemas", topic))["versions"][-1]
     if as_json:
         say_json(told)
         return
@@ -82,13 +80,9 @@ def register(
     as_json: JsonOption = False,
 ) -> None:
     """Make this the topic's next version. The same schema again is the version that is there."""
-    with at.connect() as connection:
-        asked = _request(schema=read_schema(schema), compatibility=compatibility)
-        told = connection.call("POST", path("schemas", topic), asked)
-    if as_json:
-        say_json(told)
-    else:
-        say(f"{safe(topic)} has version {told['version']}, {told['compatibility']}")
+    asked = _request(schema=read_schema(schema), compatibility=compatibility)
+    told = at.call("POST", path("schemas", topic), asked)
+    say_done(told, as_json, f"{safe(topic)} has version {told['version']}, {told['compatibility']}")
 
 
 @app.command()
@@ -109,8 +103,7 @@ def check(
         asked = _request(schema=read_schema(schema), compatibility=compatibility)
     else:
         asked = _request(payload=_read_json(payload or "-"), version=version)
-    with at.connect() as connection:
-        told = connection.call("POST", path("schemas", topic, "check"), asked)
+    told = at.call("POST", path("schemas", topic, "check"), asked)
     fits = told.get("compatible", told.get("fits"))
     if as_json:
         say_json(told)

@@ -51,8 +51,7 @@ def sub(
     Examples: `sub orders -g billing`, `sub orders -g billing --from 10m -n 1 --json`.
     """
     begin = _start(start)
-    with at.connect() as connection:
-        connection.get("/healthz")  # says what is wrong at once; the client would try again first
+    at.get("/healthz")  # says what is wrong at once; the client would try again first
     asyncio.run(_consume(topic, group, begin, ack, count, window, key, at.address, at.token, as_json))
 
 

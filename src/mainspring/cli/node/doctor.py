@@ -87,10 +87,7 @@ def examine(program: str | None, data: Path | None, config: Path | None) -> Iter
 def _installation() -> Iterator[Finding]:
     yield Finding("python", "ok", sys.version.split()[0])
     for name in ("mainspring", *_NEEDED):
-        try:
-            yield Finding(name, "ok", version(name))
-        except PackageNotFoundError:
-            yield Finding(name, "wrong", "not installed", f"pip install {name}")
+        yield _package(name, f"pip install {name}")
     for name, why in _OPTIONAL.items():
         there = importlib.util.find_spec(name) is not None
         yield Finding(name, "ok", version(name) if there else f"not installed ({why})")
@@ -111,7 +108,8 @@ def _data(settings: Settings) -> Iterator[Finding]:
         return
     if settings.engine != "sqlite":
         shown = without_secrets(settings.engine)
-        yield _driver(settings.engine)
+        driver = engine_factory(settings.engine)  # needed with that engine only
+        yield _package(driver.package, driver.install)
         yield Finding("data", "ok", f"on a server: {shown}", "mainspring engine check says what it promises")
         return
     folder = Path(settings.data)
@@ -127,13 +125,11 @@ def _data(settings: Settings) -> Iterator[Finding]:
     yield _checked("log", lambda: _sound(log))
 
 
-def _driver(engine: str) -> Finding:
-    """The package that speaks to the engine's server; it is needed with that engine only."""
-    factory = engine_factory(engine)
+def _package(name: str, install: str) -> Finding:
     try:
-        return Finding(factory.package, "ok", version(factory.package))
+        return Finding(name, "ok", version(name))
     except PackageNotFoundError:
-        return Finding(factory.package, "wrong", "not installed", factory.install)
+        return Finding(name, "wrong", "not installed", install)
 
 
 def _folder(folder: Path) -> Finding:

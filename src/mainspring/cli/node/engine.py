@@ -120,8 +120,7 @@ def nodes(at: NodeOptions, as_json: JsonOption = False) -> None:
 
     A node that was killed is listed until its lease is over; when it was last heard tells.
     """
-    with at.connect() as connection:
-        found: list[dict[str, Any]] = connection.get("/nodes")["nodes"]
+    found: list[dict[str, Any]] = at.get("/nodes")["nodes"]
     listing(
         found,
         as_json,
@@ -138,6 +137,3 @@ def nodes(at: NodeOptions, as_json: JsonOption = False) -> None:
         ),
         empty="nobody",
     )
-
-
-__all__ = ["app", "nodes"]

@@ -13,14 +13,14 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Annotated, Any, TypeVar
+from typing import IO, Annotated, Any, Literal, TypeVar
 
 import msgspec
 import typer
 
-from mainspring.cli.support.log_options import FileOptions, LogOptions, existing_file, stored, visiting
+from mainspring.cli.support.log_options import FileOptions, LogOptions, existing_file, reading, stored, visiting
 from mainspring.cli.support.options import Commands
-from mainspring.cli.support.output import JsonOption
+from mainspring.cli.support.output import JsonOption, say_done
 from mainspring.errors import MainspringError, SettingError
 from mainspring.log import (
     CheckReport,
@@ -75,7 +75,7 @@ def check(at: FileOptions, as_json: JsonOption = False) -> None:
 def stats(at: LogOptions, as_json: JsonOption = False) -> None:
     """Count what is in the log. Events and bytes of each topic and partition, records of each kind; a file's size."""
     settings = stored(at)
-    with _source(settings) as source, _progress() as progress:
+    with reading(settings) as source, _progress() as progress:
         found = _with_engine(source, lambda engine: survey(engine, progress))
     place, sizes = without_secrets(settings.engine), {}
     if settings.engine == "sqlite":
@@ -111,7 +111,7 @@ def export_command(
         out.flush()
         return export.moved
 
-    with _source(settings) as found, _progress() as progress, _output(target) as out:
+    with reading(settings) as found, _progress() as progress, _file(target, "xb") as out:
         moved = _with_engine(found, lambda engine: work(engine, out, progress))
     _print_moved("exported", moved, as_json)
     if moved.damaged:
@@ -127,7 +127,7 @@ def import_command(
 ) -> None:
     """Make a new log from an export. Offsets and versions stay the same. There must be no log yet."""
     settings = stored(at)
-    with _progress() as progress, _input(source) as lines:
+    with _progress() as progress, _file(source, "rb") as lines:
 
         async def work(engine: Engine) -> Moved:
             return await import_lines(lines, engine, progress)
@@ -167,10 +167,7 @@ def backup(
         raise CannotUseFile(f"there is no folder {target.parent}", remedy=_NAME_A_FILE)
     with _progress() as progress:
         size = copy_log(path, target, progress)
-    if as_json:
-        _print_json({"file": str(target), "bytes": size})
-    else:
-        typer.echo(f"copied {path} to {target}, {size:,} bytes")
+    say_done({"file": str(target), "bytes": size}, as_json, f"copied {path} to {target}, {size:,} bytes")
 
 
 # -- where things are
@@ -187,48 +184,26 @@ def _existing(at: FileOptions) -> Path:
     return existing_file(settings)
 
 
-@contextmanager
-def _source(settings: Settings) -> Iterator[Engine]:
-    """An engine to read from; a file is not made where there is none."""
-    if settings.engine == "sqlite":
-        yield SqliteEngine(existing_file(settings), read_only=True)
-    else:
-        with visiting(settings) as engine:
-            yield engine
-
-
 def _remove_log(path: Path) -> None:
     for suffix in ("", "-wal", "-shm", ".lock"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
 @contextmanager
-def _output(target: str) -> Iterator[IO[bytes]]:
-    if target == "-":
-        yield sys.stdout.buffer
+def _file(name: str, mode: Literal["rb", "xb"]) -> Iterator[IO[bytes]]:
+    """The file, or for `-` standard input or output."""
+    if name == "-":
+        yield sys.stdin.buffer if mode == "rb" else sys.stdout.buffer
         return
-    with _opened(target, "xb") as file:
-        yield file
-
-
-@contextmanager
-def _input(source: str) -> Iterator[IO[bytes]]:
-    if source == "-":
-        yield sys.stdin.buffer
-        return
-    with _opened(source, "rb") as file:
-        yield file
-
-
-def _opened(name: str, mode: str) -> IO[bytes]:
     try:
-        file: IO[bytes] = open(name, mode)  # noqa: SIM115 - the caller closes it
+        file = open(name, mode)  # noqa: SIM115 - closed below
     except FileExistsError:
         raise LogExists(f"{name} exists already", remedy="name a file that does not exist yet") from None
     except OSError as error:
         verb, remedy = ("read", "name an export") if mode == "rb" else ("write", _NAME_A_FILE)
         raise CannotUseFile(f"cannot {verb} {name}: {error.strerror}", remedy=remedy) from None
-    return file
+    with file:
+        yield file
 
 
 def _with_engine(engine: Engine, work: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:
@@ -307,6 +282,3 @@ def _print_moved(verb: str, moved: Moved, as_json: bool) -> None:
     typer.echo(f"{verb} {moved.events:,} events, {moved.records:,} records, {moved.marks:,} dedupe marks", err=True)
     for damage in moved.damaged:
         typer.echo(f"left out: {damage}", err=True)
-
-
-__all__ = ["app"]

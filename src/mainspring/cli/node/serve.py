@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -13,38 +14,46 @@ from mainspring.cli.node.settings import ConfigOption
 from mainspring.cli.support.settings import load_all
 
 
+@dataclass(frozen=True)
+class ServeOptions:
+    """Settings that have a flag; None is what nobody mentioned."""
+
+    host: Annotated[str | None, typer.Option(help="Address to listen on.  [default: 127.0.0.1]")] = None
+    port: Annotated[int | None, typer.Option(help="Port of WebSocket and HTTP.  [default: 7070]")] = None
+    data: Annotated[Path | None, typer.Option(help="Directory of what must survive a restart.  [default: ./data]")] = (
+        None
+    )
+    engine: Annotated[
+        str | None, typer.Option(help="sqlite, memory, nats://... or mongodb://...  [default: sqlite]")
+    ] = None
+    node: Annotated[
+        str | None,
+        typer.Option(help="Name of this node among those on one log.  [default: from host and data directory]"),
+    ] = None
+    wait_for_engine: Annotated[
+        int | None, typer.Option(metavar="SECONDS", help="How long to wait for the engine's server.  [default: 0]")
+    ] = None
+    require_durable: Annotated[
+        bool | None,
+        typer.Option("--require-durable", help="Refuse an engine whose acknowledgements could still be lost."),
+    ] = None
+    kernel_socket: Annotated[
+        Path | None,
+        typer.Option(help="Path of the socket for messages (NDJSON).  [default: kernel.sock in the data directory]"),
+    ] = None
+    loop_socket: Annotated[
+        Path | None, typer.Option(help="Path of the socket of sys/loop.  [default: loop.sock in the data directory]")
+    ] = None
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.  [default: info]")] = None
+    log_format: Annotated[str | None, typer.Option(help="text or json.  [default: text]")] = None
+
+
 def serve(
     program: Annotated[
         str | None, typer.Argument(metavar="MODULE:APP", help="The program to run; without one, the bus alone.")
     ] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on.  [default: 127.0.0.1]")] = None,
-    port: Annotated[int | None, typer.Option(help="Port of WebSocket and HTTP.  [default: 7070]")] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="Directory of what must survive a restart.  [default: ./data]")
-    ] = None,
-    engine: Annotated[
-        str | None, typer.Option(help="sqlite, memory, nats://... or mongodb://...  [default: sqlite]")
-    ] = None,
-    node: Annotated[
-        str | None,
-        typer.Option(help="Name of this node among those on one log.  [default: from host and data directory]"),
-    ] = None,
-    wait_for_engine: Annotated[
-        int | None, typer.Option(metavar="SECONDS", help="How long to wait for the engine's server.  [default: 0]")
-    ] = None,
-    require_durable: Annotated[
-        bool | None,
-        typer.Option("--require-durable", help="Refuse an engine whose acknowledgements could still be lost."),
-    ] = None,
-    kernel_socket: Annotated[
-        Path | None,
-        typer.Option(help="Path of the socket for messages (NDJSON).  [default: kernel.sock in the data directory]"),
-    ] = None,
-    loop_socket: Annotated[
-        Path | None, typer.Option(help="Path of the socket of sys/loop.  [default: loop.sock in the data directory]")
-    ] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.  [default: info]")] = None,
-    log_format: Annotated[str | None, typer.Option(help="text or json.  [default: text]")] = None,
+    *,
+    options: ServeOptions,
     reload: Annotated[
         bool, typer.Option("--reload", help="Start again when a file of the program changes. For development.")
     ] = False,
@@ -58,19 +67,8 @@ def serve(
     """
     if reload:
         raise typer.Exit(_reloading())
-    flags = {
-        "host": host,
-        "port": port,
-        "data": None if data is None else str(data),
-        "engine": engine,
-        "node": node,
-        "wait_for_engine": wait_for_engine,
-        "require_durable": require_durable or None,
-        "kernel_socket": None if kernel_socket is None else str(kernel_socket),
-        "loop_socket": None if loop_socket is None else str(loop_socket),
-        "log_level": log_level,
-        "log_format": log_format,
-    }
+    given = {**asdict(options), "require_durable": options.require_durable or None}
+    flags = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
     raise typer.Exit(run(lambda: load_all(config, **flags).settings, program))
 
 

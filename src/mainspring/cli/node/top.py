@@ -283,13 +283,11 @@ def _parts(look: dict[str, Any], rows: int) -> list[Any]:
 
 def _counters(look: dict[str, Any]) -> Any:
     """Rates and totals side by side; a fault that is happening now is red."""
-    from rich.text import Text
-
     rates, totals = look["rates"], look["totals"]
     return make_table(
         ("", *(f">{_LABELS.get(name, name)}" for name in COUNTERS)),
         (
-            ("per second", *(Text(_rate(rates[name]), _colour(name, rates[name])) for name in COUNTERS)),
+            ("per second", *(_red(_rate(rates[name]), name in _FAULTS and rates[name]) for name in COUNTERS)),
             ("in all", *(totals[name] for name in COUNTERS)),
         ),
     )
@@ -306,7 +304,7 @@ def _inside(parts: list[dict[str, Any]]) -> Any:
                 each["does"],
                 each["waiting"],
                 each["waits"],
-                _alarming(each["failed"]),
+                _count_of_faults(each["failed"]),
                 each["fails"],
             )
             for each in parts
@@ -326,7 +324,7 @@ def _topics(topics: list[dict[str, Any]]) -> Any:
                 each["delivered"],
                 _rate(each["deliveredPerSecond"]),
                 each["lag"],
-                _alarming(each["deadLetters"]),
+                _count_of_faults(each["deadLetters"]),
             )
             for each in topics
         ),
@@ -347,21 +345,19 @@ def _rate(value: float | None) -> str:
     return "-" if value is None else number(value)
 
 
-def _colour(name: str, value: float | None) -> str:
-    return "red" if name in _FAULTS and value else ""
-
-
-def _alarming(count: int) -> Any:
+def _red(text: str, when: object) -> Any:
     from rich.text import Text
 
-    return Text(number(count), "red" if count else "")
+    return Text(text, "red" if when else "")
+
+
+def _count_of_faults(count: int) -> Any:
+    return _red(number(count), count)
 
 
 def _members(group: dict[str, Any]) -> Any:
     """A group nobody consumes while there is something to do stands out."""
-    from rich.text import Text
-
-    return Text(number(group["members"]), "red" if not group["members"] and group["lag"] else "")
+    return _red(number(group["members"]), not group["members"] and group["lag"])
 
 
 def _change(value: int | None) -> Any:

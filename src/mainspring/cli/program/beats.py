@@ -17,8 +17,8 @@ import typer
 
 from mainspring.beats import BeatsProgram, Heartbeat
 from mainspring.beats.history import follow, lines_of
-from mainspring.cli.support.log_options import LogOptions, existing_file, visiting
-from mainspring.cli.support.messages import WireOptions
+from mainspring.cli.support.log_options import LogOptions, reading
+from mainspring.cli.support.messages import WireOptions, data_of_reply
 from mainspring.cli.support.options import Commands
 from mainspring.client import NodeRefused
 from mainspring.errors import BootError, MainspringError
@@ -52,12 +52,11 @@ class LineOptions(LogOptions):
 def _log(settings: Settings, *, write: bool = False) -> Iterator[BlockingLog]:
     if settings.engine == "memory":
         raise NodeRefused("a log in memory is seen by its node only", remedy="use read, signal, pause, resume or fork")
-    if settings.engine == "sqlite":
-        path = log_file(settings.data) if write else existing_file(settings)
-        with BlockingLog(SqliteEngine(path, read_only=not write)) as log:
+    if write and settings.engine == "sqlite":
+        with BlockingLog(SqliteEngine(log_file(settings.data))) as log:
             yield log
     else:
-        with visiting(settings) as engine, BlockingLog(engine) as log:
+        with reading(settings) as engine, BlockingLog(engine) as log:
             yield log
 
 
@@ -307,11 +306,6 @@ def _ask(
             f"a node answers for the line {MAIN} only, not for {beats.line}",
             remedy="leave --line out, or stop the node and work on its log with --data",
         )
-    given = {key: value for key, value in data.items() if value is not None}
     loaded = beats.load()
     with node.open(loaded=loaded, owner_of_data=loaded.settings.engine == "sqlite") as wire:
-        answer = wire.ask(kind, type, given)
-    reply: dict[str, Any] = answer["data"]
-    if answer["kind"] == "error":
-        raise NodeRefused(reply["message"], remedy=reply.get("remedy", ""))
-    return reply
+        return data_of_reply(wire, kind, type, data)

@@ -15,14 +15,14 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 import typer
 
-from mainspring.cli.support.log_options import LogOptions, existing_file, stored, visiting
-from mainspring.cli.support.messages import WireOptions
+from mainspring.cli.support.log_options import LogOptions, reading, stored
+from mainspring.cli.support.messages import WireOptions, data_of_reply
 from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import JsonOption
 from mainspring.client import NodeRefused
 from mainspring.errors import MainspringError
 from mainspring.json_text import JsonRefused, read_value
-from mainspring.log import Engine, Log, SqliteEngine
+from mainspring.log import Engine, Log
 from mainspring.runs import History, JournaledEffect, RunRecord, Runtime
 from mainspring.runs import check as check_histories
 from mainspring.runs.durable import RunStore
@@ -140,9 +140,7 @@ def _read(settings: Settings, ask: Callable[[RunStore], Awaitable[T]]) -> T:
         finally:
             await log.close()
 
-    if settings.engine == "sqlite":
-        return asyncio.run(opened(SqliteEngine(existing_file(settings), read_only=True)))
-    with visiting(settings) as engine:
+    with reading(settings) as engine:
         return asyncio.run(opened(engine))
 
 
@@ -211,11 +209,7 @@ def fork(
 
 def _ask(node: WireOptions, type: str, data: dict[str, Any]) -> dict[str, Any]:
     with node.open() as wire:
-        answer = wire.ask("command", type, {key: value for key, value in data.items() if value is not None})
-    found: dict[str, Any] = answer["data"]
-    if answer["kind"] == "error":
-        raise NodeRefused(found.get("message", "the node refused"), remedy=found.get("remedy", ""))
-    return found
+        return data_of_reply(wire, "command", type, data)
 
 
 def _json(text: str, name: str) -> Any:

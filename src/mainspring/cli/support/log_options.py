@@ -19,7 +19,7 @@ import typer
 from mainspring.cli.node.settings import ConfigOption
 from mainspring.cli.support.settings import load_all
 from mainspring.errors import SettingError
-from mainspring.log import Engine, LogMissing, inspect_log, log_file, open_engine
+from mainspring.log import Engine, LogMissing, SqliteEngine, inspect_log, log_file, open_engine
 from mainspring.loop import MonotonicClock
 from mainspring.settings import Loaded, Settings
 
@@ -87,3 +87,13 @@ def visiting(settings: Settings, *, may_make: bool = False) -> Iterator[Engine]:
             )
     with tempfile.TemporaryDirectory(prefix="mainspring-") as folder:
         yield open_engine(settings.engine, folder, MonotonicClock(), database=settings.mongo_db)
+
+
+@contextmanager
+def reading(settings: Settings) -> Iterator[Engine]:
+    """An engine to read from, beside a running node; a log is not made where there is none."""
+    if settings.engine == "sqlite":
+        yield SqliteEngine(existing_file(settings), read_only=True)
+    else:
+        with visiting(settings) as engine:
+            yield engine

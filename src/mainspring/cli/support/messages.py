@@ -194,4 +194,12 @@ class WireOptions:
         return HttpWire(self.url if self.url is not None else settings.bus_url, self.token, timeout_ms)
 
 
-__all__ = ["TIMEOUT_MS", "AnyWire", "HttpWire", "NoNode", "OnlyOnTheSocket", "Wire", "WireOptions"]
+def data_of_reply(wire: AnyWire, kind: str, type: str, data: dict[str, Any]) -> dict[str, Any]:
+    """Ask with the members that are not None; an error of the node is raised."""
+    answer = wire.ask(kind, type, {key: value for key, value in data.items() if value is not None})
+    found: dict[str, Any] = answer["data"]
+    if answer["kind"] == "error":
+        from mainspring.client import NodeRefused
+
+        raise NodeRefused(found.get("message", "the node refused"), remedy=found.get("remedy", ""))
+    return found

@@ -15,22 +15,12 @@ import typer
 
 from mainspring.cli.support.options import TokenOption, UrlOption
 from mainspring.cli.support.settings import load_all
-from mainspring.client import NodeConnection, path
+from mainspring.client import PATIENCE_S, NodeConnection, path
 from mainspring.errors import MainspringError
 
 _TAB_PATIENCE_S: Final = 1.0
 
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-
-
-def node_url(url: str | None) -> str:
-    """The address to use."""
-    return url if url is not None else load_all().settings.bus_url
-
-
-def node(url: str | None, token: str | None) -> NodeConnection:
-    """A connection to the node; nothing is sent yet."""
-    return NodeConnection(node_url(url), token)
 
 
 @dataclass(frozen=True)
@@ -42,11 +32,21 @@ class NodeOptions:
 
     @property
     def address(self) -> str:
-        return node_url(self.url)
+        return self.url if self.url is not None else load_all().settings.bus_url
 
-    def connect(self) -> NodeConnection:
+    def connect(self, patience_s: float = PATIENCE_S) -> NodeConnection:
         """A connection to the node; nothing is sent yet."""
-        return node(self.url, self.token)
+        return NodeConnection(self.address, self.token, patience_s=patience_s)
+
+    def get(self, path: str, **params: str | int | None) -> Any:
+        """The decoded answer to one GET."""
+        with self.connect() as connection:
+            return connection.get(path, **params)
+
+    def call(self, method: str, path: str, body: bytes | None = None) -> Any:
+        """The decoded answer to one request."""
+        with self.connect() as connection:
+            return connection.call(method, path, body)
 
 
 def confirm(question: str, yes: bool) -> None:
@@ -58,29 +58,26 @@ def confirm(question: str, yes: bool) -> None:
 # -- completion
 
 
-def _asked(context: Any) -> NodeConnection:
-    given = context.params
-    return NodeConnection(node_url(given.get("url")), given.get("token"), patience_s=_TAB_PATIENCE_S)
+def _offered(context: typer.Context, kind: str, **params: str | None) -> list[dict[str, Any]]:
+    """The topics or groups that the node knows; none where it does not answer."""
+    at = NodeOptions(context.params.get("url"), context.params.get("token"))
+    try:
+        with at.connect(_TAB_PATIENCE_S) as connection:
+            found: list[dict[str, Any]] = connection.get(f"/{kind}", **params)[kind]
+    except (MainspringError, OSError):
+        return []
+    return found
 
 
 def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
     """Topics that begin so."""
-    try:
-        with _asked(ctx) as connection:
-            found = connection.get("/topics", prefix=incomplete or None)
-    except (MainspringError, OSError):
-        return []
-    return [each["topic"] for each in found["topics"]]
+    return [each["topic"] for each in _offered(ctx, "topics", prefix=incomplete or None)]
 
 
 def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
     """Groups of the topic that was already typed, or of all."""
-    try:
-        with _asked(ctx) as connection:
-            found = connection.get("/groups", topic=ctx.params.get("topic"))
-    except (MainspringError, OSError):
-        return []
-    return sorted({each["group"] for each in found["groups"] if each["group"].startswith(incomplete)})
+    found = _offered(ctx, "groups", topic=ctx.params.get("topic"))
+    return sorted({each["group"] for each in found if each["group"].startswith(incomplete)})
 
 
 TopicArgument = Annotated[str, typer.Argument(help="The topic.", autocompletion=complete_topic)]
@@ -92,7 +89,5 @@ __all__ = [
     "TopicArgument",
     "YesOption",
     "confirm",
-    "node",
-    "node_url",
     "path",
 ]

@@ -96,6 +96,3 @@ class Commands(typer.Typer):
             return command
 
         return registered
-
-
-__all__ = ["Commands", "TokenOption", "UrlOption", "spread", "tidy"]

@@ -60,6 +60,14 @@ def say_json(value: Any) -> None:
     say(json.dumps(value, ensure_ascii=True, separators=(",", ":")))
 
 
+def say_done(result: Any, as_json: bool, sentence: str) -> None:
+    """What a command did: the result for programs, else one sentence."""
+    if as_json:
+        say_json(result)
+    else:
+        say(sentence)
+
+
 def note(text: str) -> None:
     """A remark for the person, on standard error."""
     typer.echo(text, err=True)
