@@ -86,7 +86,7 @@ CANNOT = [
     ("new 1bad", "cannot name a program"),
     ("new shop --into text.txt", "cannot write to text.txt/shop"),
     ("token new --agent a --scope bad", "'bad' is not a scope"),
-    ("token new --agent a --scope admin --expires soon", "'soon' is not a duration"),
+    ("token new --agent a --scope admin --expires soon", "'soon' is not a time"),
     ("token new --agent a --scope admin --file missing/x", "cannot write missing/x"),
     ("guest missing.wasm", "cannot read the module"),
     ("guest missing.wat --attach nope", "cannot attach nope"),
