@@ -2,7 +2,7 @@
 
     python -m bench.sdk [--quick]
 
-The bare side is `_bus_client.py`: frames made by joining bytes, no ids, no decoding, no futures, nothing sent again.
+The bare side is `raw_client.py`: frames made by joining bytes, no ids, no decoding, no futures, nothing sent again.
 Rounds take turns on one node; ratios are medians over rounds. Goal: 0.9 of the bare protocol.
 
 - `publish`: events per second with thousands under way. The client gives every event an id, so that a second try is

@@ -35,7 +35,7 @@ def note(signal, target, stage):
     stage.write(f"/shipped/{number}", (stage.read(f"/shipped/{number}") or 0) + 1)
 
 
-@app.enzyme("/work", match="prefix")
+@app.enzyme("/jobs", match="prefix")
 def work(signal, target, stage):
     stage.write(f"/seen{signal}", (stage.read(f"/seen{signal}") or 0) + 1)
 
@@ -88,8 +88,8 @@ def test_runs_and_beats_go_on_when_their_node_does_not(place: Site, how: str) ->
         assert state_of(b, f"run-{n}")["state"] == "running", "known everywhere when it is answered"
     for n in range(count):
         say(b, "command", "Run.Start", program="order", args=[n], id=f"run-{n}")  # the same run
-    say(a, "command", "Beat.Signal", signal="/work/1")
-    say(b, "command", "Beat.Signal", signal="/work/2")
+    say(a, "command", "Beat.Signal", signal="/jobs/1")
+    say(b, "command", "Beat.Signal", signal="/jobs/2")
     assert set(owners(b, count).values()) == {"a"}
     say(a, "command", "Memory.Set", key="/till", value={"cents": 5})
     eventually(lambda: b.ask("POST", "/messages", MEMORY)[1].get("data") == {"value": {"cents": 5}}, "memory on b")
@@ -114,8 +114,8 @@ def test_runs_and_beats_go_on_when_their_node_does_not(place: Site, how: str) ->
 
     living = [b] if how == "killed" else [a, b]
     for each in living:
-        say(each, "command", "Beat.Signal", signal=f"/work/{3 + living.index(each)}")
-    paths = ("/seen/work/1", "/seen/work/2", *(f"/shipped/{n}" for n in range(count)), "/seen/work/3")
+        say(each, "command", "Beat.Signal", signal=f"/jobs/{3 + living.index(each)}")
+    paths = ("/seen/jobs/1", "/seen/jobs/2", *(f"/shipped/{n}" for n in range(count)), "/seen/jobs/3")
     for each in living:
         eventually(partial(once, each, paths), f"everything once, as {each.process.folder.name} reads it")
     eventually(

@@ -34,7 +34,7 @@ async def served(world: World, name: str, *programs: Any) -> KernelNode:
     for program in programs:
         runtime.register(program, program.__name__)
     heartbeat = Heartbeat(member.log, cluster=member.cluster, clock=world.clock)
-    heartbeat.register("work", "/work", work, match="prefix")
+    heartbeat.register("work", "/jobs", work, match="prefix")
     node.kernel = Kernel(loop=member.loop, ids=counted_ids(), log=member.log, cluster=member.cluster)
     node.kernel.register(run(node.kernel, runtime), beat_capability(heartbeat, node.kernel))
     await node.kernel.start()
@@ -83,13 +83,13 @@ async def test_a_run_says_that_it_waits_for_a_node_with_its_program(world: World
 async def test_beats_are_asked_of_any_node(world: World) -> None:
     a, b = await served(world, "a"), await served(world, "b")
     await wait(100)
-    assert await b.ask("command", "Beat.Signal", {"signal": "/work/1"}) == {"beat": 1}
+    assert await b.ask("command", "Beat.Signal", {"signal": "/jobs/1"}) == {"beat": 1}
     await wait(100)
     ran = await b.ask("command", "Beat.Run", {"beats": 2})
     assert ran["beat"] == 3
     await wait(10)
     for node in (a, b):
-        assert await node.ask("query", "Beat.Read", {"path": "/seen/work/1"}) == {"value": 1}
+        assert await node.ask("query", "Beat.Read", {"path": "/seen/jobs/1"}) == {"value": 1}
         assert (await node.ask("query", "Beat.Standing", {}))["digest"] == ran["digest"]
     assert (await b.ask("command", "Beat.Pause", {}))["paused"]
     await wait(10)
