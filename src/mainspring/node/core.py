@@ -26,7 +26,7 @@ from mainspring.cluster import About, Alone, Cluster, Home, Membership, check_du
 from mainspring.errors import BootError, MainspringError
 from mainspring.kernel import Kernel, RestartPolicy
 from mainspring.log import Append, Engine, FallibleEngine, Log, Prepared, open_engine
-from mainspring.loop import Clock, Loop, MonotonicClock, VirtualClock, Watchdog
+from mainspring.loop import Clock, HandlerThreads, Loop, MonotonicClock, VirtualClock, Watchdog
 from mainspring.message import Ids, Message, encode_data
 from mainspring.node.causation import RunTraces, TracedInlet, TracedPort, note_event
 from mainspring.node.consumers import Consuming
@@ -82,6 +82,7 @@ class Core:
         self.watchdog: Watchdog | None = None
         if not isinstance(self.clock, VirtualClock):  # its thread measures real time
             self.watchdog = Watchdog(settings.slow_turn_ms, self.clock, loop=self.loop)
+        self.threads: HandlerThreads = HandlerThreads(settings.handler_threads)  # for plain functions of the program
         self.app = app
         self.consuming: list[Consuming] = []
         self.declarations: Declarations | None = None
@@ -151,6 +152,7 @@ class Core:
         """Handlers and consumers first: what they say on their last steps must still find the bus open."""
         finishing = [self.runtime.finish(), *(each.finish() for each in self.consuming)]
         await asyncio.gather(self.kernel.drain(self.settings.drain_ms), *finishing)
+        await self.threads.idle()
         await self.bus.drain()
 
     # What a node adds
@@ -171,6 +173,7 @@ class Core:
         settings, app = self.settings, self.app
         self.loop.attach()
         self._undo.callback(self.loop.detach)
+        self._undo.callback(self.threads.close)
         if self.watchdog is not None:
             self.watchdog.booting = True
             self.watchdog.start()
