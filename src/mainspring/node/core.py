@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 import uuid_utils
 
-from mainspring.app import App
+from mainspring.app import App, refuse_shared_groups
 from mainspring.beats import BEATS_ROLE, Driver, Heartbeat
 from mainspring.builtin import KernelPort, beat_capability, bus_capability, kernel_capabilities, run
 from mainspring.bus import Bus, Checker, Published
@@ -30,7 +30,13 @@ from mainspring.loop import Clock, HandlerThreads, Loop, MonotonicClock, Virtual
 from mainspring.message import Ids, Message, encode_data
 from mainspring.node.causation import RunTraces, TracedInlet, TracedPort, note_event
 from mainspring.node.consumers import Consuming
-from mainspring.node.declarations import Declarations, PublishedVersions, install_schemas, schedule_consumers
+from mainspring.node.declarations import (
+    Declarations,
+    PublishedVersions,
+    install_schemas,
+    refuse_former_groups,
+    schedule_consumers,
+)
 from mainspring.runs import Runtime
 from mainspring.settings import Settings
 from mainspring.telemetry import tracing, with_causation
@@ -304,7 +310,9 @@ class Core:
         self.kernel.register(*app.capabilities(self.kernel.ids_taken))
         parts: dict[str, Any] = {"bus": self.bus, "log": self.log, "loop": self.loop, "kernel": self.kernel}
         parts |= {"runtime": self.runtime, "versions": self.versions}
-        for declared in (*app.consumers, *schedule_consumers(app)):
+        consumers = (*app.consumers, *schedule_consumers(app))
+        refuse_shared_groups(consumers)
+        for declared in consumers:
             self.consuming.append(Consuming(declared, **parts))
             if declared.max_attempts is not None:
                 self.bus.topics.attempts[(declared.topic, declared.group)] = declared.max_attempts
@@ -336,6 +344,7 @@ class Core:
     async def _start_consumers(self) -> None:
         if self.declarations is not None:
             await self.declarations.settle_schedules()
+        refuse_former_groups([each.declared for each in self.consuming], self.bus)
         for each in self.consuming:
             await self._undo_later(each.start, each.stop)
 
