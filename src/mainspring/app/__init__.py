@@ -14,12 +14,15 @@ from mainspring.app.declared import (
     DeclaredSchedule,
     DeclaredSchema,
     DeclaredTopic,
+    place_of,
+    refuse_shared_groups,
 )
-from mainspring.app.event import Event
+from mainspring.app.event import BlockingEvent, Event
 from mainspring.app.task import NotServed, Task
 
 __all__ = [
     "App",
+    "BlockingEvent",
     "DeclaredConsumer",
     "DeclaredPages",
     "DeclaredSchedule",
@@ -28,4 +31,6 @@ __all__ = [
     "Event",
     "NotServed",
     "Task",
+    "place_of",
+    "refuse_shared_groups",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from mainspring.bus.schedules import CronLine
 from mainspring.bus.topics import topic_from
 from mainspring.durations import Duration, duration_ms
 from mainspring.kernel import CapabilityError, Handler, Isolation
+from mainspring.loop import HandlerThreads, runs_in_thread
 from mainspring.runs import Effect
 
 CONSUMER_BACKOFF = Backoff(200, 60_000)  # between two attempts at an event, unless the program says otherwise
@@ -79,6 +80,8 @@ class DeclaredConsumer:
     takes_event: bool = True
     store_each: bool = False  # store each acknowledgement at once instead of with others some milliseconds later
     schedule: str = ""  # the schedule whose firings these events are
+    place: str = ""  # the file and line of the function
+    app: str = ""  # the app's name, where `group` was not given and is made from it
 
     @property
     def name(self) -> str:
@@ -103,7 +106,8 @@ def consumer_from(
     topic: str,
     function: Callable[..., Any],
     *,
-    group: str,
+    app: str,
+    group: str | None,
     max_attempts: int | None,
     max_inflight: int | None,
     from_: Start | None,
@@ -111,7 +115,10 @@ def consumer_from(
     backoff: Backoff,
     local_names: dict[str, Any],
 ) -> DeclaredConsumer:
-    """Read a function's hint: its one parameter is an `Event` of the payload's type. Raises `CapabilityError`."""
+    """Read a function's hint: its one parameter is an `Event` of the payload's type. Raises `CapabilityError`.
+
+    Without `group` it is made from the names of the app and the function.
+    """
     where = f"the consumer of {topic!r}"
     if (
         concurrency < 1
@@ -132,8 +139,43 @@ def consumer_from(
     else:
         raise CapabilityError(f"{where} gets an Event, not {hint!r}", remedy="write event: Event[Order]")
     return DeclaredConsumer(
-        topic, group, function, payload, from_, concurrency, max(max_inflight or 0, concurrency), max_attempts, backoff
+        topic,
+        group or _default_group(app, function, where),
+        function,
+        payload,
+        from_,
+        concurrency,
+        max(max_inflight or 0, concurrency),
+        max_attempts,
+        backoff,
+        place=place_of(function),
+        app="" if group else app,
     )
+
+
+def _default_group(app: str, function: Callable[..., Any], where: str) -> str:
+    name = getattr(function, "__name__", "")
+    if not name.isidentifier():  # a lambda, a partial, an object that can be called
+        raise CapabilityError(f"{where} has no name that its group could have", remedy='give group="billing"')
+    return f"{app}.{name}"
+
+
+def place_of(function: Callable[..., Any]) -> str:
+    """The file and line where a function is written; "" for what is not written in Python."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return "" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def refuse_shared_groups(consumers: Iterable[DeclaredConsumer]) -> None:
+    """Each consumer of a topic is a group of its own: two in one group would get a part of the events each."""
+    first: dict[tuple[str, str], DeclaredConsumer] = {}
+    for each in consumers:
+        other = first.setdefault((each.topic, each.group), each)
+        if other is not each:
+            raise CapabilityError(
+                f"group {each.group!r} of topic {each.topic!r} is declared twice: {other.place} and {each.place}",
+                remedy="give each its own group=, or one of them concurrency=",
+            )
 
 
 def schedule_from(
@@ -210,21 +252,20 @@ class Hooks:
     on_start: list[Hook] = field(default_factory=list)
     on_stop: list[Hook] = field(default_factory=list)
 
-    async def enter(self, app: Any, undo: AsyncExitStack) -> None:
+    async def enter(self, app: Any, undo: AsyncExitStack, threads: HandlerThreads) -> None:
         """Start; how to stop is pushed on `undo` at once."""
         if self.lifespan is not None:
             await undo.enter_async_context(self.lifespan(app))
         for hook in self.on_start:
-            await _call(hook, app)
+            await _call(hook, app, threads)
         for hook in self.on_stop:
-            undo.push_async_callback(_call, hook, app)
+            undo.push_async_callback(_call, hook, app, threads)
 
 
-async def _call(hook: Hook, app: Any) -> None:
-    """A hook takes the app, or nothing."""
-    result = hook(app) if _takes(hook, app) else hook()
-    if inspect.isawaitable(result):
-        await result
+async def _call(hook: Hook, app: Any, threads: HandlerThreads) -> None:
+    """A hook takes the app, or nothing; a plain one runs in a thread."""
+    given = (app,) if _takes(hook, app) else ()
+    await (threads.call(hook, *given) if runs_in_thread(hook) else hook(*given))
 
 
 @dataclass(frozen=True, slots=True)
