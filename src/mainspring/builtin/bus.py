@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from mainspring.builtin.answers import Empty, about, errors_as_answers, fitting
-from mainspring.bus import Bus, GroupInfo, PartitionOffsets, Schedule, Start, Stats
+from mainspring.bus import BadFrame, Bus, DeadLetterFilter, GroupInfo, PartitionOffsets, Schedule, Start, Stats
 from mainspring.bus.topics import topic_data
 from mainspring.kernel import Capability, Context, Fail, Handler, handler_from
 from mainspring.log import StoredEvent
@@ -120,12 +120,31 @@ class DeadLettersResult(msgspec.Struct):
     more: Annotated[bool, about("Whether there are more after the last one.")]
 
 
-class RedriveRequest(msgspec.Struct):
+class ChosenLetters(msgspec.Struct, kw_only=True):
     topic: Annotated[str, about("The original topic.")]
-    offsets: Annotated[list[int] | None, about("Offsets of dead letters; without them, all.")] = None
+    offsets: Annotated[
+        Annotated[list[Annotated[int, msgspec.Meta(ge=1)]], msgspec.Meta(min_length=1)] | None,
+        about("Offsets of dead letters; without them, all that fit."),
+    ] = None
+    group: Annotated[str | None, about("Only those this group gave up on.")] = None
+    key: Annotated[str | None, about("Only those with this key.")] = None
+    reason: Annotated[str | None, about("Only those whose reason contains this text.")] = None
+    before: Annotated[Annotated[int, msgspec.Meta(ge=0)] | None, about("Only those that died before: epoch ms.")] = None
+    limit: Annotated[Annotated[int, msgspec.Meta(ge=1)] | None, about("At most so many, oldest first.")] = None
+
+    def filter(self) -> DeadLetterFilter:
+        return DeadLetterFilter(**{name: getattr(self, name) for name in DeadLetterFilter.__struct_fields__})
 
 
-class RedriveCount(msgspec.Struct):
+class RedriveRequest(ChosenLetters, kw_only=True):
+    toAll: Annotated[bool, about("To every group of the topic, not only to the one that gave up.")] = False
+
+
+class DropRequest(ChosenLetters, kw_only=True):
+    all: Annotated[bool, about("All dead letters of the topic; without it something must be chosen.")] = False
+
+
+class LetterCount(msgspec.Struct):
     count: int
 
 
@@ -160,7 +179,7 @@ def bus_capability(bus: Bus) -> Capability:
     return Capability(
         id="Bus",
         description="Durable topics, events and groups.",
-        handlers=[*_events(bus), *_topics(bus), *_groups(bus), *_schedules(bus)],
+        handlers=[*_events(bus), *_dead_letters(bus), *_topics(bus), *_groups(bus), *_schedules(bus)],
     )
 
 
@@ -189,6 +208,13 @@ def _events(bus: Bus) -> list[Handler]:
             raise Fail(413, f"the event at offset {events[0].offset} does not fit one line", remedy="read it over HTTP")
         return ReadResult(shown, shown[-1].offset + 1 if shown else max(1, data.offset))
 
+    return [
+        handler_from("command", "Bus.Publish", publish),
+        handler_from("query", "Bus.Read", read),
+    ]
+
+
+def _dead_letters(bus: Bus) -> list[Handler]:
     async def dead_letters(data: DeadLettersRequest, ctx: Context) -> DeadLettersResult:
         """Events of a topic that a group gave up, and why."""
         with errors_as_answers():
@@ -196,16 +222,23 @@ def _events(bus: Bus) -> list[Handler]:
         shown = fitting([msgspec.structs.asdict(letter) for letter in letters])
         return DeadLettersResult(shown, len(shown) < len(letters) or len(letters) == data.limit)
 
-    async def redrive(data: RedriveRequest, ctx: Context) -> RedriveCount:
-        """Publish dead letters to their topic again."""
+    async def redrive(data: RedriveRequest, ctx: Context) -> LetterCount:
+        """Send dead letters back to the group that gave up on them."""
         with errors_as_answers():
-            return RedriveCount(len(await bus.dead_letters.redrive(data.topic, data.offsets)))
+            return LetterCount(len(await bus.dead_letters.redrive(data.topic, data.filter(), to_all=data.toAll)))
+
+    async def drop(data: DropRequest, ctx: Context) -> LetterCount:
+        """Drop dead letters: nobody gets them any more."""
+        with errors_as_answers():
+            wanted = data.filter()
+            if not data.all and wanted == DeadLetterFilter():
+                raise BadFrame("which dead letters?", remedy="give offsets or a filter, or all: true")
+            return LetterCount(await bus.dead_letters.drop(data.topic, wanted))
 
     return [
-        handler_from("command", "Bus.Publish", publish),
-        handler_from("query", "Bus.Read", read),
         handler_from("query", "Bus.DeadLetters", dead_letters),
         handler_from("command", "Bus.Redrive", redrive),
+        handler_from("command", "Bus.DropDeadLetters", drop),
     ]
 
 

@@ -47,6 +47,7 @@ from mainspring.bus.protocol import BEGINNING, LATEST, EventId, Start, envelope
 from mainspring.bus.publishing.admission import key_hash, partition_of
 from mainspring.bus.results import (
     DeadLetter,
+    DeadLetterFilter,
     GroupInfo,
     GroupOffsets,
     NewEvent,
@@ -79,6 +80,7 @@ __all__ = [
     "Compatibility",
     "Conflict",
     "DeadLetter",
+    "DeadLetterFilter",
     "EventId",
     "ExpectationFailed",
     "Forbidden",

@@ -1,6 +1,6 @@
-"""`mainspring dlq`: events a group gave up on: which, why, and sending them again.
+"""`mainspring dlq`: events a group gave up on: which, why, sending them back, and dropping them.
 
-A dead letter is moved, never copied: sent again it leaves the dead-letter topic in the same step.
+A dead letter is moved, never copied: sent back it leaves the dead-letter topic in the same step.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mainspring.cli.support.output import JsonOption, compact, listing, safe, sa
 from mainspring.client import NodeConnection
 from mainspring.loop import MonotonicClock
 
-app: typer.Typer = Commands("List, show and resend dead letters: what groups gave up on.")
+app: typer.Typer = Commands("List, show, send back and drop dead letters: what groups gave up on.")
 
 _PAGE: Final = 500
 
@@ -93,22 +93,75 @@ def show(
         say(safe(line))
 
 
+OffsetOption = Annotated[list[int] | None, typer.Option("--offset", "-o", help="This one; may be repeated.")]
+BeforeOption = Annotated[str | None, typer.Option(help="Only those that died before: 10m (ago) or a date.")]
+LimitOption = Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many, oldest first.")]
+AllOption = Annotated[bool, typer.Option("--all", help="All dead letters of the topic.")]
+
+
 @app.command()
 def redrive(
     topic: TopicArgument,
-    offset: Annotated[list[int] | None, typer.Option("--offset", "-o", help="This one; may be repeated.")] = None,
+    offset: OffsetOption = None,
     group: GroupFilter = None,
     key: KeyFilter = None,
     reason: ReasonFilter = None,
-    before: Annotated[str | None, typer.Option(help="Only those that died before: 10m (ago) or a date.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many, oldest first.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All dead letters of the topic.")] = False,
+    before: BeforeOption = None,
+    limit: LimitOption = None,
+    everything: AllOption = False,
+    to_all: Annotated[
+        bool, typer.Option("--to-all", help="To every group of the topic, not only to the one that gave up.")
+    ] = False,
     yes: YesOption = False,
     *,
     at: NodeOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Send dead letters to their topic again. Every group of the topic gets them, not only the one that gave up."""
+    """Send dead letters back to the group that gave up on them. Its attempts are counted anew."""
+    wanted = _wanted(offset, group, key, reason, before, limit, everything)
+    which = "these dead letters" if wanted else "all dead letters"
+    target = f"to every group of {safe(topic)}" if to_all else "to the groups that gave up on them"
+    confirm(f"Send {which} of {safe(topic)} {target}?", yes)
+    body = {**wanted, "toAll": True} if to_all else wanted
+    moved = at.call("POST", path("dlq", topic, "redrive"), msgspec.json.encode(body))
+    where = "to every group" if to_all else "back"
+    say_done(moved, as_json, f"sent {_letters_text(moved['count'])} of {safe(topic)} {where}")
+
+
+@app.command()
+def drop(
+    topic: TopicArgument,
+    offset: OffsetOption = None,
+    group: GroupFilter = None,
+    key: KeyFilter = None,
+    reason: ReasonFilter = None,
+    before: BeforeOption = None,
+    limit: LimitOption = None,
+    everything: AllOption = False,
+    yes: YesOption = False,
+    *,
+    at: NodeOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Drop dead letters for good. Nobody gets them any more."""
+    wanted = _wanted(offset, group, key, reason, before, limit, everything)
+    which = "these dead letters" if wanted else "all dead letters"
+    confirm(f"Drop {which} of {safe(topic)} for good?", yes)
+    body = wanted or {"all": True}
+    dropped = at.call("POST", path("dlq", topic, "drop"), msgspec.json.encode(body))
+    say_done(dropped, as_json, f"dropped {_letters_text(dropped['count'])} of {safe(topic)}")
+
+
+def _wanted(
+    offset: list[int] | None,
+    group: str | None,
+    key: str | None,
+    reason: str | None,
+    before: str | None,
+    limit: int | None,
+    everything: bool,
+) -> dict[str, Any]:
+    """Which letters, as the node is told; empty: all of the topic, which must be said."""
     chosen: dict[str, Any] = {
         "offsets": offset or None,
         "group": group,
@@ -120,11 +173,11 @@ def redrive(
     wanted = {name: value for name, value in chosen.items() if value is not None}
     if not wanted and not everything:
         raise typer.BadParameter("say which: --offset, --group, --key, --reason, --before, --limit, or --all")
-    which = "all dead letters" if not wanted else "these dead letters"
-    confirm(f"Send {which} of {safe(topic)} again?", yes)
-    moved = at.call("POST", path("dlq", topic, "redrive"), msgspec.json.encode(wanted))
-    letters = "dead letter" if moved["count"] == 1 else "dead letters"
-    say_done(moved, as_json, f"sent {moved['count']:,} {letters} to {safe(topic)} again")
+    return wanted
+
+
+def _letters_text(count: int) -> str:
+    return "1 dead letter" if count == 1 else f"{count:,} dead letters"
 
 
 def _list_topics(connection: NodeConnection, as_json: bool) -> None:
@@ -132,8 +185,8 @@ def _list_topics(connection: NodeConnection, as_json: bool) -> None:
     listing(
         found,
         as_json,
-        ("topic", "dead letters in", ">at most"),
-        lambda each: (each["topic"], each["deadLetterTopic"], each["atMost"]),
+        ("topic", "dead letters in", ">letters"),
+        lambda each: (each["topic"], each["deadLetterTopic"], each["count"]),
         empty="no dead letters",
     )
 

@@ -1,21 +1,19 @@
-"""Dead letters over HTTP: which there are, why they died, and sending them again.
+"""Dead letters over HTTP: which there are, why they died, sending them back and dropping them.
 
 Dead letters of a topic are addressed by that topic and their offset in `<topic>.DLQ`. They are as private as the topic
-itself: who may not subscribe to it sees none of them, and sending one again also needs the right to publish.
+itself: who may not subscribe to it sees none of them; sending back and dropping also need the right to publish.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 from aiohttp import web
 
-from mainspring.bus import DeadLetter, Forbidden, Published, UnknownEvent, Who
+from mainspring.bus import BadFrame, DeadLetter, DeadLetterFilter, Forbidden, Published, Who
 from mainspring.server.http.face import Face, json_response
 from mainspring.server.http.request import (
-    MAX_INTEGER,
     body_decoder,
     integer,
     path_integer,
@@ -25,21 +23,18 @@ from mainspring.server.http.request import (
 from mainspring.server.http.table import NATURAL, POSITIVE, Operation, Parameter, gives, tagged, takes
 
 SUFFIX: Final = ".DLQ"
-PAGE: Final = 256
 DEFAULT_LIMIT: Final = 100
 MAX_LIMIT: Final = 1_000  # a page is held in memory as a whole
 
-Offset = Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER)]
-
 
 class DeadLetterTopic(msgspec.Struct, frozen=True, rename="camel"):
-    """A topic with dead letters. `atMost` counts offsets, also of letters that were sent again since."""
+    """A topic with dead letters: how many there are now, and the first and last offset they have or had."""
 
     topic: str
     dead_letter_topic: str
     head: int
     tail: int
-    at_most: int
+    count: int
 
 
 class DeadLetterTopics(msgspec.Struct, frozen=True):
@@ -55,26 +50,35 @@ class DeadLetterPage(msgspec.Struct, frozen=True):
     next: int | msgspec.UnsetType = msgspec.UNSET
 
 
-class RedriveBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which dead letters to send again: those at `offsets`, or all, as far as every other member given fits."""
+class RedriveBody(DeadLetterFilter, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which dead letters to send back. `toAll`: to every group of the topic, not only to the one that gave up."""
 
-    offsets: Annotated[list[Offset], msgspec.Meta(min_length=1)] | None = None
-    group: str | None = None
-    key: str | None = None
-    reason: str | None = None
-    before: Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)] | None = None
-    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER)] | None = None
+    to_all: bool = msgspec.field(default=False, name="toAll")
 
 
 class RedriveReport(msgspec.Struct, frozen=True):
-    """Where the dead letters went."""
+    """How many dead letters were sent back, and where each is in its topic."""
 
     topic: str
     count: int
-    published: list[Published]
+    events: list[Published]
+
+
+class DropBody(DeadLetterFilter, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which dead letters to drop. All of the topic only with `all`, so that an empty body drops nothing."""
+
+    all: bool = False
+
+
+class DropReport(msgspec.Struct, frozen=True):
+    """How many dead letters were dropped."""
+
+    topic: str
+    count: int
 
 
 _REDRIVE: Final = body_decoder(RedriveBody)
+_DROP: Final = body_decoder(DropBody)
 
 
 async def list_dead_letter_topics(face: Face, request: web.Request) -> web.StreamResponse:
@@ -88,11 +92,10 @@ async def list_dead_letter_topics(face: Face, request: web.Request) -> web.Strea
         topic = config.topic.removesuffix(SUFFIX)
         if topic == config.topic or not await _may_read(face, agent, topic):
             continue
-        found.extend(
-            DeadLetterTopic(topic, config.topic, place.head, place.tail, place.tail - place.head + 1)
-            for place in await face.bus.groups.offsets(config.topic)
-            if place.tail
-        )
+        first, *_ = await face.bus.groups.offsets(config.topic)  # letters stand in one line
+        if first.tail:
+            letters = await face.bus.dead_letters.count(topic)
+            found.append(DeadLetterTopic(topic, config.topic, first.head, first.tail, letters))
     return json_response(DeadLetterTopics(found))
 
 
@@ -118,11 +121,11 @@ async def list_dead_letters(face: Face, request: web.Request) -> web.StreamRespo
     await _check_read(face, await face.identify(request), topic)
     face.bus.topics.get(topic)  # raises UnknownTopic
     limit = integer(request, "limit", least=1, most=MAX_LIMIT) or DEFAULT_LIMIT
-    wanted = RedriveBody(
+    wanted = DeadLetterFilter(
         group=request.query.get("group"), key=request.query.get("key"), reason=request.query.get("reason")
     )
     found: list[DeadLetter] = []
-    async for letter in _matching(face, topic, wanted, integer(request, "offset") or 0):
+    async for letter in face.bus.dead_letters.matching(topic, wanted, offset=integer(request, "offset") or 0):
         if len(found) == limit:
             return json_response(DeadLetterPage(found, letter.offset))
         found.append(letter)
@@ -137,54 +140,34 @@ async def show_dead_letter(face: Face, request: web.Request) -> web.StreamRespon
 
 
 async def redrive(face: Face, request: web.Request) -> web.StreamResponse:
-    """Send dead letters to their topic again.
+    """Send dead letters back to the group that gave up on them.
 
-    Each is moved in one step: never lost, never in both topics.
+    With `toAll` each is published anew, and every group of the topic gets it. Each is moved in one step: never lost,
+    never in both places.
     """
+    topic, body = await _may_change(face, request)
+    wanted = _REDRIVE.decode(body) if body.strip() else RedriveBody()
+    sent = await face.bus.dead_letters.redrive(topic, wanted, to_all=wanted.to_all)
+    return json_response(RedriveReport(topic, len(sent), sent))
+
+
+async def drop(face: Face, request: web.Request) -> web.StreamResponse:
+    """Drop dead letters: nobody gets them any more."""
+    topic, body = await _may_change(face, request)
+    wanted = _DROP.decode(body)
+    if wanted == DropBody():
+        raise BadFrame("which dead letters?", remedy='give offsets or a filter, or {"all": true} for all of the topic')
+    return json_response(DropReport(topic, await face.bus.dead_letters.drop(topic, wanted)))
+
+
+async def _may_change(face: Face, request: web.Request) -> tuple[str, bytes]:
+    """The topic and the body of a request that changes dead letters."""
     topic = request.match_info["topic"]
     require_json(request)
     agent = await face.identify(request)
     await _check_read(face, agent, topic)
     await face.bus.access.check(topic, "publish", agent)
-    body = await read_body(request, face.max_body_bytes)
-    wanted = _REDRIVE.decode(body) if body.strip() else RedriveBody()
-    face.bus.topics.get(topic)  # raises UnknownTopic
-    published: list[Published] = []
-    for offset in [letter.offset async for letter in _limited(face, topic, wanted)]:
-        try:
-            published += await face.bus.dead_letters.redrive(topic, [offset])
-        except UnknownEvent:
-            continue  # someone else was faster with this one
-    return json_response(RedriveReport(topic, len(published), published))
-
-
-async def _limited(face: Face, topic: str, wanted: RedriveBody) -> AsyncIterator[DeadLetter]:
-    """What is there now and fits, up to the limit; fixed before anything moves, so that nothing is sent twice."""
-    count = 0
-    async for letter in _matching(face, topic, wanted, 0):
-        if wanted.limit is not None and count >= wanted.limit:
-            return
-        count += 1
-        yield letter
-
-
-async def _matching(face: Face, topic: str, wanted: RedriveBody, offset: int) -> AsyncIterator[DeadLetter]:
-    """The dead letters from `offset` on that fit, read a page at a time."""
-    chosen = None if wanted.offsets is None else frozenset(wanted.offsets)
-    while page := await face.bus.dead_letters.page(topic, offset=offset, limit=PAGE):
-        for letter in page:
-            if (chosen is None or letter.offset in chosen) and _fits(letter, wanted):
-                yield letter
-        offset = page[-1].offset + 1
-
-
-def _fits(letter: DeadLetter, wanted: RedriveBody) -> bool:
-    return (
-        (wanted.group is None or letter.group == wanted.group)
-        and (wanted.key is None or letter.key == wanted.key)
-        and (wanted.reason is None or wanted.reason in letter.reason)
-        and (wanted.before is None or letter.ts < wanted.before)
-    )
+    return topic, await read_body(request, face.max_body_bytes)
 
 
 OPERATIONS: Final = tagged(
@@ -210,6 +193,13 @@ OPERATIONS: Final = tagged(
         gives("Where they went.", RedriveReport),
         body=takes(RedriveBody),
         body_required=False,
+        errors=(400, 404, 409, 413, 415, 429, 503),
+    ),
+    Operation(
+        "POST /dlq/{topic}/drop",
+        drop,
+        gives("How many were dropped.", DropReport),
+        body=takes(DropBody),
         errors=(400, 404, 413, 415, 429, 503),
     ),
 )
