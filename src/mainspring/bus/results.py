@@ -116,6 +116,7 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     limit: Offset | None = None
 
     def fits(self, letter: DeadLetter) -> bool:
+        """Whether the letter is what the members other than `offsets` and `limit` ask for."""
         return (
             (self.group is None or letter.group == self.group)
             and (self.key is None or letter.key == self.key)
