@@ -26,7 +26,7 @@ from mainspring.cluster import About, Alone, Cluster, Home, Membership, check_du
 from mainspring.errors import BootError, MainspringError
 from mainspring.kernel import Kernel, RestartPolicy
 from mainspring.log import Append, Engine, FallibleEngine, Log, Prepared, open_engine
-from mainspring.loop import Clock, Loop, MonotonicClock, VirtualClock, Watchdog
+from mainspring.loop import Clock, HandlerThreads, Loop, MonotonicClock, VirtualClock, Watchdog
 from mainspring.message import Ids, Message, encode_data
 from mainspring.node.causation import RunTraces, TracedInlet, TracedPort, note_event
 from mainspring.node.consumers import Consuming
@@ -88,6 +88,7 @@ class Core:
         self.watchdog: Watchdog | None = None
         if not isinstance(self.clock, VirtualClock):  # its thread measures real time
             self.watchdog = Watchdog(settings.slow_turn_ms, self.clock, loop=self.loop)
+        self.threads: HandlerThreads = HandlerThreads(settings.handler_threads)  # for plain functions of the program
         self.app = app
         self.consuming: list[Consuming] = []
         self.declarations: Declarations | None = None
@@ -118,7 +119,7 @@ class Core:
                 await self._undo_later(self.declarations.settle_topics, self.declarations.stop)
                 await install_schemas(self.app, self.bus, self.versions)
                 self._serve_tasks(self.app)
-                await self.app.hooks.enter(self.app, self._undo)
+                await self.app.hooks.enter(self.app, self._undo, self.threads)
                 tracing.switch_on()  # once more: a program may configure its traces when it starts
             await self._undo_later(self.kernel.start, self.kernel.stop)
             await self._undo_later(self.runtime.start_service, self.runtime.stop_service)
@@ -157,6 +158,7 @@ class Core:
         """Handlers and consumers first: what they say on their last steps must still find the bus open."""
         finishing = [self.runtime.finish(), *(each.finish() for each in self.consuming)]
         await asyncio.gather(self.kernel.drain(self.settings.drain_ms), *finishing)
+        await self.threads.idle()
         await self.bus.drain()
 
     # What a node adds
@@ -177,6 +179,7 @@ class Core:
         settings, app = self.settings, self.app
         self.loop.attach()
         self._undo.callback(self.loop.detach)
+        self._undo.callback(self.threads.close)
         if self.watchdog is not None:
             self.watchdog.booting = True
             self.watchdog.start()
@@ -204,6 +207,7 @@ class Core:
             preparer=self._prepare_event,
             on_shutdown=lambda: self._on_shutdown(),
             cluster=self.cluster,
+            threads=self.threads,
         )
         self.kernel.enter_phase("LOAD")
         self.runtime: Runtime = Runtime(
@@ -302,11 +306,11 @@ class Core:
         self.cluster.announce()
 
     def _install(self, app: App) -> None:
-        app.install_runs(self.runtime)
+        app.install_runs(self.runtime, self.threads)
         app.beats.install(self.heartbeat)
         self.kernel.register(*app.capabilities(self.kernel.ids_taken))
         parts: dict[str, Any] = {"bus": self.bus, "log": self.log, "loop": self.loop, "kernel": self.kernel}
-        parts |= {"runtime": self.runtime, "versions": self.versions}
+        parts |= {"runtime": self.runtime, "versions": self.versions, "threads": self.threads}
         consumers = (*app.consumers, *schedule_consumers(app))
         refuse_shared_groups(consumers)
         for declared in consumers:

@@ -9,17 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
-from aiohttp import web
 
-from mainspring.bus import BadFrame, DeadLetter, DeadLetterFilter, Forbidden, Published, Who
-from mainspring.server.http.face import Face, json_response
-from mainspring.server.http.request import (
-    body_decoder,
-    integer,
-    path_integer,
-    read_body,
-    require_json,
-)
+from mainspring.bus import BadFrame, DeadLetter, DeadLetterFilter, Forbidden, Published
+from mainspring.server.http.call import Call, decode_body
 from mainspring.server.http.table import NATURAL, POSITIVE, Operation, Parameter, gives, tagged, takes
 
 SUFFIX: Final = ".DLQ"
@@ -77,97 +69,85 @@ class DropReport(msgspec.Struct, frozen=True):
     count: int
 
 
-_REDRIVE: Final = body_decoder(RedriveBody)
-_DROP: Final = body_decoder(DropBody)
-
-
-async def list_dead_letter_topics(face: Face, request: web.Request) -> web.StreamResponse:
+async def list_dead_letter_topics(call: Call) -> DeadLetterTopics:
     """Topics that have dead letters.
 
     Only those that the caller may read.
     """
-    agent = await face.identify(request)
     found: list[DeadLetterTopic] = []
-    for config in face.bus.topics.configs():
+    for config in call.bus.topics.configs():
         topic = config.topic.removesuffix(SUFFIX)
-        if topic == config.topic or not await _may_read(face, agent, topic):
+        if topic == config.topic or not await _may_read(call, topic):
             continue
-        first, *_ = await face.bus.groups.offsets(config.topic)  # letters stand in one line
+        first, *_ = await call.bus.groups.offsets(config.topic)  # letters stand in one line
         if first.tail:
-            letters = await face.bus.dead_letters.count(topic)
+            letters = await call.bus.dead_letters.count(topic)
             found.append(DeadLetterTopic(topic, config.topic, first.head, first.tail, letters))
-    return json_response(DeadLetterTopics(found))
+    return DeadLetterTopics(found)
 
 
-async def _may_read(face: Face, agent: Who, topic: str) -> bool:
+async def _may_read(call: Call, topic: str) -> bool:
     try:
-        await _check_read(face, agent, topic)
+        await _check_read(call, topic)
     except Forbidden:
         return False
     return True
 
 
-async def _check_read(face: Face, agent: Who, topic: str) -> None:
-    await face.bus.access.check(topic, "subscribe", agent)
-    await face.bus.access.check(topic + SUFFIX, "subscribe", agent)
+async def _check_read(call: Call, topic: str) -> None:
+    await call.check("subscribe", topic)
+    await call.check("subscribe", topic + SUFFIX)
 
 
-async def list_dead_letters(face: Face, request: web.Request) -> web.StreamResponse:
+async def list_dead_letters(call: Call) -> DeadLetterPage:
     """Dead letters of one topic, oldest first.
 
     Only those that fit the filters.
     """
-    topic = request.match_info["topic"]
-    await _check_read(face, await face.identify(request), topic)
-    face.bus.topics.get(topic)  # raises UnknownTopic
-    limit = integer(request, "limit", least=1, most=MAX_LIMIT) or DEFAULT_LIMIT
+    await _check_read(call, call.topic)
+    call.bus.topics.get(call.topic)  # raises UnknownTopic
+    limit = call.integer("limit", least=1, most=MAX_LIMIT) or DEFAULT_LIMIT
+    query = call.request.query
     wanted = DeadLetterFilter(
-        group=request.query.get("group"), key=request.query.get("key"), reason=request.query.get("reason")
+        group=query.get("group"), key=query.get("key"), reason=query.get("reason"), limit=limit + 1
     )
-    found: list[DeadLetter] = []
-    async for letter in face.bus.dead_letters.matching(topic, wanted, offset=integer(request, "offset") or 0):
-        if len(found) == limit:
-            return json_response(DeadLetterPage(found, letter.offset))
-        found.append(letter)
-    return json_response(DeadLetterPage(found))
+    offset = call.integer("offset") or 0
+    found = [letter async for letter in call.bus.dead_letters.matching(call.topic, wanted, offset=offset)]
+    return DeadLetterPage(found[:limit], found[limit].offset if len(found) > limit else msgspec.UNSET)
 
 
-async def show_dead_letter(face: Face, request: web.Request) -> web.StreamResponse:
+async def show_dead_letter(call: Call) -> DeadLetter:
     """One dead letter."""
-    topic = request.match_info["topic"]
-    await _check_read(face, await face.identify(request), topic)
-    return json_response(await face.bus.dead_letters.get(topic, path_integer(request, "offset")))
+    await _check_read(call, call.topic)
+    return await call.bus.dead_letters.get(call.topic, call.path_integer("offset"))
 
 
-async def redrive(face: Face, request: web.Request) -> web.StreamResponse:
+async def redrive(call: Call) -> RedriveReport:
     """Send dead letters back to the group that gave up on them.
 
     With `toAll` each is published anew, and every group of the topic gets it. Each is moved in one step: never lost,
     never in both places.
     """
-    topic, body = await _may_change(face, request)
-    wanted = _REDRIVE.decode(body) if body.strip() else RedriveBody()
-    sent = await face.bus.dead_letters.redrive(topic, wanted, to_all=wanted.to_all)
-    return json_response(RedriveReport(topic, len(sent), sent))
+    body = await _change(call)
+    wanted = decode_body(RedriveBody, body) if body.strip() else RedriveBody()
+    sent = await call.bus.dead_letters.redrive(call.topic, wanted, to_all=wanted.to_all)
+    return RedriveReport(call.topic, len(sent), sent)
 
 
-async def drop(face: Face, request: web.Request) -> web.StreamResponse:
+async def drop(call: Call) -> DropReport:
     """Drop dead letters: nobody gets them any more."""
-    topic, body = await _may_change(face, request)
-    wanted = _DROP.decode(body)
+    wanted = decode_body(DropBody, await _change(call))
     if wanted == DropBody():
         raise BadFrame("which dead letters?", remedy='give offsets or a filter, or {"all": true} for all of the topic')
-    return json_response(DropReport(topic, await face.bus.dead_letters.drop(topic, wanted)))
+    return DropReport(call.topic, await call.bus.dead_letters.drop(call.topic, wanted))
 
 
-async def _may_change(face: Face, request: web.Request) -> tuple[str, bytes]:
-    """The topic and the body of a request that changes dead letters."""
-    topic = request.match_info["topic"]
-    require_json(request)
-    agent = await face.identify(request)
-    await _check_read(face, agent, topic)
-    await face.bus.access.check(topic, "publish", agent)
-    return topic, await read_body(request, face.max_body_bytes)
+async def _change(call: Call) -> bytes:
+    """The body of a request that changes dead letters, if the caller may."""
+    call.require_json()
+    await _check_read(call, call.topic)
+    await call.check("publish")
+    return await call.body()
 
 
 OPERATIONS: Final = tagged(
