@@ -11,12 +11,11 @@ import asyncio
 import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 
 from mainspring.client.client import Client, connect
 from mainspring.client.errors import Closed
-from mainspring.client.frames import Start
-from mainspring.client.subscription import Event, Subscription
+from mainspring.client.subscription import Event, SubscribeOptions, Subscription
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -142,17 +141,6 @@ class SyncSubscription(Generic[T]):
             self.close()
 
 
-class SubscribeOptions(TypedDict, total=False):
-    """What `subscribe` takes besides topic, group and type; `Client.subscribe` says what each means."""
-
-    from_: Start
-    max_inflight: int
-    ack: Literal["each", "upto"]
-    key: str | None
-    header: tuple[str, str] | None
-    sticky: bool
-
-
 class SyncClient:
     """A client that blocks. The arguments are those of `connect`; use it with `with`."""
 
@@ -168,10 +156,13 @@ class SyncClient:
     query = blocking(Client.query)
     seek = blocking(Client.seek)
     lag = blocking(Client.lag)
+    redrive = blocking(Client.redrive)
+    drop_dead_letters = blocking(Client.drop_dead_letters)
     put_topic = blocking(Client.put_topic)
     schedule = blocking(Client.schedule)
     unschedule = blocking(Client.unschedule)
     reply = blocking(Client.reply)
+    dead_letters = iterating(Client.dead_letters)
     replay = iterating(Client.replay)
     follow = iterating(Client.follow)
 

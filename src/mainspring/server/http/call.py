@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, TypeVar
@@ -214,10 +215,8 @@ class Call:
         # A plus sign in a query means a space; who wrote the offset unescaped meant the plus.
         written = text.replace(" ", "+").upper()
         if _MOMENT.match(written):
-            try:
+            with suppress(ValueError, OverflowError):
                 return round(datetime.fromisoformat(written).timestamp() * 1000)
-            except (ValueError, OverflowError):
-                pass
         raise bad_query(f"{name} is not a moment.", "Write epoch milliseconds, or a time as in 2026-01-31T12:00:00Z.")
 
     def path_integer(self, name: str) -> int:
@@ -272,10 +271,9 @@ def _media_range(part: str) -> tuple[str, float]:
     for parameter in parameters.split(";"):
         name, _, value = parameter.partition("=")
         if name.strip().lower() == "q":
-            try:
+            quality = 0.0
+            with suppress(ValueError):
                 quality = min(1.0, max(0.0, float(value)))
-            except ValueError:
-                quality = 0.0
     return kind.strip().lower(), quality
 
 

@@ -67,14 +67,8 @@ def _status(info: GroupInfo) -> GroupStatus:
         GroupPartition(number, offsets.last_committed, offsets.lag, offsets.inflight)
         for number, offsets in sorted(info.partitions.items())
     ]
-    return GroupStatus(
-        info.topic,
-        info.group,
-        info.members,
-        sum(each.lag for each in partitions),
-        sum(each.inflight for each in partitions),
-        partitions,
-    )
+    lag, inflight = sum(each.lag for each in partitions), sum(each.inflight for each in partitions)
+    return GroupStatus(info.topic, info.group, info.members, lag, inflight, partitions)
 
 
 @operation(

@@ -104,13 +104,8 @@ def _caller(who: Who) -> CallerView:
 
 def _kernel(kernel: Kernel) -> KernelView:
     inside = Inspector(kernel)
-    return KernelView(
-        dict(kernel.counters),
-        kernel.liveness(),
-        inside.actors(),
-        inside.open_requests(SHOWN_REQUESTS),
-        inside.faults(),
-    )
+    requests = inside.open_requests(SHOWN_REQUESTS)
+    return KernelView(dict(kernel.counters), kernel.liveness(), inside.actors(), requests, inside.faults())
 
 
 def _blocked(node: NodeParts, *, with_code: bool) -> list[BlockedView]:
@@ -152,13 +147,11 @@ async def show_nodes(call: Call) -> Nodes:
 
 
 async def _engine(node: NodeParts) -> EngineView | None:
-    log = node.log
-    if log is None:
+    if node.log is None:
         return None
     found = await node.durability()
-    if found is None:
-        return EngineView(log.engine.name, log.shared)
-    return EngineView(log.engine.name, log.shared, found.durable, found.statement)
+    known = (found.durable, found.statement) if found is not None else ()
+    return EngineView(node.log.engine.name, node.log.shared, *known)
 
 
 @operation("GET /stats", "The numbers.")
