@@ -103,7 +103,9 @@ class Bus:
         self.publisher.store_delayed = self.schedules.store_delayed
         letters = DeadLetterWriter(log, clock, self.delivery, self.publisher, self.counters, audit, self.topics, new_id)
         self.delivery.write_dead_letters = letters.write
-        self.dead_letters: DeadLetterQueue = DeadLetterQueue(log, self.topics, self.admission, self.publisher)
+        self.dead_letters: DeadLetterQueue = DeadLetterQueue(
+            log, self.topics, self.groups, self._supply, self.admission, self.publisher, audit
+        )
         role = roles.role("housekeeping")
         self._housekeeping = Housekeeping(
             log, clock, loop, self.delivery, self.topics, settings, role, self._write_metrics
