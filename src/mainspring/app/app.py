@@ -39,7 +39,8 @@ from mainspring.builtin import kernel_capabilities
 from mainspring.bus import LATEST, Checker, Compatibility, Start, TopicConfig
 from mainspring.durations import Duration, duration_ms
 from mainspring.kernel import Capability, CapabilityError, Isolation, Kernel, RestartPolicy, handler_from
-from mainspring.runs import Effect, Runtime
+from mainspring.loop import HandlerThreads, runs_in_thread
+from mainspring.runs import Effect, Runtime, in_thread
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -367,12 +368,14 @@ class App:
 
         return decorate
 
-    def install_runs(self, runtime: Runtime) -> None:
-        """Make the declared programs and handlers known to a runtime."""
+    def install_runs(self, runtime: Runtime, threads: HandlerThreads | None = None) -> None:
+        """Make the declared programs and handlers known to a runtime. Plain handlers run in `threads`."""
+        threads = threads or HandlerThreads()
         for answer in self.answers:
+            function = answer.function
             runtime.handle(
                 answer.effect,
-                answer.function,
+                in_thread(function, threads) if runs_in_thread(function) else function,
                 strict=answer.strict,
                 timeout_ms=answer.timeout_ms,
                 max_attempts=answer.max_attempts,
@@ -470,7 +473,7 @@ class App:
         names = sys._getframe(2).f_locals
 
         def decorate(function: F) -> F:
-            handler = handler_from(kind, type, function, description=description, local_names=names)
+            handler = handler_from(kind, type, function, description=description, local_names=names, may_block=True)
             self.handlers.append(Declared(handler, durable, isolation, memory_mb))
             self.order.append(type.partition(".")[0])
             return function

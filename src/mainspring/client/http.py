@@ -34,8 +34,18 @@ _decode_page: Final = msgspec.json.Decoder(_Page).decode
 class NodeHttp:
     """Requests to one node. `url` is the WebSocket's; both are on one port."""
 
-    def __init__(self, url: str, token: str | None, ssl: ssl_module.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str | None,
+        ssl: ssl_module.SSLContext | None = None,
+        *,
+        unix_socket: str = "",
+        ping_s: float = 15.0,
+    ) -> None:
         self.use(url)
+        self._unix_socket = unix_socket
+        self._ping_s = ping_s
         self._headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
         self._ssl = ssl
         self._session: aiohttp.ClientSession | None = None
@@ -100,7 +110,7 @@ class NodeHttp:
         """Events as they come, each with the cursor behind it; first only a cursor. Ends when the connection does."""
         import aiohttp
 
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=45)  # a comment comes every 15 s
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=3 * self._ping_s)
         try:
             async with self._open().get(
                 f"{self._base}/topics/{quote(topic, safe='')}/stream",
@@ -135,6 +145,7 @@ class NodeHttp:
 
         if self._session is None:
             self._session = aiohttp.ClientSession(
+                connector=aiohttp.UnixConnector(self._unix_socket) if self._unix_socket else None,
                 headers=self._headers,
                 timeout=aiohttp.ClientTimeout(total=30, sock_connect=10),
                 read_bufsize=1 << 20,

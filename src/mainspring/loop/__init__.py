@@ -16,7 +16,7 @@ from mainspring.loop.clock import Clock, MonotonicClock, VirtualClock, pause
 from mainspring.loop.errors import ClockError, DuplicateTimer, LoopBusy, LoopLimit, LoopStalled
 from mainspring.loop.futures_and_tasks import BackgroundTasks, reject, resolve, wake
 from mainspring.loop.loop import Counters, FailedTurn, Hold, Lane, Lanes, Loop, Turn, turn_name
-from mainspring.loop.threads import HandlerThreads, blocking_verb, runs_in_thread, with_blocking_verbs
+from mainspring.loop.threads import HandlerThreads, blocking_verb, runs_in_thread, verb, with_blocking_verbs
 from mainspring.loop.timer_wheel import TimerEntry, TimerWheel
 from mainspring.loop.virtual_time import VirtualEventLoop, clock_to_pin, run_virtual, time_stands_still
 from mainspring.loop.watchdog import Blocked, BlockedTotal, Watchdog, identifies_work
@@ -57,6 +57,7 @@ __all__ = [
     "runs_in_thread",
     "time_stands_still",
     "turn_name",
+    "verb",
     "wake",
     "with_blocking_verbs",
 ]

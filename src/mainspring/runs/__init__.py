@@ -68,7 +68,7 @@ from mainspring.runs.errors import (
     WrongAnswer,
 )
 from mainspring.runs.groups import Perform, RunGroup
-from mainspring.runs.handlers import EffectContext, Later
+from mainspring.runs.handlers import EffectContext, Later, in_thread
 from mainspring.runs.ports import AskPort, EventPort, PublishPort
 from mainspring.runs.programs import Programs
 from mainspring.runs.run import Cancelled, Failed, Outcome, Run, Value
@@ -136,6 +136,7 @@ __all__ = [
     "WrongAnswer",
     "check",
     "end",
+    "in_thread",
     "resume",
     "tail",
 ]

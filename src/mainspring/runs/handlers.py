@@ -19,11 +19,11 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.log import Batch
-from mainspring.loop import BackgroundTasks, identifies_work
+from mainspring.loop import BackgroundTasks, HandlerThreads, identifies_work, with_blocking_verbs
 from mainspring.runs.effects import Answer, Effect, end, resume, tail
 from mainspring.runs.errors import AlreadyAnswered, EffectTimeout, HandlerGaveUp, NoHostLoop, RunError, WrongAnswer
 from mainspring.runs.run import FAILURE, RESUME, VALUE, Run
@@ -188,6 +188,19 @@ def _with_two_arguments(handler: Handler) -> Handler:
             raise TypeError(f"a handler takes (effect, ctx) or (effect); {handler!r} takes {signature}") from None
         return lambda effect, ctx: handler(effect)
     return handler
+
+
+def in_thread(handler: Handler, threads: HandlerThreads) -> Handler:
+    """A plain function as a handler that runs in a thread; what it is given blocks there."""
+
+    @wraps(handler)
+    def ask(effect: Any, *given: EffectContext) -> Any:
+        for context in given:
+            context.__class__ = BlockingEffectContext  # there is one per run, and it may be in use already
+        call = threads.call(handler, effect, *given)
+        return call.result() if call.done() else call
+
+    return ask
 
 
 # -- what a handler is given
@@ -447,6 +460,9 @@ class EffectContext:
         scheduler.tasks.add(task)
         task.add_done_callback(over)
         self.on_release(lambda: None if finished else task.cancel())
+
+
+BlockingEffectContext: type[EffectContext] = with_blocking_verbs(EffectContext)
 
 
 class Later:

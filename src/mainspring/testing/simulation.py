@@ -73,7 +73,8 @@ class SimulatedNode(Core):
         from mainspring.bus.access import TokenSource
         from mainspring.node import web_runner
 
-        runner = web_runner(self, TokenSource(self.settings.tokens, self.settings.tokens_file), heartbeat_ms=_DAY_MS)
+        tokens = TokenSource(self.settings.tokens, self.settings.tokens_file)
+        runner = web_runner(self, tokens, self._new_id, heartbeat_ms=_DAY_MS)
         await self._undo_later(runner.setup, runner.cleanup)
         self._site = web.UnixSite(runner, path)
         await self._site.start()
