@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from mainspring.client.frames import EventEnvelope as EventEnvelope
     from mainspring.client.frames import check_texts as check_texts
     from mainspring.client.frames import encode_event as encode_event
+    from mainspring.client.http import NodeHttp as NodeHttp
     from mainspring.client.publishing import New as New
     from mainspring.client.publishing import Outgoing as Outgoing
     from mainspring.client.publishing import Place as Place
@@ -62,6 +63,7 @@ _HOMES: Final = {
     "mainspring.client.errors": "AlreadySubscribed BadArgument BadPayload CannotConnect ClientError Closed "
     "EventTooLarge NodeRefused NotEncodable TimedOut Uncertain",
     "mainspring.client.frames": "EventEnvelope check_texts encode_event",
+    "mainspring.client.http": "NodeHttp",
     "mainspring.client.publishing": "New Outgoing Place",
     "mainspring.client.request_reply": "ReplyError",
     "mainspring.client.subscription": "Event StoredEvent Subscription decoder",

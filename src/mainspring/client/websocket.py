@@ -330,8 +330,9 @@ async def open_socket(
             socket.abort()
         if isinstance(error, (OSError, TimeoutError)):
             reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
+            place = unix_socket or f"{host}:{port}"
             raise CannotConnect(
-                f"cannot reach the node at {unix_socket or f'{host}:{port}'}: {reason}", remedy="is it running? `mainspring serve`"
+                f"cannot reach the node at {place}: {reason}", remedy="is it running? `mainspring serve`"
             ) from error
         raise
     return socket

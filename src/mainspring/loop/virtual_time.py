@@ -99,7 +99,7 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
 
     def watched(self) -> list[int]:
         """The file descriptors it reads from or writes to."""
-        return list(self._jumping.get_map())
+        return [key.fd for key in self._jumping.get_map().values()]
 
     def _pass_instant(self) -> None:
         """A timer is due and asyncio does not see it: after some months its floats are coarser than its resolution.

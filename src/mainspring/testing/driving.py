@@ -21,7 +21,7 @@ import os
 import selectors
 import socket
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from mainspring.errors import MainspringError
@@ -57,7 +57,7 @@ class Driver:
         """A loop for one more process."""
         loop = VirtualEventLoop(self.clock)
         self._loops.append(loop)
-        self._arrivals.register(loop.fileno(), selectors.EVENT_READ)
+        self._arrivals.register(loop.fileno(), selectors.EVENT_READ, loop)
         return loop
 
     def freeze(self, loop: VirtualEventLoop) -> None:
@@ -74,7 +74,7 @@ class Driver:
         """Cancel what is left on a loop and let go of it."""
         if loop not in self._loops:  # it was frozen
             self._loops.append(loop)
-            self._arrivals.register(loop.fileno(), selectors.EVENT_READ)
+            self._arrivals.register(loop.fileno(), selectors.EVENT_READ, loop)
         left = list(asyncio.all_tasks(loop))
         for task in left:
             task.cancel()
@@ -147,21 +147,24 @@ class Driver:
     def settle(self) -> None:
         """Let everything happen that can happen without time passing."""
         with self._lock:
-            while True:
-                for loop in self._loops:
-                    self._turn(loop, _resting(loop))
-                if self.clock.pinned:
-                    self._arrivals.select()  # a thread works for a loop: it will write to it
-                elif not self._arrivals.select(0):
-                    return
+            self._settle(self._loops)
+
+    def _settle(self, loops: list[VirtualEventLoop]) -> None:
+        """What these loops have to do, and what others then read from them."""
+        while loops:
+            for loop in loops:
+                self._turn(loop, _resting(loop))
+            patience = None if self.clock.pinned else 0  # while a thread works for a loop: it will write to it
+            loops = [key.data for key, _ in self._arrivals.select(patience)]
 
     def step(self, limit_ns: int) -> None:
         """Move the clock to the next deadline, at most to the limit, and let happen what is due."""
         with self._lock:
             due = self._next_due()
             self._changes += 1
-            self.clock.move_to_ns(min(limit_ns, limit_ns if due is None else max(due, self.clock.now_ns() + 1)))
-            self.settle()
+            now = min(limit_ns, limit_ns if due is None else max(due, self.clock.now_ns() + 1))
+            self.clock.move_to_ns(now)
+            self._settle([loop for loop in self._loops if loop.due_ns is not None and loop.due_ns <= now])
 
     def _go_on(self, limit_ns: int) -> None:
         """`step`, for what must happen before the limit. Raises DidNotHappen."""
@@ -214,6 +217,10 @@ class Process:
         """`run` for a caller on a loop of its own, who may do other things meanwhile; see `Driver.call`."""
         return await self._driver.call(self._loop, work, for_ever=for_ever)
 
+    def at_once(self, function: Callable[[], T]) -> T:
+        """Call a function here that waits for nothing, and let happen what follows from it at this instant."""
+        return function() if self.is_running else self.run(_called(function))
+
     def kill(self) -> None:
         """End at once. What is left is kept, so that nothing of it runs, not even its clean-up."""
         self._left = asyncio.all_tasks(self._loop)
@@ -222,6 +229,10 @@ class Process:
     def close(self) -> None:
         """Cancel what is left and let go of the loop."""
         self._driver.close(self._loop)
+
+
+async def _called(function: Callable[[], T]) -> T:
+    return function()
 
 
 async def _resting(loop: VirtualEventLoop) -> None:

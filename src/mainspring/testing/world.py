@@ -23,6 +23,7 @@ from mainspring.runs import Outcome, RunRecord
 from mainspring.testing.driving import DidNotHappen
 
 if TYPE_CHECKING:
+    from mainspring.client import Client
     from mainspring.node import Core
     from mainspring.testing.simulation import Simulation
 
@@ -127,6 +128,18 @@ class World:
             driver.step(limit_ns)
             await driver.share()
         return found
+
+    # -- clients
+
+    def client(self, token: str | None = None, **options: Any) -> Client:
+        """A client of the node, as `connect` gives one, on virtual time; use it with `async with`, in place of it.
+
+        It lives over crashes and restarts. What the test awaits of it moves time, as far as needed; a wait without an
+        end (`follow`, the next event without a `timeout`) only while no other task of the test could do something.
+        """
+        from mainspring.testing.client import simulated_client
+
+        return simulated_client(self._simulation, token, options)
 
     # -- doing
 
