@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from mainspring.client.subscription import Subscription as Subscription
     from mainspring.client.subscription import decoder as decoder
     from mainspring.client.sync_client import SyncClient as SyncClient
+    from mainspring.client.sync_client import Waiter as Waiter
     from mainspring.client.sync_http import NDJSON as NDJSON
     from mainspring.client.sync_http import PATIENCE_S as PATIENCE_S
     from mainspring.client.sync_http import NodeConnection as NodeConnection
@@ -67,7 +68,7 @@ _HOMES: Final = {
     "mainspring.client.publishing": "New Outgoing Place",
     "mainspring.client.request_reply": "ReplyError",
     "mainspring.client.subscription": "Event StoredEvent Subscription decoder",
-    "mainspring.client.sync_client": "SyncClient",
+    "mainspring.client.sync_client": "SyncClient Waiter",
     "mainspring.client.sync_http": "NDJSON NodeConnection PATIENCE_S path",
 }
 __getattr__ = lazy_imports(globals(), _HOMES)

@@ -1,4 +1,4 @@
-"""`world.client()`: a client of the simulated node, for the test and for the web code under test.
+"""`world.client()` and `world.sync_client()`: a client of the simulated node, for the test and for the web code under test.
 
 It is the real client in a process of its own, on virtual time, connected to the real sessions and routes of the node
 through a Unix socket; so it reconnects after a crash, sends again what was not confirmed, and raises what it raises in
@@ -14,7 +14,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mainspring.client import Client, Consumer, NodeHttp, Options, Subscription
+from mainspring.client import Client, Consumer, NodeHttp, Options, Subscription, SyncClient, Waiter
 from mainspring.client import Event as Delivery
 from mainspring.testing import seeds
 from mainspring.testing.driving import Process
@@ -132,7 +132,29 @@ class SimulatedClient(Client):
         return made
 
 
-def simulated_client(simulation: Simulation, token: str | None, options: dict[str, Any]) -> Client:
+class _Calling:
+    """In place of the thread of a `SyncClient`: who waits lets the simulation run."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self.alive: bool = True
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._process.run(work)
+
+    def stop(self) -> None:
+        self.alive = False
+
+
+class SimulatedSyncClient(SyncClient):
+    """The blocking client of a simulation. Made by `World.sync_client`."""
+
+    def __init__(self, client: SimulatedClient) -> None:
+        self.client: Client = client
+        self.thread: Waiter = _Calling(client.process)
+
+
+def simulated_client(simulation: Simulation, token: str | None, options: dict[str, Any]) -> SimulatedClient:
     """A client of the node, over all its lives."""
     process, socket = simulation.clients()
     source = random.Random(f"{simulation.seed}/client")

@@ -23,7 +23,7 @@ from mainspring.runs import Outcome, RunRecord
 from mainspring.testing.driving import DidNotHappen
 
 if TYPE_CHECKING:
-    from mainspring.client import Client
+    from mainspring.client import Client, SyncClient
     from mainspring.node import Core
     from mainspring.testing.simulation import Simulation
 
@@ -140,6 +140,12 @@ class World:
         from mainspring.testing.client import simulated_client
 
         return simulated_client(self._simulation, token, options)
+
+    def sync_client(self, token: str | None = None, **options: Any) -> SyncClient:
+        """The same for code that blocks, in place of `SyncClient`; use it with `with`."""
+        from mainspring.testing.client import SimulatedSyncClient, simulated_client
+
+        return SimulatedSyncClient(simulated_client(self._simulation, token, options))
 
     # -- doing
 
