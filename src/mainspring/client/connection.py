@@ -286,6 +286,7 @@ class ClientConnection:
                 if socket.received == seen:
                     logger.warning("the node at %s says nothing; connecting anew", self.url)
                     socket.abort()
+                    await self.http.close()
                     break
                 seen = socket.received
                 socket.ping()

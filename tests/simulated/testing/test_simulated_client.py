@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mainspring import App, Context, Event
+from mainspring.bus.access import new_token
 from mainspring.client import CannotConnect, Client, NodeRefused, TimedOut
 from mainspring.testing import DidNotHappen, simulate
 
@@ -188,10 +189,8 @@ async def test_code_that_blocks_has_a_client_too() -> None:
 
 
 async def test_a_node_with_tokens_asks_for_one() -> None:
-    from mainspring.bus.access import new_token
-
-    token, line = new_token("web", ["publish:orders"])
-    async with simulate(shop(), tokens=(line,)) as world:
+    token, known = new_token("web", ["publish:orders"], b"x" * 32)
+    async with simulate(shop(), tokens=(known.line(),)) as world:
         with pytest.raises(CannotConnect):
             await world.client().__aenter__()
         async with world.client(token=token) as bus:
