@@ -31,6 +31,7 @@ T = TypeVar("T")
 _ROUNDS: Final = 100
 _TURNS: Final = 5  # of the test's loop, for a task that waits for an event to have handled it
 LIMIT_NS: Final = 366 * 86_400 * 1_000_000_000  # of virtual time, for one call
+IDLE_S: Final = 30  # of real time, before a wait that leaves time to others is given up
 REAL_WORK_S: Final = 10.0  # for real work (a socket of the program) when nothing else could happen
 
 
@@ -130,11 +131,27 @@ class Driver:
                 return
             await asyncio.sleep(0)  # those whose calls are done may go on before time does
             if for_ever and self._waiting[outer] < len(asyncio.all_tasks(outer)):
-                await _when_done(task, outer)
+                await self._until_done(task, outer)
             if task.done():
                 return
             if self._changes == seen:
                 self._go_on(limit)
+
+    async def _until_done(self, task: asyncio.Task[Any], outer: asyncio.AbstractEventLoop) -> None:
+        """Wait on the caller's loop while others move time. Raises DidNotHappen when nobody does for long."""
+        done = asyncio.Event()
+        task.add_done_callback(lambda _: outer.call_soon_threadsafe(done.set))
+        while not done.is_set():
+            seen = self._changes
+            try:
+                async with asyncio.timeout(IDLE_S):
+                    await done.wait()
+            except TimeoutError:
+                if self._changes == seen:
+                    raise DidNotHappen(
+                        f"what a task of the test waits for did not happen, and nobody moved time for {IDLE_S} s",
+                        remedy='let time pass with `await world.advance("1h")`, or give the wait a timeout',
+                    ) from None
 
     async def share(self) -> None:
         """Let the other tasks of the test's loop see what has happened, and do what they do about it."""
@@ -237,13 +254,6 @@ async def _called(function: Callable[[], T]) -> T:
 
 async def _resting(loop: VirtualEventLoop) -> None:
     await loop.idle()
-
-
-async def _when_done(task: asyncio.Task[Any], outer: asyncio.AbstractEventLoop) -> None:
-    """Wait on another loop than the task's, possibly of another thread, without moving time."""
-    done = asyncio.Event()
-    task.add_done_callback(lambda _: outer.call_soon_threadsafe(done.set))
-    await done.wait()
 
 
 async def _all_ended(tasks: list[asyncio.Task[Any]]) -> None:
