@@ -1,8 +1,9 @@
 """Every Python snippet of the documentation runs, as a reader would run it: pasted into a file of its own.
 
 A fence marked `python` is a whole program; one marked `python no-run` is a fragment that only shows a shape, and must
-at least be Python; `needs:NAME` is skipped where that package is not installed. Those that say `file=` or `append=` belong to a longer story, which another test follows. Each
-program runs in a fresh directory with the memory engine.
+at least be Python. Those that say `needs:NAME` are left out where that package is not installed; those that say `file=`
+or `append=` belong to a longer story, which another test follows. Each program runs in a fresh directory with the
+memory engine.
 """
 
 from __future__ import annotations

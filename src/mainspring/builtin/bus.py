@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from mainspring.builtin.answers import Messages, about, fitting
-from mainspring.bus import Bus, GroupInfo, PartitionOffsets, Schedule, Start, Stats
+from mainspring.bus import BadFrame, Bus, DeadLetterFilter, GroupInfo, PartitionOffsets, Schedule, Start, Stats
 from mainspring.bus.topics import topic_data
 from mainspring.kernel import Capability, Context, Fail
 from mainspring.log import StoredEvent
@@ -25,6 +25,17 @@ OriginalTopic = Annotated[str, about("The original topic.")]
 GroupName = Annotated[str, about("The group's name.")]
 After = Annotated[str, about("Only names greater than this: the next page.")]
 Limit = Annotated[int, msgspec.Meta(ge=1, le=1_000, description="How many at most.")]
+Natural = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+LetterOffsets = Annotated[
+    Annotated[list[Positive], msgspec.Meta(min_length=1)] | None,
+    about("Offsets of dead letters; without them, all that fit."),
+]
+LetterGroup = Annotated[str | None, about("Only those this group gave up on.")]
+LetterKey = Annotated[str | None, about("Only those with this key.")]
+LetterReason = Annotated[str | None, about("Only those whose reason contains this text.")]
+LetterBefore = Annotated[Natural | None, about("Only those that died before: epoch ms.")]
+LetterLimit = Annotated[Positive | None, about("At most so many, oldest first.")]
 More = Annotated[bool, about("Whether there are more after the last one.")]
 
 
@@ -74,7 +85,7 @@ class DeadLettersResult(msgspec.Struct):
     more: More
 
 
-class RedriveCount(msgspec.Struct):
+class LetterCount(msgspec.Struct):
     count: int
 
 
@@ -150,10 +161,35 @@ class _BusMessages:
     async def redrive(
         self,
         topic: OriginalTopic,
-        offsets: Annotated[list[int] | None, about("Offsets of dead letters; without them, all.")] = None,
-    ) -> RedriveCount:
-        """Publish dead letters to their topic again."""
-        return RedriveCount(len(await self._bus.dead_letters.redrive(topic, offsets)))
+        offsets: LetterOffsets = None,
+        group: LetterGroup = None,
+        key: LetterKey = None,
+        reason: LetterReason = None,
+        before: LetterBefore = None,
+        limit: LetterLimit = None,
+        toAll: Annotated[bool, about("To every group of the topic, not only to the one that gave up.")] = False,
+    ) -> LetterCount:
+        """Send dead letters back to the group that gave up on them."""
+        wanted = DeadLetterFilter(offsets=offsets, group=group, key=key, reason=reason, before=before, limit=limit)
+        return LetterCount(len(await self._bus.dead_letters.redrive(topic, wanted, to_all=toAll)))
+
+    @message("command", "Bus.DropDeadLetters", "DropRequest")
+    async def drop_dead_letters(
+        self,
+        topic: OriginalTopic,
+        offsets: LetterOffsets = None,
+        group: LetterGroup = None,
+        key: LetterKey = None,
+        reason: LetterReason = None,
+        before: LetterBefore = None,
+        limit: LetterLimit = None,
+        all: Annotated[bool, about("All dead letters of the topic; without it something must be chosen.")] = False,
+    ) -> LetterCount:
+        """Drop dead letters: nobody gets them any more."""
+        wanted = DeadLetterFilter(offsets=offsets, group=group, key=key, reason=reason, before=before, limit=limit)
+        if not all and wanted == DeadLetterFilter():
+            raise BadFrame("which dead letters?", remedy="give offsets or a filter, or all: true")
+        return LetterCount(await self._bus.dead_letters.drop(topic, wanted))
 
     # --- topics
 

@@ -52,6 +52,7 @@ from mainspring.bus.protocol import envelope as envelope
 from mainspring.bus.publishing.admission import key_hash as key_hash
 from mainspring.bus.publishing.admission import partition_of as partition_of
 from mainspring.bus.results import DeadLetter as DeadLetter
+from mainspring.bus.results import DeadLetterFilter as DeadLetterFilter
 from mainspring.bus.results import GroupInfo as GroupInfo
 from mainspring.bus.results import GroupOffsets as GroupOffsets
 from mainspring.bus.results import NewEvent as NewEvent

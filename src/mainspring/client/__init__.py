@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from mainspring.client.publishing import Outgoing as Outgoing
     from mainspring.client.publishing import Place as Place
     from mainspring.client.request_reply import ReplyError as ReplyError
+    from mainspring.client.subscription import DeadEvent as DeadEvent
     from mainspring.client.subscription import Event as Event
     from mainspring.client.subscription import StoredEvent as StoredEvent
     from mainspring.client.subscription import Subscription as Subscription
@@ -67,7 +68,7 @@ _HOMES: Final = {
     "mainspring.client.http": "NodeHttp",
     "mainspring.client.publishing": "New Outgoing Place",
     "mainspring.client.request_reply": "ReplyError",
-    "mainspring.client.subscription": "Event StoredEvent Subscription decoder",
+    "mainspring.client.subscription": "DeadEvent Event StoredEvent Subscription decoder",
     "mainspring.client.sync_client": "SyncClient Waiter",
     "mainspring.client.sync_http": "NDJSON NodeConnection PATIENCE_S path",
 }

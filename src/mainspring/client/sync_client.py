@@ -167,10 +167,13 @@ class SyncClient:
     query = blocking(Client.query)
     seek = blocking(Client.seek)
     lag = blocking(Client.lag)
+    redrive = blocking(Client.redrive)
+    drop_dead_letters = blocking(Client.drop_dead_letters)
     put_topic = blocking(Client.put_topic)
     schedule = blocking(Client.schedule)
     unschedule = blocking(Client.unschedule)
     reply = blocking(Client.reply)
+    dead_letters = iterating(Client.dead_letters)
     replay = iterating(Client.replay)
     follow = iterating(Client.follow)
 

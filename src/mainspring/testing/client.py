@@ -1,4 +1,4 @@
-"""`world.client()` and `world.sync_client()`: a client of the simulated node, for the test and for the web code under test.
+"""`world.client()` and `world.sync_client()`: clients of the simulated node, for a test and the web code under test.
 
 It is the real client in a process of its own, on virtual time, connected to the real sessions and routes of the node
 through a Unix socket; so it reconnects after a crash, sends again what was not confirmed, and raises what it raises in

@@ -101,15 +101,14 @@ async def test_a_subscriber_in_the_background_sees_what_happens_and_does_not_mov
 
 
 async def test_the_client_outlives_crashes_and_restarts_of_the_node() -> None:
-    async with simulate(shop()) as world, world.client() as bus:
-        async with bus.subscribe("orders", group="billing") as events:
-            await bus.publish("orders", "before")
-            held = await events.get()
-            await world.crash_and_restart(down="10s")
-            assert not await held.ack()  # its lease ended with the connection
-            assert (await events.get(timeout=60)).payload == "before"
-            await world.restart()
-            assert await bus.publish("orders", "after") == 2
+    async with simulate(shop()) as world, world.client() as bus, bus.subscribe("orders", group="billing") as events:
+        await bus.publish("orders", "before")
+        held = await events.get()
+        await world.crash_and_restart(down="10s")
+        assert not await held.ack()  # its lease ended with the connection
+        assert (await events.get(timeout=60)).payload == "before"
+        await world.restart()
+        assert await bus.publish("orders", "after") == 2
 
 
 async def test_what_is_published_while_the_node_is_away_waits_for_it() -> None:
