@@ -344,7 +344,7 @@ class Client(ClientConnection):
             asked["id"] = id
         if timeout is not None:
             asked["timeout"] = timeout * 1000
-        answer = (await self.http.call("POST", "/messages", asked)).get("data")
+        answer = (await self.http.call("POST", "/messages", asked, limit_s=None)).get("data")
         return answer if reply is None else msgspec.convert(answer, reply)
 
     # -- topics, groups and schedules, over HTTP or the open connection: none of it touches the flow of events
