@@ -23,12 +23,14 @@ import binascii
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
 
+from mainspring.bus import NewEvent
 from mainspring.errors import MainspringError
 from mainspring.json_text import check_json, check_text, refuse_duplicates, why_unreadable
 from mainspring.log import StoredEvent
@@ -56,26 +58,12 @@ class BadCloudEvent(MainspringError):
     code = "bad_cloudevent"
 
 
-class CloudEvent(msgspec.Struct, frozen=True):
-    """One CloudEvent, ready to be published: `payload` is JSON text, `headers` its attributes."""
-
-    payload: bytes
-    headers: dict[str, str]
-    key: str | None
-
-    @property
-    def publish_id(self) -> str:
-        """The same for every copy of one CloudEvent; short whatever the source and id are."""
-        name = f"{self.headers['ce-source']}\n{self.headers['ce-id']}".encode()
-        return f"ce-{hashlib.sha256(name).hexdigest()[:40]}"
-
-
 def is_binary_mode(headers: Mapping[str, str]) -> bool:
     """Whether the request's headers say that its body is the data of a CloudEvent."""
     return any(f"{PREFIX}{name}" in headers for name in _REQUIRED)
 
 
-def from_structured(body: bytes) -> CloudEvent:
+def from_structured(body: bytes) -> NewEvent:
     """One CloudEvent in the JSON format."""
     check_text(body, "the body")
     members = _decoded(_OBJECTS, body, "an object")
@@ -83,7 +71,7 @@ def from_structured(body: bytes) -> CloudEvent:
     return _from_members(members)
 
 
-def from_batch(body: bytes) -> Iterator[CloudEvent]:
+def from_batch(body: bytes) -> Iterator[NewEvent]:
     """The CloudEvents of a JSON array, one by one as they are asked for; an error says which one it is."""
     check_text(body, "the body")
     for number, raw in enumerate(_decoded(_ARRAYS, body, "an array"), 1):
@@ -95,7 +83,7 @@ def from_batch(body: bytes) -> Iterator[CloudEvent]:
         yield event
 
 
-def from_binary(headers: Iterable[tuple[str, str]], content_type: str | None, body: bytes) -> CloudEvent:
+def from_binary(headers: Iterable[tuple[str, str]], content_type: str | None, body: bytes) -> NewEvent:
     """A CloudEvent whose attributes are HTTP headers and whose data is the body."""
     attributes: dict[str, str] = {}
     for name, value in headers:
@@ -158,21 +146,16 @@ def _decoded(decoder: msgspec.json.Decoder[Any], body: bytes, what: str) -> Any:
         raise why_unreadable(body, error, "the body") from None
 
 
-def _from_members(members: dict[str, msgspec.Raw]) -> CloudEvent:
+def _from_members(members: dict[str, msgspec.Raw]) -> NewEvent:
     data, encoded = members.pop("data", None), members.pop("data_base64", None)
     if data is not None and encoded is not None:
         raise BadCloudEvent("Both data and data_base64 are given.", remedy="Give one of them.")
-    attributes: dict[str, str] = {}
-    for name, raw in members.items():
-        text = _attribute_text(name, raw)
-        if text is not None:
-            attributes[name] = text
+    texts = {name: _attribute_text(name, raw) for name, raw in members.items()}
+    attributes = {name: text for name, text in texts.items() if text is not None}
     if encoded is None:
-        payload = b"null" if data is None else bytes(data)
-        return _checked(attributes, payload, in_base64=False)
-    payload = bytes(encoded)
-    _check_base64(payload)
-    return _checked(attributes, payload, in_base64=True)
+        return _checked(attributes, b"null" if data is None else bytes(data), in_base64=False)
+    _check_base64(bytes(encoded))
+    return _checked(attributes, bytes(encoded), in_base64=True)
 
 
 def _attribute_text(name: str, raw: msgspec.Raw) -> str | None:
@@ -191,9 +174,8 @@ def _attribute_text(name: str, raw: msgspec.Raw) -> str | None:
         return str(value)
     if isinstance(value, str):
         return value
-    raise BadCloudEvent(
-        f"The attribute {name} is neither text, nor a boolean, nor an integer.", remedy="Put structured values in data."
-    )
+    text = f"The attribute {name} is neither text, nor a boolean, nor an integer."
+    raise BadCloudEvent(text, remedy="Put structured values in data.")
 
 
 def _payload_of(content_type: str | None, body: bytes) -> tuple[bytes, bool]:
@@ -211,37 +193,35 @@ def _payload_of(content_type: str | None, body: bytes) -> tuple[bytes, bool]:
     return msgspec.json.encode(base64.b64encode(body).decode("ascii")), True
 
 
-def _checked(attributes: dict[str, str], payload: bytes, in_base64: bool) -> CloudEvent:
+def _checked(attributes: dict[str, str], payload: bytes, in_base64: bool) -> NewEvent:
     for name in _REQUIRED:
         if name not in attributes:
             raise BadCloudEvent(f"The required attribute {name} is missing.", remedy=_SPECIFICATION)
     for name, value in attributes.items():
         if not _NAME.match(name):
-            raise BadCloudEvent(
-                f"{name!r} is not the name of an attribute.", remedy="Use lower-case letters a-z and digits only."
-            )
+            text = f"{name!r} is not the name of an attribute."
+            raise BadCloudEvent(text, remedy="Use lower-case letters a-z and digits only.")
         if not value and name in _NEVER_EMPTY:
             raise BadCloudEvent(f"The attribute {name} is empty.", remedy="Leave it out, or give it a value.")
     if attributes["specversion"] != "1.0":
-        raise BadCloudEvent(
-            f"specversion {attributes['specversion']!r} is not known here.", remedy="Send specversion 1.0."
-        )
+        text = f"specversion {attributes['specversion']!r} is not known here."
+        raise BadCloudEvent(text, remedy="Send specversion 1.0.")
     _check_time(attributes.get("time"))
     headers = {f"{PREFIX}{name}": value for name, value in attributes.items() if name not in (KEY_ATTRIBUTE, *_PLACE)}
     if in_base64:
         headers[BASE64_MARK] = "true"
-    return CloudEvent(payload, headers, attributes.get(KEY_ATTRIBUTE))
+    # The same for every copy of one CloudEvent; short whatever the source and id are.
+    name = hashlib.sha256(f"{attributes['source']}\n{attributes['id']}".encode()).hexdigest()[:40]
+    return NewEvent(payload, attributes.get(KEY_ATTRIBUTE), headers, f"ce-{name}")
 
 
 def _check_time(text: str | None) -> None:
     if text is None:
         return
-    try:
+    with suppress(ValueError):
         if _TIME.match(text):
             datetime.fromisoformat(text.upper())
             return
-    except ValueError:
-        pass
     raise BadCloudEvent("The attribute time is not a timestamp.", remedy="Write it as in 2026-01-31T12:00:00Z.")
 
 
@@ -259,9 +239,8 @@ def _header_value(name: str, value: str) -> str:
     try:
         return unquote_to_bytes(value.encode("utf-8")).decode("utf-8")
     except UnicodeError:
-        raise BadCloudEvent(
-            f"The header {name} is not UTF-8.", remedy="Percent-encode what is not printable ASCII."
-        ) from None
+        text = f"The header {name} is not UTF-8."
+        raise BadCloudEvent(text, remedy="Percent-encode what is not printable ASCII.") from None
 
 
 _SPECIFICATION: Final = "The CloudEvents 1.0 specification says which attributes there are."

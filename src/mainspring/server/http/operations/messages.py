@@ -21,10 +21,9 @@ from mainspring.bus import Caller, Forbidden, Who
 from mainspring.json_text import check_json
 from mainspring.kernel import HeaderView, Inspector, Kernel
 from mainspring.message import MAX_DEPTH, Message, Metadata, encode_line, is_type
-from mainspring.server.http.face import Face, json_response
+from mainspring.server.http.call import Call, json_response
 from mainspring.server.http.problem import HttpProblem, ProblemDocument, problem_response
-from mainspring.server.http.request import body_decoder, integer, read_json
-from mainspring.server.http.table import POSITIVE, Operation, Parameter, gives, tagged, takes
+from mainspring.server.http.table import POSITIVE, Operations, Parameter, described, gives, takes
 from mainspring.telemetry import tracing
 
 DEFAULT_LIMIT: Final = 100
@@ -32,6 +31,8 @@ MAX_LIMIT: Final = 1_000
 LONGEST_TIMEOUT_MS: Final = 600_000  # longer than any proxy keeps a silent request open
 
 _WORDS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+operation: Final = Operations("messages")
 
 
 class MessageBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,13 +74,7 @@ class MessageProblem(ProblemDocument, frozen=True, omit_defaults=True):
     error: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
 
 
-class RecentMessages(msgspec.Struct, frozen=True):
-    """Headers of messages, newest first."""
-
-    messages: list[HeaderView]
-
-
-_BODY: Final = body_decoder(MessageBody)
+RecentMessages = described("RecentMessages", "Headers of messages, newest first.", messages=list[HeaderView])
 
 
 def may_command(who: Who) -> bool:
@@ -87,36 +82,41 @@ def may_command(who: Who) -> bool:
     return not isinstance(who, Caller) or not who.is_proven or who.is_admin
 
 
-async def check_message(face: Face, request: web.Request, kind: str, type: str = "") -> None:
+def check_message(call: Call, kind: str, type: str = "") -> None:
     """Raise Forbidden unless the caller may send a message of this kind. An invalid token does not get this far.
 
     A question to `Bus` is answered past the topics' own lists, so it needs the same right as a command.
     """
-    who = await face.identify(request)
-    if (kind == "command" or type.startswith("Bus.")) and not may_command(who):
+    if (kind == "command" or type.startswith("Bus.")) and not may_command(call.caller):
         raise Forbidden("this message needs more than this token allows", remedy="use a token with the scope admin")
 
 
-def kernel_of(face: Face) -> Kernel:
-    """The kernel behind this face; 503 where there is none, or while it takes nothing new."""
-    if face.kernel is None or not face.kernel.running or face.kernel.closing:
+def kernel_of(call: Call) -> Kernel:
+    """The kernel that answers; 503 where there is none, or while it takes nothing new."""
+    if call.kernel is None or not call.kernel.running or call.kernel.closing:
         raise HttpProblem("unavailable", "The kernel takes no messages now.", "Try again later.")
-    return face.kernel
+    return call.kernel
 
 
-async def send_message(face: Face, request: web.Request) -> web.StreamResponse:
+@operation(
+    "POST /messages",
+    gives("The reply message.", MessageReply),
+    body=takes(MessageBody),
+    errors=(404, 409, 422, 503, 504),
+)
+async def send_message(call: Call) -> web.Response:
     """Send the kernel a command or a query."""
-    wanted = await read_json(request, face.max_event_bytes, _BODY)
+    wanted = await call.json(MessageBody, call.max_event_bytes)
     check_json(bytes(wanted.data), "the data", levels=MAX_DEPTH)
-    await check_message(face, request, wanted.kind, wanted.type)
+    check_message(call, wanted.kind, wanted.type)
     if not is_type(wanted.type):
         raise HttpProblem(
             "bad_payload",
             "The type is not a message type.",
             "Write two PascalCase segments, like Memory.Get; Syscall.List names what there is.",
         )
-    kernel = kernel_of(face)
-    trace = tracing.sent_in(request.headers)
+    kernel = kernel_of(call)
+    trace = tracing.sent_in(call.request.headers)
     id, now = wanted.id or kernel.ids(), kernel.clock.wall_ms()
     metadata = Metadata(id, now, wanted.correlation, None, wanted.timeout, trace)
     answer = await kernel.exchange_request(Message(wanted.kind, wanted.type, wanted.data, metadata))
@@ -148,39 +148,19 @@ def _code(type: str) -> str:
     return _WORDS.sub("_", name).lower() if owner == "Sys" else "refused"
 
 
-async def list_messages(face: Face, request: web.Request) -> web.StreamResponse:
-    """Headers of the messages that passed lately, newest first."""
-    await check_message(face, request, "query")
-    query = request.query
-    limit = integer(request, "limit", least=1, most=MAX_LIMIT) or DEFAULT_LIMIT
-    found = Inspector(kernel_of(face)).messages(
-        limit=limit,
-        text=query.get("text", ""),
-        kind=query.get("kind", ""),
-        before=query.get("before", ""),
-    )
-    return json_response(RecentMessages(found))
-
-
-OPERATIONS: Final = tagged(
-    "messages",
-    Operation(
-        "POST /messages",
-        send_message,
-        gives("The reply message.", MessageReply),
-        body=takes(MessageBody),
-        errors=(400, 404, 409, 413, 415, 422, 503, 504),
+@operation(
+    "GET /messages",
+    gives("The headers.", RecentMessages),
+    parameters=(
+        Parameter("text", "Only messages whose type, id or correlation holds this."),
+        Parameter("kind", "Only messages of this kind."),
+        Parameter("before", "Only messages older than the one with this id."),
+        Parameter("limit", f"At most so many; {DEFAULT_LIMIT} by default.", POSITIVE),
     ),
-    Operation(
-        "GET /messages",
-        list_messages,
-        gives("The headers.", RecentMessages),
-        parameters=(
-            Parameter("text", "Only messages whose type, id or correlation holds this."),
-            Parameter("kind", "Only messages of this kind."),
-            Parameter("before", "Only messages older than the one with this id."),
-            Parameter("limit", f"At most so many; {DEFAULT_LIMIT} by default.", POSITIVE),
-        ),
-        errors=(400, 503),
-    ),
+    errors=(503,),
 )
+async def list_messages(call: Call) -> dict[str, list[HeaderView]]:
+    """Headers of the messages that passed lately, newest first."""
+    limit = call.integer("limit", least=1, most=MAX_LIMIT) or DEFAULT_LIMIT
+    filters = {name: call.request.query.get(name, "") for name in ("text", "kind", "before")}
+    return {"messages": Inspector(kernel_of(call)).messages(limit=limit, **filters)}

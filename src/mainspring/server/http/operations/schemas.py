@@ -13,15 +13,16 @@ import msgspec
 from aiohttp import web
 
 from mainspring.bus import SCHEMA_HEADER, Compatibility, SchemaCheck, SchemaMismatch, SchemaVersion, UnknownSchema
-from mainspring.json_text import StrictDecoder, check_json
-from mainspring.server.http.access import claimed_agent, known_topics
+from mainspring.json_text import check_json
+from mainspring.server.http.access import claimed_agent
+from mainspring.server.http.call import Call, decode_body, json_response
 from mainspring.server.http.documents.asyncapi import asyncapi_document, topics_of
-from mainspring.server.http.face import Face, json_response
 from mainspring.server.http.problem import HttpProblem
-from mainspring.server.http.request import body_decoder, path_integer, read_body, require_json
-from mainspring.server.http.table import Operation, gives, tagged, takes
+from mainspring.server.http.table import Operations, described, gives, takes
 
 T = TypeVar("T")
+
+operation: Final = Operations("schemas")
 
 
 class SchemaSummary(msgspec.Struct, frozen=True):
@@ -32,17 +33,11 @@ class SchemaSummary(msgspec.Struct, frozen=True):
     compatibility: Compatibility
 
 
-class SchemaListing(msgspec.Struct, frozen=True):
-    """Topics with a schema, by name."""
-
-    schemas: list[SchemaSummary]
+SchemaListing = described("SchemaListing", "Topics with a schema, by name.", schemas=list[SchemaSummary])
 
 
-class SchemaVersions(msgspec.Struct, frozen=True):
-    """Every version of one topic's schema, ascending."""
-
-    topic: str
-    versions: list[SchemaVersion]
+_VERSIONS: Final = "Every version of one topic's schema, ascending."
+SchemaVersions = described("SchemaVersions", _VERSIONS, topic=str, versions=list[SchemaVersion])
 
 
 class RegisterBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,74 +65,95 @@ class PayloadCheck(msgspec.Struct, frozen=True):
     reason: str | msgspec.UnsetType = msgspec.UNSET
 
 
-_REGISTER: Final = body_decoder(RegisterBody)
-_CHECK: Final = body_decoder(CheckBody)
+@operation("GET /asyncapi.json", gives("AsyncAPI 3.0.", {"type": "object"}))
+async def show_asyncapi(call: Call) -> dict[str, Any]:
+    """Topics, their messages and schemas, as AsyncAPI 3.
+
+    Only topics that the caller may know of.
+    """
+    return asyncapi_document(
+        call.bus,
+        await call.visible(topics_of(call.bus)),
+        call.request.host,
+        package_version("mainspring"),
+        secure=call.request.secure,
+        has_tokens=call.face.identify is not claimed_agent,
+    )
 
 
-async def list_schemas(face: Face, request: web.Request) -> web.StreamResponse:
+@operation("GET /schemas", gives("The topics, by name.", SchemaListing))
+async def list_schemas(call: Call) -> dict[str, list[SchemaSummary]]:
     """Topics that have a schema.
 
     Only those that the caller may know of.
     """
-    registered = face.bus.schemas.all()
-    visible = await known_topics(face.bus, await face.identify(request), (each.topic for each in registered))
-    found = [
-        SchemaSummary(each.topic, each.latest.version, each.latest.compatibility)
-        for each in registered
-        if each.topic in visible
-    ]
-    return json_response(SchemaListing(found))
+    registered = call.bus.schemas.all()
+    visible = await call.visible(each.topic for each in registered)
+    found = [(each.topic, each.latest) for each in registered if each.topic in visible]
+    return {"schemas": [SchemaSummary(topic, latest.version, latest.compatibility) for topic, latest in found]}
 
 
-async def show_schemas(face: Face, request: web.Request) -> web.StreamResponse:
+@operation("GET /schemas/{topic}", gives("The versions, ascending.", SchemaVersions), errors=(404,))
+async def show_schemas(call: Call) -> dict[str, Any]:
     """Every version of a topic's schema."""
-    topic = request.match_info["topic"]
-    await face.check_visible(request, topic)
-    known = face.bus.schemas.of(topic)
+    await call.check_visible(call.topic)
+    known = call.bus.schemas.of(call.topic)
     if known is None:
-        raise UnknownSchema(f"topic {topic!r} has no schema", remedy="POST one here; without, any payload is taken")
-    return json_response(SchemaVersions(topic, known.versions))
+        text = f"topic {call.topic!r} has no schema"
+        raise UnknownSchema(text, remedy="POST one here; without, any payload is taken")
+    return {"topic": call.topic, "versions": known.versions}
 
 
-async def show_schema(face: Face, request: web.Request) -> web.StreamResponse:
-    """One version of a topic's schema."""
-    topic = request.match_info["topic"]
-    await face.check_visible(request, topic)
-    return json_response(face.bus.schemas.get(topic, path_integer(request, "version")))
-
-
-async def register_schema(face: Face, request: web.Request) -> web.StreamResponse:
+@operation(
+    "POST /schemas/{topic}",
+    gives("A new version.", SchemaVersion, status=201),
+    gives("The version that has this schema already.", SchemaVersion),
+    body=takes(RegisterBody),
+    errors=(409, 422, 503),
+)
+async def register_schema(call: Call) -> web.Response:
     """Register the next version of a topic's schema.
 
     201 for a new version, 200 for one that was there; both answer with it.
     """
-    topic = request.match_info["topic"]
-    given = await _body(face, request, _REGISTER)
-    registered, is_new = await face.bus.register_schema(
-        topic, given.schema, compatibility=given.compatibility, agent=await face.identify(request)
+    given = await _body(call, RegisterBody)
+    registered, is_new = await call.bus.register_schema(
+        call.topic, given.schema, compatibility=given.compatibility, agent=call.caller
     )
     return json_response(registered, status=201 if is_new else 200)
 
 
-async def check_schema(face: Face, request: web.Request) -> web.StreamResponse:
+@operation("GET /schemas/{topic}/{version}", "The version.", errors=(404,))
+async def show_schema(call: Call) -> SchemaVersion:
+    """One version of a topic's schema."""
+    await call.check_visible(call.topic)
+    return call.bus.schemas.get(call.topic, call.path_integer("version"))
+
+
+@operation(
+    "POST /schemas/{topic}/check",
+    gives("What would happen.", (SchemaCheck, PayloadCheck)),
+    body=takes(CheckBody),
+    errors=(404, 422, 503),
+)
+async def check_schema(call: Call) -> SchemaCheck | PayloadCheck:
     """Ask whether a schema could be registered, or a payload published.
 
     Nothing changes.
     """
-    topic = request.match_info["topic"]
-    await face.check_visible(request, topic)
-    given = await _body(face, request, _CHECK)
+    await call.check_visible(call.topic)
+    given = await _body(call, CheckBody)
     if (given.schema is msgspec.UNSET) == (given.payload is msgspec.UNSET):
         raise HttpProblem("bad_frame", "Either a schema or a payload is checked.", "Give exactly one of them.")
     if not isinstance(given.payload, msgspec.UnsetType):
-        return json_response(_check_payload(face, topic, bytes(given.payload), given.version))
+        return _check_payload(call, bytes(given.payload), given.version)
     assert not isinstance(given.schema, msgspec.UnsetType)
-    return json_response(face.bus.schemas.check(topic, given.schema, given.compatibility))
+    return call.bus.schemas.check(call.topic, given.schema, given.compatibility)
 
 
-def _check_payload(face: Face, topic: str, payload: bytes, version: int | None) -> PayloadCheck:
-    checked = face.bus.schemas.get(topic, version)
-    known = face.bus.schemas.of(topic)
+def _check_payload(call: Call, payload: bytes, version: int | None) -> PayloadCheck:
+    checked = call.bus.schemas.get(call.topic, version)
+    known = call.bus.schemas.of(call.topic)
     assert known is not None  # `get` found a version of it
     try:
         known.check(payload, {SCHEMA_HEADER: str(checked.version)})
@@ -146,49 +162,9 @@ def _check_payload(face: Face, topic: str, payload: bytes, version: int | None) 
     return PayloadCheck(True, checked.version)
 
 
-async def _body(face: Face, request: web.Request, decoder: StrictDecoder[T]) -> T:
-    require_json(request)
-    body = await read_body(request, face.max_event_bytes)
-    given = decoder.decode(body)
+async def _body(call: Call, type: type[T]) -> T:
+    call.require_json()
+    body = await call.body(call.max_event_bytes)
+    given = decode_body(type, body)
     check_json(body, "the body")  # a schema is as deep as it likes to be only within bounds
     return given
-
-
-async def show_asyncapi(face: Face, request: web.Request) -> web.StreamResponse:
-    """Topics, their messages and schemas, as AsyncAPI 3.
-
-    Only topics that the caller may know of.
-    """
-    document = asyncapi_document(
-        face.bus,
-        await known_topics(face.bus, await face.identify(request), topics_of(face.bus)),
-        request.host,
-        package_version("mainspring"),
-        secure=request.secure,
-        has_tokens=face.identify is not claimed_agent,
-    )
-    return json_response(document)
-
-
-OPERATIONS: Final = tagged(
-    "schemas",
-    Operation("GET /asyncapi.json", show_asyncapi, gives("AsyncAPI 3.0.", {"type": "object"})),
-    Operation("GET /schemas", list_schemas, gives("The topics, by name.", SchemaListing)),
-    Operation("GET /schemas/{topic}", show_schemas, gives("The versions, ascending.", SchemaVersions), errors=(404,)),
-    Operation(
-        "POST /schemas/{topic}",
-        register_schema,
-        gives("A new version.", SchemaVersion, status=201)
-        + gives("The version that has this schema already.", SchemaVersion),
-        body=takes(RegisterBody),
-        errors=(400, 409, 413, 415, 422, 503),
-    ),
-    Operation("GET /schemas/{topic}/{version}", show_schema, gives("The version.", SchemaVersion), errors=(400, 404)),
-    Operation(
-        "POST /schemas/{topic}/check",
-        check_schema,
-        gives("What would happen.", (SchemaCheck, PayloadCheck)),
-        body=takes(CheckBody),
-        errors=(400, 404, 413, 415, 422, 503),
-    ),
-)
