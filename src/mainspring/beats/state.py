@@ -11,8 +11,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from mainspring.beats import runtime_tree as tree
 from mainspring.beats.beat import Draft
-from mainspring.beats.history import runtime_tree as tree
 from mainspring.beats.matching.agenda import Resolver
 from mainspring.beats.matching.bindings import Bindings
 from mainspring.beats.matching.registry import Bind, Enzyme, Register, Registry, Unregister
@@ -108,7 +108,7 @@ class LineState:
     def dead_letters(self, beat: int, at: int) -> list[dict[str, Any]] | None:
         if beat >= at:
             return None
-        return [tree.dead_letter(dead) for dead in self.dead.get(beat, ())]
+        return [msgspec.structs.asdict(dead) for dead in self.dead.get(beat, ())]
 
     # --- registry and bindings ----------------------------------------------------------------------------------------
 

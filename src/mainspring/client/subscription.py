@@ -176,6 +176,23 @@ class StoredEvent(Generic[T]):
         return f"StoredEvent({self.topic!r}, {self.partition}:{self.offset}, id={self.id!r})"
 
 
+class DeadEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A dead letter of a topic: the event, the group that gave up on it, and why. `offset` names the letter."""
+
+    offset: int
+    ts: int
+    group: str
+    attempts: int
+    reason: str
+    original_partition: int
+    original_offset: int
+    original_id: str = ""
+    original_ts: int = 0
+    key: str | None = None
+    headers: dict[str, str] = {}
+    payload: Any = None
+
+
 def decoder(type: Any) -> Callable[[Any], Any]:
     """Decodes JSON text into `type`: dataclass, TypedDict, msgspec Struct or anything msgspec knows; None: as it is."""
     if type is None or type is Any:

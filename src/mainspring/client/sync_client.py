@@ -12,7 +12,7 @@ import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import suppress
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from mainspring.client.client import Client, connect
 from mainspring.client.errors import Closed
@@ -22,16 +22,31 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class _Thread(threading.Thread):
+class Waiter(Protocol):
+    """Runs coroutines on an event loop elsewhere, for a caller who waits."""
+
+    @property
+    def alive(self) -> bool: ...
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T: ...
+
+    def stop(self) -> None: ...
+
+
+class _Thread:
     """An event loop in a thread; `wait` runs a coroutine there and gives its result here."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        super().__init__(target=self._loop.run_forever, name="mainspring client", daemon=True)
-        self.start()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="mainspring client", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        if not self.is_alive():
+        if not self.alive:
             work.close()
             raise Closed("the client is closed", remedy="open a new one")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -43,7 +58,7 @@ class _Thread(threading.Thread):
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self.join()
+        self._thread.join()
         self._loop.close()
 
 
@@ -83,7 +98,7 @@ class SyncEvent(Event[T]):
 
     __slots__ = ("_thread",)
 
-    def __init__(self, event: Event[T], thread: _Thread) -> None:
+    def __init__(self, event: Event[T], thread: Waiter) -> None:
         super().__init__(event.delivered, event.epoch, event.subscription)
         self.span: Any = event.span
         self._thread = thread
@@ -101,7 +116,7 @@ class SyncEvent(Event[T]):
 class SyncSubscription(Generic[T]):
     """A subscription as a plain iterator. Ends with its `with` block, with `close`, or when the loop is left."""
 
-    def __init__(self, subscription: Subscription[T], thread: _Thread) -> None:
+    def __init__(self, subscription: Subscription[T], thread: Waiter) -> None:
         self.topic: str = subscription.topic
         self.group: str = subscription.group
         self._subscription = subscription
@@ -135,7 +150,7 @@ class SyncClient:
 
     def __init__(self, url: str | None = None, token: str | None = None, **options: Any) -> None:
         self.client: Client = connect(url, token, **options)
-        self.thread: _Thread = _Thread()
+        self.thread: Waiter = _Thread()
 
     publish = blocking(Client.publish)
     publish_many = blocking(Client.publish_many)
@@ -145,10 +160,13 @@ class SyncClient:
     query = blocking(Client.query)
     seek = blocking(Client.seek)
     lag = blocking(Client.lag)
+    redrive = blocking(Client.redrive)
+    drop_dead_letters = blocking(Client.drop_dead_letters)
     put_topic = blocking(Client.put_topic)
     schedule = blocking(Client.schedule)
     unschedule = blocking(Client.unschedule)
     reply = blocking(Client.reply)
+    dead_letters = iterating(Client.dead_letters)
     replay = iterating(Client.replay)
     follow = iterating(Client.follow)
 
@@ -178,7 +196,7 @@ class SyncClient:
 
     def close(self) -> None:
         """Confirm everything, leave every group, disconnect. Idempotent."""
-        if self.thread.is_alive():
+        if self.thread.alive:
             self.thread.wait(self.client.close())
             self.thread.stop()
 

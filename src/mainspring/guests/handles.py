@@ -15,8 +15,7 @@ import stat
 from collections.abc import Callable
 from typing import Protocol
 
-from mainspring.guests.errors import NotAttachable
-from mainspring.guests.protocol.codes import Code
+from mainspring.guests.errors import Code, NotAttachable
 from mainspring.guests.protocol.stream import Stream
 
 FIRST = 3  # 0, 1 and 2 are kept for standard input, output and error
@@ -48,10 +47,6 @@ class Attached:
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-
-    @classmethod
-    def copy_of(cls, thing: HasFileno | int) -> Attached:
-        return cls(copied(thing))
 
     @property
     def flags(self) -> int:

@@ -19,7 +19,7 @@ out too.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -48,13 +48,8 @@ class Fault(msgspec.Struct, frozen=True):
     path: str
     reason: str
 
-
-class Validator(Protocol):
-    """Something that knows what payloads of one version look like."""
-
-    def fault(self, payload: bytes | msgspec.Raw) -> Fault | None:
-        """The first thing that does not fit; None when all does. `payload` is JSON text."""
-        ...
+    def __str__(self) -> str:
+        return f"{self.path or '(the whole payload)'}: {self.reason}"
 
 
 def compiled(schema: dict[str, Any] | bool) -> jsonschema_rs.Validator:
@@ -84,6 +79,7 @@ class SchemaValidator:
         self._take = None if quick is None else msgspec.json.Decoder(quick).decode
 
     def fault(self, payload: bytes | msgspec.Raw) -> Fault | None:
+        """The first thing that does not fit; None when all does. `payload` is JSON text."""
         if self._take is not None:
             try:
                 self._take(payload)
@@ -118,6 +114,9 @@ class TypeValidator:
         except RecursionError:
             return Fault("", "nested too deeply")
         return None
+
+
+Validator = SchemaValidator | TypeValidator
 
 
 def schema_of(type: Any) -> dict[str, Any]:

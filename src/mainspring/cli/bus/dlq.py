@@ -1,6 +1,6 @@
-"""`mainspring dlq`: events a group gave up on: which, why, and sending them again.
+"""`mainspring dlq`: events a group gave up on: which, why, sending them back, and dropping them.
 
-A dead letter is moved, never copied: sent again it leaves the dead-letter topic in the same step.
+A dead letter is moved, never copied: sent back it leaves the dead-letter topic in the same step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mainspring.cli.support.output import compact, listing, safe, say, say_done,
 from mainspring.client import NodeConnection, path
 from mainspring.loop import MonotonicClock
 
-app: typer.Typer = Commands("List, show and resend dead letters: what groups gave up on.")
+app: typer.Typer = Commands("List, show, send back and drop dead letters: what groups gave up on.")
 
 _PAGE: Final = 500
 
@@ -48,8 +48,8 @@ def list_letters(
         listing(
             at.get("/dlq")["topics"],
             at.as_json,
-            ("topic", "dead letters in", ">at most"),
-            lambda each: (each["topic"], each["deadLetterTopic"], each["atMost"]),
+            ("topic", "dead letters in", ">letters"),
+            lambda each: (each["topic"], each["deadLetterTopic"], each["count"]),
             empty="no dead letters",
         )
         return
@@ -101,33 +101,66 @@ def show(
         say(safe(line))
 
 
+@dataclass(frozen=True)
+class Chosen(Filters):
+    """Which dead letters are to be changed; all of a topic must be said."""
+
+    offset: Annotated[list[int] | None, typer.Option("--offset", "-o", help="This one; may be repeated.")] = None
+    before: Annotated[str | None, typer.Option(help="Only those that died before: 10m (ago) or a date.")] = None
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many, oldest first.")] = None
+    everything: Annotated[bool, typer.Option("--all", help="All dead letters of the topic.")] = False
+
+    def wanted(self) -> dict[str, Any]:
+        """As the node is told; empty: all of the topic."""
+        chosen: dict[str, Any] = {
+            "offsets": self.offset or None,
+            "group": self.group,
+            "key": self.key,
+            "reason": self.reason,
+            "before": None if self.before is None else moment_ms(self.before, MonotonicClock().wall_ms(), "--before"),
+            "limit": self.limit,
+        }
+        wanted = {name: value for name, value in chosen.items() if value is not None}
+        if not wanted and not self.everything:
+            raise typer.BadParameter("say which: --offset, --group, --key, --reason, --before, --limit, or --all")
+        return wanted
+
+
 @app.command()
 def redrive(
     topic: TopicArgument,
-    offset: Annotated[list[int] | None, typer.Option("--offset", "-o", help="This one; may be repeated.")] = None,
     *,
-    filters: Filters,
-    before: Annotated[str | None, typer.Option(help="Only those that died before: 10m (ago) or a date.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many, oldest first.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All dead letters of the topic.")] = False,
+    chosen: Chosen,
+    to_all: Annotated[
+        bool, typer.Option("--to-all", help="To every group of the topic, not only to the one that gave up.")
+    ] = False,
     yes: YesOption = False,
     at: NodeOptions,
 ) -> None:
-    """Send dead letters to their topic again. Every group of the topic gets them, not only the one that gave up."""
-    chosen: dict[str, Any] = {
-        "offsets": offset or None,
-        **asdict(filters),
-        "before": None if before is None else moment_ms(before, MonotonicClock().wall_ms(), "--before"),
-        "limit": limit,
-    }
-    wanted = {name: value for name, value in chosen.items() if value is not None}
-    if not wanted and not everything:
-        raise typer.BadParameter("say which: --offset, --group, --key, --reason, --before, --limit, or --all")
-    which = "all dead letters" if not wanted else "these dead letters"
-    confirm(f"Send {which} of {safe(topic)} again?", yes)
-    moved = at.call("POST", path("dlq", topic, "redrive"), msgspec.json.encode(wanted))
-    letters = "dead letter" if moved["count"] == 1 else "dead letters"
-    say_done(moved, at.as_json, f"sent {moved['count']:,} {letters} to {safe(topic)} again")
+    """Send dead letters back to the group that gave up on them. Their attempts are counted anew."""
+    wanted = chosen.wanted()
+    target = "to every group of the topic" if to_all else "to the groups that gave up on them"
+    confirm(f"Send {_which(wanted)} of {safe(topic)} {target}?", yes)
+    moved = at.call("POST", path("dlq", topic, "redrive"), msgspec.json.encode({**wanted, "toAll": to_all}))
+    where = "to every group" if to_all else "back"
+    say_done(moved, at.as_json, f"sent {_counted(moved)} of {safe(topic)} {where}")
+
+
+@app.command()
+def drop(topic: TopicArgument, *, chosen: Chosen, yes: YesOption = False, at: NodeOptions) -> None:
+    """Drop dead letters for good. Nobody gets them any more."""
+    wanted = chosen.wanted()
+    confirm(f"Drop {_which(wanted)} of {safe(topic)} for good?", yes)
+    dropped = at.call("POST", path("dlq", topic, "drop"), msgspec.json.encode(wanted or {"all": True}))
+    say_done(dropped, at.as_json, f"dropped {_counted(dropped)} of {safe(topic)}")
+
+
+def _which(wanted: dict[str, Any]) -> str:
+    return "these dead letters" if wanted else "all dead letters"
+
+
+def _counted(done: dict[str, Any]) -> str:
+    return "1 dead letter" if done["count"] == 1 else f"{done['count']:,} dead letters"
 
 
 def _letters(connection: NodeConnection, topic: str, limit: int, filters: Filters) -> Iterator[dict[str, Any]]:

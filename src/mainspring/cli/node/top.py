@@ -68,7 +68,7 @@ def take(connection: NodeConnection, clock: Clock) -> Sample:
         stats=stats,
         partitions={each["topic"]: each["partitions"] for each in connection.get("/topics")["topics"]},
         groups=connection.get("/groups")["groups"],
-        dead={each["topic"]: each["atMost"] for each in connection.get("/dlq")["topics"]},
+        dead={each["topic"]: each["count"] for each in connection.get("/dlq")["topics"]},
         sums=sums,
     )
 
