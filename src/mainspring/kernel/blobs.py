@@ -20,7 +20,8 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from mainspring.kernel.errors import Fail, NotConfigured
+from mainspring.errors import Fail
+from mainspring.kernel.errors import NotConfigured
 from mainspring.loop import Clock, Loop
 from mainspring.message import Ids
 
