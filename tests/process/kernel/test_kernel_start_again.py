@@ -68,7 +68,7 @@ async def test_it_is_not_ready_says_why_and_can_be_started_again() -> None:
 
 async def test_starting_it_again_needs_the_right_to() -> None:
     admin, known_admin = new_token("ops", ["admin"], b"x" * 32)
-    reader, known_reader = new_token("web", ["read:*"], b"y" * 32)
+    reader, known_reader = new_token("web", ["subscribe:**"], b"y" * 32)
     tokens = (known_admin.line(), known_reader.line())
     async with serving(shop(), tokens=tokens) as node, ClientSession(node.http) as http:
         asked = {"kind": "command", "type": "Syscall.Restart", "data": {"capability": "Order"}}

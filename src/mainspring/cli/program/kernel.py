@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 import typer
 
-from mainspring.cli.support.messages import TIMEOUT_MS, Wire, WireOptions, data_of_reply
+from mainspring.cli.support.messages import TIMEOUT_MS, Wire, WireOptions
 from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import CommandFailed
 from mainspring.json_text import JsonRefused, check_json
@@ -138,8 +138,7 @@ actors: typer.Typer = Commands("Show the capabilities of a node and how they do;
 @actors.command("list")
 def list_actors(*, node: WireOptions, as_json: JsonOption = False) -> None:
     """Every capability with its state, its restarts, and how many messages are open and wait."""
-    with node.open() as wire:
-        found = data_of_reply(wire, "query", "Syscall.Actors", {})["actors"]
+    found = node.ask("Syscall.Actors", {}, "query")["actors"]
     for each in sorted(found, key=lambda each: each["id"] in BUILT_IN):
         if as_json:
             typer.echo(json.dumps(each))
@@ -159,8 +158,7 @@ def restart(
 
     Example: `actors restart Order`.
     """
-    with node.open() as wire:
-        found = data_of_reply(wire, "command", "Syscall.Restart", {"capability": capability})
+    found = node.ask("Syscall.Restart", {"capability": capability})
     if as_json:
         typer.echo(json.dumps(found))
     else:
