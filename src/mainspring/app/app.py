@@ -347,7 +347,7 @@ class App:
         effect: type[Effect[Any]],
         *,
         strict: bool = False,
-        timeout_ms: float | None = None,
+        timeout: Duration | None = None,
         max_attempts: int = 1,
         backoff: Duration = "1s",
         max_backoff: Duration = "1m",
@@ -361,6 +361,7 @@ class App:
         if max_attempts < 1:
             raise CapabilityError(f"@app.handles({effect.__name__}): max_attempts is 1 or more")
         pauses = Backoff(duration_ms(backoff), duration_ms(max_backoff))
+        timeout_ms = None if timeout is None else duration_ms(timeout)
 
         def decorate(function: F) -> F:
             self.answers.append(DeclaredAnswer(effect, function, strict, timeout_ms, max_attempts, pauses))

@@ -16,6 +16,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpa
 from mainspring.client.client import Client, connect
 from mainspring.client.errors import Closed
 from mainspring.client.subscription import Event, SubscribeOptions, Subscription
+from mainspring.durations import Duration
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -107,11 +108,11 @@ class SyncEvent(Event[T]):
     def ack(self) -> bool:  # type: ignore[override]
         return self._thread.wait(super().ack())
 
-    def nack(self, *, delay: float = 0.0, reason: str = "") -> bool:  # type: ignore[override]
+    def nack(self, *, delay: Duration = 0, reason: str = "") -> bool:  # type: ignore[override]
         return self._thread.wait(super().nack(delay=delay, reason=reason))
 
-    def extend(self, seconds: float) -> bool:  # type: ignore[override]
-        return self._thread.wait(super().extend(seconds))
+    def extend(self, lease: Duration) -> bool:  # type: ignore[override]
+        return self._thread.wait(super().extend(lease))
 
 
 class SyncSubscription(Generic[T]):
@@ -123,8 +124,8 @@ class SyncSubscription(Generic[T]):
         self._subscription = subscription
         self._thread = thread
 
-    def get(self, timeout: float | None = None) -> SyncEvent[T]:
-        """The next event. Raises TimedOut after `timeout` seconds."""
+    def get(self, timeout: Duration | None = None) -> SyncEvent[T]:
+        """The next event. Raises TimedOut after `timeout`."""
         return SyncEvent(self._thread.wait(self._subscription.get(timeout)), self._thread)
 
     def seek(self, to: Any) -> None:

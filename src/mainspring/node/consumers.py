@@ -20,6 +20,7 @@ from mainspring.app import BlockingEvent, DeclaredConsumer, Event
 from mainspring.bus import Bus
 from mainspring.bus.groups import Gate, Member, Position
 from mainspring.bus.topics import ReadyEvent
+from mainspring.durations import Duration
 from mainspring.errors import MainspringError
 from mainspring.kernel import Kernel
 from mainspring.log import Log
@@ -272,9 +273,9 @@ class _Work:
         note_event(self._consuming.kernel, topic, given, self._consuming.bus.clock.wall_ms(), headers)
         return given
 
-    def ask(self, event: Event[Any], kind: str, type: str, data: Any, timeout_ms: float | None) -> Awaitable[Any]:
+    def ask(self, event: Event[Any], kind: str, type: str, data: Any, timeout: Duration | None) -> Awaitable[Any]:
         return self._consuming.kernel.ask(
-            kind, type, data, timeout_ms=timeout_ms, correlation=event.correlation, causation=event.id
+            kind, type, data, timeout=timeout, correlation=event.correlation, causation=event.id
         )
 
     def emit(self, event: Event[Any], type: str, data: Any) -> None:

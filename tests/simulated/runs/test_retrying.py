@@ -111,7 +111,7 @@ async def test_a_node_that_stops_does_not_wait_for_the_next_attempt() -> None:
 
 
 async def test_the_time_limit_counts_over_all_attempts() -> None:
-    app, attempts = shop(10, max_attempts=10, backoff="10s", timeout_ms=15_000)
+    app, attempts = shop(10, max_attempts=10, backoff="10s", timeout="15s")
     async with simulate(app) as world:
         await world.start_run("checkout", 12, id="c")
         await world.advance("10m")
