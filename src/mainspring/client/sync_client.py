@@ -27,11 +27,16 @@ class Waiter(Protocol):
     """Runs coroutines on an event loop elsewhere, for a caller who waits."""
 
     @property
-    def alive(self) -> bool: ...
+    def alive(self) -> bool:
+        """Whether it still runs things."""
+        ...
 
-    def wait(self, work: Coroutine[Any, Any, T]) -> T: ...
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine that runs there."""
+        ...
 
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        """Run nothing any more."""
 
 
 class _Thread:
