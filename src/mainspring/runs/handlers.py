@@ -22,10 +22,20 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from mainspring.durations import duration_text
+from mainspring.errors import MainspringError
 from mainspring.log import Batch
 from mainspring.loop import BackgroundTasks, identifies_work
 from mainspring.runs.effects import Answer, Effect, end, resume, tail
-from mainspring.runs.errors import AlreadyAnswered, EffectTimeout, HandlerGaveUp, NoHostLoop, RunError, WrongAnswer
+from mainspring.runs.errors import (
+    AlreadyAnswered,
+    EffectTimeout,
+    HandlerGaveUp,
+    NoHostLoop,
+    RunError,
+    WaitTimedOut,
+    WrongAnswer,
+)
 from mainspring.runs.run import FAILURE, RESUME, VALUE, Run
 from mainspring.runs.values import decode
 
@@ -364,6 +374,25 @@ class EffectContext:
             self._release()
         self._scheduler.bring(self._run, brings, value)
 
+    def _fail(self, handler: RegisteredHandler, error: BaseException) -> None:
+        """The effect failed for good: that is raised in the program where the runtime does so, else it ends the run."""
+        if not (self._scheduler.raises and isinstance(error, Exception)):
+            self._bring(FAILURE, error)
+            return
+        if not isinstance(error, MainspringError):  # of any other error one wants the traceback
+            logger.warning("run %s: %s failed", self._run.id, handler.name, exc_info=error)
+        self._asked = None
+        if self._releases is not None:
+            self._release()
+        self._scheduler.effect_failed(self._run, handler.name, error)
+
+    def interrupt(self, error: Exception) -> bool:
+        """Let the effect that is being performed fail with this error; False when there is none."""
+        if self._asked is None:
+            return False
+        self._fail(self._asked, error)
+        return True
+
     def _answered(self, step: int, handler: RegisteredHandler, result: Any, error: BaseException | None) -> None:
         """The answer of a handler that took its time; too late when the run is past that step."""
         if self._asked is not handler or self._run.steps != step:
@@ -371,7 +400,7 @@ class EffectContext:
         elif error is None:
             self._apply(handler, result)
         elif not (self._scheduler.finishing and self._run.durable is not None):
-            self._bring(FAILURE, error)
+            self._fail(handler, error)
 
     def _apply(self, handler: RegisteredHandler, result: Any) -> None:
         """Do what a result means: go on, end, fail, or wait."""
@@ -393,11 +422,7 @@ class EffectContext:
 
         def late() -> None:
             if self._asked is handler and self._run.steps == step:
-                error = EffectTimeout(
-                    f"the handler of {handler.name} did not answer within {timeout_ms} ms",
-                    remedy="answer sooner, or register it with a longer timeout_ms",
-                )
-                self._bring(FAILURE, error)
+                self._fail(handler, timed_out(handler.name, timeout_ms))
 
         self.after(timeout_ms, late)
 
@@ -468,8 +493,15 @@ class Later:
         """Answer like a returned value: `resume`, `tail`, `end`, or a bare value."""
         self._settle(answer, None)
 
+    def time_out(self, message: str) -> None:
+        """What was waited for did not come: `WaitTimedOut` in the program, or None where failures end runs."""
+        if self._context._scheduler.raises:
+            self._settle(None, WaitTimedOut(message))
+        else:
+            self._settle(resume(None), None)
+
     def fail(self, error: BaseException) -> None:
-        """Fail the run with `error`, as if the handler had raised it."""
+        """Fail the effect with `error`, as if the handler had raised it."""
         self._settle(None, error)
 
     def _settle(self, result: Any, error: BaseException | None) -> None:
@@ -485,6 +517,10 @@ class Later:
             context._answered(step, handler, result, error)
         else:
             scheduler.from_outside(lambda: context._answered(step, handler, result, error))
+
+
+def timed_out(effect: str, timeout_ms: float) -> EffectTimeout:
+    return EffectTimeout(effect, f"the handler of {effect} did not answer within {duration_text(int(timeout_ms))}")
 
 
 def context_of(run: Run[Any]) -> EffectContext:

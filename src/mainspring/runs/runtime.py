@@ -27,7 +27,7 @@ import math
 import random as random_module
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from mainspring.cluster import Alone, Cluster
 from mainspring.log import Log
@@ -81,14 +81,18 @@ class Runtime:
         cluster: Cluster | None = None,
         recovery_ms: int = 5_000,
         retention_ms: int | None = None,
+        contract: Literal["strict", "app"] = "strict",
     ) -> None:
-        """`recovery_ms` is how often unfinished durable runs are looked for, `retention_ms` how long finished ones are
+        """With the "strict" contract the failure of an effect ends the run. With that of an App it is raised in the
+        program, which may catch it: `EffectFailed` at `await perform(...)`, `ChildFailed` in a group, `WaitTimedOut`.
+
+        `recovery_ms` is how often unfinished durable runs are looked for, `retention_ms` how long finished ones are
         kept (None: for ever). With a `cluster` several nodes share the log: it has the node's name, and `node` means
         nothing.
         """
         self.clock: Clock = clock or MonotonicClock()
         self.programs: Programs = Programs()
-        self._scheduler = Scheduler(self.clock, max_steps_per_tick, trace, on_failure)
+        self._scheduler = Scheduler(self.clock, max_steps_per_tick, trace, on_failure, contract == "app")
         if loop is not None:
             self._scheduler.host = LoopHost(loop)
         elif not isinstance(self.clock, VirtualClock):

@@ -177,7 +177,7 @@ class DurableState:
             return
         if run.family is not None and run.family.unseen:
             joins = effect.run if isinstance(effect, Join | Until) else None
-            if run.family.cut_short(joins):
+            if run.family.cut_short(joins, handler.name):
                 return
         if self._at < 0:
             self._at = self._scheduler.clock.wall_ms()
@@ -204,6 +204,12 @@ class DurableState:
             self.note, self._at = entry.note, entry.at
             self._has_note_row = self._ownership.keeps_notes_apart
             return False
+        if entry.error is not None:
+            self.position += 1
+            if run.family is not None:
+                run.family.failure_known(entry.error.get("run", ""))
+            self._scheduler.enqueue(run, RESUME, self._scheduler.to_raise(run, name, entry.error))
+            return True
         try:
             answer = self._decoded(entry.value)
         except Exception as error:
@@ -267,7 +273,7 @@ class DurableState:
         self._scheduler.enqueue(self._run, brings, value)
 
     def _answer(self, value: Any) -> None:
-        run, effect = self._run, self._effect
+        effect = self._effect
         dump = getattr(effect, "__dump__", None)
         if value.__class__ in _SCALARS and dump is None:
             text = encode(value, f"answer of {effect.__name__}", _answer_type(effect))
@@ -277,20 +283,31 @@ class DurableState:
             value = self._decoded(text)
         if effect is Version:
             self._version(decode(self._args)["name"], value)
+        self._store(value, Raw(text), None)
+
+    def effect_failed(self, effect: str, fields: dict[str, str]) -> None:
+        """Write a failure down, then raise it in the program. What the handler wanted to write goes with it."""
+        self.forget_writes()
+        self._store(self._scheduler.to_raise(self._run, effect, fields), NULL, fields)
+
+    def _store(self, answer: Any, value: Raw, error: dict[str, str] | None) -> None:
+        """Write the entry of this effect; the run goes on with `answer` when it is stored."""
+        run = self._run
         entry = JournaledEffect(
-            effect=effect.__name__,
+            effect=self._effect.__name__,
             args=Raw(self._args),
             answered=True,
-            value=Raw(text),
+            value=value,
+            error=error,
             at=self._at,
             ms=max(0, self._scheduler.clock.wall_ms() - self._at),
         )
         key = entry_key(run.id, self.position)
         if self._batch is None and not self._consumed:
-            self._writer.answer(Put(JOURNAL, key, encode_record(entry)), run, value)
+            self._writer.answer(Put(JOURNAL, key, encode_record(entry)), run, answer)
         else:
             put = Put(JOURNAL, key, encode_record(entry), self._ownership.expected(self.noted))
-            stored = self._after(lambda error: self._stored(value, put, error))
+            stored = self._after(lambda error: self._stored(answer, put, error))
             self._writer.alone([put, *self._own_writes()], stored)
         self.noted = ABSENT
         if self._has_note_row:
