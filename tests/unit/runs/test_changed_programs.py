@@ -158,7 +158,7 @@ async def test_an_endless_sleep_does_not_end(log: Log, clock: VirtualClock, endl
 
 async def patient(ms: float, perform: Any) -> Any:
     try:
-        return await perform.within(ms, hearing)
+        return await perform.within(ms / 1000, hearing)
     except ChildTimedOut:
         return "too late"
 
