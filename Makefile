@@ -29,7 +29,8 @@ serve: $(RUNTIME)
 	@exec $(BIN)/mainspring serve $(ARGS)
 
 quick: $(DEV)
-	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not servers and not slow" tests/unit tests/simulated $(ARGS)
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not servers and not slow and not process" \
+	  tests/unit tests/simulated tests/expectations $(ARGS)
 
 # What the tests need that must be built or fetched; a second time nothing happens.
 prepare: $(DEV)

@@ -67,6 +67,9 @@ class Settings:
     # The loop
     max_turns_per_slice: int = setting(1024, "Turns before the loop yields to its host.", unit="turns", least=1)
     slow_turn_ms: int = setting(100, "Work that blocks the loop for longer is reported by name.", unit="ms", least=1)
+    handler_threads: int = setting(
+        40, "Plain `def` functions of the program that may run at one time.", unit="threads", least=1
+    )
     uvloop: bool = setting(True, "Use uvloop when it is installed.")
 
     # Kernel

@@ -29,6 +29,7 @@ from tests.support.serving import Serving
 
 NODES = ("north", "east", "west")
 DRAIN_S = 90.0  # how long nothing at all may happen before it is taken for stuck; never a measurement
+START_AGAIN = "start it again"  # the remedy of the only error that may end a node: it was away for too long
 ENOUGH = 150  # confirmed events: with fewer a round proves little, so on a slow machine it takes longer
 
 
@@ -70,6 +71,7 @@ class ChaosNode:
         self._folder.mkdir()
         self._servers = servers
         self._serving: Serving | None = None
+        self._changing = asyncio.Lock()  # one at a time kills or launches it
 
     @property
     def url(self) -> str:
@@ -110,17 +112,34 @@ class ChaosNode:
         assert self._serving is not None
         self._serving.signal(number)
 
-    async def kill(self) -> None:
+    async def kill_and_launch(self, pause_s: float) -> None:
+        async with self._changing:
+            await self._end()
+            await asyncio.sleep(pause_s)
+            await self.launch()
+
+    async def _end(self) -> None:
         assert self._serving is not None
         await asyncio.to_thread(self._serving.kill)
         self._serving.__exit__(None, None, None)
         self._serving = None
 
+    async def start_again(self) -> str:
+        """Launch it again if it ended by itself, as what supervises nodes does. What it said last, empty if it runs."""
+        async with self._changing:
+            if self._serving is None or self._serving.process is None or self._serving.process.poll() is None:
+                return ""
+            said = self.errors().strip().rpartition("\n")[2]
+            assert START_AGAIN in said, f"{self.name} ended by itself: {said}"
+            await self._end()
+            await self.launch()
+            return said
+
     async def stop(self) -> None:
         if self._serving is not None:
             with contextlib.suppress(ProcessLookupError):
                 self.signal(signal.SIGCONT)
-            await self.kill()
+            await self._end()
         for proxy in self.proxies:
             await proxy.stop()
 
@@ -155,11 +174,13 @@ class Arena:
                 for client in (one, other):
                     working.start(self._consume(client))
                 publishing = [working.start(self._publish(client)) for client in (third, other)]
+                supervising = working.start(self._supervise())
                 await self._break_things(seconds)
                 self._publishing = False
                 await asyncio.wait_for(asyncio.gather(*publishing), DRAIN_S)
                 await self._come_to_rest()
                 await self._look()
+                assert not supervising.done(), supervising.exception()
         finally:
             for node in self.nodes:
                 await node.stop()
@@ -197,6 +218,13 @@ class Arena:
             self.history.received.add(event.id)
             await event.ack()
 
+    async def _supervise(self) -> None:
+        while True:
+            for node in self.nodes:
+                if said := await node.start_again():
+                    self.faults.append(f"{node.name} was started again: {said}")
+            await asyncio.sleep(0.2)
+
     # -- faults
 
     async def _break_things(self, seconds: float) -> None:
@@ -233,10 +261,7 @@ class Arena:
         return node
 
     async def _kill_node(self) -> None:
-        node = self._node("kill")
-        await node.kill()
-        await asyncio.sleep(self._random.choice([0.1, self._long()]))
-        await node.launch()
+        await self._node("kill").kill_and_launch(self._random.choice([0.1, self._long()]))
 
     async def _pause_node(self) -> None:
         node = self._node("pause")
@@ -365,7 +390,7 @@ async def _asking(node: ChaosNode) -> AsyncIterator[NodeHttp]:
 
 
 async def _patiently(look: Callable[[], Awaitable[None]]) -> None:
-    """Again, while a node says that its log cannot be read just now."""
+    """Again, while a node says that its log cannot be read just now, or is being started again."""
     async with asyncio.timeout(DRAIN_S):
         while True:
             try:
@@ -373,6 +398,8 @@ async def _patiently(look: Callable[[], Awaitable[None]]) -> None:
             except NodeRefused as error:
                 if error.code != LogUnavailable.code:
                     raise
+            except CannotConnect:
+                pass
             await asyncio.sleep(0.5)
 
 

@@ -14,6 +14,8 @@ from mainspring.app.declared import (
     DeclaredSchedule,
     DeclaredSchema,
     DeclaredTopic,
+    place_of,
+    refuse_shared_groups,
 )
 from mainspring.app.event import Event
 from mainspring.app.task import NotServed, Task
@@ -28,4 +30,6 @@ __all__ = [
     "Event",
     "NotServed",
     "Task",
+    "place_of",
+    "refuse_shared_groups",
 ]

@@ -175,8 +175,9 @@ class App:
 
         Returning acknowledges; raising refuses with the error's text, and the event comes again after `backoff`,
         doubled with each attempt up to `max_backoff`, until it is a dead letter after `max_attempts` deliveries (the
-        topic's number unless given). `group` is the app's name unless given; `from_` says where a new group starts:
-        at the beginning, behind the latest event, or at an offset. `max_inflight` events are held at a time.
+        topic's number unless given). Each group gets every event of the topic; `group` is the names of app and function
+        (`shop.bill`) unless given. `from_` says where a new group starts: at the beginning, behind the latest event, or
+        at an offset. `max_inflight` events are held at a time.
         """
         refuse_bare("@app.consumer", topic, '"orders"')
         names = sys._getframe(1).f_locals
@@ -185,7 +186,8 @@ class App:
             declared = consumer_from(
                 topic,
                 function,
-                group=group or self.name,
+                app=self.name,
+                group=group,
                 max_attempts=max_attempts,
                 max_inflight=max_inflight,
                 from_=_start(from_),

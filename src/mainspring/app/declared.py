@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,6 +79,8 @@ class DeclaredConsumer:
     takes_event: bool = True
     store_each: bool = False  # store each acknowledgement at once instead of with others some milliseconds later
     schedule: str = ""  # the schedule whose firings these events are
+    place: str = ""  # the file and line of the function
+    app: str = ""  # the app's name, where `group` was not given and is made from it
 
     @property
     def name(self) -> str:
@@ -103,7 +105,8 @@ def consumer_from(
     topic: str,
     function: Callable[..., Any],
     *,
-    group: str,
+    app: str,
+    group: str | None,
     max_attempts: int | None,
     max_inflight: int | None,
     from_: Start | None,
@@ -111,7 +114,10 @@ def consumer_from(
     backoff: Backoff,
     local_names: dict[str, Any],
 ) -> DeclaredConsumer:
-    """Read a function's hint: its one parameter is an `Event` of the payload's type. Raises `CapabilityError`."""
+    """Read a function's hint: its one parameter is an `Event` of the payload's type. Raises `CapabilityError`.
+
+    Without `group` it is made from the names of the app and the function.
+    """
     where = f"the consumer of {topic!r}"
     if (
         concurrency < 1
@@ -132,8 +138,43 @@ def consumer_from(
     else:
         raise CapabilityError(f"{where} gets an Event, not {hint!r}", remedy="write event: Event[Order]")
     return DeclaredConsumer(
-        topic, group, function, payload, from_, concurrency, max(max_inflight or 0, concurrency), max_attempts, backoff
+        topic,
+        group or _default_group(app, function, where),
+        function,
+        payload,
+        from_,
+        concurrency,
+        max(max_inflight or 0, concurrency),
+        max_attempts,
+        backoff,
+        place=place_of(function),
+        app="" if group else app,
     )
+
+
+def _default_group(app: str, function: Callable[..., Any], where: str) -> str:
+    name = getattr(function, "__name__", "")
+    if not name.isidentifier():  # a lambda, a partial, an object that can be called
+        raise CapabilityError(f"{where} has no name that its group could have", remedy='give group="billing"')
+    return f"{app}.{name}"
+
+
+def place_of(function: Callable[..., Any]) -> str:
+    """The file and line where a function is written; "" for what is not written in Python."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return "" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def refuse_shared_groups(consumers: Iterable[DeclaredConsumer]) -> None:
+    """Each consumer of a topic is a group of its own: two in one group would get a part of the events each."""
+    first: dict[tuple[str, str], DeclaredConsumer] = {}
+    for each in consumers:
+        other = first.setdefault((each.topic, each.group), each)
+        if other is not each:
+            raise CapabilityError(
+                f"group {each.group!r} of topic {each.topic!r} is declared twice: {other.place} and {each.place}",
+                remedy="give each its own group=, or one of them concurrency=",
+            )
 
 
 def schedule_from(

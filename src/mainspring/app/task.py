@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import msgspec
 
-from mainspring.app.declared import DeclaredConsumer, hints_of
+from mainspring.app.declared import DeclaredConsumer, hints_of, place_of
 from mainspring.app.event import Event
 from mainspring.durations import Duration, duration_ms
 from mainspring.errors import MainspringError
@@ -53,7 +53,9 @@ class Task(Generic[P, R]):
         self._app = app
         self._signature = inspect.signature(function)
         self._hints = hints_of(function, f"the task {name!r}", local_names)
-        self.consumer: DeclaredConsumer = DeclaredConsumer(self.topic, app.name, self._perform, payload=Call, **options)
+        self.consumer: DeclaredConsumer = DeclaredConsumer(
+            self.topic, app.name, self._perform, payload=Call, place=place_of(function), **options
+        )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)

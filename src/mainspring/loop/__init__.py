@@ -5,6 +5,7 @@
 - `timer_wheel`: many deadlines, cheap to set and cheap to cancel
 - `asyncio_host`: an asyncio event loop that drives a loop
 - `virtual_time`: asyncio programs under virtual time
+- `threads`: threads for the plain functions of a program
 - `watchdog`: says who blocks the loop's thread, while it is blocked
 - `futures_and_tasks`: futures that may be done already, tasks in the background
 - `errors`: what can go wrong with the loop itself
@@ -15,6 +16,7 @@ from mainspring.loop.clock import Clock, MonotonicClock, VirtualClock, pause
 from mainspring.loop.errors import ClockError, DuplicateTimer, LoopBusy, LoopLimit, LoopStalled
 from mainspring.loop.futures_and_tasks import BackgroundTasks, reject, resolve, wake
 from mainspring.loop.loop import Counters, FailedTurn, Hold, Lane, Lanes, Loop, Turn, turn_name
+from mainspring.loop.threads import HandlerThreads, blocking_verb, runs_in_thread, with_blocking_verbs
 from mainspring.loop.timer_wheel import TimerEntry, TimerWheel
 from mainspring.loop.virtual_time import VirtualEventLoop, clock_to_pin, run_virtual, time_stands_still
 from mainspring.loop.watchdog import Blocked, BlockedTotal, Watchdog, identifies_work
@@ -28,6 +30,7 @@ __all__ = [
     "Counters",
     "DuplicateTimer",
     "FailedTurn",
+    "HandlerThreads",
     "Hold",
     "Lane",
     "Lanes",
@@ -42,6 +45,7 @@ __all__ = [
     "VirtualClock",
     "VirtualEventLoop",
     "Watchdog",
+    "blocking_verb",
     "clock_to_pin",
     "identifies_work",
     "new_event_loop",
@@ -50,7 +54,9 @@ __all__ = [
     "resolve",
     "run",
     "run_virtual",
+    "runs_in_thread",
     "time_stands_still",
     "turn_name",
     "wake",
+    "with_blocking_verbs",
 ]

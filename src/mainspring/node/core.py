@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 import uuid_utils
 
-from mainspring.app import App
+from mainspring.app import App, refuse_shared_groups
 from mainspring.beats import BEATS_ROLE, Driver, Heartbeat
 from mainspring.builtin import KernelPort, beat_capability, bus_capability, kernel_capabilities, run
 from mainspring.bus import Bus, Checker, Published
@@ -26,11 +26,17 @@ from mainspring.cluster import About, Alone, Cluster, Home, Membership, check_du
 from mainspring.errors import BootError, MainspringError
 from mainspring.kernel import Kernel, RestartPolicy
 from mainspring.log import Append, Engine, FallibleEngine, Log, Prepared, open_engine
-from mainspring.loop import Clock, Loop, MonotonicClock, VirtualClock, Watchdog
+from mainspring.loop import Clock, HandlerThreads, Loop, MonotonicClock, VirtualClock, Watchdog
 from mainspring.message import Ids, Message, encode_data
 from mainspring.node.causation import RunTraces, TracedInlet, TracedPort, note_event
 from mainspring.node.consumers import Consuming
-from mainspring.node.declarations import Declarations, PublishedVersions, install_schemas, schedule_consumers
+from mainspring.node.declarations import (
+    Declarations,
+    PublishedVersions,
+    install_schemas,
+    refuse_former_groups,
+    schedule_consumers,
+)
 from mainspring.runs import Runtime
 from mainspring.settings import Settings
 from mainspring.telemetry import tracing, with_causation
@@ -82,6 +88,7 @@ class Core:
         self.watchdog: Watchdog | None = None
         if not isinstance(self.clock, VirtualClock):  # its thread measures real time
             self.watchdog = Watchdog(settings.slow_turn_ms, self.clock, loop=self.loop)
+        self.threads: HandlerThreads = HandlerThreads(settings.handler_threads)  # for plain functions of the program
         self.app = app
         self.consuming: list[Consuming] = []
         self.declarations: Declarations | None = None
@@ -151,6 +158,7 @@ class Core:
         """Handlers and consumers first: what they say on their last steps must still find the bus open."""
         finishing = [self.runtime.finish(), *(each.finish() for each in self.consuming)]
         await asyncio.gather(self.kernel.drain(self.settings.drain_ms), *finishing)
+        await self.threads.idle()
         await self.bus.drain()
 
     # What a node adds
@@ -171,6 +179,7 @@ class Core:
         settings, app = self.settings, self.app
         self.loop.attach()
         self._undo.callback(self.loop.detach)
+        self._undo.callback(self.threads.close)
         if self.watchdog is not None:
             self.watchdog.booting = True
             self.watchdog.start()
@@ -302,7 +311,9 @@ class Core:
         self.kernel.register(*app.capabilities(self.kernel.ids_taken))
         parts: dict[str, Any] = {"bus": self.bus, "log": self.log, "loop": self.loop, "kernel": self.kernel}
         parts |= {"runtime": self.runtime, "versions": self.versions}
-        for declared in (*app.consumers, *schedule_consumers(app)):
+        consumers = (*app.consumers, *schedule_consumers(app))
+        refuse_shared_groups(consumers)
+        for declared in consumers:
             self.consuming.append(Consuming(declared, **parts))
             if declared.max_attempts is not None:
                 self.bus.topics.attempts[(declared.topic, declared.group)] = declared.max_attempts
@@ -334,6 +345,7 @@ class Core:
     async def _start_consumers(self) -> None:
         if self.declarations is not None:
             await self.declarations.settle_schedules()
+        refuse_former_groups([each.declared for each in self.consuming], self.bus)
         for each in self.consuming:
             await self._undo_later(each.start, each.stop)
 

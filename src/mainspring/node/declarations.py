@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from mainspring.app import App, DeclaredConsumer, DeclaredSchedule, DeclaredSchema, DeclaredTopic
+from mainspring.app import App, DeclaredConsumer, DeclaredSchedule, DeclaredSchema, DeclaredTopic, place_of
 from mainspring.bus import SCHEMA_HEADER, BadSchema, Bus, Conflict, Schedule, TopicConfig
 from mainspring.bus.schemas import schema_of
 from mainspring.cluster import Cluster, DeclarationsInForce, Declared, ProgramVersions
 from mainspring.errors import MainspringError
+from mainspring.kernel import CapabilityError
 from mainspring.log import Log, Refused
 from mainspring.loop import Loop, pause
 
@@ -111,9 +112,28 @@ def schedule_consumers(app: App) -> list[DeclaredConsumer]:
             takes_event=declared.takes_event,
             store_each=True,
             schedule=declared.name,
+            place=place_of(declared.function),
         )
         for declared in app.schedules
     ]
+
+
+def refuse_former_groups(consumers: Sequence[DeclaredConsumer], bus: Bus) -> None:
+    """A consumer without `group=` had the app's name as its group before; it must not start again unnoticed."""
+    declared = {(each.topic, each.group) for each in consumers}
+    for each in consumers:
+        former = (each.topic, each.app)
+        if (
+            each.app
+            and former not in declared
+            and bus.groups.find(*former)
+            and not bus.groups.find(each.topic, each.group)
+        ):
+            raise CapabilityError(
+                f"{each.place}: the consumer of {each.topic!r} would start from the beginning as group {each.group!r}, "
+                f"while group {each.app!r} has a position",
+                remedy=f"give group={each.app!r} to go on from there, or group={each.group!r} to start anew",
+            )
 
 
 def declared_schedules(app: App) -> dict[str, dict[str, Any]]:

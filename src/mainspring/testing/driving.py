@@ -26,6 +26,11 @@ class Inner:
     def __init__(self, clock: VirtualClock) -> None:
         self._loop = VirtualEventLoop(clock)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the caller is on this loop."""
+        return self._loop.is_running()
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run the loop until this is done."""
         outer = asyncio._get_running_loop()

@@ -171,6 +171,21 @@ class Simulation:
         booting = asyncio.get_running_loop().create_task(self.core.boot())
         await booting
         self.core.kernel.observe(self.world.messages.append)
+        self._publish = self.app.publisher
+        self.app.publisher = self._publish_from_anywhere
+
+    async def _publish_from_anywhere(self, topic: str, payload: Any, **options: Any) -> Any:
+        """`task.enqueue` in a handler is on the node's loop already; in a test the node has to run meanwhile."""
+
+        async def publish() -> Any:
+            assert self._publish is not None
+            return await self._publish(topic, payload, **options)
+
+        if self._inner.is_running:
+            return await publish()
+        published = self.run(publish())
+        self.settle()
+        return published
 
     def _node_settings(self) -> Settings:
         """What a node does by the clock, for people to look at, is left out: months must pass quickly."""

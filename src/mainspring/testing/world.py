@@ -7,6 +7,7 @@ same instant has happened. What a test looks at (`events`, `runs`, `now`, ...) i
 from __future__ import annotations
 
 import asyncio
+import inspect
 import random
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
@@ -122,9 +123,9 @@ class World:
         self._simulation.settle()
 
     async def until(self, condition: Callable[[], Any], *, within: Duration = "366d") -> Any:
-        """Let time pass until the condition is true; gives its value. Raises DidNotHappen."""
+        """Let time pass until the condition, plain or async, is true; gives its value. Raises DidNotHappen."""
         limit = self.now_ms + duration_ms(within)
-        while not (found := condition()):
+        while not (found := await _value(condition())):
             if self.now_ms >= limit:
                 raise DidNotHappen(f"it was not true within {within}", remedy="wait longer, or look at world.messages")
             self._run(self._next_moment(limit))
@@ -285,6 +286,10 @@ class World:
                 found += [_seen(event) for event in page]
                 start = page[-1].offset + 1
         return found
+
+
+async def _value(given: Any) -> Any:
+    return await given if inspect.isawaitable(given) else given
 
 
 def _seen(event: Any) -> SeenEvent:

@@ -46,7 +46,7 @@ async def test_returning_acknowledges_and_the_event_never_comes_again() -> None:
     async with simulate(app) as world:
         await world.publish("orders", {"id": "o-1"})
         await world.advance("1s")
-        assert world.lag("orders", "shop") == 0
+        assert world.lag("orders", "shop.note") == 0
         await world.crash_and_restart()
         await world.advance("1d")
     assert seen == ["o-1"]

@@ -180,7 +180,7 @@ async def test_a_run_that_exists_already_is_left_alone_and_the_event_is_acknowle
         await world.publish("n", {"program": "work", "n": 1})
         await world.publish("n", {"program": "work", "n": 2})
         await world.advance("1s")
-        assert (started, world.lag("n", "ids")) == ([1], 0)
+        assert (started, world.lag("n", "ids.start")) == ([1], 0)
         await world.publish("n", {"program": "other", "n": 3})
         await world.advance("1s")
         (letter,) = world.dead_letters("n")
@@ -230,7 +230,7 @@ async def test_many_consumers_of_one_partition_settle_side_by_side() -> None:
         assert sorted(run.value for run in world.runs()) == list(range(0, 100, 5))
         assert sorted(world.events("seen").payloads) == list(range(0, 100, 2))
         assert len(world.dead_letters("n")) == 50
-        assert {group.group: group.partitions[0].lag for group in world.groups("n")} == {"busy": 0, "doomed": 0}
+        assert {group.group: group.partitions[0].lag for group in world.groups("n")} == {"busy.start": 0, "doomed": 0}
 
 
 class Charge(Effect[None]):
