@@ -46,6 +46,12 @@ class HandlerGaveUp(RunError):
     code = "handler_gave_up"
 
 
+class HandlerDied(RunError):
+    """The process ended too often while a handler was at work."""
+
+    code = "handler_died"
+
+
 class ChildTimedOut(RunError, TimeoutError):
     """A child did not end within its time and was cancelled."""
 

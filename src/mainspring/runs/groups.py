@@ -16,7 +16,7 @@ import sys
 import types
 from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, TypeVarTuple, cast, overload
 
 from mainspring.durations import Duration, duration_text
 from mainspring.runs.effects import (
@@ -26,20 +26,24 @@ from mainspring.runs.effects import (
     Join,
     Sleep,
     Until,
+    Version,
     lasting_ms,
     suspend,
     whole_ms,
 )
 from mainspring.runs.errors import ChildTimedOut, GroupClosed, NeverAwaited
-from mainspring.runs.handlers import EffectContext, Later
+from mainspring.runs.handlers import ATTEMPT_OPTIONS, EffectContext, Errors, Later, attempts_of
 from mainspring.runs.programs import built_in, call_inline
 from mainspring.runs.run import Failed, Outcome, Run, unwrap
+from mainspring.runs.steps import StepHandler, step_of
 from mainspring.runs.tree import family_of, root_of
 
 if TYPE_CHECKING:
     from mainspring.runs.runtime import Runtime
 
 T = TypeVar("T")
+P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
 
 logger: logging.Logger = logging.getLogger("mainspring.runs")
 
@@ -62,6 +66,66 @@ class Perform:
         waiting = _performing(effect, self._run)
         next(waiting)  # to where it notices that it is dropped
         return cast(Awaitable[T], waiting)
+
+    @overload
+    def step(self, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]: ...
+
+    @overload
+    def step(
+        self,
+        function: Callable[[*Ts], Awaitable[T]],
+        /,
+        *args: *Ts,
+        name: str | None = None,
+        max_attempts: int = 1,
+        timeout: Duration | None = None,
+        backoff: Duration = "1s",
+        max_backoff: Duration = "1m",
+        retry_on: Errors = Exception,
+        give_up_on: Errors = (),
+    ) -> Awaitable[T]: ...
+
+    @overload
+    def step(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]: ...
+
+    @overload
+    def step(
+        self,
+        function: Callable[[*Ts], T],
+        /,
+        *args: *Ts,
+        name: str | None = None,
+        max_attempts: int = 1,
+        timeout: Duration | None = None,
+        backoff: Duration = "1s",
+        max_backoff: Duration = "1m",
+        retry_on: Errors = Exception,
+        give_up_on: Errors = (),
+    ) -> Awaitable[T]: ...
+
+    def step(self, function: Any, /, *args: Any, **given: Any) -> Any:  # type: ignore[misc] # mypy: *args: *Ts
+        """Call a function once per success: its result is kept, and a program that is executed again gets that.
+
+        A plain function runs in a thread, an `async def` one on the loop. The step has the function's name unless
+        `name` gives another. One that raises is tried up to `max_attempts` times, after `backoff`, which doubles up to
+        `max_backoff`; `timeout` is for one attempt. Only errors of `retry_on` are tried again, and none of
+        `give_up_on`. Then `EffectFailed` is raised here.
+        """
+        options = {key: given.pop(key) for key in ATTEMPT_OPTIONS if key in given}
+        attempts = attempts_of(**options, counts_deaths=True)
+        effect = step_of(function, args, given, given.pop("name", None), attempts)
+        handlers = self._run.scheduler.handlers
+        if type(effect) not in handlers:
+            handlers[type(effect)] = StepHandler(type(effect))
+        return self(effect)
+
+    def version(self, name: str, newest: int = 2) -> Awaitable[int]:
+        """Which version of a change this run follows: `if await perform.version("fees") >= 2: ...`.
+
+        A run that comes here for the first time follows the newest and keeps to it. One that had passed this place
+        before the change was made gets 1.
+        """
+        return self(Version(name, newest))
 
     @property
     def run(self) -> Run[Any]:

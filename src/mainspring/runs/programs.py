@@ -232,13 +232,13 @@ def decode_arguments(program: Program, args: Raw) -> tuple[Any, ...]:
 @functools.lru_cache(maxsize=512)
 def return_type(program: Any) -> Any:
     """The declared type of a program's value; Any where it says nothing usable."""
-    return usable(_hints_of(program).get("return", Any))
+    return usable(type_hints_of(program).get("return", Any))
 
 
 @functools.lru_cache(maxsize=512)
 def _parameter_types(program: Any) -> list[Any]:
     """The declared types of a program's positional parameters, in order; Any where it says nothing usable."""
-    hints = _hints_of(program)
+    hints = type_hints_of(program)
     return [usable(hints.get(name, Any)) for name in _parameter_names(program)]
 
 
@@ -247,7 +247,8 @@ def _parameter_names(program: Program) -> tuple[str, ...]:
     return () if code is None else code.co_varnames[: code.co_argcount]
 
 
-def _hints_of(program: Any) -> dict[str, Any]:
+def type_hints_of(program: Any) -> dict[str, Any]:
+    """The declared types of a function; none when one of them exists only for type checkers."""
     try:
         return typing.get_type_hints(program)
     except Exception:  # annotations of names that exist only for type checkers

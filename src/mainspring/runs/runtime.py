@@ -25,18 +25,19 @@ from __future__ import annotations
 import asyncio
 import math
 import random as random_module
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from mainspring.cluster import Alone, Cluster
+from mainspring.durations import Duration
 from mainspring.log import Log
-from mainspring.loop import Clock, Loop, MonotonicClock, VirtualClock
+from mainspring.loop import Clock, HandlerThreads, Loop, MonotonicClock, VirtualClock
 from mainspring.runs.durable.durable_runs import DurableRuns
 from mainspring.runs.effects import Ask, Effect, Publish, Signal, Spawn, WaitEvent, WaitSignal, builtin_handlers, resume
 from mainspring.runs.errors import GroupClosed, NotIdle, RunError
 from mainspring.runs.groups import Perform
-from mainspring.runs.handlers import EffectContext, Handler, RegisteredHandler
+from mainspring.runs.handlers import EffectContext, Errors, Handler, RegisteredHandler, attempts_of, call_in_thread
 from mainspring.runs.lineage import of_here
 from mainspring.runs.ports import AskPort, EventPort, PublishPort, ask_handler, publish_handler, wait_event_handler
 from mainspring.runs.programs import Programs, bind, name_of
@@ -82,6 +83,7 @@ class Runtime:
         recovery_ms: int = 5_000,
         retention_ms: int | None = None,
         contract: Literal["strict", "app"] = "strict",
+        threads: HandlerThreads | None = None,
     ) -> None:
         """With the "strict" contract the failure of an effect ends the run. With that of an App it is raised in the
         program, which may catch it: `EffectFailed` at `await perform(...)`, `ChildFailed` in a group, `WaitTimedOut`.
@@ -117,11 +119,12 @@ class Runtime:
                 recovery_ms=recovery_ms,
                 retention_ms=retention_ms,
             )
+        self._scheduler.threads = threads or HandlerThreads()
         for effect, handler in builtin_handlers(source).items():
-            self.handle(effect, handler)
-        self.handle(WaitSignal, self._mailboxes.wait)
-        self.handle(Signal, self._signal_effect)
-        self.handle(Spawn, self._spawn_effect)
+            self._handle_builtin(effect, handler)
+        self._handle_builtin(WaitSignal, self._mailboxes.wait)
+        self._handle_builtin(Signal, self._signal_effect)
+        self._handle_builtin(Spawn, self._spawn_effect)
 
     # -- handlers and programs
 
@@ -131,31 +134,49 @@ class Runtime:
         handler: Handler,
         *,
         strict: bool = False,
-        timeout_ms: float | None = None,
+        in_thread: bool = False,
+        timeout: Duration | None = None,
         max_attempts: int = 1,
-        pause_ms: Callable[[int], float] = lambda attempt: 1_000.0,
+        backoff: Duration = "1s",
+        max_backoff: Duration = "1m",
+        retry_on: Errors = Exception,
+        give_up_on: Errors = (),
     ) -> None:
         """Answer this effect class with `handler(effect, ctx)`, a function or a coroutine; replaces the one before.
 
-        `strict` demands resume, tail or end. A handler that has not answered after `timeout_ms` fails the run. One that
-        raises is asked again, up to `max_attempts` times, `pause_ms(attempt)` after each failed attempt; then it fails
-        the run. The time limit counts over all attempts.
+        `strict` demands resume, tail or end. One that raises is asked again, up to `max_attempts` times, after
+        `backoff`, which doubles up to `max_backoff`; then the effect fails. `timeout` is for one attempt. Only errors
+        of `retry_on` are tried again, and none of `give_up_on`. `in_thread` is for plain functions that block.
         """
-        registered = RegisteredHandler(effect, handler, strict=strict, timeout_ms=timeout_ms)
-        if max_attempts != 1:
-            registered.retry(max_attempts, pause_ms)
-        self._scheduler.handlers[effect] = registered
+        attempts = attempts_of(
+            max_attempts=max_attempts,
+            timeout=timeout,
+            backoff=backoff,
+            max_backoff=max_backoff,
+            retry_on=retry_on,
+            give_up_on=give_up_on,
+            counts_deaths=self._scheduler.raises,
+        )
+        call = call_in_thread(handler, self._scheduler.threads) if in_thread else handler
+        self._scheduler.handlers[effect] = RegisteredHandler(effect, call, strict=strict, attempts=attempts)
+
+    def _handle_builtin(self, effect: type[Effect[Any]], handler: Handler) -> None:
+        self._scheduler.handlers[effect] = RegisteredHandler(effect, handler)
+
+    def replace_steps(self, functions: Mapping[str, Callable[..., Any]]) -> None:
+        """Call these functions in place of those of steps, by the names of the steps; for tests."""
+        self._scheduler.replaced_steps = functions
 
     def connect(
         self, *, ask: AskPort | None = None, publish: PublishPort | None = None, events: EventPort | None = None
     ) -> None:
         """Pass in what `Ask`, `Publish` and `WaitEvent` need; an effect without its port is unhandled."""
         if ask is not None:
-            self.handle(Ask, ask_handler(ask))
+            self._handle_builtin(Ask, ask_handler(ask))
         if publish is not None:
-            self.handle(Publish, publish_handler(publish))
+            self._handle_builtin(Publish, publish_handler(publish))
         if events is not None:
-            self.handle(WaitEvent, wait_event_handler(events))
+            self._handle_builtin(WaitEvent, wait_event_handler(events))
 
     def register(self, program: Any, name: str | None = None) -> str:
         """Make a program known by name, for durable runs and for starting by name."""

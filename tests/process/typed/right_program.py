@@ -141,7 +141,7 @@ class Charge(Effect[Receipt]):
     cents: int
 
 
-@app.handles(Charge, timeout_ms=1_000)
+@app.handles(Charge, timeout="1s", give_up_on=ValueError)
 async def charge(effect: Charge) -> resume:
     return resume(Receipt("o", effect.cents))
 

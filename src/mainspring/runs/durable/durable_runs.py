@@ -189,7 +189,7 @@ class DurableRuns:
         state = run.durable
         assert state is not None
         state.record = loaded.record
-        state.entries = loaded.entries or None
+        state.entries = loaded.entries
         state.children = loaded.children
         state.version, state.noted = self.ownership.expected(loaded.version), loaded.noted
         self.signals.begin(run, loaded.signals)

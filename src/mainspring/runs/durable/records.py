@@ -97,6 +97,7 @@ class JournaledEffect(msgspec.Struct, omit_defaults=True, kw_only=True):
     note: Raw = NULL  # what the handler remembered for itself
     at: int = 0  # epoch ms when it was performed
     ms: int = 0  # how long the answer took
+    attempts: int = 0  # at this effect that failed or were begun, where they are counted
 
 
 _encode_any = msgspec.json.Encoder().encode
