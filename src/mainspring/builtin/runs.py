@@ -39,7 +39,7 @@ RunId = Annotated[str, about("The id of a durable run.")]
 class StartRun(msgspec.Struct):
     program: Annotated[str, about("The name under which the program is registered.")]
     args: Annotated[list[Any], about("Its arguments, in order.")] = []
-    id: Annotated[str | None, about("Starting the same id again gives the same run.")] = None
+    id: Annotated[str | None, about("Starting the same id and arguments again gives the same run.")] = None
 
 
 class StartedRun(msgspec.Struct):
@@ -141,9 +141,9 @@ class _RunAnswers:
         try:
             with errors_as_answers():
                 begun = self._runtime.start(data.program, *data.args, durable=True, id=data.id)
+                await self._durable.written(begun)
         except TypeError as error:  # the arguments are not the program's
             raise Fail(422, str(error)) from None
-        await self._durable.written(begun)
         _note(self._kernel, begun, ctx)
         return StartedRun(begun.id)
 

@@ -141,12 +141,19 @@ class Programs:
             listener(name)
         return name
 
-    def name_for(self, program: Program | str) -> str:
-        """The registered name of a program; one that is new is registered under its own name."""
+    def name_for(self, program: Program | str, *, declared: bool = False) -> str:
+        """The registered name of a program; one that is new is registered under its own name.
+
+        `declared`: raises UnknownProgram instead, because after a restart nobody would know such a program.
+        """
         if isinstance(program, str):
             self.get(program)
             return program
-        return self._names.get(program) or self.register(program)
+        name = self._names.get(program)
+        if name is None and declared:
+            form_of(program)
+            raise UnknownProgram(f"{name_of(program)} is not declared as a run", remedy="write @app.run above it")
+        return name or self.register(program)
 
     def get(self, name: str) -> Program:
         """The program of that name. Raises UnknownProgram."""

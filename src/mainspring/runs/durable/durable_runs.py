@@ -100,7 +100,7 @@ class DurableRuns:
 
     def prepare_run(self, program: Any, args: tuple[Any, ...], run_id: str) -> RunRecord:
         """The record of a new run, to be stored with `submit`. Raises when the arguments do not fit."""
-        name = self.programs.name_for(program)
+        name = self.programs.name_for(program, declared=True)
         return self.new_record(run_id, name, encode_arguments(self.programs.get(name), args))
 
     def submit(self, records: Iterable[RunRecord], batch: Batch, done: Callable[[Result], None]) -> None:
