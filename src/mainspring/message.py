@@ -14,13 +14,15 @@ import itertools
 import math
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 import uuid_utils
 
 from mainspring.errors import MainspringError
 from mainspring.json_text import nesting
+
+_T = TypeVar("_T")
 
 Kind = Literal["command", "query", "event", "reply", "error"]
 KINDS: Final = ("command", "query", "event", "reply", "error")
@@ -52,16 +54,12 @@ _as_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _as_text = msgspec.json.Decoder(str).decode
 
 
-class NotJson(MainspringError):
+class NotJson(MainspringError, code="invalid_json"):
     """The text is not JSON. The message starts with the fixed words clients look for."""
 
-    code = "invalid_json"
 
-
-class NotAMessage(MainspringError):
+class NotAMessage(MainspringError, code="invalid_message"):
     """The JSON is not a message. `id` is the sender's id when it could be read."""
-
-    code = "invalid_message"
 
     def __init__(self, message: str, *, id: str | None = None, type: str | None = None) -> None:
         super().__init__(message)
@@ -69,10 +67,8 @@ class NotAMessage(MainspringError):
         self.type = type
 
 
-class NotEncodable(MainspringError):
+class NotEncodable(MainspringError, code="not_json"):
     """A value has no JSON form (NaN, infinity, an object without a schema, half a surrogate pair)."""
-
-    code = "not_json"
 
 
 # Absent is None, but a null that was sent is refused: the decoder sees types without None, people read them with it.
@@ -197,13 +193,13 @@ def _refusal(line: bytes, error: Exception) -> MainspringError:
         return NotJson(_TOO_DEEP)
     except msgspec.DecodeError as broken:
         return NotJson(f"Invalid JSON: {_json_mistake(broken)}")
-    members = _members(text)
+    members = _part(text, _as_members)
     if members is None:
         return NotAMessage("Schema validation failed: a message is an object with kind, type, data and metadata")
-    type_given = _text(members.get("type"))
+    type_given = _part(members.get("type"), _as_text)
     return NotAMessage(
         f"Schema validation failed: {validation_text(error)}",
-        id=_text((_members(members.get("metadata")) or {}).get("id")),
+        id=_part((_part(members.get("metadata"), _as_members) or {}).get("id"), _as_text),
         type=type_given if type_given is not None and is_type(type_given) else None,
     )
 
@@ -211,16 +207,9 @@ def _refusal(line: bytes, error: Exception) -> MainspringError:
 # One member at a time: a number no computer can hold, in one place, must not hide the id in another.
 
 
-def _members(text: msgspec.Raw | None) -> dict[str, msgspec.Raw] | None:
+def _part(text: msgspec.Raw | None, decode: Callable[[msgspec.Raw], _T]) -> _T | None:
     try:
-        return None if text is None else _as_members(text)
-    except msgspec.ValidationError:
-        return None
-
-
-def _text(text: msgspec.Raw | None) -> str | None:
-    try:
-        return None if text is None else _as_text(text)
+        return None if text is None else decode(text)
     except msgspec.ValidationError:
         return None
 
@@ -273,25 +262,3 @@ def _hides_a_number(value: Any) -> bool:
             names = getattr(item, "__struct_fields__", None) or item.__dataclass_fields__
             waiting += [getattr(item, name, None) for name in names]
     return False
-
-
-__all__ = [
-    "KINDS",
-    "NULL",
-    "Ids",
-    "Kind",
-    "Message",
-    "Metadata",
-    "NotAMessage",
-    "NotEncodable",
-    "NotJson",
-    "check_timeout",
-    "compact",
-    "counted_ids",
-    "encode_bytes",
-    "encode_data",
-    "encode_line",
-    "is_type",
-    "parse",
-    "validation_text",
-]

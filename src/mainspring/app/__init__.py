@@ -17,11 +17,12 @@ from mainspring.app.declared import (
     place_of,
     refuse_shared_groups,
 )
-from mainspring.app.event import Event
+from mainspring.app.event import BlockingEvent, Event
 from mainspring.app.task import NotServed, Task
 
 __all__ = [
     "App",
+    "BlockingEvent",
     "DeclaredConsumer",
     "DeclaredPages",
     "DeclaredSchedule",

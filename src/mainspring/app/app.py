@@ -492,7 +492,7 @@ class App:
         names = sys._getframe(2).f_locals
 
         def decorate(function: F) -> F:
-            handler = handler_from(kind, type, function, description=description, local_names=names)
+            handler = handler_from(kind, type, function, description=description, local_names=names, may_block=True)
             self.handlers.append(Declared(handler, durable, isolation, memory_mb))
             self.order.append(type.partition(".")[0])
             return function

@@ -21,6 +21,7 @@ from mainspring.bus.topics import topic_from
 from mainspring.durations import Duration, duration_ms
 from mainspring.errors import MainspringError
 from mainspring.kernel import CapabilityError, Handler, Isolation
+from mainspring.loop import HandlerThreads, runs_in_thread
 from mainspring.runs import Effect, Runtime
 
 CONSUMER_BACKOFF = Backoff(200, 60_000)  # between two attempts at an event, unless the program says otherwise
@@ -283,21 +284,20 @@ class Hooks:
     on_start: list[Hook] = field(default_factory=list)
     on_stop: list[Hook] = field(default_factory=list)
 
-    async def enter(self, app: Any, undo: AsyncExitStack) -> None:
+    async def enter(self, app: Any, undo: AsyncExitStack, threads: HandlerThreads) -> None:
         """Start; how to stop is pushed on `undo` at once."""
         if self.lifespan is not None:
             await undo.enter_async_context(self.lifespan(app))
         for hook in self.on_start:
-            await _call(hook, app)
+            await _call(hook, app, threads)
         for hook in self.on_stop:
-            undo.push_async_callback(_call, hook, app)
+            undo.push_async_callback(_call, hook, app, threads)
 
 
-async def _call(hook: Hook, app: Any) -> None:
-    """A hook takes the app, or nothing."""
-    result = hook(app) if _takes(hook, app) else hook()
-    if inspect.isawaitable(result):
-        await result
+async def _call(hook: Hook, app: Any, threads: HandlerThreads) -> None:
+    """A hook takes the app, or nothing; a plain one runs in a thread."""
+    given = (app,) if _takes(hook, app) else ()
+    await (threads.call(hook, *given) if runs_in_thread(hook) else hook(*given))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from mainspring.durations import Duration, duration_ms
+from mainspring.loop import verb, with_blocking_verbs
 from mainspring.message import encode_bytes
 from mainspring.telemetry import CORRELATION
 
@@ -108,6 +109,7 @@ class Event(Generic[T]):
         """
         return self._work.prepare_run(self, program, args, id)
 
+    @verb
     async def ask(self, kind: str, type: str, data: Any = None, *, timeout_ms: float | None = None) -> Any:
         """Send a command or a query and wait for the reply's data; raises `Fail` with the error's code."""
         return await self._work.ask(self, kind, type, data, timeout_ms)
@@ -127,3 +129,7 @@ class Event(Generic[T]):
 
     def __repr__(self) -> str:
         return f"Event({self.topic!r}, {self.partition}:{self.offset}, id={self.id!r}, attempt={self.attempt})"
+
+
+BlockingEvent: type[Event[Any]] = with_blocking_verbs(Event)
+"""What a plain function gets: its verbs are carried out on the loop while its thread waits."""

@@ -17,7 +17,7 @@ from mainspring.app.declared import DeclaredConsumer, hints_of, place_of
 from mainspring.app.event import Event
 from mainspring.durations import Duration, duration_ms
 from mainspring.errors import MainspringError
-from mainspring.loop import identifies_work
+from mainspring.loop import blocking_verb, identifies_work, runs_in_thread, verb
 
 if TYPE_CHECKING:
     from mainspring.app.app import App
@@ -53,17 +53,22 @@ class Task(Generic[P, R]):
         self._app = app
         self._signature = inspect.signature(function)
         self._hints = hints_of(function, f"the task {name!r}", local_names)
+        perform = self._perform_in_thread if runs_in_thread(function) else self._perform
         self.consumer: DeclaredConsumer = DeclaredConsumer(
-            self.topic, app.name, self._perform, payload=Call, place=place_of(function), **options
+            self.topic, app.name, perform, payload=Call, place=place_of(function), **options
         )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
 
+    @blocking_verb
+    @verb
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> str:
         """Have it done soon; gives the event's id. Durable when it returns."""
         return await self._enqueue(self.payload(*args, **kwargs))
 
+    @blocking_verb
+    @verb
     async def enqueue_in(self, delay: Duration, *args: P.args, **kwargs: P.kwargs) -> str:
         """Have it done after a while, at the earliest; survives restarts in between."""
         return await self._enqueue(self.payload(*args, **kwargs), delay_ms=duration_ms(delay))
@@ -88,12 +93,18 @@ class Task(Generic[P, R]):
 
     @identifies_work(lambda known: ("task", known["self"].name))
     async def _perform(self, event: Event[Call]) -> None:
+        bound = self._bound(event)
+        await self.function(*bound.args, **bound.kwargs)  # type: ignore[misc]
+
+    def _perform_in_thread(self, event: Event[Call]) -> Any:
+        bound = self._bound(event)
+        return self.function(*bound.args, **bound.kwargs)
+
+    def _bound(self, event: Event[Call]) -> inspect.BoundArguments:
         bound = self._signature.bind(*event.payload.args, **event.payload.kwargs)
         for name, value in bound.arguments.items():
             bound.arguments[name] = self._decoded(name, value)
-        result = self.function(*bound.args, **bound.kwargs)
-        if inspect.isawaitable(result):
-            await result
+        return bound
 
     def _decoded(self, name: str, value: Any) -> Any:
         """An argument in the type its parameter declares; those of `*args` and `**kwargs` each."""

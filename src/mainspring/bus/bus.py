@@ -25,12 +25,7 @@ from mainspring.bus.groups.shared.supply import SharedSupply
 from mainspring.bus.groups.supply import Supply
 from mainspring.bus.publishing.admission import Admission, check_event, check_headers
 from mainspring.bus.publishing.publisher import Accepted, Publisher
-from mainspring.bus.results import (
-    NewEvent,
-    Published,
-    ReadyState,
-    Stats,
-)
+from mainspring.bus.results import NewEvent, Published, ReadyState, Stats
 from mainspring.bus.schedules.schedules import SPACE as SCHEDULES
 from mainspring.bus.schedules.schedules import Schedule, Schedules
 from mainspring.bus.schemas.registry import SPACE as SCHEMAS
@@ -108,7 +103,9 @@ class Bus:
         self.publisher.store_delayed = self.schedules.store_delayed
         letters = DeadLetterWriter(log, clock, self.delivery, self.publisher, self.counters, audit, self.topics, new_id)
         self.delivery.write_dead_letters = letters.write
-        self.dead_letters: DeadLetterQueue = DeadLetterQueue(log, self.topics, self.admission, self.publisher)
+        self.dead_letters: DeadLetterQueue = DeadLetterQueue(
+            log, self.topics, self.groups, self._supply, self.admission, self.publisher, audit
+        )
         role = roles.role("housekeeping")
         self._housekeeping = Housekeeping(
             log, clock, loop, self.delivery, self.topics, settings, role, self._write_metrics

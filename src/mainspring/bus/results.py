@@ -5,7 +5,12 @@ Field names on the wire are the protocol's (`lastCommitted`, `byTopic`), so the 
 
 from __future__ import annotations
 
+from typing import Annotated, Final
+
 import msgspec
+
+_SAFE: Final = 2**53  # what every JSON reader can hold exactly
+Offset = Annotated[int, msgspec.Meta(ge=1, le=_SAFE)]
 
 
 class Published(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -87,12 +92,37 @@ class DeadLetter(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="ca
     original_topic: str
     original_partition: int
     original_offset: int
+    original_id: str = ""
+    original_ts: int = 0
     group: str
     attempts: int
     reason: str
     headers: dict[str, str]
     payload: msgspec.Raw
     key: str | None = None
+
+
+class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which dead letters of a topic: those at `offsets`, or all, as far as every other member given fits.
+
+    `reason` is text that the reason contains; `before` is epoch ms; `limit` is how many at most, oldest first.
+    """
+
+    offsets: Annotated[list[Offset], msgspec.Meta(min_length=1)] | None = None
+    group: str | None = None
+    key: str | None = None
+    reason: str | None = None
+    before: Annotated[int, msgspec.Meta(ge=0, le=_SAFE)] | None = None
+    limit: Offset | None = None
+
+    def fits(self, letter: DeadLetter) -> bool:
+        """Whether the letter is what the members other than `offsets` and `limit` ask for."""
+        return (
+            (self.group is None or letter.group == self.group)
+            and (self.key is None or letter.key == self.key)
+            and (self.reason is None or self.reason in letter.reason)
+            and (self.before is None or letter.ts < self.before)
+        )
 
 
 class ReadyState(msgspec.Struct, frozen=True, gc=False):

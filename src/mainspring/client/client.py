@@ -14,7 +14,7 @@ import os
 import random as random_module
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sized
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal, TypeVar, overload
+from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack, overload
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import msgspec
@@ -36,7 +36,7 @@ from mainspring.client.frames import (
 )
 from mainspring.client.publishing import Awaited, Counted, New, Outgoing, Place, PublishCount
 from mainspring.client.request_reply import Requests, reply, responder
-from mainspring.client.subscription import Event, StoredEvent, Subscription, decoder
+from mainspring.client.subscription import DeadEvent, Event, StoredEvent, SubscribeOptions, Subscription, decoder
 from mainspring.client.websocket import RandomBytes
 from mainspring.loop import Clock, MonotonicClock, reject, resolve
 from mainspring.settings import Settings, load
@@ -45,6 +45,20 @@ logger: logging.Logger = logging.getLogger("mainspring.client")
 
 T = TypeVar("T")
 SLICE: Final = 256  # events of `publish_many` before what was put may leave
+
+
+class LetterFilter(TypedDict, total=False):
+    """Which dead letters: those at `offsets`, and only those that every other member given fits.
+
+    `reason` is text that the reason contains; `before` a moment, or so long ago; `limit` how many, oldest first.
+    """
+
+    offsets: list[int]
+    group: str
+    key: str
+    reason: str
+    before: datetime | timedelta | int
+    limit: int
 
 
 class Client(ClientConnection):
@@ -190,32 +204,12 @@ class Client(ClientConnection):
 
     @overload
     def subscribe(
-        self,
-        topic: str,
-        *,
-        group: str,
-        type: type[T],
-        from_: Start = ...,
-        max_inflight: int = ...,
-        ack: Literal["each", "upto"] = ...,
-        key: str | None = ...,
-        header: tuple[str, str] | None = ...,
-        sticky: bool = ...,
+        self, topic: str, *, group: str, type: type[T], **options: Unpack[SubscribeOptions]
     ) -> Subscription[T]: ...
 
     @overload
     def subscribe(
-        self,
-        topic: str,
-        *,
-        group: str,
-        type: Any = None,
-        from_: Start = ...,
-        max_inflight: int = ...,
-        ack: Literal["each", "upto"] = ...,
-        key: str | None = ...,
-        header: tuple[str, str] | None = ...,
-        sticky: bool = ...,
+        self, topic: str, *, group: str, type: Any = None, **options: Unpack[SubscribeOptions]
     ) -> Subscription[Any]: ...
 
     def subscribe(
@@ -350,7 +344,7 @@ class Client(ClientConnection):
             asked["id"] = id
         if timeout is not None:
             asked["timeout"] = timeout * 1000
-        answer = (await self.http.call("POST", "/messages", asked)).get("data")
+        answer = (await self.http.call("POST", "/messages", asked, limit_s=None)).get("data")
         return answer if reply is None else msgspec.convert(answer, reply)
 
     # -- topics, groups and schedules, over HTTP or the open connection: none of it touches the flow of events
@@ -365,6 +359,38 @@ class Client(ClientConnection):
         offsets = await self.http.call("GET", f"/topics/{quote(topic, safe='')}/offsets")
         found = (each["groups"].get(group) for each in offsets["partitions"])
         return sum(each["lag"] for each in found if each is not None)
+
+    async def dead_letters(
+        self, topic: str, *, group: str | None = None, key: str | None = None, reason: str | None = None
+    ) -> AsyncIterator[DeadEvent]:
+        """Events of the topic that a group gave up on, oldest first; `reason` is text that the reason contains."""
+        given = {"group": group, "key": key, "reason": reason}
+        params = {name: value for name, value in given.items() if value is not None}
+        while True:
+            page = await self.http.call("GET", f"/dlq/{quote(topic, safe='')}", params=params)
+            for letter in msgspec.convert(page["letters"], list[DeadEvent]):
+                yield letter
+            if "next" not in page:
+                return
+            params["offset"] = str(page["next"])
+
+    async def redrive(self, topic: str, *, to_all: bool = False, **wanted: Unpack[LetterFilter]) -> int:
+        """Send dead letters back to the group that gave up on them, all or those that fit; how many.
+
+        `to_all` sends them to every group of the topic.
+        """
+        return await self._change_letters(topic, "redrive", {"toAll": to_all}, wanted)
+
+    async def drop_dead_letters(self, topic: str, *, all: bool = False, **wanted: Unpack[LetterFilter]) -> int:
+        """Drop the dead letters that fit, or `all` of the topic, for good; how many."""
+        return await self._change_letters(topic, "drop", {"all": all}, wanted)
+
+    async def _change_letters(self, topic: str, verb: str, body: dict[str, Any], wanted: LetterFilter) -> int:
+        body.update(wanted)
+        if "before" in wanted:
+            body["before"] = moment_ms(wanted["before"], self.clock.wall_ms())
+        done = await self.http.call("POST", f"/dlq/{quote(topic, safe='')}/{verb}", body)
+        return int(done["count"])
 
     async def replay(
         self,

@@ -22,11 +22,11 @@ from mainspring.client.errors import CannotConnect, ClientError, Closed
 from mainspring.client.http import NodeHttp
 from mainspring.client.telemetry import Telemetry, find_telemetry
 from mainspring.client.websocket import NotLetIn, RandomBytes, Socket, open_socket
+from mainspring.durations import Duration, seconds
 from mainspring.loop import BackgroundTasks, Clock, wake
 
 logger: logging.Logger = logging.getLogger("mainspring.client")
 
-PING_S: Final = 15.0  # a node that says nothing for twice as long is gone
 # Pauses between attempts to connect. They are shortened at random, so that a thousand clients of a node that restarts
 # do not come back in the same instant.
 RECONNECT: Final = Backoff(500, 10_000)
@@ -85,6 +85,8 @@ class Options:
     max_queued_bytes: int = 64 << 20
     max_event_bytes: int = 1 << 20  # the node's default limit of a frame
     dedupe_window: float = 600.0  # how long the node remembers publish ids (its default)
+    ping: Duration = 15.0  # a node that says nothing for twice as long is gone
+    unix_socket: str = ""  # the path of a socket through which the node is reached, in place of host and port
     stall_check: float = CHECK_MS / 1000  # 0: no alarm
     stall_patience: float = PATIENCE_MS / 1000
     on_stall: Callable[[Stall], object] | None = None  # by default a warning is logged
@@ -118,7 +120,7 @@ class ClientConnection:
             clock.now_ms, self._plan, dedupe_window_ms=round(options.dedupe_window * 1000)
         )
         self.telemetry: Telemetry | None = find_telemetry(options.tracer_provider)
-        self.http: NodeHttp = NodeHttp(self.url, token, options.ssl)
+        self.http: NodeHttp = self._new_http(token)
         self._token = token
         self._random_bytes = random_bytes
         self._reconnect = Reconnect(random)
@@ -132,6 +134,10 @@ class ClientConnection:
         self._tasks = BackgroundTasks(logger, "client")
         self.ended: ClientError | None = None
         self._last_error: ClientError | None = None
+
+    def _new_http(self, token: str | None) -> NodeHttp:
+        options = self.options
+        return NodeHttp(self.url, token, options.ssl, unix_socket=options.unix_socket, ping_s=seconds(options.ping))
 
     # -- life
 
@@ -242,6 +248,7 @@ class ClientConnection:
                     random_bytes=self._random_bytes,
                     headers=self.options.headers,
                     ssl=self.options.ssl,
+                    unix_socket=self.options.unix_socket,
                 )
             except NotLetIn as error:
                 self._reconnect.close()
@@ -270,15 +277,16 @@ class ClientConnection:
         self._opened.set()
         self._plan()
         try:
-            seen = -1
+            seen, ping_s = -1, seconds(self.options.ping)
             while not self._lost.is_set():
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(PING_S):
+                    async with asyncio.timeout(ping_s):
                         await self._lost.wait()
                         break
                 if socket.received == seen:
                     logger.warning("the node at %s says nothing; connecting anew", self.url)
                     socket.abort()
+                    await self.http.close()
                     break
                 seen = socket.received
                 socket.ping()

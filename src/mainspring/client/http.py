@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import ssl as ssl_module
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 import msgspec
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 LINE_BYTES: Final = 64 << 20
 PAGE: Final = 1_000
+LIMIT_S: Final = 30.0  # a request that takes longer is given up
 
 
 class _Page(msgspec.Struct):
@@ -34,8 +36,18 @@ _decode_page: Final = msgspec.json.Decoder(_Page).decode
 class NodeHttp:
     """Requests to one node. `url` is the WebSocket's; both are on one port."""
 
-    def __init__(self, url: str, token: str | None, ssl: ssl_module.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str | None,
+        ssl: ssl_module.SSLContext | None = None,
+        *,
+        unix_socket: str = "",
+        ping_s: float = 15.0,
+    ) -> None:
         self.use(url)
+        self._unix_socket = unix_socket
+        self._ping_s = ping_s
         self._headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
         self._ssl = ssl
         self._session: aiohttp.ClientSession | None = None
@@ -45,43 +57,63 @@ class NodeHttp:
         parts = urlsplit(url)
         scheme = "https" if parts.scheme in ("wss", "https") else "http"
         self._base = f"{scheme}://{parts.netloc}"
-        self._query = f"?{parts.query}" if parts.query else ""
+        # What the WebSocket's address says about who is asking.
+        self._claims = {name: value for name, value in parse_qsl(parts.query) if name == "agent_id"}
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+        """End every request that is under way; the next one opens a new connection."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
-    async def call(self, method: str, path: str, body: Any = None, params: dict[str, str] | None = None) -> Any:
-        """One request; the decoded answer. Raises NodeRefused with the node's code, or CannotConnect."""
-        return msgspec.json.decode(await self._fetch(method, path, body, params) or b"null")
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        params: dict[str, str] | None = None,
+        *,
+        limit_s: float | None = LIMIT_S,
+    ) -> Any:
+        """One request; the decoded answer. Raises NodeRefused with the node's code, or CannotConnect.
 
-    async def _fetch(self, method: str, path: str, body: Any, params: dict[str, str] | None) -> bytes:
+        `limit_s` is None where the node says how long it may take.
+        """
+        return msgspec.json.decode(await self._fetch(method, path, body, params, limit_s) or b"null")
+
+    async def _fetch(
+        self, method: str, path: str, body: Any, params: dict[str, str] | None, limit_s: float | None = LIMIT_S
+    ) -> bytes:
+        from aiohttp import ClientTimeout
+
+        data = None if body is None else encode(body)
+        headers = None if body is None else {"Content-Type": "application/json"}
+        timeout = ClientTimeout(total=limit_s, sock_connect=10)
+        async with self._request(
+            method, path, params or {}, "the node does not answer", data=data, headers=headers, timeout=timeout
+        ) as response:
+            return await response.read()
+
+    @asynccontextmanager
+    async def _request(
+        self, method: str, path: str, params: dict[str, str], trouble: str, **settings: Any
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         import aiohttp
 
+        url, asked = self._base + path, {**self._claims, **params}
+        ssl = True if self._ssl is None else self._ssl
         try:
-            async with self._open().request(
-                method,
-                self._base + path,
-                params={**self._claims(), **(params or {})},
-                data=None if body is None else encode(body),
-                headers={"Content-Type": "application/json"} if body is not None else None,
-                ssl=True if self._ssl is None else self._ssl,
-            ) as response:
-                data = await response.read()
+            async with self._open().request(method, url, params=asked, ssl=ssl, **settings) as response:
                 if response.status >= 400:
-                    raise problem(response.status, data)
-                return data
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise CannotConnect(f"the node does not answer: {error}", remedy="is it running?") from error
+                    raise problem(response.status, await response.read())
+                yield response
+        except (aiohttp.ClientError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
+            raise CannotConnect(f"{trouble}: {error}", remedy="is it running?") from error
 
-    async def read(
-        self, topic: str, *, params: dict[str, str], partition: int | None = None
-    ) -> AsyncIterator[list[EventEnvelope]]:
+    async def read(self, topic: str, *, params: dict[str, str]) -> AsyncIterator[list[EventEnvelope]]:
         """Stored events, page by page, up to what is stored now."""
         path = f"/topics/{quote(topic, safe='')}/events"
         asked = {**params, "limit": str(PAGE)}
-        if partition is not None:
-            asked["partition"] = str(partition)
         while True:
             page = _decode_page(await self._fetch("GET", path, None, asked))
             if page.events:
@@ -100,43 +132,28 @@ class NodeHttp:
         """Events as they come, each with the cursor behind it; first only a cursor. Ends when the connection does."""
         import aiohttp
 
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=45)  # a comment comes every 15 s
-        try:
-            async with self._open().get(
-                f"{self._base}/topics/{quote(topic, safe='')}/stream",
-                params={**self._claims(), **params},
-                timeout=timeout,
-                ssl=True if self._ssl is None else self._ssl,
-            ) as response:
-                if response.status >= 400:
-                    raise problem(response.status, await response.read())
-                cursor = ""
-                data: list[bytes] = []
-                async for line in response.content:
-                    text = line.rstrip(b"\r\n")
-                    if text.startswith(b"id: "):
-                        cursor = text[4:].decode()
-                    elif text.startswith(b"data: "):
-                        data.append(text[6:])
-                    elif not text and (data or cursor):
-                        yield cursor, decode_envelope(b"\n".join(data)) if data else None
-                        data = []
-        except (aiohttp.ClientError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
-            raise CannotConnect(f"the stream of {topic!r} ended: {error}") from error
-
-    def _claims(self) -> dict[str, str]:
-        """What the WebSocket's address says about who is asking."""
-        from urllib.parse import parse_qsl
-
-        return {name: value for name, value in parse_qsl(self._query[1:]) if name == "agent_id"}
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=3 * self._ping_s)
+        path, trouble = f"/topics/{quote(topic, safe='')}/stream", f"the stream of {topic!r} ended"
+        async with self._request("GET", path, params, trouble, timeout=timeout) as response:
+            cursor = ""
+            data: list[bytes] = []
+            async for line in response.content:
+                text = line.rstrip(b"\r\n")
+                if text.startswith(b"id: "):
+                    cursor = text[4:].decode()
+                elif text.startswith(b"data: "):
+                    data.append(text[6:])
+                elif not text and (data or cursor):
+                    yield cursor, decode_envelope(b"\n".join(data)) if data else None
+                    data = []
 
     def _open(self) -> aiohttp.ClientSession:
         import aiohttp
 
         if self._session is None:
             self._session = aiohttp.ClientSession(
+                connector=aiohttp.UnixConnector(self._unix_socket) if self._unix_socket else None,
                 headers=self._headers,
-                timeout=aiohttp.ClientTimeout(total=30, sock_connect=10),
                 read_bufsize=1 << 20,
                 max_line_size=LINE_BYTES,
             )

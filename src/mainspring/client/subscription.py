@@ -17,7 +17,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypedDict, TypeVar
 
 import msgspec
 
@@ -175,6 +175,23 @@ class StoredEvent(Generic[T]):
         return f"StoredEvent({self.topic!r}, {self.partition}:{self.offset}, id={self.id!r})"
 
 
+class DeadEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A dead letter of a topic: the event, the group that gave up on it, and why. `offset` names the letter."""
+
+    offset: int
+    ts: int
+    group: str
+    attempts: int
+    reason: str
+    original_partition: int
+    original_offset: int
+    original_id: str = ""
+    original_ts: int = 0
+    key: str | None = None
+    headers: dict[str, str] = {}
+    payload: Any = None
+
+
 def decoder(type: Any) -> Callable[[Any], Any]:
     """Decodes JSON text into `type`: dataclass, TypedDict, msgspec Struct or anything msgspec knows; None: as it is."""
     if type is None or type is Any:
@@ -183,6 +200,17 @@ def decoder(type: Any) -> Callable[[Any], Any]:
 
 
 _decode_any: Final = msgspec.json.Decoder().decode
+
+
+class SubscribeOptions(TypedDict, total=False):
+    """What `subscribe` takes besides topic, group and type; `Client.subscribe` says what each means."""
+
+    from_: Start
+    max_inflight: int
+    ack: Literal["each", "upto"]
+    key: str | None
+    header: tuple[str, str] | None
+    sticky: bool
 
 
 class Subscription(Generic[T]):
@@ -300,11 +328,7 @@ class Subscription(Generic[T]):
 
     async def _leave(self) -> None:
         left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def answered(_: OkFrame | ClientError) -> None:
-            wake(left)
-
-        self._conversation.unsubscribe(self.held, answered)
+        self._conversation.unsubscribe(self.held, lambda _: wake(left))
         await left
 
     def resize(self, max_inflight: int) -> asyncio.Future[None]:
@@ -341,16 +365,11 @@ class Subscription(Generic[T]):
     async def _iterate(self) -> AsyncGenerator[Event[T], None]:
         try:
             while True:
-                if self._arrived:
-                    yield self._hand_out()
-                elif isinstance(self._error, Closed):
+                try:
+                    event = self._hand_out() if self._arrived else await self.get()
+                except Closed:
                     return
-                else:
-                    try:
-                        event = await self.get()
-                    except Closed:
-                        return
-                    yield event
+                yield event
         finally:
             if not self._entered:
                 await self.close()

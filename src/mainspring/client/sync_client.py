@@ -11,15 +11,25 @@ import asyncio
 import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from mainspring.client.client import Client, connect
 from mainspring.client.errors import Closed
-from mainspring.client.frames import Start
-from mainspring.client.subscription import Event, Subscription
+from mainspring.client.subscription import Event, SubscribeOptions, Subscription
 
 T = TypeVar("T")
 P = ParamSpec("P")
+
+
+class Waiter(Protocol):
+    """Runs coroutines on an event loop elsewhere, for a caller who waits."""
+
+    @property
+    def alive(self) -> bool: ...
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T: ...
+
+    def stop(self) -> None: ...
 
 
 class _Thread:
@@ -89,7 +99,7 @@ class SyncEvent(Event[T]):
 
     __slots__ = ("_thread",)
 
-    def __init__(self, event: Event[T], thread: _Thread) -> None:
+    def __init__(self, event: Event[T], thread: Waiter) -> None:
         super().__init__(event.delivered, event.epoch, event.subscription)
         self.span: Any = event.span
         self._thread = thread
@@ -107,7 +117,7 @@ class SyncEvent(Event[T]):
 class SyncSubscription(Generic[T]):
     """A subscription as a plain iterator. Ends with its `with` block, with `close`, or when the loop is left."""
 
-    def __init__(self, subscription: Subscription[T], thread: _Thread) -> None:
+    def __init__(self, subscription: Subscription[T], thread: Waiter) -> None:
         self.topic: str = subscription.topic
         self.group: str = subscription.group
         self._subscription = subscription
@@ -142,23 +152,12 @@ class SyncSubscription(Generic[T]):
             self.close()
 
 
-class SubscribeOptions(TypedDict, total=False):
-    """What `subscribe` takes besides topic, group and type; `Client.subscribe` says what each means."""
-
-    from_: Start
-    max_inflight: int
-    ack: Literal["each", "upto"]
-    key: str | None
-    header: tuple[str, str] | None
-    sticky: bool
-
-
 class SyncClient:
     """A client that blocks. The arguments are those of `connect`; use it with `with`."""
 
     def __init__(self, url: str | None = None, token: str | None = None, **options: Any) -> None:
         self.client: Client = connect(url, token, **options)
-        self.thread: _Thread = _Thread()
+        self.thread: Waiter = _Thread()
 
     publish = blocking(Client.publish)
     publish_many = blocking(Client.publish_many)
@@ -168,10 +167,13 @@ class SyncClient:
     query = blocking(Client.query)
     seek = blocking(Client.seek)
     lag = blocking(Client.lag)
+    redrive = blocking(Client.redrive)
+    drop_dead_letters = blocking(Client.drop_dead_letters)
     put_topic = blocking(Client.put_topic)
     schedule = blocking(Client.schedule)
     unschedule = blocking(Client.unschedule)
     reply = blocking(Client.reply)
+    dead_letters = iterating(Client.dead_letters)
     replay = iterating(Client.replay)
     follow = iterating(Client.follow)
 

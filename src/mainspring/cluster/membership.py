@@ -25,25 +25,10 @@ from typing import Final
 
 import msgspec
 
+from mainspring.cluster import peers
 from mainspring.cluster.cluster import About, NodeView
-from mainspring.cluster.errors import NameTaken
-from mainspring.cluster.peers import (
-    EVERYTHING,
-    LEASES,
-    NO_VERSION,
-    NODES,
-    NodeLease,
-    Peer,
-    Peers,
-    Pulse,
-    decode_lease,
-    decode_pulse,
-    encode,
-    inbox,
-    lease_key,
-)
-from mainspring.cluster.roles import Roles, SharedRole
-from mainspring.errors import MainspringError
+from mainspring.cluster.peers import LEASES, NODES, Holder, NodeLease, Peer, Peers, Pulse, lease_key, role_key
+from mainspring.errors import BootError, MainspringError
 from mainspring.log import ABSENT, Batch, Change, FormatError, InDoubt, KeptRecord, Log, MissedTooMuch, Receipt, Refused
 from mainspring.loop import BackgroundTasks, Loop, pause
 
@@ -55,6 +40,19 @@ _LOOKS: Final = 10  # per lease: how finely silence is measured
 _SLOW_MS: Final = 2_000  # a commit that takes longer will not be quick for other writers either
 _FINAL: Final = (MissedTooMuch, FormatError)  # errors that every later try would meet again
 _NODE, _ROLE = "node/", "role/"
+
+
+class NameTaken(BootError):
+    """Another node of this name is alive. Names tell nodes apart, so the second one does not start."""
+
+    code = "name_taken"
+
+    def __init__(self, node: str, address: str = "") -> None:
+        where = f" at {address}" if address else ""
+        super().__init__(
+            f"another node named {node!r} is alive{where}",
+            remedy="give each node its own name with --node, and its own data directory",
+        )
 
 
 class Membership:
@@ -85,10 +83,10 @@ class Membership:
         self._new_id = new_id
         self._about = about
         self._home = home
-        self.epoch: int = NO_VERSION
+        self.epoch: int = peers.NO_VERSION
         self._started = self._clock.wall_ms()
         self._peers = Peers()
-        self._roles = Roles(self)
+        self.roles: Roles = Roles(self)
         self._early: list[KeptRecord] | None = None  # changes that came while the table was being read
         self._on_death: list[Callable[[int], None]] = []
         self._on_fenced: list[Callable[[int], None]] = []
@@ -147,15 +145,7 @@ class Membership:
         self._on_end.append(callback)
 
     def role(self, name: str) -> SharedRole:
-        return self._roles.want(name)
-
-    def only_if(self, role: str, fit: Callable[[], bool]) -> None:
-        """Do not try to get this role while `fit` says no. Some living node must be fit, or no node has it."""
-        self._roles.only_if(role, fit)
-
-    async def hand_over(self, role: str) -> None:
-        """Give a role back, so that a node that is fit for it takes it. Raises when the log did not let it happen."""
-        await self._roles.hand_over(role)
+        return self.roles.want(name)
 
     def nodes(self) -> list[NodeView]:
         """All nodes that hold a lease, by name."""
@@ -166,14 +156,10 @@ class Membership:
         return NodeView(
             name=peer.name,
             epoch=peer.epoch,
-            address=pulse.address,
             since=pulse.started,
-            version=pulse.version,
             format=peer.lease.format,
-            roles=self._roles.of(peer.epoch),
-            serves=pulse.serves,
-            program=pulse.program,
-            able=pulse.able,
+            roles=self.roles.of(peer.epoch),
+            **{name: getattr(pulse, name) for name in About.__struct_fields__},
             here=peer.epoch == self.epoch,
             silent_ms=0 if peer.epoch == self.epoch else max(0, self._clock.now_ms() - peer.seen_ms),
         )
@@ -200,12 +186,12 @@ class Membership:
         if not self.joined:
             return
         batch = Batch()
-        self._roles.give_back(batch)
+        self.roles.give_back(batch)
         peer = self._peers.get(self.node)
         if peer is not None and peer.pulse_version != ABSENT:
             batch.delete(NODES, self.node)
         batch.delete(LEASES, lease_key(self.node), expect=self.epoch)
-        batch.remove(inbox(self.node), 0, below=EVERYTHING)
+        batch.remove(peers.inbox(self.node), 0, below=peers.EVERYTHING)
         try:
             await self.log.commit(batch)
         except Refused:
@@ -213,7 +199,7 @@ class Membership:
         except MainspringError as error:
             logger.warning("the lease could not be given back, others take it when it is over: %s", error.message)
         self.joined = False
-        self._roles.lose_all()
+        self.roles.lose_all()
 
     def announce(self) -> None:
         """What this node says about itself has changed: tell the others now instead of with the next pulse."""
@@ -239,7 +225,7 @@ class Membership:
         self._peers.restart_silence(now)
         logger.info("node %s joined with epoch %d", self.node, self.epoch)
         self._send_pulse()
-        self._roles.try_all()
+        self.roles.try_all()
 
     # -- taking the lease of a name: from nobody, from this node's own former life, or from a node that is silent
     #
@@ -275,9 +261,9 @@ class Membership:
         if former is not None:
             batch.guard(NODES, self.node, former.pulse_version)
             batch.delete(LEASES, lease_key(self.node), expect=former.epoch)
-            batch.remove(inbox(self.node), 0, below=EVERYTHING)
+            batch.remove(peers.inbox(self.node), 0, below=peers.EVERYTHING)
         lease = NodeLease(self.node, instance, self.lease_ms, self._home)
-        batch.put(LEASES, lease_key(self.node), encode(lease), expect=ABSENT)
+        batch.put(LEASES, lease_key(self.node), peers.encode(lease), expect=ABSENT)
         try:
             await self.log.commit(batch)
         except (Refused, InDoubt):
@@ -289,7 +275,7 @@ class Membership:
         record = await self.log.get(LEASES, lease_key(self.node))
         try:
             if record is not None:
-                decode_lease(record.value)
+                peers.decode_lease(record.value)
         except msgspec.DecodeError as error:
             raise FormatError(
                 f"the lease of node {self.node!r} in the log cannot be read: {error}",
@@ -312,7 +298,7 @@ class Membership:
                 for peer in self._peers.silent(now):
                     if peer.epoch != self.epoch:
                         self._delete_lease(peer)
-            self._roles.try_all()
+            self.roles.try_all()
         self._timer = self._loop.schedule(step, self._look, None, ref=False)
 
     def _send_pulse(self) -> None:
@@ -324,7 +310,7 @@ class Membership:
         pulse = Pulse(self.node, self.epoch, self._pulses, started=self._started, **about)
         batch = Batch()
         self.guard(batch)
-        batch.put(NODES, self.node, encode(pulse))
+        batch.put(NODES, self.node, peers.encode(pulse))
         self._pulse_under_way = True
         self._sent_ms = now
         self._next_pulse_ms = now + self.lease_ms // _PULSES
@@ -342,9 +328,7 @@ class Membership:
             if self._next_pulse_ms == 0 and self.joined and not self._leaving:
                 self._send_pulse()  # something changed while this one was on its way
         else:
-            self._next_pulse_ms = (
-                0  # with the next look; a refusal means that the loss of the lease is about to be reported
-            )
+            self._next_pulse_ms = 0  # with the next look; after a refusal, the loss of the lease is about to come
             if isinstance(result, _FINAL):
                 self._end(result)
 
@@ -363,10 +347,8 @@ class Membership:
         else:
             batch.delete(NODES, peer.name, expect=peer.pulse_version)
         batch.delete(LEASES, lease_key(peer.name), expect=peer.epoch)
-        batch.remove(inbox(peer.name), 0, below=EVERYTHING)
-        self.log.submit(
-            batch, lambda _: None
-        )  # refused: it lives, or another node was faster; the change feed will say
+        batch.remove(peers.inbox(peer.name), 0, below=peers.EVERYTHING)
+        self.log.submit(batch, lambda _: None)  # refused: it lives, or another node was faster; the feed will say
 
     # -- the change feed
 
@@ -385,31 +367,25 @@ class Membership:
             logger.warning("%s %s cannot be read and counts as not there: %s", record.space, record.key, error)
 
     def _read(self, record: KeptRecord) -> None:
-        now, key = self._clock.now_ms(), record.key
+        now, key, deleted = self._clock.now_ms(), record.key, record.version == ABSENT
         if record.space == NODES:
-            if record.version == ABSENT:
-                self._peers.pulse_deleted(key)
-            else:
-                self._peers.pulse_written(key, record.version, decode_pulse(record.value), now)
+            self._peers.set_pulse(key, record.version, None if deleted else peers.decode_pulse(record.value), now)
         elif key.startswith(_ROLE):
-            self._roles.changed(key.removeprefix(_ROLE), record)
+            self.roles.changed(key.removeprefix(_ROLE), record)
         elif key.startswith(_NODE):
-            name = key.removeprefix(_NODE)
-            if record.version == ABSENT:
-                gone = self._peers.lease_deleted(name)
-            else:
-                gone = self._peers.lease_written(name, record.version, decode_lease(record.value), now)
+            lease = None if deleted else peers.decode_lease(record.value)
+            gone = self._peers.set_lease(key.removeprefix(_NODE), record.version, lease, now)
             if gone is not None:
                 self._gone(gone)
 
     def _gone(self, epoch: int) -> None:
         if not self.joined or epoch != self.epoch:
             self._notify(self._on_death, epoch)
-            self._roles.try_all()
+            self.roles.try_all()
         elif not self._leaving:
             self.joined = False
             logger.warning("node %s lost its lease (epoch %d) and takes a new one", self.node, epoch)
-            self._roles.lose_all()
+            self.roles.lose_all()
             self._tasks.start(self._rejoin(epoch), "rejoin")
 
     async def _rejoin(self, former: int) -> None:
@@ -434,3 +410,130 @@ class Membership:
                 callback(epoch)
             except Exception:
                 logger.exception("a part failed over the end of epoch %d", epoch)
+
+
+# -- roles: work for one node at a time
+#
+# Who has a role is what the log says, and this node believes it only when the change feed says so: an answer that got
+# lost makes no difference. A role is free when no node has it or when the epoch that had it is gone; then every node
+# that wants it tries, and the log lets one of them have it.
+
+
+class SharedRole:
+    """A role that this node wants."""
+
+    def __init__(self, name: str, membership: Membership) -> None:
+        self.name = name
+        self.asking = False
+        self._membership = membership
+        self._version = peers.NO_VERSION
+        self.held: bool = False
+        self._callbacks: list[Callable[[bool], None]] = []
+
+    def guard(self, batch: Batch) -> None:
+        self._membership.guard(batch)
+        batch.guard(LEASES, role_key(self.name), self._version)
+
+    def on_change(self, callback: Callable[[bool], None]) -> None:
+        self._callbacks.append(callback)
+        if self.held:
+            callback(True)
+
+    def settle(self, version: int | None) -> None:
+        """This node has the role under that version, or (None) has not."""
+        if version is not None:
+            self._version = version
+        if self.held == (version is not None):
+            return
+        self.held = version is not None
+        logger.info("%s the role %s", "got" if self.held else "lost", self.name)
+        for callback in tuple(self._callbacks):
+            try:
+                callback(self.held)
+            except Exception:
+                logger.exception("a listener of the role %s failed", self.name)
+
+
+class Roles:
+    """Every role there is, and those this node wants."""
+
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
+        self._wanted: dict[str, SharedRole] = {}
+        self._holders: dict[str, tuple[int, Holder]] = {}
+        self._fit: dict[str, Callable[[], bool]] = {}  # roles that this node wants under a condition
+
+    def want(self, name: str) -> SharedRole:
+        role = self._wanted.get(name)
+        if role is None:
+            role = self._wanted[name] = SharedRole(name, self._membership)
+            self._believe(name)
+            self._try(role)
+        return role
+
+    def only_if(self, name: str, fit: Callable[[], bool]) -> None:
+        """Do not try to get this role while `fit` says no. Some living node must be fit, or no node has it."""
+        self._fit[name] = fit
+
+    async def hand_over(self, name: str) -> None:
+        """Give a role back, so that a node that is fit for it takes it. Raises when the log did not let it happen."""
+        version, holder = self._holders.get(name, (ABSENT, None))
+        if holder is not None and holder.epoch == self._membership.epoch:
+            batch = Batch()
+            self._membership.guard(batch)
+            batch.delete(LEASES, role_key(name), expect=version)
+            await self._membership.log.commit(batch)
+
+    def changed(self, name: str, record: KeptRecord) -> None:
+        """The record of a role was written or deleted, by any node."""
+        if record.version == ABSENT:
+            self._holders.pop(name, None)
+        else:
+            self._holders[name] = (record.version, peers.decode_holder(record.value))
+        self._believe(name)
+        if name in self._wanted:
+            self._try(self._wanted[name])
+
+    def of(self, epoch: int) -> tuple[str, ...]:
+        """The roles of a node, by name."""
+        return tuple(sorted(name for name, (_, holder) in self._holders.items() if holder.epoch == epoch))
+
+    def try_all(self) -> None:
+        for role in self._wanted.values():
+            self._try(role)
+
+    def lose_all(self) -> None:
+        """This node's lease is gone, and with it whatever it had."""
+        for role in self._wanted.values():
+            role.settle(None)
+
+    def give_back(self, batch: Batch) -> None:
+        for name, (version, holder) in self._holders.items():
+            if holder.epoch == self._membership.epoch:
+                batch.delete(LEASES, role_key(name), expect=version)
+
+    def _believe(self, name: str) -> None:
+        role, found = self._wanted.get(name), self._holders.get(name)
+        if role is not None:
+            mine = found is not None and self._membership.joined and found[1].epoch == self._membership.epoch
+            role.settle(found[0] if mine and found is not None else None)
+
+    def _try(self, role: SharedRole) -> None:
+        membership = self._membership
+        version, holder = self._holders.get(role.name, (ABSENT, None))
+        taken = holder is not None and membership.alive(holder.epoch)
+        if role.asking or taken or not membership.joined:
+            return
+        if role.name in self._fit and not self._fit[role.name]():
+            return
+        batch = Batch()
+        membership.guard(batch)
+        value = peers.encode(Holder(membership.node, membership.epoch))
+        batch.put(LEASES, role_key(role.name), value, expect=version)
+        role.asking = True
+
+        def answered(_: object) -> None:
+            # What became of it is in the change feed; a failure is tried again with the next pulse.
+            role.asking = False
+
+        membership.log.submit(batch, answered)

@@ -103,7 +103,7 @@ export class Store extends EventTarget {
 
   async countDeadLetters(signal) {
     const { topics } = await this.api.get("/dlq", { signal });
-    this.deadLetters = topics.reduce((sum, topic) => sum + topic.atMost, 0);
+    this.deadLetters = topics.reduce((sum, topic) => sum + topic.count, 0);
   }
 
   /** Something was given up or sent again; many changes are counted once. */

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from mainspring.kernel.errors import CapabilityError
+from mainspring.loop import runs_in_thread
 from mainspring.message import is_type
 
 Isolation = Literal["task", "process"]
@@ -39,7 +40,10 @@ class RestartPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """One function of a declared capability and the message it is for."""
+    """One function of a declared capability and the message it is for.
+
+    `in_thread`: it is a plain function that may block, and runs in a thread.
+    """
 
     kind: Literal["command", "query", "event"]
     type: str
@@ -47,6 +51,7 @@ class Handler:
     description: str = ""
     input: Any = Any
     output: Any = Any
+    in_thread: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,8 +85,12 @@ def handler_from(
     *,
     description: str = "",
     local_names: dict[str, Any] | None = None,
+    may_block: bool = False,
 ) -> Handler:
-    """Read a function's hints: first parameter is the input, the return the output. Raises `CapabilityError`."""
+    """Read a function's hints: first parameter is the input, the return the output. Raises `CapabilityError`.
+
+    A plain function that `may_block` runs in a thread; without it, on the loop.
+    """
     where = f"{kind} {type}"
     if not isinstance(type, str) or not is_type(type):
         raise CapabilityError(f"{type!r} is not a message type: two PascalCase segments, like Stock.Reserve")
@@ -97,7 +106,8 @@ def handler_from(
     hints = _hints(function, where, local_names or {})
     first = next(iter(signature.parameters))
     description = description or inspect.getdoc(function) or ""
-    return Handler(kind, type, function, description, hints.get(first, Any), hints.get("return", Any))
+    threaded = may_block and runs_in_thread(function)
+    return Handler(kind, type, function, description, hints.get(first, Any), hints.get("return", Any), threaded)
 
 
 def _hints(function: Any, where: str, local_names: dict[str, Any]) -> dict[str, Any]:

@@ -2,17 +2,20 @@
 
 Every message that is sent through a context is caused by the message being handled: causation and correlation are set
 once, and no handler can forget them. The context talks to a port, because the same class serves a handler on the
-node's own loop and one in another process.
+node's own loop and one in another process. A plain function gets a `BlockingContext`: what an `async def` awaits
+(`send`, `sleep`, `publish`) gives its result there without `await`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import functools
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 import msgspec
 
 from mainspring.kernel.errors import BadOutput, fail_from
+from mainspring.loop import HandlerThreads, verb, with_blocking_verbs
 from mainspring.message import Message, NotEncodable, check_timeout, encode_data, is_type
 
 
@@ -43,6 +46,7 @@ class Context(msgspec.Struct, eq=False):
         """Send an event: something happened. Every subscriber gets it; there is no answer."""
         self._port.emit(self.message, _checked(type), _encoded(data, type))
 
+    @verb
     async def send(self, kind: str, type: str, data: Any = None, *, timeout_ms: float | None = None) -> Any:
         """Ask another capability and wait; gives the reply's data, raises `Fail` with the error's code and text."""
         if kind not in ("command", "query"):
@@ -62,13 +66,28 @@ class Context(msgspec.Struct, eq=False):
             raise ValueError(f"after takes a command, a query or an event, not {kind!r}")
         return self._port.after(self.message, seconds * 1000, kind, _checked(type), _encoded(data, type))
 
+    @verb
     async def sleep(self, seconds: float) -> None:
         """Wait on the loop's own clock, so that a test under virtual time does not wait at all."""
         await self._port.sleep(max(0.0, seconds) * 1000)
 
+    @verb
     async def publish(self, topic: str, payload: Any, **options: Any) -> Any:
         """Append an event to a topic of the bus; `options` (key, headers, ...) are the bus's own."""
         return await self._port.publish(self.message, topic, payload, options)
+
+
+BlockingContext: type[Context] = with_blocking_verbs(Context)
+
+
+def in_thread(function: Callable[[Any, Any], Any], threads: HandlerThreads) -> Callable[[Any, Context], Any]:
+    """The function as an actor calls it: it runs in a thread, and its verbs block there."""
+
+    @functools.wraps(function)
+    def call(value: Any, ctx: Context) -> Any:
+        return threads.call(function, value, BlockingContext(ctx._port, ctx.message, ctx.origin))
+
+    return call
 
 
 def _checked(type: str) -> str:

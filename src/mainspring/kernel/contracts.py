@@ -28,7 +28,9 @@ import msgspec
 from mainspring.kernel import errors as faults
 from mainspring.kernel.blobs import Blob, BlobPointer
 from mainspring.kernel.capability import Capability, HandlerFunction
+from mainspring.kernel.context import in_thread
 from mainspring.kernel.errors import BadOutput, CapabilityError
+from mainspring.loop import HandlerThreads
 from mainspring.message import NotEncodable, encode_bytes, is_type, validation_text
 from mainspring.telemetry import Histogram, nanoseconds
 
@@ -157,8 +159,10 @@ class Contract:
 class CapabilityPlan:
     """A capability, checked: its contracts by (kind, type), its subscriptions, and what it may send."""
 
-    def __init__(self, capability: Capability) -> None:
+    def __init__(self, capability: Capability, threads: HandlerThreads) -> None:
+        """`threads` are where its plain functions run."""
         self.capability = capability
+        self._threads = threads
         self.contracts: list[Contract] = []
         self.listeners: dict[str, list[Contract]] = {}
         self._outbound: list[tuple[MessageSchema, Shape]] = []
@@ -186,7 +190,8 @@ class CapabilityPlan:
             description = handler.description or f"Handles {handler.type}."
             name = f"{where}, {handler.kind} {handler.type}"
             shapes = Shape(handler.input, where=name), Shape(handler.output, where=name)
-            contract = Contract(handler.kind, handler.type, description, *shapes, handler.function)
+            function = in_thread(handler.function, self._threads) if handler.in_thread else handler.function
+            contract = Contract(handler.kind, handler.type, description, *shapes, function)
             if handler.kind == "event":
                 self.listeners.setdefault(handler.type, []).append(contract)
             else:

@@ -36,7 +36,7 @@ from mainspring.kernel.supervisor import ActorSlot, HandlerSlot
 from mainspring.kernel.timers import MessageTimers
 from mainspring.kernel.workers import WorkerSlot
 from mainspring.log import Log, Prepared
-from mainspring.loop import Clock, Loop, MonotonicClock, wake
+from mainspring.loop import Clock, HandlerThreads, Loop, MonotonicClock, wake
 from mainspring.message import Ids, Message, Metadata, check_timeout, counted_ids, encode_data, is_type
 from mainspring.telemetry import tracing
 
@@ -73,6 +73,7 @@ class Kernel:
         on_shutdown: Callable[[], Any] | None = None,
         outcome_ttl_ms: int = OUTCOME_TTL_MS,
         cluster: Cluster | None = None,
+        threads: HandlerThreads | None = None,
     ) -> None:
         self._own_loop = loop is None
         self.loop: Loop = loop if loop is not None else Loop(clock or MonotonicClock())
@@ -80,6 +81,8 @@ class Kernel:
         self.ids: Ids = ids if ids is not None else counted_ids()
         self.log = log
         self.cluster: Cluster = cluster or Alone()
+        self._own_threads = threads is None
+        self.threads: HandlerThreads = HandlerThreads() if threads is None else threads  # for plain functions
         self.publisher = publisher
         self.preparer = preparer
         self.trace_more: Callable[[str, list[CausationNode]], Awaitable[list[CausationNode]]] | None = None
@@ -148,7 +151,7 @@ class Kernel:
     def discover(self) -> None:
         """Phase DISCOVER: read every contract. Nothing is started yet."""
         self.enter_phase("DISCOVER")
-        self._plans = [CapabilityPlan(capability) for capability in self._capabilities]
+        self._plans = [CapabilityPlan(capability, self.threads) for capability in self._capabilities]
 
     def build(self) -> None:
         """Phase BUILD: the indexes. Two claims on one key end here."""
@@ -297,6 +300,8 @@ class Kernel:
             await self.exchange.durable.close()
         for slot in self._slots:
             await slot.ended()
+        if self._own_threads:
+            self.threads.close()
         if self._own_loop and self.running:
             self.loop.detach()
         self.running = False

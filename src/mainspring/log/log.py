@@ -35,6 +35,7 @@ from mainspring.log.contract import (
     Remove,
     Result,
     SharedEngine,
+    groups,
 )
 from mainspring.loop import VirtualClock, clock_to_pin, reject, resolve
 from mainspring.telemetry import Histogram, nanoseconds, numbers
@@ -164,13 +165,8 @@ class Log(ReadThrough):
 
     def _first_batches(self) -> list[Batch]:
         """As many as fit one commit, at least one; the rest stays for the next."""
-        count = operations = 0
-        for batch in self._batches:
-            if count and operations + len(batch.operations) > MOST_OPERATIONS:
-                break
-            operations += len(batch.operations)
-            count += 1
-        self._operations -= operations
+        count = len(next(groups((len(batch.operations) for batch in self._batches), MOST_OPERATIONS)))
+        self._operations -= sum(len(batch.operations) for batch in self._batches[:count])
         first, self._batches = self._batches[:count], self._batches[count:]
         self._under_way, self._callbacks = self._callbacks[:count], self._callbacks[count:]
         return first
@@ -203,16 +199,11 @@ class Log(ReadThrough):
         for callback, result in zip(callbacks, results, strict=True):
             try:
                 callback(result)
-            except Exception as error:
-                self._report(error, callback)
+            except Exception as error:  # a defect of one writer; the others must learn what became of their batches
+                context = {"message": f"a callback of the log failed: {callback!r}", "exception": error}
+                self._loop.call_exception_handler(context)
         if self._under_way is None and not self._flush_planned:
             self._idle.set()
-
-    def _report(self, error: Exception, callback: Callback) -> None:
-        """A defect of one writer must not keep the others from learning what became of their batches."""
-        assert self._loop is not None
-        context = {"message": f"a callback of the log failed: {callback!r}", "exception": error}
-        self._loop.call_exception_handler(context)
 
     async def trim(self, topic: str, partition: int, below: int) -> None:
         """Remove all events below an offset, in steps, so that other writers get their turns in between."""
@@ -247,12 +238,9 @@ class Log(ReadThrough):
 
 
 def _unavailable(error: Exception, count: int) -> list[Result]:
-    if not isinstance(error, MainspringError):
-        cause, error = (
-            error,
-            LogUnavailable(
-                f"the engine failed: {type(error).__name__}: {error}", remedy="see the node's log; then try again"
-            ),
-        )
-        error.__cause__ = cause
-    return [error] * count
+    if isinstance(error, MainspringError):
+        return [error] * count
+    what = f"the engine failed: {type(error).__name__}: {error}"
+    fault = LogUnavailable(what, remedy="see the node's log; then try again")
+    fault.__cause__ = error
+    return [fault] * count

@@ -6,7 +6,7 @@
     BlockingEvent = with_blocking_verbs(Event)        # the class of what such a function is given
 
 `call` begins at once if a thread is free, else as soon as one is; its future gives what the function returned or
-raised. Context variables travel along. A plain function that returns an awaitable gives it to the caller of `call`.
+raised. Context variables travel along. If the function returns something to await, that is awaited on the loop.
 
 What a plain function is given (`ctx`, `event`) belongs to the loop. Methods of a class made by `with_blocking_verbs`,
 and functions marked with `blocking_verb`, may be called from its thread: they are carried out on the loop, in the
@@ -33,7 +33,7 @@ import threading
 import traceback
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
 from queue import Empty, SimpleQueue
 from typing import Any, Final, ParamSpec, TypeVar
@@ -74,6 +74,11 @@ def blocking_verb(verb: Callable[_P, _T]) -> Callable[_P, _T]:
     return call
 
 
+def verb(method: Callable[_P, Coroutine[Any, Any, Any]]) -> Callable[_P, Any]:
+    """For type checkers: what it gives is awaited in an `async def`, and not in a plain function."""
+    return method
+
+
 def with_blocking_verbs(given: type[_T]) -> type[_T]:
     """A subclass for plain functions: its public methods are blocking verbs. `async def` ones need not pay for that."""
     verbs = {
@@ -81,8 +86,10 @@ def with_blocking_verbs(given: type[_T]) -> type[_T]:
         for name, method in inspect.getmembers(given, inspect.isfunction)
         if not name.startswith("_")
     }
-    members = {"__slots__": (), "__module__": given.__module__, "__doc__": given.__doc__, **verbs}
     metaclass: Any = type(given)
+    members: dict[str, Any] = {"__module__": given.__module__, "__doc__": given.__doc__, **verbs}
+    if metaclass is type:  # a msgspec Struct makes its own
+        members["__slots__"] = ()
     made: type[_T] = metaclass(given.__name__, (given,), members)
     return made
 
@@ -241,13 +248,21 @@ class _Call:
             self._aio.call_soon(function, *args)
 
     def end(self, jobs: SimpleQueue[_Call | None], value: Any, error: BaseException | None) -> None:
+        if error is None and inspect.isawaitable(value):
+            self._await(value, self.context, self._settle)
+        else:
+            self._settle(value, error)
+        self._threads.ended(self, jobs)
+
+    def _settle(self, value: Any, error: BaseException | None) -> None:
         if isinstance(error, StopIteration):  # no future takes it
             error = RuntimeError(f"a function raised StopIteration: {error}")
         if error is None:
             resolve(self.result, value)
+        elif isinstance(error, asyncio.CancelledError):
+            self.result.cancel()
         else:
             reject(self.result, error)
-        self._threads.ended(self, jobs)
 
     def _carry_out(self, verb: Callable[[], Any], context: Context) -> None:
         self._threads.pause()
@@ -259,9 +274,13 @@ class _Call:
         except BaseException as error:
             self._answer(None, error)
             return
-        if not inspect.isawaitable(value):
+        if inspect.isawaitable(value):
+            self._await(value, context, self._answer)
+        else:
             self._answer(value, None)
-            return
+
+    def _await(self, value: Any, context: Context, then: Callable[[Any, BaseException | None], None]) -> None:
+        """Wait on the loop, unless the call is cancelled meanwhile; `then` gets the result or the error."""
         task = self._aio.create_task(_awaited(value), context=context)
 
         def give_up(_: asyncio.Future[Any]) -> None:
@@ -269,11 +288,8 @@ class _Call:
 
         def done(task: asyncio.Task[Any]) -> None:
             self.result.remove_done_callback(give_up)
-            if task.cancelled():
-                self._answer(None, asyncio.CancelledError())
-            else:
-                error = task.exception()
-                self._answer(None if error is not None else task.result(), error)
+            error = asyncio.CancelledError() if task.cancelled() else task.exception()
+            then(None if error is not None else task.result(), error)
 
         self.result.add_done_callback(give_up)
         task.add_done_callback(done)

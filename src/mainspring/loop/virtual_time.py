@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -24,6 +24,8 @@ from mainspring.loop.clock import VirtualClock
 from mainspring.loop.futures_and_tasks import wake
 
 _T = TypeVar("_T")
+_Ready = list[tuple[selectors.SelectorKey, int]]
+_Select = Callable[[float | None], _Ready]
 
 
 class VirtualEventLoop(asyncio.SelectorEventLoop):
@@ -39,14 +41,19 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
         self._origin_ns = self.clock.now_ns()
         self._io_grace_s = io_grace_s
         self._idle: list[asyncio.Future[None]] = []
-        super().__init__(_JumpingSelector(self._wait))
+        self.due_ns: int | None = None  # the next deadline, as of the last time the loop was idle
+        self._jumping = _JumpingSelector(self._wait)
+        super().__init__(self._jumping)
         self._clock_resolution = 1e-9
 
     def time(self) -> float:
         return (self.clock.now_ns() - self._origin_ns) / 1e9
 
     def idle(self) -> asyncio.Future[None]:
-        """Done as soon as nothing is left to do at this instant, before time moves on."""
+        """Done as soon as nothing is left to do at this instant, before time moves on; `due_ns` is then known.
+
+        While the clock is pinned it is done, too: who drives several loops waits for the work of threads by itself.
+        """
         waiter: asyncio.Future[None] = self.create_future()
         self._idle.append(waiter)
         return waiter
@@ -67,26 +74,32 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
         finally:
             self.clock.unpin()
 
-    def _wait(
-        self, selector: selectors.BaseSelector, timeout_s: float | None
-    ) -> list[tuple[selectors.SelectorKey, int]]:
+    def _wait(self, select: _Select, timeout_s: float | None) -> _Ready:
         if timeout_s is not None and timeout_s <= 0:
             if not self._ready and not self._stopping:  # type: ignore[attr-defined]
                 self._pass_instant()
-            return selector.select(0)
-        events = selector.select(self._io_grace_s)
+            return select(0)
+        events = select(self._io_grace_s)
         if events:
             return events
-        if self._idle and not self.clock.pinned:
+        self.due_ns = None if timeout_s is None else self._origin_ns + round((self.time() + timeout_s) * 1e9)
+        if self._idle:
             waiting, self._idle = self._idle, []
             for waiter in waiting:
                 wake(waiter)
             return []
-        if timeout_s is None or self.clock.pinned:
-            return selector.select(None)
-        due_ns = self._origin_ns + round((self.time() + timeout_s) * 1e9)
-        self.clock.move_to_ns(max(due_ns, self.clock.now_ns() + 1))
+        if self.due_ns is None or self.clock.pinned:
+            return select(None)
+        self.clock.move_to_ns(max(self.due_ns, self.clock.now_ns() + 1))
         return []
+
+    def fileno(self) -> int:
+        """Readable while something waits to be read by this loop: for who drives several loops."""
+        return self._jumping.fileno()
+
+    def watched(self) -> list[int]:
+        """The file descriptors it reads from or writes to."""
+        return [key.fd for key in self._jumping.get_map().values()]
 
     def _pass_instant(self) -> None:
         """A timer is due and asyncio does not see it: after some months its floats are coarser than its resolution.
@@ -98,33 +111,15 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
             self.clock.move_to_ns(self.clock.now_ns() + 1)
 
 
-class _JumpingSelector(selectors.BaseSelector):
+class _JumpingSelector(selectors.DefaultSelector):
     """A selector that lets its event loop decide how to wait."""
 
-    def __init__(
-        self,
-        wait: Callable[[selectors.BaseSelector, float | None], list[tuple[selectors.SelectorKey, int]]],
-    ) -> None:
-        self._inner = selectors.DefaultSelector()
+    def __init__(self, wait: Callable[[_Select, float | None], _Ready]) -> None:
+        super().__init__()
         self._wait = wait
 
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        return self._wait(self._inner, timeout)
-
-    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        return self._inner.register(fileobj, events, data)
-
-    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        return self._inner.unregister(fileobj)
-
-    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        return self._inner.modify(fileobj, events, data)
-
-    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
-        return self._inner.get_map()
-
-    def close(self) -> None:
-        self._inner.close()
+    def select(self, timeout: float | None = None) -> _Ready:
+        return self._wait(super().select, timeout)
 
 
 def run_virtual(main: Coroutine[Any, Any, _T], *, clock: VirtualClock | None = None) -> _T:

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import inspect
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
-from mainspring.app import DeclaredConsumer, Event
+from mainspring.app import BlockingEvent, DeclaredConsumer, Event
 from mainspring.bus import Bus
 from mainspring.bus.groups import Gate, Member, Position
 from mainspring.bus.topics import ReadyEvent
 from mainspring.errors import MainspringError
 from mainspring.kernel import Kernel
 from mainspring.log import Log
-from mainspring.loop import Loop, identifies_work
+from mainspring.loop import HandlerThreads, Loop, identifies_work, runs_in_thread
 from mainspring.message import validation_text
 from mainspring.node.causation import note_event
 from mainspring.node.declarations import PublishedVersions
@@ -82,8 +82,13 @@ class Consuming:
         kernel: Kernel,
         runtime: Runtime,
         versions: PublishedVersions,
+        threads: HandlerThreads,
     ) -> None:
         self.declared = declared
+        function = declared.function
+        in_thread = runs_in_thread(function)
+        self._event_class: type[Event[Any]] = BlockingEvent if in_thread else Event
+        self._call: Callable[..., Awaitable[Any]] = partial(threads.call, function) if in_thread else function
         self.versions = versions
         self.kernel = kernel
         self.runtime = runtime
@@ -150,9 +155,7 @@ class Consuming:
         entered = None if doing is None else doing.enter()
         try:
             event = self._event(work, position, ready, attempt)
-            result = self.declared.function(event) if self.declared.takes_event else self.declared.function()
-            if inspect.isawaitable(result):
-                await result
+            await (self._call(event) if self.declared.takes_event else self._call())
             if event.refusal is not None:
                 self._settlement.nack(position, ready.offset, *event.refusal)
             elif work.together or self.declared.store_each:
@@ -190,7 +193,7 @@ class Consuming:
         envelope = _decode_envelope(ready.envelope)
         note_event(self.kernel, self.declared.topic, envelope.id, ready.ts, envelope.headers)
         handling.set((envelope.id, (envelope.headers or {}).get(CORRELATION)))
-        return Event(
+        return self._event_class(
             work,
             topic=self.declared.topic,
             group=self.declared.group,

@@ -119,7 +119,7 @@ class Core:
                 await self._undo_later(self.declarations.settle_topics, self.declarations.stop)
                 await install_schemas(self.app, self.bus, self.versions)
                 self._serve_tasks(self.app)
-                await self.app.hooks.enter(self.app, self._undo)
+                await self.app.hooks.enter(self.app, self._undo, self.threads)
                 tracing.switch_on()  # once more: a program may configure its traces when it starts
             await self._undo_later(self.kernel.start, self.kernel.stop)
             await self._undo_later(self.runtime.start_service, self.runtime.stop_service)
@@ -207,6 +207,7 @@ class Core:
             preparer=self._prepare_event,
             on_shutdown=lambda: self._on_shutdown(),
             cluster=self.cluster,
+            threads=self.threads,
         )
         self.kernel.enter_phase("LOAD")
         self.runtime: Runtime = Runtime(
@@ -311,7 +312,7 @@ class Core:
         app.beats.install(self.heartbeat)
         self.kernel.register(*app.capabilities(self.kernel.ids_taken))
         parts: dict[str, Any] = {"bus": self.bus, "log": self.log, "loop": self.loop, "kernel": self.kernel}
-        parts |= {"runtime": self.runtime, "versions": self.versions}
+        parts |= {"runtime": self.runtime, "versions": self.versions, "threads": self.threads}
         consumers = (*app.consumers, *schedule_consumers(app))
         refuse_shared_groups(consumers)
         for declared in consumers:

@@ -20,14 +20,14 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mainspring.backoff import Backoff
 from mainspring.durations import Duration, duration_ms, duration_text
 from mainspring.errors import MainspringError
 from mainspring.log import Batch
-from mainspring.loop import BackgroundTasks, HandlerThreads, blocking_verb, identifies_work
+from mainspring.loop import BackgroundTasks, HandlerThreads, identifies_work, with_blocking_verbs
 from mainspring.runs.effects import Answer, Effect, end, resume, tail
 from mainspring.runs.errors import (
     AlreadyAnswered,
@@ -251,25 +251,6 @@ class RegisteredHandler:
         return gave_up
 
 
-def call_in_thread(handler: Handler, threads: HandlerThreads) -> Handler:
-    """A plain function as a handler that is called in a thread; what it does with `ctx` is done on the loop."""
-    takes_both = _with_two_arguments(handler)
-    return lambda effect, ctx: threads.call(takes_both, effect, _InThread(ctx))
-
-
-class _InThread:
-    """The context of an effect for a function in a thread."""
-
-    __slots__ = ("_context",)
-
-    def __init__(self, context: EffectContext) -> None:
-        self._context = context
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._context, name)
-        return blocking_verb(found) if inspect.ismethod(found) else found
-
-
 def _with_two_arguments(handler: Handler) -> Handler:
     """Handlers take (effect, ctx); one that takes only the effect is called with it alone."""
     try:
@@ -285,6 +266,19 @@ def _with_two_arguments(handler: Handler) -> Handler:
             raise TypeError(f"a handler takes (effect, ctx) or (effect); {handler!r} takes {signature}") from None
         return lambda effect, ctx: handler(effect)
     return handler
+
+
+def handler_in_thread(handler: Handler, threads: HandlerThreads) -> Handler:
+    """A plain function as a handler that runs in a thread; what it is given blocks there."""
+
+    @wraps(handler)
+    def ask(effect: Any, *given: EffectContext) -> Any:
+        for context in given:
+            context.__class__ = BlockingEffectContext  # there is one per run, and it may be in use already
+        call = threads.call(handler, effect, *given)
+        return call.result() if call.done() else call
+
+    return ask
 
 
 # -- what a handler is given
@@ -603,6 +597,9 @@ class EffectContext:
         scheduler.tasks.add(task)
         task.add_done_callback(over)
         self.on_release(lambda: None if finished else task.cancel())
+
+
+BlockingEffectContext: type[EffectContext] = with_blocking_verbs(EffectContext)
 
 
 class Later:

@@ -37,7 +37,7 @@ from mainspring.runs.durable.durable_runs import DurableRuns
 from mainspring.runs.effects import Ask, Effect, Publish, Signal, Spawn, WaitEvent, WaitSignal, builtin_handlers, resume
 from mainspring.runs.errors import GroupClosed, NotIdle, RunError
 from mainspring.runs.groups import Perform
-from mainspring.runs.handlers import EffectContext, Errors, Handler, RegisteredHandler, attempts_of, call_in_thread
+from mainspring.runs.handlers import EffectContext, Errors, Handler, RegisteredHandler, attempts_of, handler_in_thread
 from mainspring.runs.lineage import of_here
 from mainspring.runs.ports import AskPort, EventPort, PublishPort, ask_handler, publish_handler, wait_event_handler
 from mainspring.runs.programs import Programs, bind, name_of
@@ -157,7 +157,7 @@ class Runtime:
             give_up_on=give_up_on,
             counts_deaths=self._scheduler.raises,
         )
-        call = call_in_thread(handler, self._scheduler.threads) if in_thread else handler
+        call = handler_in_thread(handler, self._scheduler.threads) if in_thread else handler
         self._scheduler.handlers[effect] = RegisteredHandler(effect, call, strict=strict, attempts=attempts)
 
     def _handle_builtin(self, effect: type[Effect[Any]], handler: Handler) -> None:

@@ -1,4 +1,4 @@
-"""Dead letters of a queue: tasks that failed for good, and sending them again.
+"""Dead letters of a queue: tasks that failed for good, sending them again, and dropping them.
 
 The node buries an event when its topic's attempts are used up. A task has a policy of its own, so its worker does it:
 the letter is written to `<topic>.DLQ` in the node's form, and only when it is durable is the task acknowledged. Its id
@@ -8,8 +8,9 @@ is made from the task's, so a worker that dies in between leaves one letter, not
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from mainspring.client import Event, NodeRefused
@@ -17,6 +18,9 @@ from mainspring.tasks.queue_topics import NAME, TASK_ID, Layout
 
 if TYPE_CHECKING:
     from mainspring.client import Client
+
+
+REDRIVEN: Final = "x-redriven"  # of a task that was sent again: where its letter was
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +94,17 @@ def _task(topic: str, letter: dict[str, Any]) -> DeadTask:
 
 async def redrive(bus: Client, layout: Layout, tasks: list[DeadTask] | None) -> int:
     """Send these dead tasks again, or all; how many. Each moves in one step of the node."""
-    chosen = await dead_tasks(bus, layout, limit=1_000_000) if tasks is None else tasks
+    return sum([await bus.redrive(topic, offsets=offsets) for topic, offsets in await _places(bus, layout, tasks)])
+
+
+async def drop(bus: Client, layout: Layout, tasks: list[DeadTask] | None) -> int:
+    """Forget these dead tasks, or all; how many."""
+    chosen = await _places(bus, layout, tasks)
+    return sum([await bus.drop_dead_letters(topic, offsets=offsets) for topic, offsets in chosen])
+
+
+async def _places(bus: Client, layout: Layout, tasks: list[DeadTask] | None) -> Iterable[tuple[str, list[int]]]:
     by_topic: dict[str, list[int]] = {}
-    for task in chosen:
+    for task in await dead_tasks(bus, layout, limit=1_000_000) if tasks is None else tasks:
         by_topic.setdefault(task.topic, []).append(task.offset)
-    for topic, offsets in by_topic.items():
-        await bus.http.call("POST", f"/dlq/{quote(topic, safe='')}/redrive", {"offsets": offsets})
-    return len(chosen)
+    return by_topic.items()

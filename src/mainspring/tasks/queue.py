@@ -23,7 +23,7 @@ from typing import Any, Final, ParamSpec, TypeVar, overload
 from urllib.parse import quote
 
 from mainspring.client import BadArgument, Client, New, NodeRefused
-from mainspring.tasks.dead_tasks import DeadTask, dead_tasks, redrive
+from mainspring.tasks.dead_tasks import DeadTask, dead_tasks, drop, redrive
 from mainspring.tasks.errors import NotBound, UnknownTask
 from mainspring.tasks.queue_topics import (
     NAME,
@@ -253,6 +253,10 @@ class TaskQueue:
     async def redrive(self, tasks: list[DeadTask] | None = None) -> int:
         """Enqueue dead tasks again, these or all, with their attempts counted anew; how many."""
         return await redrive(self.bus, self.layout, tasks)
+
+    async def drop_dead(self, tasks: list[DeadTask] | None = None) -> int:
+        """Forget dead tasks, these or all; how many."""
+        return await drop(self.bus, self.layout, tasks)
 
     async def schedule_repeated(self) -> None:
         """Tell the node about tasks with `cron` or `every`. One that it knows already keeps its rhythm."""

@@ -34,7 +34,7 @@ from mainspring.client import (
     encode_event,
 )
 from mainspring.loop import wake
-from mainspring.tasks.dead_tasks import letter_headers
+from mainspring.tasks.dead_tasks import REDRIVEN, letter_headers
 from mainspring.tasks.errors import UnknownTask
 from mainspring.tasks.queue import TaskQueue
 from mainspring.tasks.queue_topics import NAME as TASK_NAME
@@ -190,7 +190,8 @@ class Outcomes:
     def bury(self, event: Event[Any], id: str, name: str, reason: str, *, keep: bool) -> None:
         """Write the dead letter, then the record, then acknowledge."""
         logger.error("task %s %s is dead: %s", name, id, reason)
-        letter_id = f"dead:{event.topic}:{event.partition}:{event.offset}"
+        life = event.headers.get(REDRIVEN, "")  # a task that was sent back may die once more
+        letter_id = f"dead:{event.topic}:{event.partition}:{event.offset}:{life}".rstrip(":")
         headers = letter_headers(event, id, reason)
         letter = encode_event(letter_id, event.delivered.envelope.payload, event.key, headers)
 

@@ -109,7 +109,7 @@ def test_an_admin_redrives(with_letters: Tokens, dashboard: Opener) -> None:
     page.row("Dead letters", "card declined").click()
     page.button("Redrive this one…").click()
     page.button("Redrive").last.click()
-    page.toast("1 event sent to payments again.")
+    page.toast("1 event sent back to the group that gave up.")
 
 
 # --- what strangers write

@@ -223,11 +223,36 @@ def test_dead_letters_say_why_and_are_sent_again(shop: str, dashboard: Opener) -
     page.rows("Dead letters").nth(1).locator("input").click()
     page.rows("Dead letters").nth(2).locator("input").click()
     page.button("Redrive 2 marked").click()
-    page.button(
-        "Redrive",
-    ).last.click()
-    page.toast("2 events sent to payments again.")
+    page.button("Redrive").last.click()
+    page.toast("2 events sent back to the group that gave up.")
     page.see("4 events that a group gave up on")
+
+
+def test_dead_letters_are_dropped_after_a_question_that_counts_them(shop: str, dashboard: Opener) -> None:
+    async def refuse() -> None:
+        shopping = await Shop(shop).open()
+        await shopping.post("/topics", {"topic": "parcels", "maxAttempts": 1})
+        await shopping.publish("parcels", [{"payload": payload} for payload in range(3)])
+        await shopping.refuse_all("parcels", "desk", "lost", 3)
+        await shopping.session.close()
+
+    aside(refuse())
+    page = dashboard(shop, "deadletters/parcels")
+    page.see("3 events that a group gave up on")
+    badge = page.page.locator(".nav a", has_text="Dead letters").locator(".badge")
+    expect(badge).to_have_text(re.compile("[1-9]"))
+    before = int(badge.inner_text())
+    page.rows("Dead letters").first.locator("input").click()
+    page.button("Drop 1 marked…").click()
+    page.page.get_by_role("dialog").get_by_text("Drops 1 dead letter.").wait_for()
+    page.button("Drop").last.click()
+    page.toast("1 dead letter dropped.")
+    page.button("Drop all…").click()
+    page.page.get_by_role("dialog").get_by_text("Drops all 2 dead letters.").wait_for()
+    page.button("Drop").last.click()
+    page.toast("2 dead letters dropped.")
+    page.see("No dead letters")
+    expect(badge).to_have_text(str(before - 3))
 
 
 def test_where_nothing_died_nothing_can_be_sent_again(shop: str, dashboard: Opener) -> None:

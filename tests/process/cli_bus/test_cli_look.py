@@ -76,7 +76,7 @@ def test_a_group_with_members_is_not_forgotten(terminal: Terminal) -> None:
 def test_dead_letters_are_listed_shown_and_sent_again(terminal: Terminal) -> None:
     dead_letters(terminal, "deadly", 3)
     (topic,) = (each for each in terminal.json("dlq", "list") if each["topic"] == "deadly")
-    assert topic["atMost"] == 3
+    assert topic["count"] == 3
     assert terminal.json("dlq", "list", "deadly", "--group", "other") == []
     (letter,) = terminal.json("dlq", "show", "deadly", "1")
     assert (letter["group"], letter["attempts"], letter["key"]) == ("bad", 1, "k")
@@ -84,8 +84,22 @@ def test_dead_letters_are_listed_shown_and_sent_again(terminal: Terminal) -> Non
     assert "group      bad" in shown
     assert '"sku": 1' in shown
     assert terminal.json("dlq", "redrive", "deadly", "--limit", "1")[0]["count"] == 1
-    assert "sent 2 dead letters" in terminal.ok("dlq", "redrive", "deadly", "--all")
+    (topic,) = (each for each in terminal.json("dlq", "list") if each["topic"] == "deadly")
+    assert topic["count"] == 2
+    assert "sent 1 dead letter of deadly to every group" in terminal.ok("dlq", "redrive", "deadly", "-n1", "--to-all")
+    assert "sent 1 dead letter of deadly back" in terminal.ok("dlq", "redrive", "deadly", "--all")
     assert terminal.json("dlq", "list", "deadly") == []
+
+
+def test_dead_letters_are_dropped(terminal: Terminal) -> None:
+    dead_letters(terminal, "unwanted", 4)
+    assert terminal.json("dlq", "drop", "unwanted", "--offset", "2", "--offset", "9")[0]["count"] == 1
+    assert "dropped 1 dead letter of unwanted" in terminal.ok("dlq", "drop", "unwanted", "--group", "bad", "-n", "1")
+    assert [each["offset"] for each in terminal.json("dlq", "list", "unwanted")] == [3, 4]
+    done = terminal.run("dlq", "drop", "unwanted")
+    assert (done.returncode, "--all" in done.stderr) == (2, True)
+    assert "dropped 2 dead letters" in terminal.ok("dlq", "drop", "unwanted", "--all")
+    assert terminal.json("dlq", "list", "unwanted") == []
 
 
 def test_everything_is_sent_again_only_when_asked_for(terminal: Terminal) -> None:

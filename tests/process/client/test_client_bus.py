@@ -332,6 +332,32 @@ async def test_following_a_topic_sees_what_comes(bus: Client, name: str) -> None
     assert seen == [1, 2]
 
 
+async def test_dead_letters_are_looked_at_sent_back_and_dropped(bus: Client, name: str) -> None:
+    await bus.put_topic(name, maxAttempts=1)
+    for n in range(4):
+        await bus.publish(name, n, key=f"k-{n}")
+    async with bus.subscribe(name, group="mailer") as events:
+        for _ in range(4):
+            await (await events.get(10)).nack(reason="no address")
+
+        async def dead() -> bool:
+            return len([letter async for letter in bus.dead_letters(name)]) == 4
+
+        await eventually(dead)
+        (letter,) = [letter async for letter in bus.dead_letters(name, key="k-2", reason="address")]
+        assert (letter.group, letter.attempts, letter.payload, letter.original_offset) == ("mailer", 1, 2, 3)
+        assert await bus.redrive(name, offsets=[letter.offset]) == 1
+        again = await events.get(10)
+        assert (again.id, again.attempt, again.headers["x-redriven"]) == (letter.original_id, 1, f"{name}.DLQ/0/3")
+        assert await again.ack()
+    assert await bus.redrive(name, to_all=True, before=timedelta(0), limit=1) == 1
+    assert await bus.drop_dead_letters(name, group="mailer", limit=1) == 1
+    with pytest.raises(NodeRefused, match="which dead letters"):
+        await bus.drop_dead_letters(name)
+    assert await bus.drop_dead_letters(name, all=True) == 1
+    assert [letter async for letter in bus.dead_letters(name)] == []
+
+
 async def test_schedules_publish_by_themselves_until_they_are_removed(bus: Client, name: str) -> None:
     async with bus.subscribe(name, group="g") as events:
         assert await bus.schedule(f"{name}/tick", name, {"tick": 1}, every=0.05) > 0

@@ -192,7 +192,7 @@ async def test_dead_letters_tell_where_they_came_from_and_why(each_engine: Site)
     await site.post("/topics", {"topic": "t", "maxAttempts": 1})
     await bury(site, "t", "p1", "p2")
     (listed,) = (await site.get("/dlq")).json["topics"]
-    assert (listed["topic"], listed["deadLetterTopic"], listed["atMost"]) == ("t", "t.DLQ", 2)
+    assert (listed["topic"], listed["deadLetterTopic"], listed["count"]) == ("t", "t.DLQ", 2)
     letters = (await site.get("/dlq/t")).json["letters"]
     assert [letter["payload"] for letter in letters] == ["p1", "p2"]
     first = letters[0]
@@ -228,12 +228,34 @@ async def test_dead_letters_are_sent_again_once(each_engine: Site) -> None:
     rest = await site.request("POST", "/dlq/t/redrive", headers={"Content-Type": "application/json"})
     assert rest.json["count"] == 2
     assert (await site.get("/dlq/t")).json["letters"] == []
-    assert (await site.post("/dlq/t/redrive", {})).json == {"topic": "t", "count": 0, "published": []}
+    assert (await site.post("/dlq/t/redrive", {})).json == {"topic": "t", "count": 0, "events": []}
+    assert [event["payload"] for event in await site.events("t")] == ["a", "b", "c"]
+    assert [each["offset"] for each in [*some.json["events"], *rest.json["events"]]] == [2, 1, 3]
+    assert [listed["count"] for listed in (await site.get("/dlq")).json["topics"]] == [0]
+
+
+async def test_dead_letters_are_sent_to_all_groups_when_asked_for(each_engine: Site) -> None:
+    site = each_engine
+    await site.post("/topics", {"topic": "t", "maxAttempts": 1})
+    await bury(site, "t", "a", "b")
+    sent = (await site.post("/dlq/t/redrive", {"toAll": True})).json
     events = await site.events("t")
-    assert [event["payload"] for event in events] == ["a", "b", "c", "b", "a", "c"]
-    assert [event["offset"] for event in events][3:] == [
-        each["offset"] for each in [*some.json["published"], *rest.json["published"]]
-    ]
+    assert [event["payload"] for event in events] == ["a", "b", "a", "b"]
+    assert [event["id"] for event in events[:2]] == [event["id"] for event in events[2:]]
+    assert [each["offset"] for each in sent["events"]] == [3, 4]
+
+
+async def test_dead_letters_are_dropped(each_engine: Site) -> None:
+    site = each_engine
+    await site.post("/topics", {"topic": "t", "maxAttempts": 1})
+    await bury(site, "t", "a", "b", "c", "d")
+    assert (await site.post("/dlq/t/drop", {"key": "k-b"})).json == {"topic": "t", "count": 1}
+    assert (await site.post("/dlq/t/drop", {"offsets": [3, 9]})).json["count"] == 1
+    for nothing in ("{}", '{"all":false}', "", "[]"):
+        assert (await site.post("/dlq/t/drop", nothing)).status == 400
+    assert [letter["payload"] for letter in (await site.get("/dlq/t")).json["letters"]] == ["a", "d"]
+    assert (await site.post("/dlq/t/drop", {"all": True})).json["count"] == 2
+    assert [listed["count"] for listed in (await site.get("/dlq")).json["topics"]] == [0]
 
 
 async def test_a_redrive_by_offset_and_limit(site: Site) -> None:
@@ -267,6 +289,7 @@ async def test_dead_letters_are_as_private_as_their_topic(site: Site) -> None:
         assert (await site.get(f"{path}?agent_id=carl")).status == 200
     assert (await site.get("/dlq?agent_id=bob")).json["topics"] == []
     assert (await site.post("/dlq/t/redrive?agent_id=carl", {})).status == 403
+    assert (await site.post("/dlq/t/drop?agent_id=carl", {"all": True})).status == 403
     assert (await site.post("/dlq/t/redrive?agent_id=alice", {})).json["count"] == 1
 
 

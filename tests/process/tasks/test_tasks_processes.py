@@ -197,9 +197,13 @@ async def test_a_failing_task_is_tried_as_often_as_it_was_promised_then_buried_a
     assert await queue.redrive([dead]) == 1
 
     async def again() -> bool:
-        return len(task_app.lines(paper)) == 6
+        return len(task_app.lines(paper)) == 6 and len(await queue.dead()) == 1
 
     await eventually(again)
+    (dead,) = await queue.dead()
+    assert (dead.id, dead.attempts) == (handle.id, 3)
+    assert await queue.drop_dead() == 1
+    assert await queue.dead() == []
 
 
 async def test_functions_in_threads_and_their_progress(queue: TaskQueue, workers: Workers, paper: Path) -> None:

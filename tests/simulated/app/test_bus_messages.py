@@ -59,8 +59,17 @@ async def test_dead_letters_are_looked_at_and_sent_back(world: World) -> None:
     await world.advance("1s")
     (letter,) = (await world.query("Bus.DeadLetters", {"topic": "orders"}))["letters"]
     assert letter["reason"] == "ValueError: bad"
+    assert await world.command("Bus.Redrive", {"topic": "orders", "group": "nobody"}) == {"count": 0}
     assert await world.command("Bus.Redrive", {"topic": "orders"}) == {"count": 1}
+    await world.advance("1s")
+    assert len(world.events("orders")) == 1
+    assert await world.command("Bus.Redrive", {"topic": "orders", "toAll": True}) == {"count": 1}
+    await world.advance("1s")
     assert len(world.events("orders")) == 2
+    with pytest.raises(Fail, match="which dead letters"):
+        await world.command("Bus.DropDeadLetters", {"topic": "orders"})
+    assert await world.command("Bus.DropDeadLetters", {"topic": "orders", "all": True}) == {"count": 1}
+    assert (await world.query("Bus.DeadLetters", {"topic": "orders"}))["letters"] == []
 
 
 async def test_a_group_is_moved_and_forgotten(world: World) -> None:
@@ -110,5 +119,5 @@ async def test_describe_shows_every_message_of_the_bus_with_a_description(world:
         if page >= answer["pages"]:
             break
     ours = [each for each in types if each["type"].startswith("Bus.")]
-    assert len(ours) == 14
+    assert len(ours) == 15
     assert all(each["description"] and not each["description"].startswith("Handles") for each in ours)

@@ -46,23 +46,6 @@ async def test_a_group_deleted_while_someone_joins_is_there_again(world: World) 
 
 
 @in_virtual_time()
-async def test_letters_redriven_by_several_at_once_are_sent_once(world: World) -> None:
-    await world.create("t", maxAttempts=1)
-    peer = world.connect()
-    await peer.publish_many("t", 20)
-    await peer.subscribe("t", "g", max_inflight=100)
-    for offset in await peer.offsets():
-        peer.nack("t", "g", offset)
-    await settle()
-    peer.close()
-    assert len(await world.bus.dead_letters.page("t")) == 20
-    await asyncio.gather(*(world.bus.dead_letters.redrive("t") for _ in range(4)))
-    (partition,) = await world.bus.groups.offsets("t")
-    assert partition.tail == 40
-    assert await world.bus.dead_letters.page("t") == []
-
-
-@in_virtual_time()
 async def test_letters_lie_in_one_line_whatever_the_partitions(world: World) -> None:
     await world.create("t", maxAttempts=1, partitions=4)
     await world.create("t.DLQ", partitions=4)

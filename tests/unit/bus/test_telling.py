@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.bus import Start, UnknownEvent
+from mainspring.bus import Start
 from tests.support.bus import BEGINNING, LATEST, World, in_virtual_time, settle
 
 
@@ -101,60 +101,6 @@ async def test_metrics_tick_with_the_numbers(world: World) -> None:
     assert len(ticks) == 3
     assert all(isinstance(tick["published"], int) for tick in ticks)
     assert ticks[0]["byTopic"]["t"] == {"pub": 1, "del": 0}
-
-
-async def kill_events(world: World, count: int) -> None:
-    await world.create("t", maxAttempts=1)
-    peer = world.connect()
-    await peer.subscribe("t", "g", BEGINNING)
-    for n in range(1, count + 1):
-        await world.connect().publish("t", n, key=f"k{n}", headers={"h": "v"})
-        await peer.message()
-        peer.nack("t", "g", n, reason=f"reason {n}")
-    await settle()
-    peer.close()
-
-
-@in_virtual_time
-async def test_dead_letters_can_be_listed_and_looked_at(world: World) -> None:
-    await kill_events(world, 3)
-    letters = await world.bus.dead_letters.page("t")
-    assert [(d.offset, d.original_offset, d.group, d.attempts, d.reason) for d in letters] == [
-        (n, n, "g", 1, f"reason {n}") for n in (1, 2, 3)
-    ]
-    assert letters[0].headers == {"h": "v"}
-    assert (await world.bus.dead_letters.get("t", 2)).key == "k2"
-    assert [d.offset for d in await world.bus.dead_letters.page("t", offset=2, limit=1)] == [2]
-    with pytest.raises(UnknownEvent):
-        await world.bus.dead_letters.get("t", 9)
-
-
-@in_virtual_time
-async def test_a_redriven_letter_is_an_event_again_and_no_longer_dead(world: World) -> None:
-    await kill_events(world, 3)
-    (sent,) = await world.bus.dead_letters.redrive("t", [2])
-    assert (sent.topic, sent.offset) == ("t", 4)
-    assert [d.offset for d in await world.bus.dead_letters.page("t")] == [1, 3]
-    await world.bus.dead_letters.redrive("t")
-    assert await world.bus.dead_letters.page("t") == []
-    again = world.connect()
-    await again.subscribe("t", "g")
-    messages = await again.messages()
-    assert [(m["offset"], m["attempt"], m["envelope"]["payload"]) for m in messages] == [
-        (4, 1, 2),
-        (5, 1, 1),
-        (6, 1, 3),
-    ]
-    assert messages[0]["envelope"]["headers"] == {"h": "v"}
-
-
-@in_virtual_time
-async def test_no_id_of_a_client_can_take_a_dead_letter_away(world: World) -> None:
-    await kill_events(world, 1)
-    await world.connect().publish("t", "mine", id="t.DLQ/0/1")
-    (sent,) = await world.bus.dead_letters.redrive("t")
-    assert (await world.stored("t"))[-2:] == ["mine", 1]
-    assert sent.offset == 3
 
 
 @in_virtual_time

@@ -132,12 +132,12 @@ def test_functions_that_ask_each_other_cannot_use_up_the_threads(run: Run) -> No
     assert run(main()) == 60
 
 
-def test_what_a_plain_function_returns_may_be_awaited_by_the_caller(run: Run) -> None:
+def test_a_coroutine_that_a_plain_function_returns_is_awaited_on_the_loop(run: Run) -> None:
     async def later() -> str:
         return "later"
 
     async def main() -> str:
-        found: str = await (await HandlerThreads().call(lambda: later()))
+        found: str = await HandlerThreads().call(lambda: later())
         return found
 
     assert run(main()) == "later"

@@ -4,14 +4,18 @@ An event cannot be moved, because other groups still need it. So a copy goes to 
 `system.bus.dlq`, and for the group that failed it is settled. All three are one batch: the event is never lost, and
 never dies twice. The copy keeps payload, key and headers; where it came from and why it died is added to its headers.
 
-Sending a dead letter back is the same in reverse: the copy on the original topic and the removal from `<topic>.DLQ` are
-one batch. The event then comes to every group of the topic, like any new event.
+Sending a dead letter back is the same in reverse: the removal from `<topic>.DLQ` and what brings the event back are one
+batch. It goes to the group that gave up and to no other: the event is open again in that group's position, with its id
+and its place, and its attempts are counted anew. The log keeps a copy of it until the group has settled it, because
+retention may have removed it from the topic. Only who asks for it publishes the event anew, for all groups.
+
+The reasons are in docs/decisions/dead-letters.md.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -19,15 +23,17 @@ import msgspec
 
 from mainspring.bus.audit import Audit
 from mainspring.bus.counters import BusCounters
-from mainspring.bus.errors import UnknownEvent
+from mainspring.bus.errors import Conflict, UnknownEvent, UnknownGroup
 from mainspring.bus.groups.delivery import Delivery
-from mainspring.bus.groups.group import Group
-from mainspring.bus.groups.position import OpenEvent, Position, PositionWrite
+from mainspring.bus.groups.group import MAX_OPEN, Group
+from mainspring.bus.groups.position import COPIES, OpenEvent, Position, PositionWrite, encode_copy
+from mainspring.bus.groups.registry import GroupRegistry
+from mainspring.bus.groups.supply import Reopening, Supply
 from mainspring.bus.names import DEAD_LETTERS
 from mainspring.bus.protocol import MAX_ID
 from mainspring.bus.publishing.admission import Admission
 from mainspring.bus.publishing.publisher import Placed, Publisher, refusal
-from mainspring.bus.results import DeadLetter, Published
+from mainspring.bus.results import DeadLetter, DeadLetterFilter, Published
 from mainspring.bus.topics.follow import read_on
 from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.bus.topics.topic import Topic
@@ -48,9 +54,14 @@ ADDED: Final = (
     "x-attempts",
     "x-reason",
 )
+REDRIVEN: Final = "x-redriven"  # of an event that was a dead letter: where that was
 TIMED_OUT: Final = "not acknowledged in time"
 MAX_PAGE: Final = 10_000
+MOST_AT_ONCE: Final = 64  # letters that one commit moves
+MOST_BYTES_AT_ONCE: Final = 256 << 10
 REMEMBERED_MS: Final = 3_600_000  # far longer than a redrive that has read a letter takes to send it
+
+ALL: Final = DeadLetterFilter()
 
 _encode = msgspec.json.Encoder().encode
 _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
@@ -89,7 +100,7 @@ class DeadLetterWriter:
         group, resets = position.group, position.resets
         events = [event for event in position.open.values() if event.dying]
         try:
-            read = [(event, await self._read(group.topic.name, position.partition, event.offset)) for event in events]
+            read = [(event, await self._read(position, event.offset)) for event in events]
         except MainspringError as error:
             logger.error("cannot write dead letters of %r: %s", group.topic.name, error)
             group.retry_dead_letters(position, events, resets, self._clock.now_ms())
@@ -100,10 +111,12 @@ class DeadLetterWriter:
             return
         self._submit(position, events, [(event, stored) for event, stored in read if stored is not None])
 
-    async def _read(self, topic: str, partition: int, offset: int) -> StoredEvent | None:
+    async def _read(self, position: Position, offset: int) -> StoredEvent | None:
         """The event, or None when retention was faster."""
+        if offset in position.copies:
+            return await self._delivery.copy(position, offset)
         try:
-            events = await self._log.read(topic, partition, offset, 1)
+            events = await self._log.read(position.group.topic.name, position.partition, offset, 1)
         except DamagedEvent as error:
             logger.error("%s", error)
             return None
@@ -179,13 +192,25 @@ class DeadLetterWriter:
 
 
 class DeadLetterQueue:
-    """Reads the dead letters of topics, and sends them back."""
+    """Reads the dead letters of topics, sends them back, and drops them."""
 
-    def __init__(self, log: Log, topics: TopicRegistry, admission: Admission, publisher: Publisher) -> None:
+    def __init__(
+        self,
+        log: Log,
+        topics: TopicRegistry,
+        groups: GroupRegistry,
+        supply: Supply,
+        admission: Admission,
+        publisher: Publisher,
+        audit: Audit,
+    ) -> None:
         self._log = log
         self._topics = topics
+        self._groups = groups
+        self._supply = supply
         self._admission = admission
         self._publisher = publisher
+        self._audit = audit
 
     async def page(self, topic: str, *, offset: int = 0, limit: int = 100) -> list[DeadLetter]:
         """Of the original topic `topic`, from `offset` of its `.DLQ` topic on. Raises UnknownTopic."""
@@ -200,36 +225,184 @@ class DeadLetterQueue:
             raise UnknownEvent(f"topic {topic!r} has no dead letter {offset}")
         return letters[0]
 
-    async def redrive(self, topic: str, offsets: Sequence[int] | None = None) -> list[Published]:
-        """Publish dead letters (all, or those at `offsets`) to their topic again and take them out of the `.DLQ` topic.
+    async def matching(
+        self, topic: str, wanted: DeadLetterFilter = ALL, *, offset: int = 0
+    ) -> AsyncIterator[DeadLetter]:
+        """Those that fit, from `offset` of the `.DLQ` topic on, ascending. Raises UnknownTopic."""
+        chosen, last = None, None
+        if wanted.offsets is not None:
+            chosen, offset, last = frozenset(wanted.offsets), max(offset, min(wanted.offsets)), max(wanted.offsets)
+        left = wanted.limit
+        while page := await self.page(topic, offset=offset):
+            for letter in page:
+                if left == 0 or (last is not None and letter.offset > last):
+                    return
+                if (chosen is None or letter.offset in chosen) and wanted.fits(letter):
+                    left = None if left is None else left - 1
+                    yield letter
+            offset = page[-1].offset + 1
 
-        Each moves in one step: it is never lost and never in both places. Gives where they are now.
+    async def count(self, topic: str) -> int:
+        """How many there are now."""
+        return sum(bounds.events for bounds in await self._log.bounds(topic + DEAD_LETTERS))
+
+    # -- dropping
+
+    async def drop(self, topic: str, wanted: DeadLetterFilter = ALL) -> int:
+        """Forget dead letters, all or those that fit; how many."""
+        dropped = 0
+        for letters in _portions([letter async for letter in self.matching(topic, wanted)]):
+            batch = Batch()
+            _remove(batch, topic, letters)
+            await self._commit(batch)
+            dropped += len(letters)
+            for letter in letters:
+                self._note("drop", topic, letter)
+        return dropped
+
+    # -- sending back
+
+    async def redrive(self, topic: str, wanted: DeadLetterFilter = ALL, *, to_all: bool = False) -> list[Published]:
+        """Send dead letters back, all or those that fit: each to the group that gave up on it. Gives their places.
+
+        With `to_all` each is published to its topic anew, and every group of the topic gets it. Each moves in one
+        step: it is never lost and never in both places. Raises Conflict and UnknownGroup before anything has moved.
         """
-        if offsets is not None:
-            letters = [await self.get(topic, offset) for offset in offsets]
-            return [await self._send_back(topic, letter) for letter in letters]
+        letters = [letter async for letter in self.matching(topic, wanted)]
+        if to_all:
+            again = [await self._publish_again(topic, letter) for letter in letters]
+            return [each for each in again if each is not None]
+        by_position: dict[Position, list[DeadLetter]] = {}
+        for letter in letters:
+            by_position.setdefault(self._position_of(topic, letter), []).append(letter)
+        for position, chosen in by_position.items():
+            if len(position.open) + len(chosen) > MAX_OPEN:
+                raise Conflict(
+                    f"group {position.group.name!r} may have {MAX_OPEN} unsettled events of a partition",
+                    remedy="redrive fewer at a time: give a limit",
+                )
         sent: list[Published] = []
-        start = 1
-        while letters := await self.page(topic, offset=start):
-            sent += [await self._send_back(topic, letter) for letter in letters]
-            start = letters[-1].offset + 1
+        for position, chosen in by_position.items():
+            for portion in _portions(chosen):
+                sent += await self._reopen(topic, position, [letter.offset for letter in portion])
         return sent
 
-    async def _send_back(self, topic: str, letter: DeadLetter) -> Published:
-        target = self._topics.open(topic)
-        append = self._admission.own_event(target, bytes(letter.payload), letter.key, letter.headers)
-        # Two redrives may have read the same letter; the second one finds that it was sent. The mark is longer than any
-        # id of a client, so that no client can take a letter away by publishing under its mark.
-        letter_id = f"{topic}{DEAD_LETTERS}/{letter.partition}/{letter.offset}".rjust(MAX_ID + 1, "/")
-        append = msgspec.structs.replace(append, dedupe=letter_id, dedupe_until=append.ts + REMEMBERED_MS)
-        batch = Batch()
-        batch.append(append)
-        batch.remove(topic + DEAD_LETTERS, letter.partition, offsets=(letter.offset,))
+    def _position_of(self, topic: str, letter: DeadLetter) -> Position:
+        """Where the letter goes back to. Raises UnknownGroup and Conflict."""
+        group, offset = self._groups.find(topic, letter.group), letter.original_offset
+        position = None if group is None else group.positions.get(letter.original_partition)
+        if position is None or not offset or letter.original_topic != topic:
+            raise UnknownGroup(
+                f"dead letter {letter.offset} of {topic!r} has no group to go back to: "
+                f"{letter.group!r} is not a group of the topic",
+                remedy="send it to all groups, or drop it",
+            )
+        if offset >= position.cursor or self._supply.is_open(position, offset):
+            raise Conflict(
+                f"group {letter.group!r} will get the event of dead letter {letter.offset} again by itself",
+                remedy="drop the letter",
+            )
+        return position
+
+    async def _reopen(self, topic: str, position: Position, offsets: list[int]) -> list[Published]:
+        """One commit; without those that somebody else has sent or dropped meanwhile."""
+        chosen: list[DeadLetter] = []
+
+        async def prepare() -> Reopening | None:
+            found = [letter async for letter in self.matching(topic, DeadLetterFilter(offsets=offsets))]
+            if not found:
+                return None
+            chosen[:] = found
+            batch = Batch()
+            for letter in chosen:
+                self._position_of(topic, letter)  # raises Conflict when the group was moved meanwhile
+                copy = _original(letter)
+                batch.put(COPIES, position.copy_key(copy.offset), encode_copy(copy))
+            _remove(batch, topic, chosen)
+            return Reopening(tuple(letter.original_offset for letter in chosen), batch)
+
         try:
-            ((partition, offset, _),) = await self._publisher.commit_batch(batch, (target,))
+            if not await self._supply.reopen(position, prepare):
+                return []
         except MainspringError as error:
             raise refusal(error) from error
+        for letter in chosen:
+            self._note("redrive", topic, letter)
+        return [
+            Published(topic, letter.original_partition, letter.original_offset, letter.original_id, letter.original_ts)
+            for letter in chosen
+        ]
+
+    async def _publish_again(self, topic: str, letter: DeadLetter) -> Published | None:
+        """None: somebody else was faster."""
+        try:
+            await self.get(topic, letter.offset)
+        except UnknownEvent:
+            return None
+        target, headers = self._topics.open(topic), {**letter.headers, REDRIVEN: _place(letter)}
+        append = self._admission.own_event(target, bytes(letter.payload), letter.key, headers)
+        # Two redrives may have read the same letter; the second one finds that it was sent. The mark is longer than any
+        # id of a client, so that no client can take a letter away by publishing under its mark.
+        append = msgspec.structs.replace(
+            append,
+            id=letter.original_id or append.id,
+            dedupe=_place(letter).rjust(MAX_ID + 1, "/"),
+            dedupe_until=append.ts + REMEMBERED_MS,
+        )
+        batch = Batch()
+        batch.append(append)
+        _remove(batch, topic, [letter])
+        ((partition, offset, duplicate),) = await self._commit(batch, target)
+        if duplicate:
+            return None
+        self._note("redrive", topic, letter)
         return Published(topic, partition, offset, append.id, append.ts)
+
+    async def _commit(self, batch: Batch, *topics: Topic) -> Sequence[Placed]:
+        try:
+            return await self._publisher.commit_batch(batch, topics)
+        except MainspringError as error:
+            raise refusal(error) from error
+
+    def _note(self, action: str, topic: str, letter: DeadLetter) -> None:
+        self._audit.note(action, self._topics.get(topic), letter.partition, letter.offset, 1, letter.group)
+
+
+def _remove(batch: Batch, topic: str, letters: Sequence[DeadLetter]) -> None:
+    if letters:
+        batch.remove(topic + DEAD_LETTERS, letters[0].partition, offsets=tuple(letter.offset for letter in letters))
+
+
+def _portions(letters: Sequence[DeadLetter]) -> Iterator[list[DeadLetter]]:
+    """As many as one commit may move."""
+    portion: list[DeadLetter] = []
+    size = 0
+    for letter in letters:
+        size += len(letter.payload)
+        if portion and (len(portion) >= MOST_AT_ONCE or size > MOST_BYTES_AT_ONCE):
+            yield portion
+            portion, size = [], len(letter.payload)
+        portion.append(letter)
+    if portion:
+        yield portion
+
+
+def _place(letter: DeadLetter) -> str:
+    return f"{letter.topic}/{letter.partition}/{letter.offset}"
+
+
+def _original(letter: DeadLetter) -> StoredEvent:
+    """The event that died, as it was, except that its headers say that it comes back."""
+    return StoredEvent(
+        letter.original_topic,
+        letter.original_partition,
+        letter.original_offset,
+        letter.original_id,
+        letter.original_ts,
+        bytes(letter.payload),
+        letter.key,
+        _encode({**letter.headers, REDRIVEN: _place(letter)}),
+    )
 
 
 def read_letter(event: StoredEvent) -> DeadLetter:
@@ -248,6 +421,8 @@ def read_letter(event: StoredEvent) -> DeadLetter:
         original_topic=story["x-original-topic"] or event.topic.removesuffix(DEAD_LETTERS),
         original_partition=_number(story["x-original-partition"]),
         original_offset=_number(story["x-original-offset"]),
+        original_id=story["x-original-id"],
+        original_ts=_number(story["x-original-ts"]),
         group=story["x-group"],
         attempts=_number(story["x-attempts"]),
         reason=story["x-reason"],

@@ -13,18 +13,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from typing import Any, Final
 
 from mainspring.bus.audit import Audit
 from mainspring.bus.counters import BusCounters
 from mainspring.bus.groups.group import PAGE, Group
-from mainspring.bus.groups.position import Position, PositionWrite
+from mainspring.bus.groups.position import COPIES, Position, PositionWrite, decode_copy
 from mainspring.bus.groups.supply import Supply
 from mainspring.bus.topics.follow import read_on
 from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
-from mainspring.log import Batch, DamagedEvent, Log
+from mainspring.log import Batch, DamagedEvent, Log, StoredEvent
 from mainspring.loop import BackgroundTasks, Clock, Loop
 
 logger: logging.Logger = logging.getLogger("mainspring.bus")
@@ -116,9 +116,27 @@ class Delivery:
             logger.error("cannot read %r partition %d: %s", group.topic.name, position.partition, error)
             group.not_fetched(position, resets, self._clock.now_ms())
             return
-        events = [position.tail.ready(event) for event in stored]
-        group.fetched(position, resets, start, events, events[-1].offset if events else tail)
+        end = stored[-1].offset if stored else tail
+        if position.copies:
+            stored = await self._with_copies(position, stored, start, end)
+        group.fetched(position, resets, start, [position.tail.ready(event) for event in stored], end)
         self.wake(group)
+
+    async def _with_copies(
+        self, position: Position, stored: Sequence[StoredEvent], start: int, end: int
+    ) -> list[StoredEvent]:
+        """The same with the events that were dead letters, which the topic may have forgotten."""
+        found = {event.offset: event for event in stored}
+        for offset in [each for each in position.copies if start <= each <= end]:
+            copy = await self.copy(position, offset)
+            if copy is not None:
+                found[offset] = copy
+        return [found[offset] for offset in sorted(found)]
+
+    async def copy(self, position: Position, offset: int) -> StoredEvent | None:
+        """The event that was a dead letter and is open again; None: it was none, or it is settled."""
+        record = await self._log.get(COPIES, position.copy_key(offset)) if offset in position.copies else None
+        return None if record is None else decode_copy(record.value)
 
     # -- counting
 

@@ -254,6 +254,12 @@ class Group:
             position.wait(event)
         self._delivery.changed(position)
 
+    def reopen(self, position: Position, offsets: Iterable[int]) -> None:
+        """Settled events come again."""
+        position.reopen(offsets)
+        self._ascending = False  # they may be lower than what a member already has
+        self._delivery.wake(self)
+
     def check(self, now: int) -> None:
         """End the leases whose time is up, let delayed events wait, and plan the next check."""
         self._check_planned = 0
@@ -386,7 +392,7 @@ class Group:
             if self._is_exhausted(event):  # its dead letter could not be written, or the limit is new
                 self._write_dead_letter(position, event)
                 continue
-            ready = position.bodies.get(event.offset) or position.tail.get(event.offset)
+            ready = position.body(event.offset)
             if ready is None:
                 self.fetch(position, event.offset)
                 return

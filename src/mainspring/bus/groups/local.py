@@ -10,11 +10,12 @@ delivered again, and the claims go.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.group import RETRY_MS, Group, LeaseView
 from mainspring.bus.groups.position import (
+    COPIES,
     SPACE,
     OpenEvent,
     Position,
@@ -24,12 +25,12 @@ from mainspring.bus.groups.position import (
     record_key,
 )
 from mainspring.bus.groups.registry import GroupRegistry
-from mainspring.bus.groups.shared.records import CLAIMS, ClaimRecord, claim_key, decode_claim, with_claims
-from mainspring.bus.groups.supply import OnRecordChanged, Starts
+from mainspring.bus.groups.shared.records import CLAIMS, ClaimRecord, claim_key, decode_claim, parts_of, with_claims
+from mainspring.bus.groups.supply import OnRecordChanged, Reopening, Starts
 from mainspring.bus.topics.tail import ReadyEvent
 from mainspring.errors import MainspringError
 from mainspring.log import Batch, Log, Receipt, Result
-from mainspring.loop import Clock, Loop
+from mainspring.loop import Clock, Loop, reject, resolve
 
 
 class LocalSupply:
@@ -59,6 +60,11 @@ class LocalSupply:
             group = registry.find_or_make(stored.topic, stored.group)
             if stored.partition in group.positions:
                 group.positions[stored.partition].restore(stored, to_wall)
+        async for record in self._log.scan(COPIES):
+            topic, name, (partition, offset) = parts_of(record.key)
+            found = registry.find(topic, name)
+            if found is not None:
+                found.positions[partition].copies.add(offset)
         await registry.load_topics()
         for group in registry.all():
             group.on_restored(self._clock.now_ms())
@@ -149,11 +155,21 @@ class LocalSupply:
         self._log.submit(batch, decided)
 
     def put_position(self, batch: Batch, position: Position, settles: frozenset[int] = frozenset()) -> PositionWrite:
+        return self._put(batch, position, settles, ())
+
+    def _put(
+        self, batch: Batch, position: Position, settles: frozenset[int], reopened: Collection[int]
+    ) -> PositionWrite:
         wall, now = self._clock.wall_ms(), self._clock.now_ms()
-        text = encode_position(position.record(wall, wall - now, settles))
+        text = encode_position(position.record(wall, wall - now, settles, reopened))
         position.written(now, len(text))
         batch.put(SPACE, position.key, text)
-        return PositionWrite(position, position.settled(settles))
+        copies: Collection[int] = ()
+        if position.copies:
+            copies = position.copies - (position.open.keys() - settles) - set(reopened)
+            for offset in copies:
+                batch.delete(COPIES, position.copy_key(offset))
+        return PositionWrite(position, position.settled(settles), copies)
 
     # -- groups
 
@@ -173,11 +189,44 @@ class LocalSupply:
             position.move(cursor, skip_before)
             self._delivery.changed(position)
 
+    def is_open(self, position: Position, offset: int) -> bool:
+        return offset in position.open
+
+    async def reopen(self, position: Position, prepare: Callable[[], Awaitable[Reopening | None]]) -> bool:
+        await self._delivery.lock(position)
+        try:
+            reopening = await prepare()
+        except BaseException:
+            self._delivery.unlock(position)
+            raise
+        if reopening is None:
+            self._delivery.unlock(position)
+            return False
+        write = self._put(reopening.batch, position, frozenset(), reopening.offsets)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def decided(result: Result) -> None:
+            if isinstance(result, Receipt):
+                write.stored()
+                position.copies.update(reopening.offsets)
+                # A seek may have come in between: what is not below the cursor comes by itself.
+                position.group.reopen(position, [offset for offset in reopening.offsets if offset < position.cursor])
+                resolve(done, None)
+            else:
+                reject(done, result)
+            self._delivery.unlock(position)
+
+        self._log.submit(reopening.batch, decided)
+        await done
+        return True
+
     async def delete(self, group: Group) -> None:
         self._registry.remove(group)
         batch = Batch()
         for position in group.positions.values():
             batch.delete(SPACE, position.key)
+            for offset in position.copies:
+                batch.delete(COPIES, position.copy_key(offset))
         try:
             await self._log.commit(batch)
         except MainspringError:

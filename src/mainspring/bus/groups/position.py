@@ -6,7 +6,9 @@ cursor is settled. The commit follows from that: it is the offset before the fir
 of order needs no bookkeeping of its own, and a negatively acknowledged event holds back the commit simply by staying
 open.
 
-A backward seek opens events again that were committed once; the commit is never lowered by that (`floor`).
+A backward seek opens events again that were committed once, and so does sending a dead letter back; the commit is never
+lowered by that (`floor`). Of an event that was a dead letter the log keeps a **copy** until the group has settled it,
+because the topic may have forgotten the event meanwhile.
 
 What is stored of it (one record per topic, group and partition) survives a restart: how often an open event was
 delivered, whether it was refused, until when it must wait, and why. Runs of events that were delivered once are stored
@@ -27,6 +29,7 @@ import msgspec
 from mainspring.bus.names import SEPARATOR
 from mainspring.bus.protocol import json_text
 from mainspring.bus.topics.tail import PartitionTail, ReadyEvent
+from mainspring.log import StoredEvent
 
 if TYPE_CHECKING:
     from mainspring.bus.groups.group import Group
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from mainspring.bus.groups.shared.position import SharedPosition
 
 SPACE: Final = "groups"
+COPIES: Final = "redriven"  # events that were dead letters and are open again, by position and offset
 BYTES_PER_MS: Final = 2_000  # of one position's records: thousands of delayed events must not occupy the disk
 STORE_AT_MOST_MS: Final = 300
 
@@ -78,6 +82,7 @@ class UnsettledEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 NEW = UnsettledEvent()
+REOPENED = UnsettledEvent(refused=True)
 _ONCE = UnsettledEvent(1)
 
 
@@ -134,11 +139,12 @@ class PositionWrite:
     was lost. None: the feed has not said yet, or there is none because no other node shares the log.
     """
 
-    __slots__ = ("happened", "position", "settled")
+    __slots__ = ("copies", "happened", "position", "settled")
 
-    def __init__(self, position: Position, settled: int = 0) -> None:
+    def __init__(self, position: Position, settled: int = 0, copies: Collection[int] = ()) -> None:
         self.position: Position = position
         self.settled: int = settled
+        self.copies: Collection[int] = copies  # deleted with the batch
         self.happened: bool | None = None
 
     def stored(self) -> None:
@@ -146,6 +152,7 @@ class PositionWrite:
         position = self.position
         position.durable = max(position.durable, self.settled)
         position.stored = True
+        position.copies.difference_update(self.copies)
 
 
 class Position:
@@ -155,6 +162,7 @@ class Position:
         "ahead",
         "ahead_at",
         "bodies",
+        "copies",
         "cursor",
         "delayed",
         "dirty",
@@ -193,6 +201,7 @@ class Position:
         self.delayed: list[tuple[int, int]] = []  # heap of (due, offset)
         self.unread: list[int] = []  # offsets of delayed events, restored without their keys
         self.bodies: dict[int, ReadyEvent] = {}  # read for `waiting`
+        self.copies: set[int] = set()  # offsets of events that were dead letters, and of which the log has a copy
         self.ahead: list[ReadyEvent] = []  # read for the cursor
         self.ahead_at: int = 0
         self.fetching: bool = False
@@ -237,6 +246,10 @@ class Position:
         at = self.cursor - tail.first
         return tail.events[at : at + most] if 0 <= at < len(tail.events) else []
 
+    def body(self, offset: int) -> ReadyEvent | None:
+        """What is known of an event below the cursor, as far as it is in memory."""
+        return self.bodies.get(offset) or (None if offset in self.copies else self.tail.get(offset))
+
     def wait(self, event: OpenEvent) -> None:
         event.member = None
         heapq.heappush(self.waiting, event.offset)
@@ -271,6 +284,14 @@ class Position:
         self.cursor = cursor
         self.skip_before = skip_before
 
+    def reopen(self, offsets: Iterable[int]) -> None:
+        """Settled events wait again, with their attempts counted anew; only an ACK of exactly them settles them."""
+        self.floor = max(self.floor, min(self.settled(), max(self.tail.offset, 0)))
+        for offset in offsets:
+            self.open[offset] = event = OpenEvent(offset, nacked=True)
+            self.wait(event)
+        self.open = dict(sorted(self.open.items()))
+
     def clear(self) -> None:
         """Forget every event that is under way."""
         self.resets += 1
@@ -285,10 +306,12 @@ class Position:
 
     # -- stored form
 
-    def record(self, wall_ms: int, to_wall: int, without: Collection[int] = ()) -> PositionRecord:
+    def record(
+        self, wall_ms: int, to_wall: int, without: Collection[int] = (), reopened: Iterable[int] = ()
+    ) -> PositionRecord:
         """`to_wall` is what must be added to a monotonic time to make it epoch ms."""
-        ranges: list[tuple[int, int]] = []
-        retried: list[tuple[int, int, bool, int, str]] = []
+        ranges: list[Range] = []
+        retried: list[Retried] = [(offset, 0, True, 0, "") for offset in reopened]
         start = end = -1
         for offset, event in self.open.items():
             if offset in without:
@@ -341,6 +364,10 @@ class Position:
         """Of its record."""
         return record_key(self.group.topic.name, self.group.name, self.partition)
 
+    def copy_key(self, offset: int) -> str:
+        """Of the record with the copy of an event."""
+        return f"{self.key}{SEPARATOR}{offset:020d}"
+
 
 def pack(events: Mapping[int, UnsettledEvent]) -> UnsettledFields:
     new: list[int] = []
@@ -372,5 +399,7 @@ def record_key(topic: str, group: str, partition: int) -> str:
     return f"{topic}{SEPARATOR}{group}{SEPARATOR}{partition:06d}"
 
 
+encode_copy: Callable[[StoredEvent], bytes] = msgspec.msgpack.Encoder().encode
+decode_copy: Callable[[bytes], StoredEvent] = msgspec.msgpack.Decoder(StoredEvent).decode
 encode_position: Callable[[PositionRecord], bytes] = msgspec.json.Encoder().encode
 decode_position: Callable[[bytes], PositionRecord] = msgspec.json.Decoder(PositionRecord).decode

@@ -9,8 +9,10 @@ alone does not pay.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 from mainspring.bus.groups.group import Group, LeaseView
 from mainspring.bus.groups.position import OpenEvent, Position, PositionWrite
@@ -23,6 +25,13 @@ if TYPE_CHECKING:
 
 OnRecordChanged = Callable[[KeptRecord], object]
 Starts = Mapping[int, tuple[int, int]]  # by partition: the cursor, and the `ts` below which events are skipped
+
+
+class Reopening(msgspec.Struct, frozen=True):
+    """Settled events of one position that are to be opened again, and what else is stored in the same commit."""
+
+    offsets: tuple[int, ...]
+    batch: Batch
 
 
 class Supply(Protocol):
@@ -80,6 +89,15 @@ class Supply(Protocol):
 
     async def move(self, group: Group, starts: Starts) -> None:
         """Continue from these starts; what members hold in those partitions is no longer theirs."""
+
+    def is_open(self, position: Position, offset: int) -> bool:
+        """Whether an event below the cursor is not settled, on whichever node."""
+
+    async def reopen(self, position: Position, prepare: Callable[[], Awaitable[Reopening | None]]) -> bool:
+        """Open settled events again; False: there was nothing to open, because `prepare` gave None.
+
+        `prepare` is asked when nothing else can write the position, and once more each time another node was faster.
+        """
 
     async def delete(self, group: Group) -> None:
         """Forget the group and what is stored of it."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -19,9 +19,9 @@ import typer
 
 from mainspring.cli.bus.filters import Envelope, Fits, parse_filter
 from mainspring.cli.support.moments import moment_ms
-from mainspring.cli.support.node_options import NodeOptions, complete_topic, path
-from mainspring.cli.support.output import JsonOption, event_line, note, safe, say, say_json
-from mainspring.client import CannotConnect, NodeConnection
+from mainspring.cli.support.node_options import NodeOptions, complete_topic
+from mainspring.cli.support.output import event_line, note, safe, say, say_json
+from mainspring.client import CannotConnect, NodeConnection, path
 from mainspring.errors import MainspringError
 from mainspring.loop import MonotonicClock
 
@@ -48,37 +48,34 @@ def tail(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Then go on with what comes, until Ctrl-C.")] = False,
     *,
     at: NodeOptions,
-    as_json: JsonOption = False,
 ) -> None:
     """Look at events without taking part. The last ones, or those since a moment; with --follow what comes, too.
 
     Examples: `tail -f orders`, `tail orders --filter key=c-17`, `tail orders --filter '.total>=100' -s 10m`.
     """
-    fits = [parse_filter(each) for each in filter or ()]
+    filters = [parse_filter(each) for each in filter or ()]
     since_ms = None if since is None else moment_ms(since, MonotonicClock().wall_ms(), "--since")
     names = list(dict.fromkeys(topics))
-    show = _shower(len(names) > 1, as_json)
+
+    def fits(envelope: Envelope) -> bool:
+        return all(each(envelope) for each in filters)
+
+    def show(envelope: Envelope) -> None:
+        if at.as_json:
+            say_json(envelope)
+        else:
+            say(event_line(envelope, several_topics=len(names) > 1))
+
     with at.connect() as connection:
         tails = {topic: _tails(connection, topic) for topic in names}
-        stored: Iterable[Envelope]
         if since_ms is not None:
             stored = _since(connection, tails, since_ms, fits)
         else:
-            stored = _last(connection, tails, lines, fits)
+            stored = iter(_last(connection, tails, lines, fits, _PAGE if filters else lines))
         for envelope in stored:
             show(envelope)
     if follow:
-        _follow(at.address, at.token, tails, fits, show)
-
-
-def _shower(several: bool, as_json: bool) -> Callable[[Envelope], None]:
-    if as_json:
-        return say_json
-    return lambda envelope: say(event_line(envelope, several_topics=several))
-
-
-def _fit(envelope: Envelope, fits: Iterable[Fits]) -> bool:
-    return all(each(envelope) for each in fits)
+        _follow(at, tails, fits, show)
 
 
 # -- what is stored
@@ -93,14 +90,14 @@ def _order(envelope: Envelope) -> tuple[int, str, int, int]:
     return envelope["ts"], envelope["topic"], envelope["partition"], envelope["offset"]
 
 
-def _since(connection: NodeConnection, tails: dict[str, Tails], from_ms: int, fits: list[Fits]) -> Iterator[Envelope]:
+def _since(connection: NodeConnection, tails: dict[str, Tails], from_ms: int, fits: Fits) -> Iterator[Envelope]:
     readers = [
         _read(connection, topic, partition, last, {"from": from_ms})
         for topic, partitions in tails.items()
         for partition, (_, last) in partitions.items()
         if last
     ]
-    return (each for each in heapq.merge(*readers, key=_order) if _fit(each, fits))
+    return filter(fits, heapq.merge(*readers, key=_order))
 
 
 def _read(
@@ -120,61 +117,47 @@ def _read(
         params = {"offset": page[-1]["offset"] + 1, "partition": partition, "limit": _PAGE}
 
 
-def _last(connection: NodeConnection, tails: dict[str, Tails], count: int, fits: list[Fits]) -> list[Envelope]:
-    """The last `count` of each topic that fit, by time."""
+def _last(connection: NodeConnection, tails: dict[str, Tails], count: int, fits: Fits, step: int) -> list[Envelope]:
+    """The last `count` of each topic that fit, by time. Pages of `step` are read backwards until there are enough."""
     found: list[Envelope] = []
-    for topic, partitions in tails.items():
-        of_topic = [
-            envelope
-            for partition, (first, last) in partitions.items()
-            for envelope in _last_of(connection, topic, partition, first, last, count, fits)
-        ]
-        found += sorted(of_topic, key=_order)[-count:] if count else []
+    for topic, partitions in tails.items() if count else ():
+        of_topic: list[Envelope] = []
+        for partition, (first, last) in partitions.items():
+            of_partition: list[Envelope] = []
+            while last >= max(first, 1) and len(of_partition) < count:
+                begin = max(first, last - min(step, _PAGE) + 1, 1)
+                page = _read(connection, topic, partition, last, {"offset": begin})
+                of_partition = [*filter(fits, page), *of_partition]
+                last = begin - 1
+            of_topic += of_partition[-count:]
+        found += sorted(of_topic, key=_order)[-count:]
     return sorted(found, key=_order)
-
-
-def _last_of(
-    connection: NodeConnection, topic: str, partition: int, first: int, last: int, count: int, fits: list[Fits]
-) -> list[Envelope]:
-    """The last `count` of one partition that fit: pages are read backwards until there are enough."""
-    found: list[Envelope] = []
-    step = min(_PAGE, max(count, 1)) if not fits else _PAGE
-    while last >= max(first, 1) and len(found) < count:
-        begin = max(first, last - step + 1, 1)
-        page = list(_read(connection, topic, partition, last, {"offset": begin}))
-        found = [each for each in page if _fit(each, fits)] + found
-        last = begin - 1
-    return found[-count:] if count else []
 
 
 # -- what comes
 
 
-def _follow(
-    url: str, token: str | None, tails: dict[str, Tails], fits: list[Fits], show: Callable[[Envelope], None]
-) -> None:
+def _follow(at: NodeOptions, tails: dict[str, Tails], fits: Fits, show: Callable[[Envelope], None]) -> None:
     """One thread per topic reads, this one shows: an event of a slow topic does not wait for a busy one."""
     arrived: queue.Queue[Envelope | MainspringError] = queue.Queue(maxsize=1_000)
     for topic, partitions in tails.items():
         cursor = ",".join(f"{partition}:{last}" for partition, (_, last) in partitions.items())
-        threading.Thread(target=_follow_one, args=(url, token, topic, cursor, arrived), daemon=True).start()
+        threading.Thread(target=_follow_one, args=(at, topic, cursor, arrived), daemon=True).start()
     while True:
         item = arrived.get()
         if isinstance(item, MainspringError):
             raise item
-        if _fit(item, fits):
+        if fits(item):
             show(item)
 
 
-def _follow_one(
-    url: str, token: str | None, topic: str, cursor: str, arrived: queue.Queue[Envelope | MainspringError]
-) -> None:
+def _follow_one(at: NodeOptions, topic: str, cursor: str, arrived: queue.Queue[Envelope | MainspringError]) -> None:
     gone = False
     pause = threading.Event()
     while True:
         try:
             with (
-                NodeConnection(url, token, patience_s=_QUIET_S) as connection,
+                at.connect(_QUIET_S) as connection,
                 connection.lines(path("topics", topic, "stream"), params={"cursor": cursor}) as lines,
             ):
                 for came, envelope in _messages(lines):

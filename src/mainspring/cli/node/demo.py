@@ -209,7 +209,7 @@ def _introduce(url: str, kernel_socket: str, as_json: bool) -> None:
         ("mainspring tail orders --filter '.cents>9000' --since 1h", "only large ones"),
         ("mainspring groups list", "shipping falls behind"),
         ("mainspring dlq list orders", "what mailer gave up on, and why"),
-        ("mainspring dlq redrive orders --group mailer --limit 1", "send one of them again"),
+        ("mainspring dlq redrive orders --group mailer --limit 1", "send one of them back to the mailer"),
         ("mainspring sub orders --group mine --from latest", "take part"),
         ('mainspring pub orders \'{"customer": "you", "cents": 1}\'', "publish an order yourself"),
         ("mainspring send query Run.List", "the durable runs that billing started"),

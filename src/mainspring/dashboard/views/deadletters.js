@@ -1,4 +1,4 @@
-// Dead letters: which events a group gave up on, why, and sending them again.
+// Dead letters: which events a group gave up on, why, sending them back, and dropping them.
 
 import { topicPath, withQuery } from "../api.js";
 import { h, alone, beside, closer, empty, facts, fill, head, panel, say } from "../dom.js";
@@ -25,7 +25,7 @@ function all(ctx) {
     columns: [
       { label: "Topic", width: "minmax(140px, 3fr)", cell: (row) => h("a", { href: to(["deadletters", row.topic]), tabindex: "-1", text: row.topic }) },
       { label: "Kept in", width: "minmax(120px, 2fr)", least: 560, cell: (row) => row.deadLetterTopic },
-      { label: "Letters, at most", width: "130px", kind: "r", cell: (row) => count(row.atMost) },
+      { label: "Letters", width: "130px", kind: "r", cell: (row) => count(row.count) },
     ],
   });
   grid.element.classList.add("fill");
@@ -35,7 +35,7 @@ function all(ctx) {
     try {
       const { topics } = await ctx.api.get("/dlq", { signal: ctx.signal });
       place.over();
-      const found = topics.filter((row) => row.atMost > 0).sort((a, b) => b.atMost - a.atMost);
+      const found = topics.filter((row) => row.count > 0).sort((a, b) => b.count - a.count);
       say(sentence, found.length ? `${plural(found.length, "topic")} with events that a group gave up on.` : "Events a group gives up on are kept, with the reason.");
       grid.setRows(found.length, (index) => found[index]);
     } catch (problem) {
@@ -138,6 +138,7 @@ class Letters {
       return;
     }
     fill(this.acts,
+      action(this.ctx, chosen ? `Drop ${count(chosen)} marked…` : "Drop all…", () => this.drop(), { why: this.why }),
       action(this.ctx, chosen ? `Redrive ${count(chosen)} marked` : "Redrive all…", () => this.redrive(), { why: this.why, kind: "main" }),
       this.why && h("span", { class: "dim", text: "Read-only for this token." }));
   }
@@ -155,16 +156,39 @@ class Letters {
     this.drawActs();
   }
 
-  async redrive(offsets = this.marked.size ? [...this.marked] : null) {
+  /** The marked ones, or all that fit the filter: how the node is told, and how many that are. */
+  async chosen(offsets) {
+    if (offsets) return { body: { offsets }, what: plural(offsets.length, "dead letter") };
     const { reason, group } = this.filters;
-    const body = offsets ? { offsets } : { ...(reason && { reason }), ...(group && { group }) };
-    const what = offsets ? plural(offsets.length, "dead letter") : reason || group ? "everything that fits the filter" : "every dead letter";
-    const values = await question({ title: "Send again?", text: `Sends ${what} to ${this.topic} again; every group of the topic gets it.`, yes: "Redrive" });
+    const body = { ...(reason && { reason }), ...(group && { group }) };
+    if (this.next === undefined) return { body, what: reason || group ? `${plural(this.rows.length, "dead letter")} that fit the filter` : `all ${plural(this.rows.length, "dead letter")}` };
+    if (reason || group) return { body, what: `everything that fits the filter, more than ${plural(this.rows.length, "dead letter")},` };
+    const { topics } = await this.ctx.api.get("/dlq", { signal: this.ctx.signal });
+    return { body, what: `all ${plural(topics.find((row) => row.topic === this.topic)?.count ?? 0, "dead letter")}` };
+  }
+
+  async redrive(offsets = this.marked.size ? [...this.marked] : null) {
+    const { body, what } = await this.chosen(offsets);
+    const target = h("select", { name: "to" }, h("option", { value: "group", text: "The group that gave up" }), h("option", { value: "all", text: "Every group of the topic" }));
+    const values = await question({ title: "Send back?", text: `Sends ${what} back; attempts are counted anew.`, fields: [field("To", target)], yes: "Redrive" });
     if (!values) return;
-    const done = await this.ctx.api.send("POST", `/dlq/${encodeURIComponent(this.topic)}/redrive`, body);
-    toast(`${plural(done.count, "event")} sent to ${this.topic} again.`);
+    const done = await this.change("redrive", { ...body, toAll: values.to === "all" });
+    toast(`${plural(done.count, "event")} sent back to ${values.to === "all" ? "every group" : "the group that gave up"}.`);
+  }
+
+  async drop(offsets = this.marked.size ? [...this.marked] : null) {
+    const { body, what } = await this.chosen(offsets);
+    if (!(await question({ title: "Drop for good?", text: `Drops ${what}. Nobody gets them any more.`, yes: "Drop", danger: true }))) return;
+    const done = await this.change("drop", Object.keys(body).length ? body : { all: true });
+    toast(`${plural(done.count, "dead letter")} dropped.`);
+  }
+
+  async change(verb, body) {
+    const done = await this.ctx.api.send("POST", `/dlq/${encodeURIComponent(this.topic)}/${verb}`, body);
+    this.ctx.store.deadLettersChanged();
     this.hide();
     await this.load(true);
+    return done;
   }
 
   show(row) {
@@ -180,7 +204,7 @@ class Letters {
         ["Came from", h("a", { href: to(["events"], place), text: `${row.originalTopic}, partition ${row.originalPartition}, offset ${count(row.originalOffset)}` })],
         ["Died", exact(row.ts)],
         row.key !== undefined && ["Key", row.key],
-      ]), h("div", { class: "acts" }, action(this.ctx, "Redrive this one…", () => this.redrive([row.offset]), { why: this.why }))),
+      ]), h("div", { class: "acts" }, action(this.ctx, "Redrive this one…", () => this.redrive([row.offset]), { why: this.why }), action(this.ctx, "Drop this one…", () => this.drop([row.offset]), { why: this.why }))),
       h("section", {}, h("h3", { text: "Headers" }), facts(Object.entries(row.headers))),
       h("section", {}, h("h3", { text: "Payload" }), payload));
     this.loadPayload(row, payload);

@@ -30,7 +30,7 @@ from mainspring.kernel.contracts import CapabilityPlan, Contract
 from mainspring.kernel.errors import BadOutput, Fail, text_of
 from mainspring.kernel.processes.frames import Job, ProcessFrame, next_frame, packed
 from mainspring.kernel.processes.locate import find_handler, find_spawn, names_of
-from mainspring.loop import Loop, MonotonicClock, pause, resolve
+from mainspring.loop import HandlerThreads, Loop, MonotonicClock, pause, resolve
 from mainspring.message import Message, Metadata, NotEncodable, counted_ids, encode_data, parse
 from mainspring.telemetry import TRACEPARENT, handling, tracing, write_lines
 
@@ -95,7 +95,7 @@ class HandlerHost:
 
     def __init__(self, job: Job, port: PipePort, clock: MonotonicClock) -> None:
         handlers = [find_handler(names_of(location), location, kind, type) for kind, type, location in job.handlers]
-        plan = CapabilityPlan(Capability(id=job.capability, handlers=handlers))
+        plan = CapabilityPlan(Capability(id=job.capability, handlers=handlers), HandlerThreads(1))
         self._contracts: dict[tuple[str, str], list[Contract]] = {}
         for contract in [*plan.contracts, *(each for some in plan.listeners.values() for each in some)]:
             self._contracts.setdefault((contract.kind, contract.type), []).append(contract)

@@ -145,6 +145,13 @@ class SharedPosition:
             if epoch != own and claim.record.generation == self.moves
         ]
 
+    def unsettled(self) -> set[int]:
+        """What some node has or any node may take."""
+        claimed = [
+            claim.record.fields().events() for claim in self.claims.values() if claim.record.generation == self.moves
+        ]
+        return set(self.free).union(*claimed)
+
     # -- what a write says
 
     def held(

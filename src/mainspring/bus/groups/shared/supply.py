@@ -23,7 +23,7 @@ The reasons are in docs/decisions/bus-shared-groups.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -32,7 +32,9 @@ from mainspring.bus.errors import Unavailable
 from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.group import RETRY_MS, Group, LeaseView
 from mainspring.bus.groups.position import (
+    COPIES,
     NOTHING,
+    REOPENED,
     SPACE,
     OpenEvent,
     Position,
@@ -41,6 +43,7 @@ from mainspring.bus.groups.position import (
     UnsettledFields,
     decode_position,
     encode_position,
+    pack,
 )
 from mainspring.bus.groups.registry import GroupRegistry
 from mainspring.bus.groups.shared.change_feed import ChangeFeed
@@ -56,7 +59,7 @@ from mainspring.bus.groups.shared.records import (
     parts_of,
 )
 from mainspring.bus.groups.shared.transfer import Transfer
-from mainspring.bus.groups.supply import OnRecordChanged, Starts
+from mainspring.bus.groups.supply import OnRecordChanged, Reopening, Starts
 from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.bus.topics.tail import ReadyEvent
 from mainspring.cluster import Cluster
@@ -111,6 +114,7 @@ class SharedSupply:
             SPACE: self._on_position_changed,
             CLAIMS: self._on_claim_changed,
             MEMBERS: self._on_members_record_changed,
+            COPIES: self._on_copy_changed,
         }
 
     async def load(self, registry: GroupRegistry) -> None:
@@ -195,6 +199,16 @@ class SharedSupply:
                 self._stored[shared] = written.number
         self._changed[shared] = None
 
+    def _on_copy_changed(self, record: KeptRecord) -> None:
+        topic, name, (partition, offset) = parts_of(record.key)
+        group = self._registry.find(topic, name)
+        if group is not None and partition in group.positions:
+            copies = group.positions[partition].copies
+            if record.version == ABSENT:
+                copies.discard(offset)
+            else:
+                copies.add(offset)
+
     def _on_members_record_changed(self, record: KeptRecord) -> None:
         self._apply_members(*self._presence.on_changed(record))
 
@@ -216,6 +230,7 @@ class SharedSupply:
                 shared.drop()
             elif shared in stored:
                 shared.on_stored(stored[shared], now, to_wall)
+                self._delete_copies(shared)
             own = shared.claims.get(self._cluster.epoch)
             if own is not None and own.lowest is None and shared.last_committed < position.committed():
                 self._plan_commit(shared)
@@ -249,6 +264,8 @@ class SharedSupply:
         orphaned = [shared for shared in self._all() if self._orphans(shared)]
         for shared in orphaned:
             self._delivery.changed(shared.position)
+        for shared in self._all():
+            self._delete_copies(shared)
         presences = self._presence.orphans()
         if presences:
             batch = Batch()
@@ -258,6 +275,17 @@ class SharedSupply:
             self._log.submit(batch, lambda _: None)
         if orphaned or presences:
             self._plan_takeover(RETRY_MS)
+
+    def _delete_copies(self, shared: SharedPosition) -> None:
+        """Of events that were dead letters, were sent back and are settled now."""
+        position = shared.position
+        settled = position.copies - shared.unsettled() if position.copies else ()
+        if settled:
+            batch = Batch()
+            self._cluster.guard(batch)
+            for offset in settled:
+                batch.delete(COPIES, position.copy_key(offset))
+            self._log.submit(batch, lambda _: None)  # if it fails, the next commit or takeover sees to it
 
     def _orphans(self, shared: SharedPosition) -> list[tuple[int, int, ClaimRecord]]:
         """Claims of nodes that are gone: epoch, version and content."""
@@ -522,6 +550,34 @@ class SharedSupply:
             await asyncio.sleep(MOVE_PAUSE_S)
         raise Unavailable(f"group {shared.position.group.name!r} is too busy to be moved", remedy="try again")
 
+    def is_open(self, position: Position, offset: int) -> bool:
+        return offset in position.shared.unsettled()
+
+    async def reopen(self, position: Position, prepare: Callable[[], Awaitable[Reopening | None]]) -> bool:
+        """The events are free: any node may take them."""
+        shared, in_doubt = position.shared, False
+        for _ in range(MOVE_TRIES):
+            await self._delivery.lock(position)
+            try:
+                version = shared.version
+                reopening = await prepare()
+                if reopening is None:
+                    return in_doubt  # a write whose answer was lost has happened
+                if shared.version == version:
+                    self._cluster.guard(reopening.batch)
+                    free = pack({**shared.free, **dict.fromkeys(reopening.offsets, REOPENED)})
+                    self._put_shared(reopening.batch, shared, shared.next_offset, position.skip_before, free=free)
+                    await self._log.commit(reopening.batch)
+                    return True
+            except Refused:
+                pass  # the change feed says how things stand
+            except InDoubt:
+                in_doubt = True
+            finally:
+                self._delivery.unlock(position)
+            await asyncio.sleep(MOVE_PAUSE_S)
+        raise Unavailable(f"group {position.group.name!r} is too busy to take events back", remedy="try again")
+
     def _move_batch(self, shared: SharedPosition, cursor: int, skip_before: int) -> Batch:
         """Take everything from all nodes, and start again. A claim that is written meanwhile is taken all the same:
         the node that wrote it has touched the shared record, or has only settled what it had."""
@@ -542,6 +598,8 @@ class SharedSupply:
         self._cluster.guard(batch)
         for shared in _positions(group):
             batch.delete(SPACE, shared.position.key)
+            for offset in shared.position.copies:
+                batch.delete(COPIES, shared.position.copy_key(offset))
             for epoch in shared.claims:
                 batch.delete(CLAIMS, _claim_key(shared.position, epoch))
         await self._log.commit(batch)

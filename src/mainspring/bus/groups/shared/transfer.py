@@ -58,7 +58,7 @@ class Transfer:
                 continue
             if room <= 0:
                 return
-            ready = position.bodies.get(offset) or position.tail.get(offset)
+            ready = position.body(offset)
             if ready is None:
                 group.fetch(position, offset)
                 return
@@ -96,7 +96,7 @@ class Transfer:
         for offset, state in shared.free.items():
             if offset in shared.vanished:
                 continue
-            ready = position.bodies.get(offset) or position.tail.get(offset)
+            ready = position.body(offset)
             if ready is None:
                 self.taken.clear()
                 group.fetch(position, offset)

@@ -2,15 +2,12 @@
 
 | module | what it is |
 |---|---|
-| engine | `MongoEngine`: commits, reads, looking at the database and preparing it |
+| engine | `MongoEngine`: plan, store, plan again when another node was faster; reads; preparing a database |
 | connection | the address, the driver's client, what its errors mean, retrying |
 | journal | every commit is one document: storing entries, reading them, following them |
 | plan | deciding a commit in memory: what this node holds of the log, offsets, versions, refusals |
-| committer | plan, try to store, plan again when another node was faster |
 | applier | putting entries in place in the collections, whose turn it is, deleting old ones |
-| reader | answering reads from the collections |
-| documents | events, records, marks and counters as documents, and back |
-| schema | collections, indexes, `_id`s |
+| documents | what is in the database, as collections, indexes and documents; `MongoReader` |
 
 Importing this package does not need `pymongo`; using it does.
 """
@@ -19,9 +16,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mainspring.errors import MissingExtra
 from mainspring.lazy_imports import lazy_imports
-from mainspring.log.contract import EngineSetup, Inspection
+from mainspring.log.contract import PluginFactory
 
 if TYPE_CHECKING:
     from mainspring.log.engines.mongo.engine import MongoEngine as MongoEngine
@@ -29,35 +25,10 @@ if TYPE_CHECKING:
 __getattr__ = lazy_imports(globals(), {"mainspring.log.engines.mongo.engine": "MongoEngine"})
 
 
-class MongoFactory:
-    """Addresses `mongodb://` and `mongodb+srv://`. See `EngineFactory`."""
-
-    package = "pymongo"
-    install = "pip install 'mainspring[mongo]'"
-
-    def open(self, address: str, setup: EngineSetup) -> MongoEngine:
-        self._need_driver()
-        from mainspring.log.engines.mongo.engine import MongoEngine
-
-        return MongoEngine(address, database=setup.database, clock=setup.clock)
-
-    async def inspect(self, address: str, setup: EngineSetup) -> Inspection:
-        self._need_driver()
-        from mainspring.log.engines.mongo.engine import inspect_database
-
-        return await inspect_database(address, database=setup.database)
-
-    async def init(self, address: str, setup: EngineSetup) -> list[str]:
-        self._need_driver()
-        from mainspring.log.engines.mongo.engine import init
-
-        return await init(address, database=setup.database)
-
-    def _need_driver(self) -> None:
-        try:
-            import pymongo  # noqa: F401
-        except ImportError:
-            raise MissingExtra(f"the engine mongodb:// needs the package {self.package}", remedy=self.install) from None
-
-
-FACTORY: Final = MongoFactory()
+FACTORY: Final = PluginFactory(
+    "mongodb",
+    driver="pymongo",
+    package="pymongo",
+    install="pip install 'mainspring[mongo]'",
+    home="mainspring.log.engines.mongo.engine",
+)

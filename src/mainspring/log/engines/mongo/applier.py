@@ -21,32 +21,21 @@ from pymongo import ReplaceOne
 from pymongo.errors import BulkWriteError, PyMongoError
 
 from mainspring.log.contract import LogUnavailable
-from mainspring.log.engines.mongo.connection import is_duplicate
-from mainspring.log.engines.mongo.documents import (
-    Document,
-    counter_document,
-    event_document,
-    mark_document,
-    record_document,
-    removed_document,
-    stone_document,
-)
-from mainspring.log.engines.mongo.journal import Journal, JournalEntry, JournalEvent, JournalRemoval, PartitionStanding
+from mainspring.log.engines.mongo import documents as docs
+from mainspring.log.engines.mongo.connection import MongoAddress, is_duplicate
+from mainspring.log.engines.mongo.documents import Document, JournalEntry, JournalRemoval, PartitionStanding
+from mainspring.log.engines.mongo.journal import Journal
 from mainspring.log.engines.mongo.plan import MongoLogState, MongoPartition
-from mainspring.log.engines.mongo.schema import (
-    COUNTERS,
-    EVENTS,
-    GROUP_OFFSETS,
-    MARKS,
-    RECORDS,
-    STONES,
-    TOPIC_CONFIGS,
-    event_id,
-)
-from mainspring.loop import Clock
 
 _BAD_VALUE: Final = frozenset((2, 9, 16, 40, 51, 52, 55, 56, 57))  # bad value, not parsed, bad names
 _MOST_TOGETHER: Final = 1_024  # events and records; more would hold up the next commits on some servers
+_NEWER_BY: Final = {  # of what changes: the field that says which of two documents is newer
+    docs.COUNTERS: "commit",
+    docs.MARKS: "commit",
+    docs.RECORDS: "version",
+    docs.GROUP_OFFSETS: "version",
+    docs.TOPIC_CONFIGS: "version",
+}
 _MOST_FAMILIAR: Final = 50_000
 _MOST_STONES: Final = 1_000  # deleted together
 
@@ -56,7 +45,7 @@ class Applier:
 
     def __init__(self, database: Any, step: Callable[[str], object]) -> None:
         self._database = database
-        self._events = database[EVENTS]
+        self._events = database[docs.EVENTS]
         self._step = step
         self._familiar: dict[tuple[str, str], None] = {}  # documents that exist: replacing them is tried first
 
@@ -67,25 +56,19 @@ class Applier:
             for effects in entry.body.batches:
                 for removed in effects.removed:
                     await self._remove(removed, entry)
-        records: dict[str, dict[str, Document]] = {RECORDS: {}, GROUP_OFFSETS: {}, TOPIC_CONFIGS: {}}
-        marks: dict[str, Document] = {}
-        counters: dict[str, Document] = {}
+        changed: dict[str, dict[str, Document]] = {name: {} for name in _NEWER_BY}
         for entry in entries:
             for effects in entry.body.batches:
                 for record in effects.records:
-                    collection, document = record_document(record, entry.number, entry.at)
-                    records[collection][document["_id"]] = document
+                    collection, document = docs.record_document(record, entry.number, entry.at)
+                    changed[collection][document["_id"]] = document
                 for mark in effects.marks:
-                    document = mark_document(mark, entry.number)
-                    marks[document["_id"]] = document
+                    document = docs.mark_document(mark, entry.number)
+                    changed[docs.MARKS][document["_id"]] = document
             for standing in entry.body.standings:
-                document = counter_document(standing, entry.number)
-                counters[document["_id"]] = document
-        await asyncio.gather(
-            self._store(COUNTERS, counters, "commit"),
-            self._store(MARKS, marks, "commit"),
-            *(self._store(collection, documents, "version") for collection, documents in records.items()),
-        )
+                document = docs.counter_document(standing, entry.number)
+                changed[docs.COUNTERS][document["_id"]] = document
+        await asyncio.gather(*(self._store(name, documents) for name, documents in changed.items() if documents))
 
     # -- events
 
@@ -94,36 +77,27 @@ class Applier:
         if not events:
             return
         self._step("events")
-        refused = await self._insert_with_values(events)
-        if refused:
-            await _insert_missing(self._events, [event_document(event, values=False) for event in refused])
-
-    async def _insert_with_values(self, events: list[JournalEvent]) -> list[JournalEvent]:
-        """Insert those whose place is free; the events that the server refuses for what is in them."""
         try:
-            await _insert_missing(self._events, [event_document(event) for event in events])
+            await _insert_missing(self._events, [docs.event_document(event) for event in events])
+            return
         except BulkWriteError as error:
             failures: Any = (error.details or {}).get("writeErrors", [])
             bad = [each for each in failures if not is_duplicate(each)]
             if not bad or not all(each.get("code") in _BAD_VALUE for each in bad):
                 raise
-            return [events[each["index"]] for each in bad]
-        except (BSONError, OverflowError):  # the driver refuses one, and sends none
-            return events
-        return []
+            events = [events[each["index"]] for each in bad]  # the server refuses them for what is in them
+        except (BSONError, OverflowError):
+            pass  # the driver refuses one, and sends none
+        await _insert_missing(self._events, [docs.event_document(event, values=False) for event in events])
 
     async def _remove(self, removed: JournalRemoval, entry: JournalEntry) -> None:
         self._step("removals")
-        place = {"topic": removed.topic, "partition": removed.partition}
+        place: dict[str, Any] = {"topic": removed.topic, "partition": removed.partition}
         if removed.below:
             await self._events.delete_many({**place, "offset": {"$lt": removed.below}})
-        stones = {
-            event_id(removed.topic, removed.partition, offset): removed_document(
-                removed.topic, removed.partition, offset, entry.number, entry.at
-            )
-            for offset in removed.offsets
-        }
-        await self._note_stones(EVENTS, list(stones.values()))
+        found = [docs.removed_document(**place, offset=o, commit=entry.number, at=entry.at) for o in removed.offsets]
+        stones = {document["_id"]: document for document in found}
+        await self._note_stones(docs.EVENTS, found)
         left = list(stones)
         while left:
             await self._events.delete_many({"_id": {"$in": left}, "removed": {"$ne": True}})
@@ -134,12 +108,10 @@ class Applier:
 
     # -- everything that changes
 
-    async def _store(self, name: str, documents: dict[str, Document], order: str) -> None:
-        """The newest wins. `order` is the field that says which is newer."""
-        if not documents:
-            return
+    async def _store(self, name: str, documents: dict[str, Document]) -> None:
+        """The newest wins."""
         self._step(name)
-        collection = self._database[name]
+        collection, order = self._database[name], _NEWER_BY[name]
         await self._clear_deleted(collection, [each for each in documents.values() if each.get("deleted")])
         known: list[Document] = []
         new: list[Document] = []
@@ -172,19 +144,19 @@ class Applier:
 
     async def _note_stones(self, name: str, stones: list[Document]) -> None:
         if stones:
-            notes = [stone_document(name, stone["_id"], stone["commit"], stone["at"]) for stone in stones]
-            await _insert_missing(self._database[STONES], notes)
+            notes = [docs.stone_document(name, stone["_id"], stone["commit"], stone["at"]) for stone in stones]
+            await _insert_missing(self._database[docs.STONES], notes)
 
     async def tidy(self, commit: int, before_ms: int) -> None:
         """Delete what deletes of long ago have left: of entries up to `commit`, and whatever is older than a time."""
         self._step("tidy")
         long_ago = {"$or": [{"commit": {"$lte": commit}}, {"at": {"$lt": before_ms}}]}
-        while notes := [note async for note in self._database[STONES].find(long_ago).limit(_MOST_STONES)]:
+        while notes := [note async for note in self._database[docs.STONES].find(long_ago).limit(_MOST_STONES)]:
             for name in {note["collection"] for note in notes}:
                 ids = [note["id"] for note in notes if note["collection"] == name]
                 left_behind = {"$or": [{"removed": True}, {"deleted": True}]}
                 await self._database[name].delete_many({"_id": {"$in": ids}, "$and": [left_behind, long_ago]})
-            await self._database[STONES].delete_many({"_id": {"$in": [note["_id"] for note in notes]}})
+            await self._database[docs.STONES].delete_many({"_id": {"$in": [note["_id"] for note in notes]}})
 
 
 def first_run(entries: Iterable[JournalEntry]) -> list[JournalEntry]:
@@ -244,22 +216,21 @@ _STUCK: Final = 3  # times the usual patience is enough, also with one that show
 class Placing:
     """The entries between the journal and the collections."""
 
-    def __init__(
-        self, node: str, log_state: MongoLogState, journal: Journal, applier: Applier, clock: Clock, takeover_ms: int
-    ) -> None:
-        self._node = node
-        self._log_state = log_state
+    def __init__(self, journal: Journal, log_state: MongoLogState, applier: Applier, address: MongoAddress) -> None:
         self._journal = journal
+        self._node = journal.node
+        self._clock = journal.clock
+        self._log_state = log_state
         self._applier = applier
-        self._clock = clock
-        self._takeover_ms = takeover_ms * (8 + int(node[-1], 16) % 8) // 8  # not all nodes in the same moment
+        self._patience_ms = address.patience_ms
+        # Not all nodes in the same moment.
+        self._takeover_ms = address.takeover_ms * (8 + int(journal.node[-1], 16) % 8) // 8
         self._waiting: deque[JournalEntry] = deque()
         self._more = asyncio.Event()
         self._urged = asyncio.Event()
         self._moved: set[asyncio.Event] = set()
-        self._since_ms: int = clock.now_ms()  # since when the one whose turn it is gives no sign of life
+        self._since_ms: int = self._clock.now_ms()  # since when the one whose turn it is gives no sign of life
         self._stuck_since_ms: int = self._since_ms  # and since when nothing moves, whatever the reason
-        self.taken_over: int = 0  # entries of other nodes that this one put in place
 
     def add(self, entry: JournalEntry) -> None:
         if not self._waiting:
@@ -305,7 +276,7 @@ class Placing:
             await self._apply(first_run(self._waiting))
             return True
         asked_ms = self._clock.now_ms()
-        applied, _ = await self._journal.applied()
+        applied, _ = await self._journal.reached("applied")
         if applied >= self._waiting[0].number:
             self._settle(applied)
             return True
@@ -314,7 +285,6 @@ class Placing:
         stuck = self._clock.now_ms() - self._stuck_since_ms >= _STUCK * self._takeover_ms
         if not own and not stuck and self._silent_ms() < self._takeover_ms:
             return False
-        self.taken_over += not own
         await self._apply(first_run(self._waiting))
         return True
 
@@ -326,7 +296,7 @@ class Placing:
 
     async def _apply(self, run: list[JournalEntry]) -> None:
         await self._applier.apply(run)
-        applied, _ = await self._journal.applied()
+        applied, _ = await self._journal.reached("applied")
         if applied < run[-1].number:
             await self._journal.set_applied(run[-1].number, run[-1].body.version)
         else:
@@ -354,26 +324,28 @@ class Placing:
 
     # -- waiting for it
 
-    async def room(self, patience_ms: int) -> None:
+    async def room(self) -> None:
         """Wait until not too much is waiting."""
         if len(self._waiting) > _MOST_WAITING:
-            await self.reached(self._waiting[-_MOST_WAITING].number, patience_ms)
+            await self.reached(self._waiting[-_MOST_WAITING].number)
 
-    async def standing(self, state: MongoPartition, patience_ms: int) -> PartitionStanding:
+    async def standing(self, state: MongoPartition) -> PartitionStanding:
         """How the partition stands, once the collections know that too."""
         at = state.standing
-        await self.reached(state.commit, patience_ms)
+        await self.reached(state.commit)
         return at
 
-    async def reached(self, number: int, patience_ms: int) -> None:
-        """Wait until the entry of this number is in place. Raises `LogUnavailable`."""
+    async def reached(self, number: int | None = None) -> None:
+        """Wait until the entry of this number (None: of the newest) is in place. Raises `LogUnavailable`."""
+        if number is None:
+            number = self._log_state.position
         if self._log_state.applied >= number:
             return
         moved = asyncio.Event()
         self._moved.add(moved)
         self._urged.set()
         try:
-            async with asyncio.timeout((patience_ms + self._takeover_ms) / 1000):
+            async with asyncio.timeout((self._patience_ms + self._takeover_ms) / 1000):
                 while self._log_state.applied < number:
                     moved.clear()
                     await moved.wait()
@@ -401,13 +373,11 @@ _DAY_MS: Final = 86_400_000
 class JournalTrimmer:
     """`keep_ms` is how long entries stay for nodes that fell behind."""
 
-    def __init__(
-        self, log_state: MongoLogState, journal: Journal, applier: Applier, clock: Clock, keep_ms: int
-    ) -> None:
-        self._log_state = log_state
+    def __init__(self, journal: Journal, log_state: MongoLogState, applier: Applier, keep_ms: int) -> None:
         self._journal = journal
+        self._clock = journal.clock
+        self._log_state = log_state
         self._applier = applier
-        self._clock = clock
         self._keep_ms = keep_ms
         self._ages: deque[tuple[int, int, int]] = deque()  # monotonic ms, and the position and version of that time
 

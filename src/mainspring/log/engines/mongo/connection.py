@@ -93,9 +93,7 @@ class MongoAddress(msgspec.Struct, frozen=True):
     given: frozenset[str]  # names of the driver's options in the address, in lower case
     patience_ms: int = 10_000  # how long a commit or a read goes on trying while the server is away
     poll_ms: int = 100  # the longest pause between two looks at the journal where there is no change stream
-    takeover_ms: int = (
-        1_000  # after this long without progress, what another node committed is put in place by this one
-    )
+    takeover_ms: int = 1_000  # after this long without progress this node puts in place what another one committed
     keep_ms: int = 600_000  # how long a commit stays in the journal for nodes that fell behind
 
 
@@ -113,7 +111,10 @@ def parse_address(text: str, database: str = DEFAULT_DATABASE) -> MongoAddress:
     if not shown_hosts:
         raise SettingError("the address of MongoDB names no host", remedy="write mongodb://HOST:PORT/DATABASE")
     name = unquote(path) or database
-    _check_database(name)
+    if _FORBIDDEN.intersection(name) or not 0 < len(name.encode("utf-8", "replace")) <= _MOST_NAME_BYTES:
+        raise SettingError(
+            f"{name!r} cannot name a MongoDB database", remedy="use letters, digits, _ and -, at most 63 bytes"
+        )
     passed: list[str] = []
     own: dict[str, int] = {}
     given: set[str] = set()
@@ -126,13 +127,6 @@ def parse_address(text: str, database: str = DEFAULT_DATABASE) -> MongoAddress:
             given.add(key.lower())
     url = f"{scheme}{hosts}/{path}" + (f"?{'&'.join(passed)}" if passed else "")
     return MongoAddress(url, name, f"{scheme}{shown_hosts}/{name}", frozenset(given), **own)
-
-
-def _check_database(name: str) -> None:
-    if _FORBIDDEN.intersection(name) or not 0 < len(name.encode("utf-8", "replace")) <= _MOST_NAME_BYTES:
-        raise SettingError(
-            f"{name!r} cannot name a MongoDB database", remedy="use letters, digits, _ and -, at most 63 bytes"
-        )
 
 
 def _milliseconds(key: str, value: str) -> int:
@@ -228,6 +222,13 @@ class Patience:
 # -- what an acknowledgement means
 
 
+def members_of(hello: Mapping[str, Any]) -> int | None:
+    """How many servers hold the data; a router of shards does not tell."""
+    if hello.get("msg") == "isdbgrid":
+        return None
+    return len(hello.get("hosts", ())) + len(hello.get("passives", ())) or 1
+
+
 def describe(hello: Mapping[str, Any], write_concern: Mapping[str, Any]) -> Durability:
     """`hello` is the server's answer to that command; `write_concern` is what the client asks for."""
     w, journaled = write_concern.get("w", "majority"), write_concern.get("j", False)
@@ -245,7 +246,7 @@ def describe(hello: Mapping[str, Any], write_concern: Mapping[str, Any]) -> Dura
             durable=True,
             statement="one MongoDB server: an acknowledged commit is in its journal: it outlives power, not the disk",
         )
-    members = len(hello.get("hosts", ())) + len(hello.get("passives", ()))
+    members = members_of(hello) or 1
     many = f"{members // 2 + 1} of {members} members have" if members > 1 else "its only member has"
     return Durability(
         durable=True, statement=f"MongoDB replica set {name}: {many} an acknowledged commit in the journal"

@@ -15,30 +15,17 @@ entry that came to lie at or below the floor does not count, and its node gets `
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-import msgspec
 from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 
 from mainspring.backoff import Backoff
 from mainspring.errors import MainspringError
-from mainspring.log.contract import (
-    ABSENT,
-    Appended,
-    Change,
-    FormatError,
-    InDoubt,
-    KeptRecord,
-    Mark,
-    MissedTooMuch,
-    Remove,
-    StoredEvent,
-    extend_appended,
-)
+from mainspring.log.contract import InDoubt, MissedTooMuch
+from mainspring.log.engines.mongo import documents as docs
 from mainspring.log.engines.mongo.connection import may_pass, never_sent, translated
-from mainspring.log.engines.mongo.schema import COMMITS, FORMAT, META, commit_id
+from mainspring.log.engines.mongo.documents import Body, JournalEntry
 from mainspring.loop import Clock
 
 _MOST_AHEAD: Final = 16  # entries asked for at once
@@ -49,11 +36,11 @@ class Journal:
     """`step` gets the name of each write before it happens; tests stop the process there."""
 
     def __init__(self, database: Any, node: str, shown: str, clock: Clock, step: Callable[[str], object]) -> None:
-        self._commits = database[COMMITS]
-        self._meta = database[META]
-        self._node = node
+        self.commits = database[docs.COMMITS]
+        self._meta = database[docs.META]
+        self.node = node
         self._shown = shown
-        self._clock = clock
+        self.clock = clock
         self._step = step
         self._tries = 0
         self._ahead = 1
@@ -66,14 +53,14 @@ class Journal:
         Raises `LogUnavailable` when it is certainly not stored, `InDoubt` when that is not known, `MissedTooMuch`.
         """
         self._tries += 1
-        entry = JournalEntry(number, self._node, f"{self._node}:{self._tries}", self._clock.wall_ms(), body)
+        entry = JournalEntry(number, self.node, f"{self.node}:{self._tries}", self.clock.wall_ms(), body)
         document = {
-            "_id": commit_id(number),
+            "_id": docs.commit_id(number),
             "node": entry.node,
             "token": entry.token,
             "at": entry.at,
-            "format": FORMAT,
-            "body": encode_body(body),
+            "format": docs.FORMAT,
+            "body": docs.encode_body(body),
         }
         sent = False
         pauses = _AGAIN.series()
@@ -82,13 +69,13 @@ class Journal:
                 stored = await self._insert(document, sent)
                 if stored:
                     sent = True
-                    await self._check_floor(number)
+                    await self.check_position(number - 1)
                     return entry
                 if stored is False:
                     return None
             except PyMongoError as error:
                 sent = sent or (may_pass(error) and not never_sent(error))
-                if not may_pass(error) or self._clock.now_ms() >= deadline_ms:
+                if not may_pass(error) or self.clock.now_ms() >= deadline_ms:
                     raise self._given_up(error, sent) from error
             await asyncio.sleep(pauses.failed() / 1000)
 
@@ -96,12 +83,12 @@ class Journal:
         """Whether it is stored; None when that cannot be seen yet."""
         try:
             self._step("journal")
-            await self._commits.insert_one(document)
+            await self.commits.insert_one(document)
             return True
         except DuplicateKeyError:
             if not again:
                 return False
-        found = await self._commits.find_one({"_id": document["_id"]}, {"token": 1})
+        found = await self.commits.find_one({"_id": document["_id"]}, {"token": 1})
         if found is None:
             return None
         if found["token"] != document["token"]:
@@ -133,23 +120,16 @@ class Journal:
         return entries
 
     async def _read(self, number: int) -> JournalEntry | None:
-        found = await self._commits.find_one({"_id": commit_id(number)})
+        found = await self.commits.find_one({"_id": docs.commit_id(number)})
         if found is None:
             return None
-        body = decode_body(found["body"], found["format"])
+        body = docs.decode_body(found["body"], found["format"])
         return JournalEntry(number, found["node"], found["token"], found["at"], body)
 
     # -- how far it is applied, and how far it is gone
 
-    async def applied(self) -> tuple[int, int]:
-        """Number and last version of the entry up to which all are in the collections."""
-        return await self._mark_of("applied")
-
-    async def floor(self) -> tuple[int, int]:
-        """Number and last version of the entry up to which all are deleted."""
-        return await self._mark_of("floor")
-
-    async def _mark_of(self, name: str) -> tuple[int, int]:
+    async def reached(self, name: Literal["applied", "floor"]) -> tuple[int, int]:
+        """Number and last version of the entry up to which all are in the collections, or are deleted."""
         found = await self._meta.find_one({"_id": name})
         return (found["number"], found["version"]) if found else (0, 0)
 
@@ -162,139 +142,18 @@ class Journal:
         self._step("floor")
         await self._raise("floor", number, version)
         self._step("purge")
-        await self._commits.delete_many({"_id": {"$lte": commit_id(number)}})
+        await self.commits.delete_many({"_id": {"$lte": docs.commit_id(number)}})
 
     async def _raise(self, name: str, number: int, version: int) -> None:
         await self._meta.update_one({"_id": name}, {"$max": {"number": number, "version": version}}, upsert=True)
 
-    async def _check_floor(self, number: int) -> None:
-        if (await self.floor())[0] >= number:
-            raise missed_too_much()
-
     async def check_position(self, position: int) -> None:
         """Raise `MissedTooMuch` when entries that this node has not seen are gone."""
-        if (await self.floor())[0] > position:
-            raise missed_too_much()
-
-
-def missed_too_much() -> MissedTooMuch:
-    return MissedTooMuch(
-        "this node was away for longer than the journal of the log is kept",
-        remedy="start it again; to bridge longer absences raise keep_ms in the address",
-    )
-
-
-# -- what an entry says
-#
-# An entry holds results, not wishes: offsets and versions are given, refusals are left out, and of each partition it
-# says how it stands afterwards. So the node that puts it in place needs to know nothing, may do it twice, and two nodes
-# that do it at the same time write the same.
-
-
-class JournalEvent(StoredEvent, array_like=True, frozen=True, gc=False, tag=False):
-    """An event of an entry; entries hold only one kind of each, so none carries a tag."""
-
-    def stored(self) -> StoredEvent:
-        return StoredEvent(
-            self.topic, self.partition, self.offset, self.id, self.ts, self.payload, self.key, self.headers
-        )
-
-
-class JournalRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A record as it is now. `value` is None for a deleted one; its version still orders the delete."""
-
-    space: str
-    key: str
-    version: int
-    value: bytes | None
-
-
-class JournalMark(Mark, array_like=True, frozen=True, gc=False, tag=False):
-    """A mark of an entry."""
-
-
-class JournalRemoval(Remove, array_like=True, frozen=True, gc=False, tag=False):
-    """Never reaches beyond the tail of its moment."""
-
-
-class PartitionStanding(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A partition after an entry. Everything below `below` is gone."""
-
-    topic: str
-    partition: int
-    tail: int = 0
-    events: int = 0
-    bytes: int = 0
-    below: int = 0
-
-
-class Effects(msgspec.Struct, array_like=True, gc=False):
-    """What one batch does."""
-
-    events: list[JournalEvent] = []
-    records: list[JournalRecord] = []
-    marks: list[JournalMark] = []
-    removed: list[JournalRemoval] = []
-
-    def __bool__(self) -> bool:
-        return bool(self.events or self.records or self.marks or self.removed)
-
-    def change(self, own: bool) -> Change:
-        appended: list[Appended] = []
-        for event in self.events:
-            extend_appended(appended, event.topic, event.partition, event.offset)
-        records = tuple(
-            KeptRecord(r.space, r.key, b"", ABSENT)
-            if r.value is None
-            else KeptRecord(r.space, r.key, r.value, r.version)
-            for r in self.records
-        )
-        removed = tuple(Remove(r.topic, r.partition, r.below, r.offsets) for r in self.removed)
-        return Change(own, tuple(appended), records, removed)
-
-
-class Body(msgspec.Struct, array_like=True):
-    """One entry: its batches, how the partitions stand afterwards, and the last version given."""
-
-    batches: list[Effects]
-    standings: list[PartitionStanding]
-    version: int
-
-
-class JournalEntry(msgspec.Struct):
-    """An entry with its place in the journal. `token` is of one try of one node; `at` is that node's time of day."""
-
-    number: int
-    node: str
-    token: str
-    at: int
-    body: Body
-
-
-_SMALL: Final = 4096  # bytes
-_PACKED: Final = b"z"  # no body begins so: it is an array
-
-_encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(Body).decode
-
-
-def encode_body(body: Body) -> bytes:
-    """Compressed when that pays: a large entry holds many events that look alike, and goes over the network twice."""
-    data = _encode(body)
-    return data if len(data) < _SMALL else _PACKED + zlib.compress(data, 1)
-
-
-def decode_body(data: bytes, format: object) -> Body:
-    """Raises `FormatError` for an entry that a newer version wrote, or that is none."""
-    if format == FORMAT:
-        try:
-            return _decode(zlib.decompress(data[len(_PACKED) :]) if data.startswith(_PACKED) else data)
-        except (msgspec.DecodeError, msgspec.ValidationError, zlib.error):
-            pass
-    raise FormatError(
-        f"an entry of the journal has format {format!r} and cannot be read; this version knows {FORMAT}",
-        remedy="all nodes of one log must know its format: upgrade this one",
-    )
+        if (await self.reached("floor"))[0] > position:
+            raise MissedTooMuch(
+                "this node was away for longer than the journal of the log is kept",
+                remedy="start it again; to bridge longer absences raise keep_ms in the address",
+            )
 
 
 # -- learning what other nodes commit
@@ -312,9 +171,9 @@ _LOST_MS: Final = 500  # between tries while the server is away
 class JournalFollower:
     """Calls `look`, which says whether there was a new entry. Errors of the server are waited out; others end it."""
 
-    def __init__(self, database: Any, clock: Clock, poll_ms: int, look: Callable[[], Awaitable[bool]]) -> None:
-        self._commits = database[COMMITS]
-        self._clock = clock
+    def __init__(self, journal: Journal, poll_ms: int, look: Callable[[], Awaitable[bool]]) -> None:
+        self._commits = journal.commits
+        self._clock = journal.clock
         self._poll_ms = poll_ms
         self._look = look
         self._wake = asyncio.Event()

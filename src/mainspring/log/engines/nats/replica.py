@@ -38,8 +38,8 @@ from mainspring.log.contract import (
 )
 from mainspring.log.engines.nats import encoding
 from mainspring.log.engines.nats.encoding import Snapshot, StreamEnvelope
-from mainspring.log.engines.sqlite.backup import restore
 from mainspring.log.engines.sqlite.engine import SqliteEngine
+from mainspring.log.engines.sqlite.plan import CommitPlan
 from mainspring.log.engines.sqlite.reader import SqliteReader
 from mainspring.log.engines.sqlite.writer import SqliteWriter, Statement
 
@@ -200,15 +200,10 @@ class ReplicaWriter(SqliteWriter):
             for message, batches in run:
                 results: list[Result] = [b if isinstance(b, Refused) else plan.add(b) for b in batches]
                 outcomes.append(ApplyOutcome(message, results=results))
-            messages = [message for message, _ in run]
-            also = self._bookkeeping(messages)
-            if plan.records:
-                also.append((_KEEP_VERSION, (self.log_state.version,)))
-            self._store(plan, also)
+            self._store_messages(plan, [message for message, _ in run])
         except BaseException:
             plan.abandon()
             raise
-        self._moved(messages)
         if report:
             for outcome, (_, batches) in zip(outcomes, run, strict=True):
                 assert outcome.message.envelope is not None
@@ -220,21 +215,28 @@ class ReplicaWriter(SqliteWriter):
                 ]
         return outcomes
 
+    def _store_messages(self, plan: CommitPlan, messages: list[StreamMessage]) -> None:
+        also = self._bookkeeping(messages)
+        if plan.records:
+            also.append((_KEEP_VERSION, (self.log_state.version,)))
+        self._store(plan, also)
+        self._moved(messages)
+
     def _apply_other(self, message: StreamMessage, report: bool) -> list[ApplyOutcome]:
         envelope = message.envelope
         if envelope is None or envelope.number <= self._last_number(envelope.writer, message.ts):
-            self._in_transaction([message], lambda: None, count_writer=False)
+            self._in_transaction(message, count_writer=False)
             return [ApplyOutcome(message, passed_over=True)]
         if envelope.parts == 1:
             return [self._apply_whole(message, envelope, report)]
         if envelope.part < envelope.parts - 1:
             row = (envelope.writer, envelope.number, envelope.part, message.ts, envelope.body)
-            self._in_transaction([message], lambda: self._connection.execute(_KEEP_PART, row), count_writer=False)
+            self._in_transaction(message, lambda: self._connection.execute(_KEEP_PART, row), count_writer=False)
             return [ApplyOutcome(message)]
         asked = (envelope.writer, envelope.number, message.ts - REMEMBERED_MS)
         parts = [body for (body,) in self._connection.execute(_FIND_PARTS, asked)]
         if len(parts) != envelope.parts - 1:
-            self._in_transaction([message], lambda: None)
+            self._in_transaction(message)
             return [ApplyOutcome(message, passed_over=True)]
         whole = msgspec.structs.replace(envelope, body=b"".join((*parts, envelope.body)))
         return [self._apply_whole(msgspec.structs.replace(message, envelope=whole), whole, report)]
@@ -244,45 +246,38 @@ class ReplicaWriter(SqliteWriter):
             (outcome,) = self._apply_commits([(message, encoding.split_batches(envelope.body))], report)
             return outcome
         work = {
-            encoding.FORGET: self._forget,
-            encoding.RESTORE: self._restore,
+            encoding.FORGET: lambda _, body: self.forget_marks(encoding.decode_time(body)),
             encoding.CLAIM: self._claim,
             encoding.SNAPSHOT: self._note_snapshot,
         }.get(envelope.kind)
-        if work is None:
-            self._in_transaction([message], lambda: None)
+        if work is None and envelope.kind != encoding.RESTORE:
+            self._in_transaction(message)
             return ApplyOutcome(message, passed_over=True)
         try:
-            return ApplyOutcome(message, value=self._in_transaction([message], lambda: work(message, envelope.body)))
+            if work is None:
+                self._store_messages(self._restoring(encoding.decode_restorables(envelope.body)), [message])
+                return ApplyOutcome(message)
+            return ApplyOutcome(message, value=self._in_transaction(message, lambda: work(message, envelope.body)))
         except (Refused, msgspec.DecodeError, UnicodeError, OverflowError) as error:
             self._failed(error)
             self._suspect = True  # the work may have moved the log_state
             self._reopen_if_suspect()
-            self._in_transaction([message], lambda: None)
+            self._in_transaction(message)
             refused = error if isinstance(error, Refused) else Refused(f"it cannot be stored: {error}")
             return ApplyOutcome(message, value=refused)
 
     def _in_transaction(
-        self, messages: list[StreamMessage], work: Callable[[], object], *, count_writer: bool = True
+        self, message: StreamMessage, work: Callable[[], object] = lambda: None, *, count_writer: bool = True
     ) -> object:
         self._connection.execute("BEGIN IMMEDIATE")
         result = work()
-        for statement in self._bookkeeping(messages, count_writer=count_writer):
+        for statement in self._bookkeeping([message], count_writer=count_writer):
             self._connection.execute(*statement)
         self._connection.execute("COMMIT")
-        self._moved(messages, count_writer=count_writer)
+        self._moved([message], count_writer=count_writer)
         return result
 
     # -- what is not a commit
-
-    def _forget(self, message: StreamMessage, body: bytes) -> int:
-        now = encoding.decode_time(body)
-        return self._connection.execute("DELETE FROM marks WHERE until < ?", (now,)).rowcount
-
-    def _restore(self, message: StreamMessage, body: bytes) -> None:
-        restore(self._connection, self.log_state, encoding.decode_restorables(body))
-        self.log_state.reserved_version = self.log_state.version
-        self._connection.execute(_KEEP_VERSION, (self.log_state.version,))
 
     def _claim(self, message: StreamMessage, body: bytes) -> bool:
         """Granted unless another node is making one. A claim that led to nothing lapses."""

@@ -32,8 +32,8 @@ from mainspring.log.engines.nats import encoding, stream
 from mainspring.log.engines.nats.address import NatsAddress
 from mainspring.log.engines.nats.connection import CANCEL_SECONDS, LinkLost, NatsConnection, ServerLink
 from mainspring.log.engines.nats.encoding import Snapshot
+from mainspring.log.engines.nats.messages import Sender
 from mainspring.log.engines.nats.replica import Replica
-from mainspring.log.engines.nats.sender import Sender
 from mainspring.log.engines.sqlite.check import check
 from mainspring.loop import BackgroundTasks
 
@@ -94,10 +94,8 @@ async def stored(link: ServerLink, address: NatsAddress) -> Snapshot | None:
 
 async def download(link: ServerLink, address: NatsAddress, target: Path) -> bool:
     """Bring the snapshot to `target`; False when there is none. What arrives is compared with its digest."""
-    if await stored(link, address) is None:
-        return False
     bucket = await _bucket(link, address)
-    if bucket is None:
+    if bucket is None or await stored(link, address) is None:
         return False
     with target.open("wb") as file:
         into = _Counting(file)
@@ -115,7 +113,7 @@ async def drop_before(link: ServerLink, address: NatsAddress, made: Snapshot) ->
         return False
     found = await stream.find(link, address)
     if found is not None and found.first <= made.seq:
-        await stream.purge(link, address, made.seq + 1)
+        await link.api(f"STREAM.PURGE.{address.stream}", {"seq": made.seq + 1})
         _logger.info("the stream %s now begins behind message %d", address.stream, made.seq)
     return True
 

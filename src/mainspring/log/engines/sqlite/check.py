@@ -13,18 +13,10 @@ from pathlib import Path
 import msgspec
 
 from mainspring.log.contract import DamagedRecord, FormatError, Inspection, LogUnavailable, Progress, silent
+from mainspring.log.engines.sqlite import schema
 from mainspring.log.engines.sqlite.engine import DURABILITY
 from mainspring.log.engines.sqlite.plan import LogState, PartitionState
 from mainspring.log.engines.sqlite.reader import SqliteReader
-from mainspring.log.engines.sqlite.schema import (
-    FORMAT,
-    MAX_OFFSET,
-    MAX_PARTITION_ID,
-    OFFSET_BITS,
-    check_format,
-    event_checksum,
-    format_of,
-)
 
 PAGE_EVENTS = 2_000
 MOST_PROBLEMS = 1_000  # a file that is noise from end to end should not fill the memory with complaints
@@ -36,7 +28,7 @@ def inspect_file(path: Path) -> Inspection:
     return Inspection(
         place=str(path),
         log=found > 0,
-        knows=FORMAT,
+        knows=schema.FORMAT,
         format=found or None,
         missing=() if found else ("the file",),
         replicas=1,
@@ -51,12 +43,12 @@ def _format_of(path: Path) -> int:
     mode = "immutable=1" if at_rest else "mode=ro"
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?{mode}", uri=True)) as connection:
-            found = format_of(connection)
+            found = schema.format_of(connection)
     except sqlite3.Error as error:
         raise LogUnavailable(f"the log {path} cannot be read: {error}", remedy="check its owner and rights") from error
-    if found > FORMAT:
+    if found > schema.FORMAT:
         raise FormatError(
-            f"the log has format {found}; this version of Mainspring knows formats up to {FORMAT}",
+            f"the log has format {found}; this version of Mainspring knows formats up to {schema.FORMAT}",
             remedy="use the newer version that wrote it",
         )
     return found
@@ -95,7 +87,7 @@ def check(path: Path, progress: Progress = silent) -> CheckReport:
 
     Raises `FormatError` when the file is not a log of this format, and sqlite3's errors when it cannot be read at all.
     """
-    check_format(path)
+    schema.check_format(path)
     with closing(SqliteReader(path)) as reader:
         return _Check(reader, progress).run()
 
@@ -121,7 +113,7 @@ class _Row(msgspec.Struct):
 
     @property
     def offset(self) -> int:
-        return self.pos & MAX_OFFSET
+        return self.pos & schema.MAX_OFFSET
 
     @property
     def highest(self) -> int:
@@ -134,13 +126,10 @@ class _Row(msgspec.Struct):
     def is_sound(self) -> bool:
         try:
             key = None if self.key is None else self.key.decode()
-            crc = event_checksum(self.pos, self.ts, self.id.decode(), key, self.headers, self.payload)
+            crc = schema.event_checksum(self.pos, self.ts, self.id.decode(), key, self.headers, self.payload)
         except (UnicodeDecodeError, TypeError):
             return False
         return crc == self.crc
-
-    def without_payload(self) -> _Row:
-        return _Row(self.pos, self.ts, self.high_ts, self.total, self.crc, self.id, self.key, self.headers, b"")
 
 
 class _Check:
@@ -148,7 +137,7 @@ class _Check:
         self.reader = reader
         self.connection = reader.connection
         self.progress = progress
-        self.report = CheckReport(FORMAT)
+        self.report = CheckReport(schema.FORMAT)
 
     def run(self) -> CheckReport:
         self._structure()
@@ -162,7 +151,7 @@ class _Check:
             for state in partitions:
                 self._partition(state, expected)
             self._records()
-            self._marks(log_state)
+            self._marks()
         except sqlite3.DatabaseError as error:
             self.report.add("structure", "file", str(error))
         return self.report
@@ -176,20 +165,17 @@ class _Check:
     def _orphans(self, log_state: LogState) -> None:
         """Events that belong to no partition: looked for between the ranges of the partitions, not row by row."""
         known = sorted(state.id for state in log_state.partitions.values())
-        for after, before in zip([-1, *known], [*known, MAX_PARTITION_ID + 1], strict=True):
-            first = (after + 1) << OFFSET_BITS
-            row = self.connection.execute(
-                "SELECT count(*) FROM events WHERE pos >= ? AND pos < ?", (first, before << OFFSET_BITS)
+        for after, before in zip([-1, *known], [*known, schema.MAX_PARTITION_ID + 1], strict=True):
+            first = (after + 1) << schema.OFFSET_BITS
+            (count,) = self.connection.execute(
+                "SELECT count(*) FROM events WHERE pos >= ? AND pos < ?", (first, before << schema.OFFSET_BITS)
             ).fetchone()
-            if row[0] and not self._became_known(first, before << OFFSET_BITS):
-                self.report.add("orphan", f"events from key {first}", f"{row[0]} events belong to no partition")
-
-    def _became_known(self, first: int, end: int) -> bool:
-        """A node that serves meanwhile may have made a partition there since."""
-        row = self.connection.execute(
-            "SELECT count(*) FROM partitions WHERE id >= ? AND id < ?", (first >> OFFSET_BITS, end >> OFFSET_BITS)
-        ).fetchone()
-        return bool(row[0])
+            # A node that serves meanwhile may have made a partition there since.
+            (known_now,) = self.connection.execute(
+                "SELECT count(*) FROM partitions WHERE id > ? AND id < ?", (after, before)
+            ).fetchone()
+            if count and not known_now:
+                self.report.add("orphan", f"events from key {first}", f"{count} events belong to no partition")
 
     def _partition(self, state: PartitionState, expected: int) -> None:
         where = f"{state.topic} partition {state.partition}"
@@ -202,7 +188,7 @@ class _Check:
             ):  # row by row: a page of large payloads must not be in memory at once
                 row = _Row(*values)
                 self._event(where, previous, row)
-                previous, seen, size = row.without_payload(), seen + 1, size + row.bytes
+                previous, seen, size = msgspec.structs.replace(row, payload=b""), seen + 1, size + row.bytes
             if not seen or previous is None:
                 break
             events += seen
@@ -242,7 +228,6 @@ class _Check:
             self.report.add("total", where, f"{state.total - state.removed_bytes} bytes are expected, {size} are there")
 
     def _records(self) -> None:
-        reserved = self.connection.execute("SELECT value FROM counters WHERE name = 'version'").fetchone()
         for space in self.reader.spaces():
             after = ""
             while True:
@@ -257,24 +242,18 @@ class _Check:
                 after = page[-1].key
                 self.report.records += len(page)
                 newest = max(record.version for record in page)
+                reserved = self.connection.execute("SELECT value FROM counters WHERE name = 'version'").fetchone()
                 if reserved is None or newest > reserved[0]:
-                    reserved = self.connection.execute("SELECT value FROM counters WHERE name = 'version'").fetchone()
-                    if reserved is None or newest > reserved[0]:
-                        self.report.add("version", space, f"version {newest} was never reserved")
+                    self.report.add("version", space, f"version {newest} was never reserved")
                 self.progress("records", self.report.records, 0)
 
-    def _marks(self, log_state: LogState) -> None:
+    def _marks(self) -> None:
         """A mark must point at an offset that was given; its event may be gone."""
-        tails = {state.id: state.tail for state in log_state.partitions.values()}
         self.report.marks = self.connection.execute("SELECT count(*) FROM marks").fetchone()[0]
-        for id, highest in self.connection.execute(
-            "SELECT pos >> ?, max(pos & ?) FROM marks GROUP BY 1", (OFFSET_BITS, MAX_OFFSET)
-        ).fetchall():
-            if highest > tails.get(id, 0) and highest > self._tail_now(id):
+        rows = self.connection.execute(
+            "SELECT pos >> ?, max(pos & ?) FROM marks GROUP BY 1", (schema.OFFSET_BITS, schema.MAX_OFFSET)
+        ).fetchall()
+        tails = {state.id: state.tail for state in LogState(self.connection).partitions.values()}
+        for id, highest in rows:
+            if highest > tails.get(id, 0):
                 self.report.add("mark", f"partition number {id}", f"a mark points at offset {highest}, never given")
-
-    def _tail_now(self, id: int) -> int:
-        row = self.connection.execute("SELECT topic, partition FROM partitions WHERE id = ?", (id,)).fetchone()
-        if row is None:
-            return 0
-        return max((one.tail for one in self.reader.bounds(row[0]) if one.partition == row[1]), default=0)

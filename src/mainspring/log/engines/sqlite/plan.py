@@ -20,31 +20,29 @@ marks is noted once, not by a closure for each event.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mainspring.log.contract import (
     ABSENT,
-    ANY_VERSION,
     MAX_INT,
     MIN_INT,
     Append,
     Batch,
+    BatchPlanner,
     Bounds,
-    Delete,
-    Guard,
-    Operation,
-    Put,
-    Receipt,
+    KeptRecord,
+    KeptTail,
+    Mark,
+    Place,
     Refused,
     Remove,
+    Restorable,
     Result,
-    are_well_formed,
+    StoredEvent,
     event_bytes,
     not_storable,
-    refusal_for,
     tail_conflict,
-    version_conflict,
 )
 from mainspring.log.engines.sqlite.schema import (
     MAX_OFFSET,
@@ -56,7 +54,6 @@ from mainspring.log.engines.sqlite.schema import (
 
 VERSIONS_PER_RESERVATION = 1 << 16  # versions are reserved in the file by the block: one row write per 65,536 of them
 
-Place = tuple[str, str]  # (space, key) of a record, or (topic, dedupe) of a mark
 StoredMark = tuple[int, int]  # of a mark: pos, until
 
 
@@ -156,7 +153,7 @@ class UnknownMarks(Exception):
     """A batch would be refused, but perhaps only because the plan assumed its marks to be new."""
 
 
-class CommitPlan:
+class CommitPlan(BatchPlanner):
     """What one commit will do. Made for one commit, then thrown away."""
 
     def __init__(self, log_state: LogState, versions: dict[Place, int], marks: dict[Place, StoredMark] | None) -> None:
@@ -165,6 +162,7 @@ class CommitPlan:
         Without `marks` the plan assumes that the file has none of them. The writer must then insert marks
         so that it fails if there is one, and must be ready for `UnknownMarks`.
         """
+        super().__init__()
         self._log_state = log_state
         self._versions = versions
         self.assumes_new_marks: bool = marks is None
@@ -175,47 +173,29 @@ class CommitPlan:
         self.removals: list[tuple[PartitionState, int, tuple[int, ...]]] = []  # below, offsets
         self.touched: list[PartitionState] = []
         self.first_version: int = log_state.version
+        self._restores = False  # what another log gave out, also of partitions without an event
         self._values_before = 0  # the length of `event_values` when the batch under way began
         self._before: list[tuple[PartitionState, int, int, int | None]] = []  # what it found in its partitions
         self._marks_before: list[tuple[Place, StoredMark | None]] = []  # and among the marks
-        self._undo: list[Callable[[], object]] = []  # and how to take back the rest of it
         self._version_before = log_state.version
 
     def add(self, batch: Batch) -> Result:
         """The batch's receipt once the commit is durable, or why it takes no part in it."""
-        offsets: list[tuple[int, int, bool]] = []
-        versions: list[int] = []
         self._before.clear()
         self._marks_before.clear()
-        self._undo.clear()
         self._values_before = len(self.event_values)
         self._version_before = self._log_state.version
-        try:
-            for operation in batch.operations:
-                if type(operation) is Append:
-                    offsets.append(self._append(operation))
-                elif type(operation) is Put:
-                    versions.append(self._put(operation))
-                elif type(operation) is Delete:
-                    self._delete(operation)
-                elif type(operation) is Guard:
-                    self._check_version((operation.space, operation.key), operation.version)
-                elif type(operation) is Remove:
-                    self._remove(operation)
-                else:
-                    raise Refused(f"{type(operation).__name__} is not an operation of the log", code="bad_operation")
-        except (Refused, UnicodeEncodeError, TypeError, AttributeError) as error:
-            self._take_back()
-            if self.assumes_new_marks and _has_marks(batch):
-                raise UnknownMarks from error
-            return refusal_for(error)
-        return Receipt(tuple(offsets), tuple(versions))
+        result = self._decide(batch)
+        if self.assumes_new_marks and type(result) is Refused:
+            marked = any(type(each) is Append and each.dedupe is not None for each in batch.operations)
+            if marked:
+                raise UnknownMarks from result
+        return result
 
     def _take_back(self) -> None:
         """Undo the batch under way. Its events are the last ones of the lists."""
         self._log_state.version = self._version_before
-        for step in reversed(self._undo):
-            step()
+        super()._take_back()
         for place, found in reversed(self._marks_before):
             if found is None:
                 del self.marks[place]
@@ -239,14 +219,14 @@ class CommitPlan:
         """The commit is on disk: what was planned is now true."""
         for state in self.touched:
             state.saved = None
-            if state.tail:
+            if state.tail or self._restores:
                 state.stored = True
                 state.durable_tail = state.tail
             elif not state.stored:
                 self._log_state.drop(state)  # made for a batch that was refused
 
     def new_partitions(self) -> list[PartitionState]:
-        return [state for state in self.touched if state.tail and not state.stored]
+        return [state for state in self.touched if (state.tail or self._restores) and not state.stored]
 
     # -- events
 
@@ -280,11 +260,11 @@ class CommitPlan:
             self._mark(event, dedupe, pos)
         return partition, offset, False
 
-    def _touch(self, event: Append, state: PartitionState | None) -> PartitionState:
+    def _touch(self, item: Append | StoredEvent | KeptTail | Mark, state: PartitionState | None) -> PartitionState:
         if state is None:
-            if fault := not_storable(event):
+            if isinstance(item, Append) and (fault := not_storable(item)):
                 raise fault
-            state = self._log_state.create(event.topic, event.partition)
+            state = self._log_state.create(item.topic, item.partition)
         state.saved = (state.tail, state.total, state.high_ts)
         self.touched.append(state)
         return state
@@ -319,47 +299,59 @@ class CommitPlan:
         self.removals.append((state, below, offsets))
         self._undo.append(self.removals.pop)
 
+    # -- what another log gave out, with its offsets and versions
+
+    def restore(self, item: Restorable) -> None:
+        """Raises `Refused` when an offset does not ascend; the state must then be read from the file again."""
+        self._restores = True
+        if isinstance(item, KeptRecord):
+            crc = record_checksum(item.space, item.key, item.version, item.value)
+            self.records[item.space, item.key] = (item.version, crc, item.value)
+            self._log_state.version = max(self._log_state.version, item.version)
+            return
+        state = self._log_state.partitions.get((item.topic, item.partition))
+        if state is None or state.saved is None:
+            state = self._touch(item, state)
+            self.removals.append((state, 0, ()))  # removes nothing, but stores what the partition says of itself
+        if isinstance(item, Mark):
+            self.marks[item.topic, item.dedupe] = (state.base + item.offset, item.until)
+        elif isinstance(item, KeptTail):
+            state.removed += max(0, item.tail - state.tail)
+            state.tail = max(state.tail, item.tail)
+        else:
+            self._restore_event(item, state)
+
+    def _restore_event(self, event: StoredEvent, state: PartitionState) -> None:
+        if event.offset <= state.tail:
+            raise Refused(
+                f"offset {event.offset} of {event.topic!r} partition {event.partition} is not above {state.tail}",
+                remedy="restore into an empty log, events ascending by offset",
+            )
+        state.removed += event.offset - state.tail - 1
+        state.tail = event.offset
+        state.total += event_bytes(event)
+        state.high_ts = event.ts if state.high_ts is None else max(state.high_ts, event.ts)
+        pos = state.base + event.offset
+        crc = event_checksum(pos, event.ts, event.id, event.key, event.headers, event.payload)
+        high = None if state.high_ts == event.ts else state.high_ts
+        self.event_values += (pos, event.ts, state.total, crc, event.id, event.payload, high, event.key, event.headers)
+
     # -- records
 
-    def _check_version(self, place: Place, expect: int) -> None:
-        if expect == ANY_VERSION:
-            return
-        if place in self.records:
-            record = self.records[place]
-            actual = ABSENT if record is None else record[0]
-        else:
-            actual = self._versions.get(place, ABSENT)
-        if actual != expect:
-            raise version_conflict(place[0], place[1], expect, actual)
+    def _version_of(self, space: str, key: str) -> int:
+        if (space, key) in self.records:
+            record = self.records[space, key]
+            return ABSENT if record is None else record[0]
+        return self._versions.get((space, key), ABSENT)
 
-    def _write(self, place: Place, record: tuple[int, int, bytes] | None) -> None:
-        had, before = place in self.records, self.records.get(place)
-        self.records[place] = record
-
-        def undo() -> None:
-            if had:
-                self.records[place] = before
-            else:
-                del self.records[place]
-
-        self._undo.append(undo)
-
-    def _put(self, put: Put) -> int:
-        if not put.space or not put.key:
-            raise not_storable(put) or Refused("a record needs a space and a key")
-        place = (put.space, put.key)
-        self._check_version(place, put.expect)
+    def _write(self, space: str, key: str, value: bytes | None) -> int:
+        if value is None:
+            self._set(self.records, (space, key), None)
+            return ABSENT
         version = self._log_state.version + 1
-        self._write(place, (version, record_checksum(put.space, put.key, version, put.value), put.value))
+        self._set(self.records, (space, key), (version, record_checksum(space, key, version, value), value))
         self._log_state.version = version
         return version
-
-    def _delete(self, delete: Delete) -> None:
-        place = (delete.space, delete.key)
-        delete.space.encode()
-        delete.key.encode()
-        self._check_version(place, delete.expect)
-        self._write(place, None)
 
     def record_values(self) -> tuple[list[object], dict[str, list[str]]]:
         """Flat values, five for each record to write; and by space the keys to delete."""
@@ -371,34 +363,3 @@ class CommitPlan:
             else:
                 written += (*place, *record)
         return written, deleted
-
-
-def _has_marks(batch: Batch) -> bool:
-    return any(isinstance(operation, Append) and operation.dedupe is not None for operation in batch.operations)
-
-
-def lookups_for(batches: Sequence[Batch], *, of_marks: bool) -> tuple[dict[Place, None], dict[Place, None]]:
-    """What must be known of the file before planning: records whose version matters, and marks that may exist.
-
-    Texts that no file can hold are left out; planning refuses them.
-    """
-    versions: dict[Place, None] = {}
-    marks: dict[Place, None] = {}
-    for batch in batches:
-        for operation in batch.operations:
-            if type(operation) is Append:
-                if of_marks and operation.dedupe is not None and are_well_formed(operation.topic, operation.dedupe):
-                    marks[operation.topic, operation.dedupe] = None
-            else:
-                place = _place_that_matters(operation)
-                if place is not None and are_well_formed(*place):
-                    versions[place] = None
-    return versions, marks
-
-
-def _place_that_matters(operation: Operation) -> Place | None:
-    if isinstance(operation, Guard):
-        return operation.space, operation.key
-    if isinstance(operation, Put | Delete) and operation.expect != ANY_VERSION:
-        return operation.space, operation.key
-    return None

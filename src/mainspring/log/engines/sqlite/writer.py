@@ -27,27 +27,15 @@ from queue import SimpleQueue
 from typing import Any
 
 from mainspring.errors import MainspringError
-from mainspring.log.contract import (
-    Batch,
-    LogUnavailable,
-    Result,
-)
+from mainspring.log.contract import Batch, LogUnavailable, Place, Restorable, Result, lookups_for
 from mainspring.log.engines.sqlite.plan import (
     VERSIONS_PER_RESERVATION,
     CommitPlan,
     LogState,
     PartitionState,
-    Place,
-    StoredMark,
     UnknownMarks,
-    lookups_for,
 )
-from mainspring.log.engines.sqlite.schema import (
-    EVENT_BYTES,
-    connect_writer,
-    migrate,
-    preallocate_wal,
-)
+from mainspring.log.engines.sqlite.schema import EVENT_BYTES, connect_writer, migrate, preallocate_wal
 
 COMMITS_THAT_LOOK_FIRST = 32  # after one that found a mark it had assumed to be new
 COMMITS_OF_A_BUSY_LOG = 64  # from then on it pays to preallocate the WAL; most logs of tests never get there
@@ -57,6 +45,7 @@ _logger = logging.getLogger(__name__)
 Done = Callable[[list[Result]], None]
 Job = Callable[[], None]
 Statement = tuple[str, Sequence[object]]
+Removed = dict[PartitionState, tuple[int, int]]  # how many events of a partition, and their bytes
 
 
 class SqliteWriter:
@@ -84,8 +73,8 @@ class SqliteWriter:
     def submit(self, batches: Sequence[Batch], done: Done) -> None:
         self._jobs.put(lambda: done(self._commit(batches)))
 
-    def call(self, work: Callable[[sqlite3.Connection, LogState], object], done: Callable[[object], None]) -> None:
-        """Do something rarer, in a transaction of its own; `done` gets what it returned, or the error."""
+    def call(self, work: Callable[[SqliteWriter], object], done: Callable[[object], None]) -> None:
+        """Do something rarer; `done` gets what it returned, or the error."""
         self._jobs.put(lambda: done(self._call(work)))
 
     def stop(self) -> None:
@@ -143,25 +132,17 @@ class SqliteWriter:
         return results
 
     def _plan(self, batches: Sequence[Batch], *, assume_new_marks: bool = False) -> CommitPlan:
-        versions_to_find, marks_to_find = lookups_for(batches, of_marks=not assume_new_marks)
-        versions: dict[Place, int] = {}
-        if versions_to_find:
-            places = list(versions_to_find)
-            for n, (version,) in ask(self._connection, FIND_VERSIONS, places).items():
-                versions[places[n]] = version
+        places, marked = lookups_for(batches, of_marks=not assume_new_marks)
+        versions = {place: version for place, (version,) in ask(self._connection, FIND_VERSIONS, places)}
         if assume_new_marks:
             return CommitPlan(self.log_state, versions, None)
-        marks: dict[Place, StoredMark] = {}
-        if marks_to_find:
-            places = list(marks_to_find)
-            for n, (pos, until) in ask(self._connection, FIND_MARKS, places).items():
-                marks[places[n]] = (pos, until)
+        marks = {place: (pos, until) for place, (pos, until) in ask(self._connection, FIND_MARKS, marked)}
         return CommitPlan(self.log_state, versions, marks)
 
     def _store(self, plan: CommitPlan, also: Sequence[Statement] = ()) -> None:
         """Put the plan into the file, and `also` with it."""
         work = [*self._statements(plan), *also]
-        removed: dict[PartitionState, tuple[int, int]] = {}
+        removed: Removed = {}
         log_state = self.log_state
         reserve = self.reserves_versions and bool(plan.records) and log_state.version > log_state.reserved_version
         if len(work) == 1 and not plan.removals and not reserve:
@@ -200,22 +181,15 @@ class SqliteWriter:
             work += statements_for(ADD_MARKS if plan.assumes_new_marks else WRITE_MARKS, 4, rows)
         return work
 
-    def _remove(
-        self,
-        state: PartitionState,
-        below: int,
-        offsets: tuple[int, ...],
-        removed: dict[PartitionState, tuple[int, int]],
-    ) -> None:
+    def _remove(self, state: PartitionState, below: int, offsets: tuple[int, ...], removed: Removed) -> None:
         work: list[tuple[str, str, Sequence[object]]] = []
         if below > 1:
             work.append((MEASURE_RANGE, DELETE_RANGE, (state.base, state.base + below)))
-        if offsets:
-            places = [state.base + offset for offset in set(offsets)]
-            for (measure, values), (delete, _) in zip(
-                statements_for(MEASURE_OFFSETS, 1, places), statements_for(DELETE_OFFSETS, 1, places), strict=True
-            ):
-                work.append((measure, delete, values))
+        places = [state.base + offset for offset in set(offsets)]
+        for (measure, values), (delete, _) in zip(
+            statements_for(MEASURE_OFFSETS, 1, places), statements_for(DELETE_OFFSETS, 1, places), strict=True
+        ):
+            work.append((measure, delete, values))
         count, size = removed.get(state, (0, 0))
         for measure, delete, values in work:
             more, more_size = self._connection.execute(measure, values).fetchone()
@@ -230,16 +204,27 @@ class SqliteWriter:
 
     # -- the rest
 
-    def _call(self, work: Callable[[sqlite3.Connection, LogState], object]) -> object:
+    def _call(self, work: Callable[[SqliteWriter], object]) -> object:
         try:
             self._reopen_if_suspect()
-            self._connection.execute("BEGIN IMMEDIATE")
-            result = work(self._connection, self.log_state)
-            self._connection.execute("COMMIT")
+            return work(self)
         except Exception as error:
             self._suspect = True  # the work may have moved the state
             return self._failed(error)
-        return result
+
+    def forget_marks(self, now: int) -> int:
+        """In this thread: see `call`."""
+        return self._connection.execute("DELETE FROM marks WHERE until < ?", (now,)).rowcount
+
+    def restore(self, items: Iterable[Restorable]) -> None:
+        """In this thread: see `call`. Raises `Refused`."""
+        self._store(self._restoring(items))
+
+    def _restoring(self, items: Iterable[Restorable]) -> CommitPlan:
+        plan = CommitPlan(self.log_state, {}, {})
+        for item in items:
+            plan.restore(item)
+        return plan
 
     def _failed(self, error: Exception) -> MainspringError:
         try:
@@ -335,16 +320,15 @@ def as_blobs(column: Iterable[Any]) -> list[object]:
     return [value if value is None or len(value) > COPIED_BYTES else bytearray(value) for value in column]
 
 
-def ask(connection: sqlite3.Connection, template: str, places: Sequence[tuple[str, str]]) -> dict[int, list[int]]:
-    """For each place that exists, by its index, the numbers the template selects. One step for each statement."""
+def ask(connection: sqlite3.Connection, template: str, asked: Iterable[Place]) -> Iterator[tuple[Place, list[int]]]:
+    """Each place that exists, with the numbers the template selects. One step for each statement."""
+    places = list(asked)
     values = [value for n, place in enumerate(places) for value in (n, *place)]
-    answers: dict[int, list[int]] = {}
     for statement, piece in statements_for(template, 3, values):
         (found,) = connection.execute(statement, piece).fetchone()
         for answer in found.split(",") if found else ():
             n, *numbers = map(int, answer.split())
-            answers[n] = numbers
-    return answers
+            yield places[n], numbers
 
 
 # -- what SQLite's errors mean, and what a person can do about them

@@ -1,45 +1,32 @@
-"""Dead letters over HTTP: which there are, why they died, and sending them again.
+"""Dead letters over HTTP: which there are, why they died, sending them back and dropping them.
 
 Dead letters of a topic are addressed by that topic and their offset in `<topic>.DLQ`. They are as private as the topic
-itself: who may not subscribe to it sees none of them, and sending one again also needs the right to publish.
+itself: who may not subscribe to it sees none of them; sending back and dropping also need the right to publish.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
-from aiohttp import web
 
-from mainspring.bus import DeadLetter, Forbidden, Published, UnknownEvent, Who
-from mainspring.server.http.face import Face, json_response
-from mainspring.server.http.request import (
-    MAX_INTEGER,
-    body_decoder,
-    integer,
-    path_integer,
-    read_body,
-    require_json,
-)
+from mainspring.bus import BadFrame, DeadLetter, DeadLetterFilter, Forbidden, Published
+from mainspring.server.http.call import Call, decode_body
 from mainspring.server.http.table import NATURAL, POSITIVE, Operation, Parameter, gives, tagged, takes
 
 SUFFIX: Final = ".DLQ"
-PAGE: Final = 256
 DEFAULT_LIMIT: Final = 100
 MAX_LIMIT: Final = 1_000  # a page is held in memory as a whole
 
-Offset = Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER)]
-
 
 class DeadLetterTopic(msgspec.Struct, frozen=True, rename="camel"):
-    """A topic with dead letters. `atMost` counts offsets, also of letters that were sent again since."""
+    """A topic with dead letters: how many there are now, and the first and last offset they have or had."""
 
     topic: str
     dead_letter_topic: str
     head: int
     tail: int
-    at_most: int
+    count: int
 
 
 class DeadLetterTopics(msgspec.Struct, frozen=True):
@@ -55,136 +42,112 @@ class DeadLetterPage(msgspec.Struct, frozen=True):
     next: int | msgspec.UnsetType = msgspec.UNSET
 
 
-class RedriveBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which dead letters to send again: those at `offsets`, or all, as far as every other member given fits."""
+class RedriveBody(DeadLetterFilter, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which dead letters to send back. `toAll`: to every group of the topic, not only to the one that gave up."""
 
-    offsets: Annotated[list[Offset], msgspec.Meta(min_length=1)] | None = None
-    group: str | None = None
-    key: str | None = None
-    reason: str | None = None
-    before: Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)] | None = None
-    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER)] | None = None
+    to_all: bool = msgspec.field(default=False, name="toAll")
 
 
 class RedriveReport(msgspec.Struct, frozen=True):
-    """Where the dead letters went."""
+    """How many dead letters were sent back, and where each is in its topic."""
 
     topic: str
     count: int
-    published: list[Published]
+    events: list[Published]
 
 
-_REDRIVE: Final = body_decoder(RedriveBody)
+class DropBody(DeadLetterFilter, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which dead letters to drop. All of the topic only with `all`, so that an empty body drops nothing."""
+
+    all: bool = False
 
 
-async def list_dead_letter_topics(face: Face, request: web.Request) -> web.StreamResponse:
+class DropReport(msgspec.Struct, frozen=True):
+    """How many dead letters were dropped."""
+
+    topic: str
+    count: int
+
+
+async def list_dead_letter_topics(call: Call) -> DeadLetterTopics:
     """Topics that have dead letters.
 
     Only those that the caller may read.
     """
-    agent = await face.identify(request)
     found: list[DeadLetterTopic] = []
-    for config in face.bus.topics.configs():
+    for config in call.bus.topics.configs():
         topic = config.topic.removesuffix(SUFFIX)
-        if topic == config.topic or not await _may_read(face, agent, topic):
+        if topic == config.topic or not await _may_read(call, topic):
             continue
-        found.extend(
-            DeadLetterTopic(topic, config.topic, place.head, place.tail, place.tail - place.head + 1)
-            for place in await face.bus.groups.offsets(config.topic)
-            if place.tail
-        )
-    return json_response(DeadLetterTopics(found))
+        first, *_ = await call.bus.groups.offsets(config.topic)  # letters stand in one line
+        if first.tail:
+            letters = await call.bus.dead_letters.count(topic)
+            found.append(DeadLetterTopic(topic, config.topic, first.head, first.tail, letters))
+    return DeadLetterTopics(found)
 
 
-async def _may_read(face: Face, agent: Who, topic: str) -> bool:
+async def _may_read(call: Call, topic: str) -> bool:
     try:
-        await _check_read(face, agent, topic)
+        await _check_read(call, topic)
     except Forbidden:
         return False
     return True
 
 
-async def _check_read(face: Face, agent: Who, topic: str) -> None:
-    await face.bus.access.check(topic, "subscribe", agent)
-    await face.bus.access.check(topic + SUFFIX, "subscribe", agent)
+async def _check_read(call: Call, topic: str) -> None:
+    await call.check("subscribe", topic)
+    await call.check("subscribe", topic + SUFFIX)
 
 
-async def list_dead_letters(face: Face, request: web.Request) -> web.StreamResponse:
+async def list_dead_letters(call: Call) -> DeadLetterPage:
     """Dead letters of one topic, oldest first.
 
     Only those that fit the filters.
     """
-    topic = request.match_info["topic"]
-    await _check_read(face, await face.identify(request), topic)
-    face.bus.topics.get(topic)  # raises UnknownTopic
-    limit = integer(request, "limit", least=1, most=MAX_LIMIT) or DEFAULT_LIMIT
-    wanted = RedriveBody(
-        group=request.query.get("group"), key=request.query.get("key"), reason=request.query.get("reason")
+    await _check_read(call, call.topic)
+    call.bus.topics.get(call.topic)  # raises UnknownTopic
+    limit = call.integer("limit", least=1, most=MAX_LIMIT) or DEFAULT_LIMIT
+    query = call.request.query
+    wanted = DeadLetterFilter(
+        group=query.get("group"), key=query.get("key"), reason=query.get("reason"), limit=limit + 1
     )
-    found: list[DeadLetter] = []
-    async for letter in _matching(face, topic, wanted, integer(request, "offset") or 0):
-        if len(found) == limit:
-            return json_response(DeadLetterPage(found, letter.offset))
-        found.append(letter)
-    return json_response(DeadLetterPage(found))
+    offset = call.integer("offset") or 0
+    found = [letter async for letter in call.bus.dead_letters.matching(call.topic, wanted, offset=offset)]
+    return DeadLetterPage(found[:limit], found[limit].offset if len(found) > limit else msgspec.UNSET)
 
 
-async def show_dead_letter(face: Face, request: web.Request) -> web.StreamResponse:
+async def show_dead_letter(call: Call) -> DeadLetter:
     """One dead letter."""
-    topic = request.match_info["topic"]
-    await _check_read(face, await face.identify(request), topic)
-    return json_response(await face.bus.dead_letters.get(topic, path_integer(request, "offset")))
+    await _check_read(call, call.topic)
+    return await call.bus.dead_letters.get(call.topic, call.path_integer("offset"))
 
 
-async def redrive(face: Face, request: web.Request) -> web.StreamResponse:
-    """Send dead letters to their topic again.
+async def redrive(call: Call) -> RedriveReport:
+    """Send dead letters back to the group that gave up on them.
 
-    Each is moved in one step: never lost, never in both topics.
+    With `toAll` each is published anew, and every group of the topic gets it. Each is moved in one step: never lost,
+    never in both places.
     """
-    topic = request.match_info["topic"]
-    require_json(request)
-    agent = await face.identify(request)
-    await _check_read(face, agent, topic)
-    await face.bus.access.check(topic, "publish", agent)
-    body = await read_body(request, face.max_body_bytes)
-    wanted = _REDRIVE.decode(body) if body.strip() else RedriveBody()
-    face.bus.topics.get(topic)  # raises UnknownTopic
-    published: list[Published] = []
-    for offset in [letter.offset async for letter in _limited(face, topic, wanted)]:
-        try:
-            published += await face.bus.dead_letters.redrive(topic, [offset])
-        except UnknownEvent:
-            continue  # someone else was faster with this one
-    return json_response(RedriveReport(topic, len(published), published))
+    body = await _change(call)
+    wanted = decode_body(RedriveBody, body) if body.strip() else RedriveBody()
+    sent = await call.bus.dead_letters.redrive(call.topic, wanted, to_all=wanted.to_all)
+    return RedriveReport(call.topic, len(sent), sent)
 
 
-async def _limited(face: Face, topic: str, wanted: RedriveBody) -> AsyncIterator[DeadLetter]:
-    """What is there now and fits, up to the limit; fixed before anything moves, so that nothing is sent twice."""
-    count = 0
-    async for letter in _matching(face, topic, wanted, 0):
-        if wanted.limit is not None and count >= wanted.limit:
-            return
-        count += 1
-        yield letter
+async def drop(call: Call) -> DropReport:
+    """Drop dead letters: nobody gets them any more."""
+    wanted = decode_body(DropBody, await _change(call))
+    if wanted == DropBody():
+        raise BadFrame("which dead letters?", remedy='give offsets or a filter, or {"all": true} for all of the topic')
+    return DropReport(call.topic, await call.bus.dead_letters.drop(call.topic, wanted))
 
 
-async def _matching(face: Face, topic: str, wanted: RedriveBody, offset: int) -> AsyncIterator[DeadLetter]:
-    """The dead letters from `offset` on that fit, read a page at a time."""
-    chosen = None if wanted.offsets is None else frozenset(wanted.offsets)
-    while page := await face.bus.dead_letters.page(topic, offset=offset, limit=PAGE):
-        for letter in page:
-            if (chosen is None or letter.offset in chosen) and _fits(letter, wanted):
-                yield letter
-        offset = page[-1].offset + 1
-
-
-def _fits(letter: DeadLetter, wanted: RedriveBody) -> bool:
-    return (
-        (wanted.group is None or letter.group == wanted.group)
-        and (wanted.key is None or letter.key == wanted.key)
-        and (wanted.reason is None or wanted.reason in letter.reason)
-        and (wanted.before is None or letter.ts < wanted.before)
-    )
+async def _change(call: Call) -> bytes:
+    """The body of a request that changes dead letters, if the caller may."""
+    call.require_json()
+    await _check_read(call, call.topic)
+    await call.check("publish")
+    return await call.body()
 
 
 OPERATIONS: Final = tagged(
@@ -210,6 +173,13 @@ OPERATIONS: Final = tagged(
         gives("Where they went.", RedriveReport),
         body=takes(RedriveBody),
         body_required=False,
+        errors=(400, 404, 409, 413, 415, 429, 503),
+    ),
+    Operation(
+        "POST /dlq/{topic}/drop",
+        drop,
+        gives("How many were dropped.", DropReport),
+        body=takes(DropBody),
         errors=(400, 404, 413, 415, 429, 503),
     ),
 )
