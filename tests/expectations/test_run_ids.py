@@ -59,7 +59,7 @@ async def test_the_same_id_with_other_arguments_or_another_program_is_refused(st
     async with start(shop()) as node:
         await node.start_run("checkout", {"id": "o-1"}, id="c")
         for program, order in (("checkout", {"id": "o-2"}), ("refund", {"id": "o-1"})):
-            with pytest.raises(Exception, match="run c (is a run of checkout|of checkout was started with other)"):
+            with pytest.raises(Exception, match=r"run c (is a run of checkout|of checkout was started with other)"):
                 await node.start_run(program, order, id="c")
         await node.signal("c", "paid")
         assert (await node.outcome("c")).value == "o-1"

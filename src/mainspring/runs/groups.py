@@ -16,7 +16,7 @@ import sys
 import types
 from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, TypeVarTuple, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, TypeVarTuple, overload
 
 from mainspring.durations import Duration, duration_text
 from mainspring.runs.effects import (
@@ -35,7 +35,7 @@ from mainspring.runs.errors import ChildTimedOut, GroupClosed, NeverAwaited
 from mainspring.runs.handlers import ATTEMPT_OPTIONS, EffectContext, Errors, Later, attempts_of
 from mainspring.runs.programs import built_in, call_inline
 from mainspring.runs.run import Failed, Outcome, Run, unwrap
-from mainspring.runs.steps import StepHandler, step_of
+from mainspring.runs.steps import step_of
 from mainspring.runs.tree import family_of, root_of
 
 if TYPE_CHECKING:
@@ -63,9 +63,7 @@ class Perform:
 
     def __call__(self, effect: Effect[T]) -> Awaitable[T]:
         """Await it to perform the effect; the program gets the answer, or `EffectFailed`."""
-        waiting = _performing(effect, self._run)
-        next(waiting)  # to where it notices that it is dropped
-        return cast(Awaitable[T], waiting)
+        return suspend(effect)
 
     @overload
     def step(self, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]: ...
@@ -114,9 +112,7 @@ class Perform:
         options = {key: given.pop(key) for key in ATTEMPT_OPTIONS if key in given}
         attempts = attempts_of(**options, counts_deaths=True)
         effect = step_of(function, args, given, given.pop("name", None), attempts)
-        handlers = self._run.scheduler.handlers
-        if type(effect) not in handlers:
-            handlers[type(effect)] = StepHandler(type(effect))
+        self._runtime.know_step(type(effect))
         return self(effect)
 
     def version(self, name: str, newest: int = 2) -> Awaitable[int]:
@@ -173,6 +169,17 @@ class Perform:
             child.cancel(error)
             raise error
         return unwrap(child.id, await self.join(child))
+
+
+class WatchfulPerform(Perform):
+    """`perform` of an App's runs: an effect that is made and never awaited fails the run."""
+
+    __slots__ = ()
+
+    def __call__(self, effect: Effect[T]) -> Awaitable[T]:
+        waiting: Any = _performing(effect, self._run)
+        next(waiting)  # to where it notices that it is dropped
+        return waiting  # type: ignore[no-any-return] # a cast would cost more than the rest
 
 
 @types.coroutine

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -373,16 +373,6 @@ class EffectContext:
             raise timed_out(name, timeout_ms) from None
         finally:
             self._scheduler.alarms.forget(timer)
-
-    @property
-    def threads(self) -> HandlerThreads:
-        """The threads in which plain functions run."""
-        return self._scheduler.threads
-
-    @property
-    def replaced_steps(self) -> Mapping[str, Callable[..., Any]]:
-        """Functions that stand in for those of steps in a test, by the names of the steps."""
-        return self._scheduler.replaced_steps
 
     def after_commit(self, done: Callable[[Any], object]) -> None:
         """Call `done(receipt)` when `batch` was stored with the answer."""

@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random as random_module
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -36,7 +36,7 @@ from mainspring.loop import Clock, HandlerThreads, Loop, MonotonicClock, Virtual
 from mainspring.runs.durable.durable_runs import DurableRuns
 from mainspring.runs.effects import Ask, Effect, Publish, Signal, Spawn, WaitEvent, WaitSignal, builtin_handlers, resume
 from mainspring.runs.errors import GroupClosed, NotIdle, RunError
-from mainspring.runs.groups import Perform
+from mainspring.runs.groups import Perform, WatchfulPerform
 from mainspring.runs.handlers import EffectContext, Errors, Handler, RegisteredHandler, attempts_of, handler_in_thread
 from mainspring.runs.lineage import of_here
 from mainspring.runs.ports import AskPort, EventPort, PublishPort, ask_handler, publish_handler, wait_event_handler
@@ -44,6 +44,7 @@ from mainspring.runs.programs import Programs, bind, name_of
 from mainspring.runs.run import Outcome, Run
 from mainspring.runs.scheduler import AsyncioHost, FailureSink, LoopHost, Scheduler
 from mainspring.runs.signals import Mailboxes
+from mainspring.runs.steps import Step, StepHandler
 from mainspring.runs.tree import family_of, root_of
 
 SETTLE_TURNS = 20  # turns of the asyncio loop without anything new before handlers count as waiting
@@ -86,7 +87,8 @@ class Runtime:
         threads: HandlerThreads | None = None,
     ) -> None:
         """With the "strict" contract the failure of an effect ends the run. With that of an App it is raised in the
-        program, which may catch it: `EffectFailed` at `await perform(...)`, `ChildFailed` in a group, `WaitTimedOut`.
+        program, which may catch it: `EffectFailed` at `await perform(...)`, `ChildFailed` in a group, `WaitTimedOut`;
+        and an effect that is made and never awaited fails the run.
 
         `recovery_ms` is how often unfinished durable runs are looked for, `retention_ms` how long finished ones are
         kept (None: for ever). With a `cluster` several nodes share the log: it has the node's name, and `node` means
@@ -99,6 +101,9 @@ class Runtime:
             self._scheduler.host = LoopHost(loop)
         elif not isinstance(self.clock, VirtualClock):
             self._scheduler.host = AsyncioHost(self.clock)
+        self._threads = threads or HandlerThreads()
+        self._replaced_steps: dict[str, Callable[..., Any]] = {}
+        self._perform = WatchfulPerform if contract == "app" else Perform
         self._started = 0
         self._mailboxes = Mailboxes()
         self._runs: dict[str, Run[Any]] = {}
@@ -119,7 +124,6 @@ class Runtime:
                 recovery_ms=recovery_ms,
                 retention_ms=retention_ms,
             )
-        self._scheduler.threads = threads or HandlerThreads()
         for effect, handler in builtin_handlers(source).items():
             self._handle_builtin(effect, handler)
         self._handle_builtin(WaitSignal, self._mailboxes.wait)
@@ -157,15 +161,20 @@ class Runtime:
             give_up_on=give_up_on,
             counts_deaths=self._scheduler.raises,
         )
-        call = handler_in_thread(handler, self._scheduler.threads) if in_thread else handler
+        call = handler_in_thread(handler, self._threads) if in_thread else handler
         self._scheduler.handlers[effect] = RegisteredHandler(effect, call, strict=strict, attempts=attempts)
 
     def _handle_builtin(self, effect: type[Effect[Any]], handler: Handler) -> None:
         self._scheduler.handlers[effect] = RegisteredHandler(effect, handler)
 
-    def replace_steps(self, functions: Mapping[str, Callable[..., Any]]) -> None:
+    def know_step(self, step: type[Step]) -> None:
+        """Be able to perform a step; for `perform.step`."""
+        if step not in self._scheduler.handlers:
+            self._scheduler.handlers[step] = StepHandler(step, self._threads, self._replaced_steps)
+
+    def replace_steps(self, functions: dict[str, Callable[..., Any]]) -> None:
         """Call these functions in place of those of steps, by the names of the steps; for tests."""
-        self._scheduler.replaced_steps = functions
+        self._replaced_steps = functions
 
     def connect(
         self, *, ask: AskPort | None = None, publish: PublishPort | None = None, events: EventPort | None = None
@@ -224,7 +233,7 @@ class Runtime:
         await self.durable.recovery.stop()
 
     def _bind(self, run: Run[Any], program: Any, args: tuple[Any, ...]) -> None:
-        self._scheduler.bind(run, bind(program, args, Perform(self, run)))
+        self._scheduler.bind(run, bind(program, args, self._perform(self, run)))
 
     def _start(self, program: Any, args: tuple[Any, ...]) -> Run[Any]:
         if isinstance(program, str):

@@ -11,10 +11,10 @@ from __future__ import annotations
 import contextvars
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from mainspring.loop import runs_in_thread
+from mainspring.loop import HandlerThreads, runs_in_thread
 from mainspring.runs.effects import Effect, EffectMeta
 from mainspring.runs.errors import RunError
 from mainspring.runs.handlers import Attempts, EffectContext, RegisteredHandler, try_until_it_succeeds
@@ -46,13 +46,23 @@ class Step(Effect[Any]):
 class StepHandler(RegisteredHandler):
     """Calls the function of a step, as often as that step may be tried."""
 
-    __slots__ = ()
+    __slots__ = ("_replaced", "_threads")
 
-    def __init__(self, step: type[Step]) -> None:
-        super().__init__(step, _call)
+    def __init__(self, step: type[Step], threads: HandlerThreads, replaced: Mapping[str, Callable[..., Any]]) -> None:
+        """`replaced` has functions that stand in for those of steps in a test, by the names of the steps."""
+        super().__init__(step, self._call)
+        self._threads = threads
+        self._replaced = replaced
 
     def most_begun(self, effect: Step) -> int | None:
         return effect.attempts.most_begun
+
+    def _call(self, effect: Step, ctx: EffectContext) -> Any:
+        function = self._replaced.get(self.name, effect.function)
+        _key.set(ctx.key)
+        called = functools.partial(function, *effect.args, **effect.kwargs)
+        once = functools.partial(self._threads.call, called) if runs_in_thread(function) else called
+        return try_until_it_succeeds(once, effect.attempts, ctx, self.name)
 
 
 def step_of(
@@ -91,12 +101,3 @@ def idempotency_key() -> str:
         return _key.get()
     except LookupError:
         raise RunError("no step is being executed here", remedy="call idempotency_key() inside a step") from None
-
-
-def _call(effect: Step, ctx: EffectContext) -> Any:
-    name = type(effect).__name__
-    function = ctx.replaced_steps.get(name, effect.function)
-    _key.set(ctx.key)
-    called = functools.partial(function, *effect.args, **effect.kwargs)
-    once = functools.partial(ctx.threads.call, called) if runs_in_thread(function) else called
-    return try_until_it_succeeds(once, effect.attempts, ctx, name)

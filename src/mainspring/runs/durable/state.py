@@ -317,25 +317,26 @@ class DurableState:
             value = self._decoded(text)
         if effect is Version:
             self._version(decode(self._args)["name"], value)
-        self._store(value, Raw(text), None)
+        entry = JournaledEffect(
+            effect=effect.__name__,
+            args=Raw(self._args),
+            answered=True,
+            value=Raw(text),
+            at=self._at,
+            ms=max(0, self._scheduler.clock.wall_ms() - self._at),
+        )
+        self._store(entry, value)
 
     def effect_failed(self, effect: str, fields: dict[str, str]) -> None:
         """Write a failure down, then raise it in the program. What the handler wanted to write goes with it."""
         self.forget_writes()
-        self._store(self._scheduler.to_raise(self._run, effect, fields), NULL, fields)
+        entry = JournaledEffect(effect=self._effect.__name__, args=Raw(self._args), answered=True, error=fields)
+        entry.at, entry.ms = self._at, max(0, self._scheduler.clock.wall_ms() - self._at)
+        self._store(entry, self._scheduler.to_raise(self._run, effect, fields))
 
-    def _store(self, answer: Any, value: Raw, error: dict[str, str] | None) -> None:
+    def _store(self, entry: JournaledEffect, answer: Any) -> None:
         """Write the entry of this effect; the run goes on with `answer` when it is stored."""
         run = self._run
-        entry = JournaledEffect(
-            effect=self._effect.__name__,
-            args=Raw(self._args),
-            answered=True,
-            value=value,
-            error=error,
-            at=self._at,
-            ms=max(0, self._scheduler.clock.wall_ms() - self._at),
-        )
         if self.attempt > 1:
             entry.attempts = self.attempt
         key = entry_key(run.id, self.position)
