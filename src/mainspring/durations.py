@@ -36,6 +36,11 @@ def duration_ms(given: Duration) -> int:
     return ms
 
 
+def seconds(given: Duration) -> float:
+    """The duration in seconds, never negative. Raises BadDuration."""
+    return duration_ms(given) / 1_000
+
+
 def _from_text(text: str) -> int | None:
     total, at = 0.0, 0
     while found := _PART.match(text, at):

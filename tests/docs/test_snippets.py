@@ -1,8 +1,9 @@
 """Every Python snippet of the documentation runs, as a reader would run it: pasted into a file of its own.
 
 A fence marked `python` is a whole program; one marked `python no-run` is a fragment that only shows a shape, and must
-at least be Python. Those that say `file=` or `append=` belong to a longer story, which another test follows. Each
-program runs in a fresh directory with the memory engine.
+at least be Python. Those that say `needs:NAME` are left out where that package is not installed; those that say `file=`
+or `append=` belong to a longer story, which another test follows. Each program runs in a fresh directory with the
+memory engine.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ SNIPPETS = [
     "snippet", [snippet for snippet in SNIPPETS if snippet.stands_alone], ids=lambda snippet: snippet.name
 )
 def test_the_snippet_runs(snippet: Snippet, tmp_path: Path) -> None:
+    for word in snippet.info:
+        pytest.importorskip(word.removeprefix("needs:"))
     script = tmp_path / "snippet.py"
     script.write_text(snippet.code, encoding="utf-8")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("MAINSPRING", "BUS_", "MONGO_"))}

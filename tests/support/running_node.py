@@ -48,17 +48,7 @@ class RunningNode(ABC):
 
     # -- what differs
 
-    @abstractmethod
-    async def publish(self, topic: str, payload: Any, **options: Any) -> int:
-        """Publish an event (`key`, `headers`, `id`, ...); its offset."""
-
-    @abstractmethod
-    async def publish_many(self, topic: str, payloads: Iterable[Any]) -> int:
-        """Publish many events in order; how many."""
-
-    @abstractmethod
-    async def ask(self, kind: str, type: str, data: Any) -> Any:
-        """Send a command or a query; the reply's data, or the error it raises."""
+    bus: Client  # of the node; in a simulation it lives on virtual time
 
     @abstractmethod
     async def until(self, condition: Callable[[], Any]) -> Any:
@@ -77,13 +67,22 @@ class RunningNode(ABC):
 
     # -- commands and queries
 
-    async def command(self, type: str, data: Any = None) -> Any:
-        return await self.ask("command", type, data)
+    async def command(self, type: str, data: Any = None, **options: Any) -> Any:
+        """Send a command; the reply's data, or the error it raises."""
+        return await self.bus.command(type, data, **options)
 
-    async def query(self, type: str, data: Any = None) -> Any:
-        return await self.ask("query", type, data)
+    async def query(self, type: str, data: Any = None, **options: Any) -> Any:
+        return await self.bus.query(type, data, **options)
 
     # -- topics
+
+    async def publish(self, topic: str, payload: Any, **options: Any) -> int:
+        """Publish an event (`key`, `headers`, `id`, `delay`, ...); its offset."""
+        return await self.bus.publish(topic, payload, **options)
+
+    async def publish_many(self, topic: str, payloads: Iterable[Any]) -> int:
+        """Publish many events in order; how many."""
+        return await self.bus.publish_many(topic, payloads)
 
     async def events(self, topic: str) -> list[Any]:
         """The payloads of a topic's events (at most a thousand per partition); none when it does not exist."""
@@ -157,19 +156,12 @@ class SimulatedNode(RunningNode):
 
     async def __aenter__(self) -> Self:
         self.world = await self._simulation.__aenter__()
+        self.bus = await self.world.client().__aenter__()
         return self
 
     async def __aexit__(self, *error: Any) -> None:
+        await self.bus.close()
         await self._simulation.__aexit__(*error)
-
-    async def publish(self, topic: str, payload: Any, **options: Any) -> int:
-        return (await self.world.publish(topic, payload, **options)).offset
-
-    async def publish_many(self, topic: str, payloads: Iterable[Any]) -> int:
-        return len([await self.world.publish(topic, each) for each in payloads])
-
-    async def ask(self, kind: str, type: str, data: Any) -> Any:
-        return await self.world.send(kind, type, {} if data is None else data)
 
     async def until(self, condition: Callable[[], Any]) -> Any:
         return await self.world.until(condition)
@@ -182,19 +174,9 @@ class SimulatedNode(RunningNode):
 
 
 class RealNode(RunningNode):
-    """Behind sockets. `bus` is a client of it, `url` its address."""
+    """Behind sockets; `url` is its address."""
 
     url: str
-    bus: Client
-
-    async def publish(self, topic: str, payload: Any, **options: Any) -> int:
-        return await self.bus.publish(topic, payload, **options)
-
-    async def publish_many(self, topic: str, payloads: Iterable[Any]) -> int:
-        return await self.bus.publish_many(topic, payloads)
-
-    async def ask(self, kind: str, type: str, data: Any) -> Any:
-        return await (self.bus.command if kind == "command" else self.bus.query)(type, data)
 
     async def until(self, condition: Callable[[], Any]) -> Any:
         async with asyncio.timeout(PATIENCE_S):

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from mainspring.client.frames import EventEnvelope as EventEnvelope
     from mainspring.client.frames import check_texts as check_texts
     from mainspring.client.frames import encode_event as encode_event
+    from mainspring.client.http import NodeHttp as NodeHttp
     from mainspring.client.publishing import New as New
     from mainspring.client.publishing import Outgoing as Outgoing
     from mainspring.client.publishing import Place as Place
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from mainspring.client.subscription import Subscription as Subscription
     from mainspring.client.subscription import decoder as decoder
     from mainspring.client.sync_client import SyncClient as SyncClient
+    from mainspring.client.sync_client import Waiter as Waiter
     from mainspring.client.sync_http import NDJSON as NDJSON
     from mainspring.client.sync_http import PATIENCE_S as PATIENCE_S
     from mainspring.client.sync_http import NodeConnection as NodeConnection
@@ -63,10 +65,11 @@ _HOMES: Final = {
     "mainspring.client.errors": "AlreadySubscribed BadArgument BadPayload CannotConnect ClientError Closed "
     "EventTooLarge NodeRefused NotEncodable TimedOut Uncertain",
     "mainspring.client.frames": "EventEnvelope check_texts encode_event",
+    "mainspring.client.http": "NodeHttp",
     "mainspring.client.publishing": "New Outgoing Place",
     "mainspring.client.request_reply": "ReplyError",
     "mainspring.client.subscription": "DeadEvent Event StoredEvent Subscription decoder",
-    "mainspring.client.sync_client": "SyncClient",
+    "mainspring.client.sync_client": "SyncClient Waiter",
     "mainspring.client.sync_http": "NDJSON NodeConnection PATIENCE_S path",
 }
 __getattr__ = lazy_imports(globals(), _HOMES)

@@ -10,18 +10,19 @@ import ssl as ssl_module
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import quote
 
 import msgspec
 
 from mainspring.client.errors import CannotConnect, NodeRefused
-from mainspring.client.frames import EventEnvelope, decode_envelope, encode
+from mainspring.client.frames import EventEnvelope, claims_of, decode_envelope, encode, split_address
 
 if TYPE_CHECKING:
     import aiohttp
 
 LINE_BYTES: Final = 64 << 20
 PAGE: Final = 1_000
+LIMIT_S: Final = 30.0  # a request that takes longer is given up
 
 
 class _Page(msgspec.Struct):
@@ -35,33 +36,59 @@ _decode_page: Final = msgspec.json.Decoder(_Page).decode
 class NodeHttp:
     """Requests to one node. `url` is the WebSocket's; both are on one port."""
 
-    def __init__(self, url: str, token: str | None, ssl: ssl_module.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str | None,
+        ssl: ssl_module.SSLContext | None = None,
+        *,
+        unix_socket: str = "",
+        ping_s: float = 15.0,
+    ) -> None:
         self.use(url)
+        self._unix_socket = unix_socket
+        self._ping_s = ping_s
         self._headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
         self._ssl = ssl
         self._session: aiohttp.ClientSession | None = None
 
     def use(self, url: str) -> None:
         """Ask the node at this address from now on."""
-        parts = urlsplit(url)
-        scheme = "https" if parts.scheme in ("wss", "https") else "http"
-        self._base = f"{scheme}://{parts.netloc}"
-        # What the WebSocket's address says about who is asking.
-        self._claims = {name: value for name, value in parse_qsl(parts.query) if name == "agent_id"}
+        address = split_address(url)
+        self._base = f"{'https' if address.scheme == 'wss' else 'http'}://{address.netloc}"
+        self._claims = claims_of(address)
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+        """End every request that is under way; the next one opens a new connection."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
-    async def call(self, method: str, path: str, body: Any = None, params: dict[str, str] | None = None) -> Any:
-        """One request; the decoded answer. Raises NodeRefused with the node's code, or CannotConnect."""
-        return msgspec.json.decode(await self._fetch(method, path, body, params) or b"null")
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        params: dict[str, str] | None = None,
+        *,
+        limit_s: float | None = LIMIT_S,
+    ) -> Any:
+        """One request; the decoded answer. Raises NodeRefused with the node's code, or CannotConnect.
 
-    async def _fetch(self, method: str, path: str, body: Any, params: dict[str, str] | None) -> bytes:
+        `limit_s` is None where the node says how long it may take.
+        """
+        return msgspec.json.decode(await self._fetch(method, path, body, params, limit_s) or b"null")
+
+    async def _fetch(
+        self, method: str, path: str, body: Any, params: dict[str, str] | None, limit_s: float | None = LIMIT_S
+    ) -> bytes:
+        from aiohttp import ClientTimeout
+
         data = None if body is None else encode(body)
         headers = None if body is None else {"Content-Type": "application/json"}
+        timeout = ClientTimeout(total=limit_s, sock_connect=10)
         async with self._request(
-            method, path, params or {}, "the node does not answer", data=data, headers=headers
+            method, path, params or {}, "the node does not answer", data=data, headers=headers, timeout=timeout
         ) as response:
             return await response.read()
 
@@ -103,7 +130,7 @@ class NodeHttp:
         """Events as they come, each with the cursor behind it; first only a cursor. Ends when the connection does."""
         import aiohttp
 
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=45)  # a comment comes every 15 s
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=3 * self._ping_s)
         path, trouble = f"/topics/{quote(topic, safe='')}/stream", f"the stream of {topic!r} ended"
         async with self._request("GET", path, params, trouble, timeout=timeout) as response:
             cursor = ""
@@ -123,8 +150,8 @@ class NodeHttp:
 
         if self._session is None:
             self._session = aiohttp.ClientSession(
+                connector=aiohttp.UnixConnector(self._unix_socket) if self._unix_socket else None,
                 headers=self._headers,
-                timeout=aiohttp.ClientTimeout(total=30, sock_connect=10),
                 read_bufsize=1 << 20,
                 max_line_size=LINE_BYTES,
             )

@@ -11,7 +11,8 @@ import asyncio
 import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
+from contextlib import suppress
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from mainspring.client.client import Client, connect
 from mainspring.client.errors import Closed
@@ -19,6 +20,17 @@ from mainspring.client.subscription import Event, SubscribeOptions, Subscription
 
 T = TypeVar("T")
 P = ParamSpec("P")
+
+
+class Waiter(Protocol):
+    """Runs coroutines on an event loop elsewhere, for a caller who waits."""
+
+    @property
+    def alive(self) -> bool: ...
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T: ...
+
+    def stop(self) -> None: ...
 
 
 class _Thread:
@@ -70,11 +82,9 @@ def iterating(
     @functools.wraps(method)
     def iterate(self: SyncClient, /, *arguments: P.args, **named: P.kwargs) -> Iterator[T]:
         items = method(self.client, *arguments, **named)
-        while True:
-            try:
+        with suppress(StopAsyncIteration):
+            while True:
                 yield self.thread.wait(_next(items))
-            except StopAsyncIteration:
-                return
 
     return iterate
 
@@ -88,7 +98,7 @@ class SyncEvent(Event[T]):
 
     __slots__ = ("_thread",)
 
-    def __init__(self, event: Event[T], thread: _Thread) -> None:
+    def __init__(self, event: Event[T], thread: Waiter) -> None:
         super().__init__(event.delivered, event.epoch, event.subscription)
         self.span: Any = event.span
         self._thread = thread
@@ -106,7 +116,7 @@ class SyncEvent(Event[T]):
 class SyncSubscription(Generic[T]):
     """A subscription as a plain iterator. Ends with its `with` block, with `close`, or when the loop is left."""
 
-    def __init__(self, subscription: Subscription[T], thread: _Thread) -> None:
+    def __init__(self, subscription: Subscription[T], thread: Waiter) -> None:
         self.topic: str = subscription.topic
         self.group: str = subscription.group
         self._subscription = subscription
@@ -130,15 +140,9 @@ class SyncSubscription(Generic[T]):
         self.close()
 
     def __iter__(self) -> Iterator[SyncEvent[T]]:
-        try:
+        with self, suppress(Closed):
             while True:
-                try:
-                    event = self.get()
-                except Closed:
-                    return
-                yield event
-        finally:
-            self.close()
+                yield self.get()
 
 
 class SyncClient:
@@ -146,7 +150,7 @@ class SyncClient:
 
     def __init__(self, url: str | None = None, token: str | None = None, **options: Any) -> None:
         self.client: Client = connect(url, token, **options)
-        self.thread: _Thread = _Thread()
+        self.thread: Waiter = _Thread()
 
     publish = blocking(Client.publish)
     publish_many = blocking(Client.publish_many)

@@ -306,6 +306,7 @@ async def open_socket(
     random_bytes: RandomBytes,
     headers: Iterable[tuple[str, str]] = (),
     ssl: ssl_module.SSLContext | None = None,
+    unix_socket: str = "",
     timeout_s: float = 10.0,
 ) -> Socket:
     """Connect and shake hands. Raises CannotConnect; NotLetIn where trying again is useless."""
@@ -318,17 +319,20 @@ async def open_socket(
     socket: Socket | None = None
     try:
         async with asyncio.timeout(timeout_s):
-            _, socket = await asyncio.get_running_loop().create_connection(
-                lambda: Socket(random_bytes), host, port, ssl=context
-            )
+            loop = asyncio.get_running_loop()
+            if unix_socket:
+                _, socket = await loop.create_unix_connection(lambda: Socket(random_bytes), unix_socket)
+            else:
+                _, socket = await loop.create_connection(lambda: Socket(random_bytes), host, port, ssl=context)
             await socket.shake_hands(parts.netloc.rpartition("@")[2], target, sent)
     except BaseException as error:
         if socket is not None:
             socket.abort()
         if isinstance(error, (OSError, TimeoutError)):
             reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
+            place = unix_socket or f"{host}:{port}"
             raise CannotConnect(
-                f"cannot reach the node at {host}:{port}: {reason}", remedy="is it running? `mainspring serve`"
+                f"cannot reach the node at {place}: {reason}", remedy="is it running? `mainspring serve`"
             ) from error
         raise
     return socket

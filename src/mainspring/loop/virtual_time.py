@@ -41,14 +41,19 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
         self._origin_ns = self.clock.now_ns()
         self._io_grace_s = io_grace_s
         self._idle: list[asyncio.Future[None]] = []
-        super().__init__(_JumpingSelector(self._wait))
+        self.due_ns: int | None = None  # the next deadline, as of the last time the loop was idle
+        self._jumping = _JumpingSelector(self._wait)
+        super().__init__(self._jumping)
         self._clock_resolution = 1e-9
 
     def time(self) -> float:
         return (self.clock.now_ns() - self._origin_ns) / 1e9
 
     def idle(self) -> asyncio.Future[None]:
-        """Done as soon as nothing is left to do at this instant, before time moves on."""
+        """Done as soon as nothing is left to do at this instant, before time moves on; `due_ns` is then known.
+
+        While the clock is pinned it is done, too: who drives several loops waits for the work of threads by itself.
+        """
         waiter: asyncio.Future[None] = self.create_future()
         self._idle.append(waiter)
         return waiter
@@ -77,16 +82,24 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
         events = select(self._io_grace_s)
         if events:
             return events
-        if self._idle and not self.clock.pinned:
+        self.due_ns = None if timeout_s is None else self._origin_ns + round((self.time() + timeout_s) * 1e9)
+        if self._idle:
             waiting, self._idle = self._idle, []
             for waiter in waiting:
                 wake(waiter)
             return []
-        if timeout_s is None or self.clock.pinned:
+        if self.due_ns is None or self.clock.pinned:
             return select(None)
-        due_ns = self._origin_ns + round((self.time() + timeout_s) * 1e9)
-        self.clock.move_to_ns(max(due_ns, self.clock.now_ns() + 1))
+        self.clock.move_to_ns(max(self.due_ns, self.clock.now_ns() + 1))
         return []
+
+    def fileno(self) -> int:
+        """Readable while something waits to be read by this loop: for who drives several loops."""
+        return self._jumping.fileno()
+
+    def watched(self) -> list[int]:
+        """The file descriptors it reads from or writes to."""
+        return [key.fd for key in self._jumping.get_map().values()]
 
     def _pass_instant(self) -> None:
         """A timer is due and asyncio does not see it: after some months its floats are coarser than its resolution.

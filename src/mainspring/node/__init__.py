@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from mainspring.node.core import Core as Core
     from mainspring.node.node import Node as Node
     from mainspring.node.node import load_program as load_program
+    from mainspring.node.node import web_runner as web_runner
 
 _HOMES: Final = {
     "mainspring.node.core": "BootFailure Core",
-    "mainspring.node.node": "Node load_program",
+    "mainspring.node.node": "Node load_program web_runner",
 }
 __getattr__ = lazy_imports(globals(), _HOMES)

@@ -14,7 +14,8 @@ import asyncio
 import ipaddress
 import logging
 import ssl
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -28,7 +29,6 @@ from mainspring.server import LostLeases, NdjsonServer, NodeParts, add_websocket
 from mainspring.server.http import (
     Dashboard,
     Face,
-    Identify,
     TokenAuthenticator,
     add_client_js,
     add_pages,
@@ -42,6 +42,7 @@ logger: logging.Logger = logging.getLogger("mainspring.node")
 
 CLOCK_LOOK_S: Final = 5.0  # between two looks at the time of day: so late a schedule may be after the clock was set
 CLOCK_JUMP_MS: Final = 1_000  # less is the slewing and jitter of ordinary clocks
+HEARTBEAT_MS: Final = 15_000  # proxies commonly give up on a silent connection after 30 to 60 seconds
 TOKENS_LOOK_S: Final = 1.0  # between two looks at the file with the tokens: so long may one that was taken away go on
 
 
@@ -84,23 +85,9 @@ class Node(Core):
     async def _listen(self) -> str:
         """WebSocket and HTTP on one port."""
         settings = self.settings
-        web_app = web.Application()
-        identify = self._identify()
-        add_routes(
-            web_app,
-            Face(self._parts(), identify),
-            allowed_origins=settings.allowed_origins,
-            check_host=not self._tokens.book,
-        )
-        dashboard = Dashboard()
-        dashboard.add_to(web_app)
-        add_client_js(web_app)
-        add_websocket(web_app, self.bus, settings, identify, dashboard.page)
-        for pages in self.app.folders if self.app else ():
-            add_pages(web_app, pages.path, pages.folder, pages.policy)
-        runner = web.AppRunner(
-            web_app, access_log=None, handle_signals=False, shutdown_timeout=settings.drain_ms / 1000
-        )
+        if self._tokens.is_watched:
+            self._in_background(self._watch_tokens())
+        runner = web_runner(self, self._tokens, self._new_id, ndjson=self.ndjson, guests=self.guests)
         await self._undo_later(runner.setup, runner.cleanup)
         tls = _tls(settings)
         self.site: web.TCPSite = web.TCPSite(runner, settings.host, settings.port, ssl_context=tls)
@@ -114,33 +101,6 @@ class Node(Core):
             ) from error
         host, port = runner.addresses[0][:2]
         return f"{'http' if tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
-
-    def _parts(self) -> NodeParts:
-        """What the metrics and the health checks read."""
-        lost_leases = LostLeases()
-        lost_leases.watch(self.cluster)
-        return NodeParts(
-            self.bus,
-            log=self.log,
-            loop=self.loop,
-            watchdog=self.watchdog,
-            kernel=self.kernel,
-            runtime=self.runtime,
-            heartbeat=self.heartbeat,
-            cluster=self.cluster,
-            ndjson=self.ndjson,
-            guests=self.guests,
-            draining=lambda: self.draining,
-            lost_leases=lost_leases,
-        )
-
-    def _identify(self) -> Identify:
-        """Who asks is what the token says, where there are tokens; a file of them is watched."""
-        if not self._tokens.book:
-            return claimed_agent
-        if self._tokens.is_watched:
-            self._in_background(self._watch_tokens())
-        return TokenAuthenticator(self._tokens, self.clock, self._new_id).identify
 
     async def _watch_clock(self) -> None:
         """Timers go by a clock that only passes; a time of day that jumps has to be noticed by looking."""
@@ -156,6 +116,45 @@ class Node(Core):
         while True:
             await asyncio.sleep(TOKENS_LOOK_S)
             self._tokens.refresh()
+
+
+def web_runner(
+    core: Core, tokens: TokenSource, new_id: Callable[[], str], *, heartbeat_ms: int = HEARTBEAT_MS, **sockets: Any
+) -> web.AppRunner:
+    """WebSocket, HTTP, dashboard and pages of a node that has booted; who runs it says where it listens.
+
+    Who asks is what the token says, where there are tokens. `sockets` are the node's others, for the metrics.
+    """
+    settings, app = core.settings, web.Application()
+    lost_leases = LostLeases()
+    lost_leases.watch(core.cluster)
+    parts = NodeParts(
+        core.bus,
+        log=core.log,
+        loop=core.loop,
+        watchdog=core.watchdog,
+        kernel=core.kernel,
+        runtime=core.runtime,
+        heartbeat=core.heartbeat,
+        cluster=core.cluster,
+        draining=lambda: core.draining,
+        lost_leases=lost_leases,
+        **sockets,
+    )
+    identify = TokenAuthenticator(tokens, core.clock, new_id).identify if tokens.book else claimed_agent
+    add_routes(
+        app,
+        Face(parts, identify, heartbeat_ms=heartbeat_ms),
+        allowed_origins=settings.allowed_origins,
+        check_host=not tokens.book,
+    )
+    dashboard = Dashboard()
+    dashboard.add_to(app)
+    add_client_js(app)
+    add_websocket(app, core.bus, settings, identify, dashboard.page)
+    for pages in core.app.folders if core.app else ():
+        add_pages(app, pages.path, pages.folder, pages.policy)
+    return web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=settings.drain_ms / 1000)
 
 
 def load_program(program: App | str | None) -> App | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from mainspring.testing.driving import DidNotHappen
 from mainspring.testing.serving import Served, serving
 from mainspring.testing.simulation import Simulation, simulate
-from mainspring.testing.world import DidNotHappen, SeenEvent, SeenRun, World
+from mainspring.testing.world import SeenEvent, SeenRun, World
 
 __all__ = ["DidNotHappen", "SeenEvent", "SeenRun", "Served", "Simulation", "World", "serving", "simulate"]

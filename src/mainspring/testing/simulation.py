@@ -15,9 +15,10 @@ from __future__ import annotations
 import asyncio
 import random
 import tempfile
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from mainspring.app import App
 from mainspring.log import Batch, MemoryEngine, Result
@@ -26,7 +27,7 @@ from mainspring.message import counted_ids
 from mainspring.node import Core
 from mainspring.settings import Settings
 from mainspring.testing import seeds
-from mainspring.testing.driving import Inner
+from mainspring.testing.driving import Driver, Process
 from mainspring.testing.world import World
 
 
@@ -62,7 +63,26 @@ class MortalEngine:
             self._engine.submit(batches, done)
 
 
-T = TypeVar("T")
+class SimulatedNode(Core):
+    """A node that listens when a client wants it to, on a Unix socket: what is written there is there at once."""
+
+    async def listen(self, path: str) -> None:
+        """Serve WebSocket and HTTP as a node does."""
+        from aiohttp import web  # only simulations with a client pay for a web server
+
+        from mainspring.bus.access import TokenSource
+        from mainspring.node import web_runner
+
+        tokens = TokenSource(self.settings.tokens, self.settings.tokens_file)
+        runner = web_runner(self, tokens, self._new_id, heartbeat_ms=_DAY_MS)
+        await self._undo_later(runner.setup, runner.cleanup)
+        self._site = web.UnixSite(runner, path)
+        await self._site.start()
+
+    async def _stop_intake(self) -> None:
+        if hasattr(self, "_site"):
+            await self._site.stop()
+
 
 START_MS: Final = 1_767_225_600_000  # 1 January 2026, 00:00 UTC: a date people recognise in a failing test
 _DAY_MS: Final = 86_400_000
@@ -87,7 +107,9 @@ class Simulation:
         self._settings = settings
         self._engine = MemoryEngine()
         self._lives = 0
-        self._dead: list[tuple[Inner, list[asyncio.Task[Any]]]] = []
+        self.driver: Driver = Driver(self.clock)
+        self._dead: list[Process] = []
+        self._clients: Process | None = None
 
     # -- as a context
 
@@ -112,8 +134,10 @@ class Simulation:
             self._end()
 
     def _end(self) -> None:
-        for inner, _ in self._dead:
-            inner.close()
+        if self._clients is not None:
+            self._clients.close()
+        for process in self._dead:
+            process.close()
         self._dead.clear()
         self._folder.cleanup()
         random.setstate(self._chance)
@@ -138,28 +162,20 @@ class Simulation:
 
     # -- lives
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run this on the node's own loop until it is done."""
-        return self._inner.run(work)
-
-    def settle(self) -> None:
-        """Let everything happen that can happen without time passing."""
-        self._inner.settle()
-
     def start(self) -> None:
         """Boot a new life on the log of the one before."""
         self._lives += 1
-        self._inner = Inner(self.clock)
+        self.process: Process = Process(self.driver)
         self._handle = MortalEngine(self._engine)
         source = random.Random(f"{self.seed}/{self._lives}")
         try:
-            self.run(self._boot(source))
+            self.process.run(self._boot(source))
         except BaseException:
-            self._inner.close()
+            self.process.close()
             raise
 
     async def _boot(self, source: random.Random) -> None:
-        self.core: Core = Core(
+        self.core: SimulatedNode = SimulatedNode(
             self._node_settings(),
             self.app,
             clock=self.clock,
@@ -170,6 +186,8 @@ class Simulation:
         )
         booting = asyncio.get_running_loop().create_task(self.core.boot())
         await booting
+        if self._clients is not None:
+            await self.core.listen(self._socket)
         self.core.kernel.observe(self.world.messages.append)
         self._publish = self.app.publisher
         self.app.publisher = self._publish_from_anywhere
@@ -181,11 +199,7 @@ class Simulation:
             assert self._publish is not None
             return await self._publish(topic, payload, **options)
 
-        if self._inner.is_running:
-            return await publish()
-        published = self.run(publish())
-        self.settle()
-        return published
+        return await self.process.call(publish())
 
     def _node_settings(self) -> Settings:
         """What a node does by the clock, for people to look at, is left out: months must pass quickly."""
@@ -194,6 +208,7 @@ class Simulation:
             "data": self._folder.name,
             "audit": False,
             "metrics_interval_ms": 0,
+            "ping_interval_ms": _DAY_MS,
             "retention_interval_ms": _DAY_MS,
             "runs_recovery_ms": _DAY_MS,
             "slow_enzyme_ms": 0,
@@ -203,17 +218,38 @@ class Simulation:
     def stop(self) -> None:
         """End a life in order."""
         try:
-            self.run(self.core.drain())
+            self.process.run(self.core.drain())
         finally:
-            self._inner.close()
+            self.process.close()
 
     def crash(self, down_ms: int) -> None:
         """End a life at once and begin the next after a while."""
         self._handle.alive = False
         self.core.loop.detach()  # none of its timers may ever fire
-        self._dead.append((self._inner, self._inner.freeze()))
-        self.clock.advance(down_ms)
+        self.process.kill()
+        self._dead.append(self.process)
+        Path(self._socket).unlink(missing_ok=True)
+        self.let_pass(down_ms)
         self.start()
+
+    def let_pass(self, ms: int) -> None:
+        """Let time pass for all but the node."""
+        until_ns = self.clock.now_ns() + ms * 1_000_000
+        while self.clock.now_ns() < until_ns:
+            self.driver.step(until_ns)
+
+    # -- clients
+
+    def clients(self) -> tuple[Process, str]:
+        """The process of the test's clients, and the path of the socket where the node serves them."""
+        if self._clients is None:
+            self._clients = Process(self.driver)
+            self.process.run(self.core.listen(self._socket))
+        return self._clients, self._socket
+
+    @property
+    def _socket(self) -> str:
+        return f"{self._folder.name}/bus.sock"
 
 
 __all__ = ["Simulation", "simulate"]

@@ -6,7 +6,6 @@ same instant has happened. What a test looks at (`events`, `runs`, `now`, ...) i
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import random
 from collections.abc import Callable, Coroutine, Generator, Mapping
@@ -18,22 +17,17 @@ import msgspec
 
 from mainspring.bus import DeadLetter, GroupInfo, Published, Schedule, TopicConfig
 from mainspring.durations import Duration, duration_ms
-from mainspring.errors import MainspringError
 from mainspring.kernel import draw_tree
 from mainspring.message import Message, encode_bytes
 from mainspring.runs import Outcome, RunRecord
+from mainspring.testing.driving import DidNotHappen
 
 if TYPE_CHECKING:
+    from mainspring.client import Client, SyncClient
     from mainspring.node import Core
     from mainspring.testing.simulation import Simulation
 
 T = TypeVar("T")
-
-
-class DidNotHappen(MainspringError, AssertionError):
-    """What the test waited for did not come within the virtual time it gave."""
-
-    code = "did_not_happen"
 
 
 @dataclass(frozen=True)
@@ -107,12 +101,12 @@ class World:
 
     async def advance(self, span: Duration) -> None:
         """Let time pass ("1h", "30d", seconds); everything that is due on the way happens, in order."""
-        self._run(self._pass(self.now_ms + duration_ms(span)))
+        clock, driver = self._simulation.clock, self._simulation.driver
+        until_ns = clock.now_ns() + duration_ms(span) * 1_000_000
         await self.settle()
-
-    async def _pass(self, until_ms: int) -> None:
-        while (left := until_ms - self.now_ms) > 0:  # noqa: ASYNC110 - time is all that is waited for
-            await asyncio.sleep(left / 1000)
+        while clock.now_ns() < until_ns:
+            driver.step(until_ns)
+            await driver.share()
 
     async def advance_to(self, moment: datetime) -> None:
         """Let time pass until this moment."""
@@ -120,38 +114,46 @@ class World:
 
     async def settle(self) -> None:
         """Let everything happen that can happen without time passing."""
-        self._simulation.settle()
+        self._simulation.driver.settle()
+        await self._simulation.driver.share()
 
     async def until(self, condition: Callable[[], Any], *, within: Duration = "366d") -> Any:
         """Let time pass until the condition, plain or async, is true; gives its value. Raises DidNotHappen."""
-        limit = self.now_ms + duration_ms(within)
+        clock, driver = self._simulation.clock, self._simulation.driver
+        limit_ns = clock.now_ns() + duration_ms(within) * 1_000_000
+        await self.settle()
         while not (found := await _value(condition())):
-            if self.now_ms >= limit:
+            if clock.now_ns() >= limit_ns:
                 raise DidNotHappen(f"it was not true within {within}", remedy="wait longer, or look at world.messages")
-            self._run(self._next_moment(limit))
-            await self.settle()
+            driver.step(limit_ns)
+            await driver.share()
         return found
 
-    async def _next_moment(self, limit: int) -> None:
-        """Until time has moved once: to the next deadline, or to the limit."""
-        moved = asyncio.get_running_loop().create_future()
-        stop = self._simulation.clock.on_move(lambda: None if moved.done() else moved.set_result(None))
-        try:
-            await asyncio.wait([moved], timeout=(limit - self.now_ms) / 1000)
-        finally:
-            stop()
+    # -- clients
+
+    def client(self, token: str | None = None, **options: Any) -> Client:
+        """A client of the node, as `connect` gives one, on virtual time; use it with `async with`, in place of it.
+
+        It lives over crashes and restarts. What the test awaits of it moves time, as far as needed; a wait without an
+        end (`follow`, the next event without a `timeout`) only while no other task of the test could do something.
+        """
+        from mainspring.testing.client import simulated_client
+
+        return simulated_client(self._simulation, token, options)
+
+    def sync_client(self, token: str | None = None, **options: Any) -> SyncClient:
+        """The same for code that blocks, in place of `SyncClient`; use it with `with`."""
+        from mainspring.testing.client import SimulatedSyncClient, simulated_client
+
+        return SimulatedSyncClient(simulated_client(self._simulation, token, options))
 
     # -- doing
 
     async def send(self, kind: str, type: str, data: Any = None, *, timeout_ms: float | None = None) -> Any:
         """Send a message. For a command or a query: the reply's data, or `Fail` with the error's code."""
         if kind == "event":
-            self._run(self._emit(type, data))
-            answer = None
-        else:
-            answer = self._run(self._ask(kind, type, data, timeout_ms))
-        await self.settle()
-        return answer
+            return await self._call(self._emit(type, data))
+        return await self._call(self._ask(kind, type, data, timeout_ms))
 
     async def command(self, type: str, data: Any = None, *, timeout_ms: float | None = None) -> Any:
         """Send a command."""
@@ -163,19 +165,15 @@ class World:
 
     async def begin(self, kind: str, type: str, data: Any = None) -> None:
         """Send a command or a query and do not wait for its outcome; `messages` has it when it comes."""
-        self._run(self._begin_request(kind, type, data))
-        await self.settle()
+        await self._call(self._begin_request(kind, type, data))
 
     async def publish(self, topic: str, payload: Any, **options: Any) -> Published:
         """Publish an event; `options` (key, headers, id, delay_ms, ...) are the bus's own."""
-        published = self._run(self.node.bus.publish(topic, encode_bytes(payload), **options))
-        await self.settle()
-        return published
+        return await self._call(self.node.bus.publish(topic, encode_bytes(payload), **options))
 
     async def configure(self, topic: TopicConfig) -> None:
         """Create a topic with these settings, or change them."""
-        self._run(self.node.bus.put_topic(topic))
-        await self.settle()
+        await self._call(self.node.bus.put_topic(topic))
 
     async def signal(self, signal: str | None, target: str | None = None) -> None:
         """Signal the beats."""
@@ -183,9 +181,7 @@ class World:
 
     async def start_run(self, program: Any, *args: Any, id: str | None = None) -> str:
         """Start a durable run of a declared program, by function or by name; gives its id."""
-        begun = self._run(self._begin(program, args, id))
-        await self.settle()
-        return begun
+        return await self._call(self._begin(program, args, id))
 
     async def outcome(self, run_id: str, *, within: Duration = "366d") -> Outcome[Any]:
         """Let time pass until the run is over; how it ended. Raises DidNotHappen."""
@@ -206,7 +202,7 @@ class World:
     async def restart(self, *, down: Duration = 0) -> None:
         """Stop the node in order, wait, boot a new one on the same log."""
         self._simulation.stop()
-        self._simulation.clock.advance(duration_ms(down))
+        self._simulation.let_pass(duration_ms(down))
         self._simulation.start()
         await self.settle()
 
@@ -257,7 +253,12 @@ class World:
     # -- inside
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._simulation.run(work)
+        return self._simulation.process.run(work)
+
+    async def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        result = await self._simulation.process.call(work)
+        await self.settle()
+        return result
 
     async def _ask(self, kind: str, type: str, data: Any, timeout_ms: float | None) -> Any:
         return await self.node.kernel.ask(kind, type, data, timeout_ms=timeout_ms)
