@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mainspring import App, Event, Reject
+from mainspring import App, EffectFailed, Event, Perform, Reject
 from mainspring.kernel import CapabilityError
 from mainspring.testing import simulate
 from tests.expectations.conftest import Start
@@ -174,3 +174,24 @@ def test_a_mistake_is_refused_where_it_is_written(options: dict[str, Any], text:
 
         @app.consumer("orders", **options)
         async def bill(event: Event[str]) -> None: ...
+
+
+async def test_a_step_of_a_run_is_rejected_at_once_too(start: Start) -> None:
+    app, attempts = App("shop"), []
+
+    async def charge() -> None:
+        attempts.append(1)
+        raise Reject("no such card")
+
+    @app.run
+    async def checkout(perform: Perform) -> str:
+        try:
+            await perform.step(charge, max_attempts=5)
+        except EffectFailed as error:
+            return str(error)
+        return "charged"
+
+    async with start(app) as node:
+        outcome = await node.outcome(await node.start_run(checkout))
+        assert "no such card" in outcome.value
+        assert attempts == [1]

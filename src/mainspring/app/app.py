@@ -9,7 +9,8 @@ and `Stock.Count` take turns, `Order.Place` waits for neither. Declarations are 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +29,9 @@ from mainspring.app.declared import (
     DeclaredUpcaster,
     Hooks,
     Lifespan,
+    answer_from,
     consumer_from,
+    program_from,
     refuse_bare,
     schedule_from,
 )
@@ -39,9 +42,9 @@ from mainspring.builtin import kernel_capabilities
 from mainspring.bus import LATEST, Checker, Compatibility, Start, TopicConfig
 from mainspring.durations import Duration, duration_ms
 from mainspring.kernel import Capability, CapabilityError, Handler, Isolation, Kernel, RestartPolicy, handler_from
-from mainspring.loop import HandlerThreads, runs_in_thread
-from mainspring.retries import Retries, RetryOptions
-from mainspring.runs import Effect, Runtime, in_thread
+from mainspring.loop import runs_in_thread
+from mainspring.retries import Errors, Retries, RetryOptions
+from mainspring.runs import Effect, Runtime
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -78,6 +81,7 @@ class App:
     folders: list[DeclaredPages] = field(default_factory=list, repr=False)
     payloads: DeclaredSchemas = field(default_factory=DeclaredSchemas, repr=False)
     hooks: Hooks = field(default_factory=Hooks, repr=False)
+    replaced_steps: dict[str, Callable[..., Any]] = field(default_factory=dict, repr=False)
     publisher: Publish | None = field(default=None, repr=False)  # while a node serves it: how tasks are enqueued
 
     def __post_init__(self) -> None:
@@ -372,7 +376,7 @@ class App:
         """
 
         def decorate(function: F) -> F:
-            self.programs.append(DeclaredProgram(function, name))
+            self.programs.append(program_from(function, name))
             return function
 
         return decorate if program is None else decorate(program)
@@ -382,42 +386,57 @@ class App:
         effect: type[Effect[Any]],
         *,
         strict: bool = False,
-        timeout_ms: float | None = None,
+        timeout: Duration | None = None,
         max_attempts: int = 1,
         backoff: Duration = "1s",
         max_backoff: Duration = "1m",
+        retry_on: Errors = Exception,
+        give_up_on: Errors = (),
     ) -> Callable[[F], F]:
         """Answer an effect: `(effect, ctx)`; what the function returns is what the program goes on with.
 
-        A function that raises fails the run, at once or after `max_attempts`. In between `backoff` passes, doubled with
-        each attempt up to `max_backoff`; after a crash the attempts are counted anew.
+        A function that raises is called again, up to `max_attempts` times, after `backoff`, which doubles up to
+        `max_backoff`; `timeout` is for one attempt. Only errors of `retry_on` are tried again, and none of
+        `give_up_on`. Then the program gets `EffectFailed`. A plain `def` function runs in a thread.
         """
         refuse_bare("@app.handles", effect, "Charge")
-        if max_attempts < 1:
-            raise CapabilityError(f"@app.handles({effect.__name__}): max_attempts is 1 or more")
-        pauses = Backoff(duration_ms(backoff), duration_ms(max_backoff))
 
         def decorate(function: F) -> F:
-            self.answers.append(DeclaredAnswer(effect, function, strict, timeout_ms, max_attempts, pauses))
+            declared = answer_from(
+                effect,
+                function,
+                strict=strict,
+                timeout=timeout,
+                max_attempts=max_attempts,
+                backoff=backoff,
+                max_backoff=max_backoff,
+                retry_on=retry_on,
+                give_up_on=give_up_on,
+            )
+            self.answers.append(declared)
             return function
 
         return decorate
 
-    def install_runs(self, runtime: Runtime, threads: HandlerThreads | None = None) -> None:
-        """Make the declared programs and handlers known to a runtime. Plain handlers run in `threads`."""
-        threads = threads or HandlerThreads()
+    @contextmanager
+    def replace_step(self, step: Callable[..., Any] | str, by: Callable[..., Any]) -> Iterator[None]:
+        """Have another function called in place of a step, in every node and simulation of this app: for tests."""
+        name = step if isinstance(step, str) else step.__name__
+        before = dict(self.replaced_steps)
+        self.replaced_steps[name] = by
+        try:
+            yield
+        finally:
+            self.replaced_steps.clear()
+            self.replaced_steps.update(before)
+
+    def install_runs(self, runtime: Runtime) -> None:
+        """Make the declared programs and handlers known to a runtime."""
         for answer in self.answers:
-            function = answer.function
-            runtime.handle(
-                answer.effect,
-                in_thread(function, threads) if runs_in_thread(function) else function,
-                strict=answer.strict,
-                timeout_ms=answer.timeout_ms,
-                max_attempts=answer.max_attempts,
-                pause_ms=answer.backoff.delay_ms,
-            )
+            runtime.handle(answer.effect, answer.function, in_thread=runs_in_thread(answer.function), **answer.options)
         for program in self.programs:
             runtime.register(program.function, program.name or program.function.__name__)
+        runtime.replace_steps(self.replaced_steps)
 
     # Beats
 

@@ -219,6 +219,8 @@ class Core:
             cluster=self.cluster,
             recovery_ms=settings.runs_recovery_ms,
             retention_ms=settings.runs_retention_ms or None,
+            contract="app",
+            threads=self.threads,
         )
         self.kernel.trace_more = RunTraces(self.runtime)
         port = TracedPort(self.bus, self.kernel, self.versions)
@@ -307,7 +309,7 @@ class Core:
         self.cluster.announce()
 
     def _install(self, app: App) -> None:
-        app.install_runs(self.runtime, self.threads)
+        app.install_runs(self.runtime)
         app.beats.install(self.heartbeat)
         self.kernel.register(*app.capabilities(self.kernel.ids_taken))
         parts: dict[str, Any] = {"bus": self.bus, "log": self.log, "loop": self.loop, "kernel": self.kernel}
@@ -316,6 +318,7 @@ class Core:
         refuse_shared_groups(consumers)
         for declared in consumers:
             self.consuming.append(Consuming(declared, **parts))
+            self.bus.groups.in_process.add((declared.topic, declared.group))
             if declared.retries.max_attempts is not None:
                 self.bus.topics.attempts[(declared.topic, declared.group)] = declared.retries.max_attempts
 

@@ -22,7 +22,7 @@ from mainspring.bus.groups import Group, Member, Position, PositionWrite
 from mainspring.errors import MainspringError
 from mainspring.log import Batch, InDoubt, Log, LogUnavailable, Prepared, Receipt, Refused, add_prepared
 from mainspring.loop import reject, resolve
-from mainspring.runs import RunConflict, RunRecord, Runtime, UnknownRun
+from mainspring.runs import RunRecord, Runtime, UnknownRun
 
 logger: logging.Logger = logging.getLogger("mainspring.app")
 
@@ -84,6 +84,19 @@ class Settlement:
         if self._group.nack(self._member, position.partition, offset, reason, delay_ms, now):
             self._bus.counters.nacks += 1
             self._bus.delivery.wake(self._group)
+
+    async def store_attempt(self, position: Position, offset: int) -> bool:
+        """Make durable that the event was delivered once more; False: its lease was lost meanwhile."""
+        while offset in self._member.held.get(position.partition, {}):
+            try:
+                await self._bus.delivery.store_now(position)
+            except LogUnavailable:
+                await asyncio.sleep(_AWAY_S)
+            except Refused:  # another node moved the group, or was faster; the change feed says so in a moment
+                await asyncio.sleep(_DOUBT_S)
+            else:
+                return offset in self._member.held.get(position.partition, {})
+        return False
 
     async def ack_with(self, position: Position, offset: int, together: Together) -> None:
         """Settle it in one commit with its runs and events. Raises when nothing of it happened."""
@@ -164,8 +177,7 @@ class Settlement:
             known, _ = await self._runtime.durable.store.record_with_version(record.id)
         except UnknownRun:
             return False
-        if known.program != record.program:
-            raise RunConflict(f"run {record.id} is a run of {known.program}", remedy="use another id")
+        self._runtime.durable.starting.require_same(known, record.program, record.args)
         return True
 
     async def _commit(self, position: Position, queue: list[_Waiting]) -> tuple[Receipt | Exception, PositionWrite]:
