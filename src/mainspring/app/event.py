@@ -32,7 +32,7 @@ class Work(Protocol):
     ) -> str:
         """Check an event that is stored with the acknowledgement; its id."""
 
-    def ask(self, event: Event[Any], kind: str, type: str, data: Any, timeout_ms: float | None) -> Awaitable[Any]: ...
+    def ask(self, event: Event[Any], kind: str, type: str, data: Any, timeout: Duration | None) -> Awaitable[Any]: ...
 
     def emit(self, event: Event[Any], type: str, data: Any) -> None: ...
 
@@ -110,9 +110,9 @@ class Event(Generic[T]):
         return self._work.prepare_run(self, program, args, id)
 
     @verb
-    async def ask(self, kind: str, type: str, data: Any = None, *, timeout_ms: float | None = None) -> Any:
+    async def ask(self, kind: str, type: str, data: Any = None, *, timeout: Duration | None = None) -> Any:
         """Send a command or a query and wait for the reply's data; raises `Fail` with the error's code."""
-        return await self._work.ask(self, kind, type, data, timeout_ms)
+        return await self._work.ask(self, kind, type, data, timeout)
 
     def emit(self, type: str, data: Any = None) -> None:
         """Say at once that something happened; kept nowhere."""

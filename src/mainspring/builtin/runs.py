@@ -191,7 +191,8 @@ class KernelPort:
         correlation = current_correlation()
         self._kernel.note("effect", "Ask", key, causation=key.rpartition("#")[0], correlation=correlation)
         correlation = correlation or key  # a run that no message started is a conversation of its own
-        return await self._kernel.ask(kind, type, data, timeout_ms=timeout_ms, correlation=correlation, causation=key)
+        timeout = None if timeout_ms is None else timeout_ms / 1_000
+        return await self._kernel.ask(kind, type, data, timeout=timeout, correlation=correlation, causation=key)
 
 
 class BusPort:

@@ -3,6 +3,10 @@
 There is no socket and no frame in between: the member is handed the event in the turn in which it is leased, and gives
 it back in the same way. Otherwise it is a member like any other, and shares the group with members that come over
 WebSocket. A lease is extended as long as its function runs, because this process knows that it does.
+
+A function may end the process. So that this is counted, the attempt is stored before the function is called, where it
+may have happened before: with every event that comes again, and after a start that no stop preceded with what may have
+been handed out before, a few at a time.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from mainspring.app import BlockingEvent, DeclaredConsumer, Event
 from mainspring.bus import Bus
 from mainspring.bus.groups import Gate, Member, Position
 from mainspring.bus.topics import ReadyEvent
+from mainspring.durations import Duration
 from mainspring.errors import MainspringError
 from mainspring.kernel import Kernel
 from mainspring.log import Log
@@ -44,6 +49,7 @@ from mainspring.telemetry import (
 logger: logging.Logger = logging.getLogger("mainspring.app")
 
 LONGEST_RUN_ID: Final = 180
+FEW: Final = 16  # events held at a time while one of them may end the process
 
 
 class _Envelope(msgspec.Struct):
@@ -58,15 +64,15 @@ _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 class _LocalMember(Member):
     """A member that is handed events, not frames."""
 
-    __slots__ = ("_take",)
+    __slots__ = ("take",)
 
     def __init__(self, topic: str, group: str, take: Callable[[Position, ReadyEvent, int], None]) -> None:
         super().__init__(topic, group, Gate(), lambda _frame: None)
-        self._take = take
+        self.take = take
         self.ack_each = True
 
     def deliver(self, position: Position, event: ReadyEvent, attempt: int) -> None:
-        self._take(position, event, attempt)
+        self.take(position, event, attempt)
 
 
 class Consuming:
@@ -108,8 +114,9 @@ class Consuming:
         self._group, unstored = await bus.groups.begin(topic, declared.group, start)
         if unstored:
             await bus.groups.store(self._group)
-        self._member = _LocalMember(declared.topic, declared.group, self._given)
-        self._member.window = declared.max_inflight
+        careful = self._is_careful()
+        self._member = _LocalMember(declared.topic, declared.group, self._given_carefully if careful else self._given)
+        self._member.window = min(declared.max_inflight, FEW) if careful else declared.max_inflight
         self._settlement = Settlement(bus, self._log, self.runtime, self._group, self._member)
         self._group.join(self._member)
         bus.delivery.wake(self._group)
@@ -136,9 +143,37 @@ class Consuming:
     # -- one event
 
     def _given(self, position: Position, ready: ReadyEvent, attempt: int) -> None:
-        task = asyncio.get_running_loop().create_task(self._handle(position, ready, attempt))
+        handle = self._handle if attempt == 1 else self._handle_carefully
+        task = asyncio.get_running_loop().create_task(handle(position, ready, attempt))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _given_carefully(self, position: Position, ready: ReadyEvent, attempt: int) -> None:
+        task = asyncio.get_running_loop().create_task(self._handle_carefully(position, ready, attempt))
+        self._tasks.add(task)
+        task.add_done_callback(self._passed)
+
+    def _passed(self, task: asyncio.Task[None]) -> None:
+        """An event that was handled carefully is done; behind the last one it goes on as usual."""
+        self._tasks.discard(task)
+        if self._member.take != self._given and not self._member.gone and not self._is_careful():
+            self._member.take = self._given
+            self._member.window = self.declared.max_inflight
+            self._group.changed_member(self._member)
+            self.bus.delivery.wake(self._group)
+
+    def _is_careful(self) -> bool:
+        return any(position.is_careful() for position in self._group.positions.values())
+
+    async def _handle_carefully(self, position: Position, ready: ReadyEvent, attempt: int) -> None:
+        """Call the function when the attempt is stored: if the call ends the process, it counts."""
+        keeping = self._keep_lease(position, ready.offset)
+        try:
+            async with self._room:
+                if await self._settlement.store_attempt(position, ready.offset):
+                    await self._work(position, ready, attempt)
+        finally:
+            keeping()
 
     async def _handle(self, position: Position, ready: ReadyEvent, attempt: int) -> None:
         keeping = self._keep_lease(position, ready.offset)
@@ -272,9 +307,9 @@ class _Work:
         note_event(self._consuming.kernel, topic, given, self._consuming.bus.clock.wall_ms(), headers)
         return given
 
-    def ask(self, event: Event[Any], kind: str, type: str, data: Any, timeout_ms: float | None) -> Awaitable[Any]:
+    def ask(self, event: Event[Any], kind: str, type: str, data: Any, timeout: Duration | None) -> Awaitable[Any]:
         return self._consuming.kernel.ask(
-            kind, type, data, timeout_ms=timeout_ms, correlation=event.correlation, causation=event.id
+            kind, type, data, timeout=timeout, correlation=event.correlation, causation=event.id
         )
 
     def emit(self, event: Event[Any], type: str, data: Any) -> None:

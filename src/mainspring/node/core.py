@@ -317,6 +317,7 @@ class Core:
         refuse_shared_groups(consumers)
         for declared in consumers:
             self.consuming.append(Consuming(declared, **parts))
+            self.bus.groups.in_process.add((declared.topic, declared.group))
             if declared.max_attempts is not None:
                 self.bus.topics.attempts[(declared.topic, declared.group)] = declared.max_attempts
 
