@@ -59,7 +59,7 @@ class _Envelope(msgspec.Struct):
     headers: dict[str, str] | None = None
 
 
-_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+decode_envelope = msgspec.json.Decoder(_Envelope).decode
 
 
 class _LocalMember(Member):
@@ -184,9 +184,9 @@ class Consuming:
         finally:
             keeping()
 
-    @identifies_work(lambda known: _kind_and_name(known["self"].declared))
+    @identifies_work(lambda known: kind_and_name(known["self"].declared))
     async def _work(self, position: Position, ready: ReadyEvent, attempt: int) -> None:
-        work = _Work(self)
+        work = EventWork(self)
         doing = None if tracing.recorder is None else self._begin(tracing.recorder, position, ready, attempt)
         entered = None if doing is None else doing.enter()
         try:
@@ -209,7 +209,7 @@ class Consuming:
 
     def _begin(self, recorder: Recorder, position: Position, ready: ReadyEvent, attempt: int) -> OpenSpan:
         """The span of one delivery: it continues the publisher's trace, and is linked to it."""
-        envelope, declared = _decode_envelope(ready.envelope), self.declared
+        envelope, declared = decode_envelope(ready.envelope), self.declared
         headers = envelope.headers or {}
         attributes = messaging(
             "process",
@@ -225,8 +225,8 @@ class Consuming:
         links = [headers[TRACEPARENT]] if TRACEPARENT in headers else []
         return recorder.begin(f"process {declared.topic}", "CONSUMER", attributes, parent=headers, links=links)
 
-    def _event(self, work: _Work, position: Position, ready: ReadyEvent, attempt: int) -> Event[Any]:
-        envelope = _decode_envelope(ready.envelope)
+    def _event(self, work: EventWork, position: Position, ready: ReadyEvent, attempt: int) -> Event[Any]:
+        envelope = decode_envelope(ready.envelope)
         note_event(self.kernel, self.declared.topic, envelope.id, ready.ts, envelope.headers)
         handling.set((envelope.id, (envelope.headers or {}).get(CORRELATION)))
         return self._event_class(
@@ -244,26 +244,27 @@ class Consuming:
         )
 
     def _failed(self, position: Position, offset: int, attempt: int, error: Exception) -> None:
-        delay_ms: int | None = self.declared.retries.backoff.delay_ms(attempt, self._random)
-        cause: BaseException | None = error
-        if isinstance(error, msgspec.ValidationError):
-            reason = f"the payload does not fit: {validation_text(error)}"
-        elif isinstance(error, Reject):
-            reason, cause, delay_ms = str(error), error.__cause__, None
-        else:
-            reason = _described(error)
+        self._log_failure(position, offset, f"attempt {attempt}", error)
+        self._refuse(position, offset, attempt, error)
+
+    def _refuse(self, position: Position, offset: int, attempt: int, error: Exception) -> None:
+        gives_up = isinstance(error, Reject)
+        delay_ms = None if gives_up else self.declared.retries.backoff.delay_ms(attempt, self._random)
+        self._settlement.nack(position, offset, _reason(error), delay_ms)
+
+    def _log_failure(self, position: Position, offset: int, what: str, error: Exception) -> None:
+        cause = error.__cause__ if isinstance(error, Reject) else error
         logger.warning(
-            "the consumer of %s %s at %d:%d, attempt %d: %s",
+            "the consumer of %s %s at %d:%d, %s: %s",
             self.declared.name,
-            "failed" if delay_ms is not None else "gave up",
+            "gave up" if isinstance(error, Reject) else "failed",
             position.partition,
             offset,
-            attempt,
-            reason,
+            what,
+            _reason(error),
             exc_info=None if isinstance(cause, MainspringError | msgspec.ValidationError) else cause,
             extra={"fields": {"topic": self.declared.topic, "partition": position.partition, "offset": offset}},
         )
-        self._settlement.nack(position, offset, reason, delay_ms)
 
     def _keep_lease(self, position: Position, offset: int) -> Callable[[], object]:
         """Extend the lease every third of its time; gives the function that ends it."""
@@ -298,20 +299,25 @@ async def _judge(call: Callable[..., Awaitable[Any]], retries: Retries, *args: A
     except Exception as error:
         if isinstance(error, Reject) or retries.allow_another(error):
             raise
-        raise Reject(_described(error)) from error
+        raise Reject(_reason(error)) from error
 
 
-def _described(error: Exception) -> str:
+def _reason(error: Exception) -> str:
+    """Why an event was refused, for its dead letter."""
+    if isinstance(error, Reject):
+        return str(error)
+    if isinstance(error, msgspec.ValidationError):
+        return f"the payload does not fit: {validation_text(error)}"
     return f"{type(error).__name__}: {error}"
 
 
-def _kind_and_name(declared: DeclaredConsumer) -> tuple[str, str]:
+def kind_and_name(declared: DeclaredConsumer) -> tuple[str, str]:
     if declared.schedule:
         return "schedule", declared.schedule
     return "consumer", f"{getattr(declared.function, '__name__', declared.group)} of topic {declared.topic}"
 
 
-class _Work:
+class EventWork:
     """What one event leads to, collected until its function returns."""
 
     def __init__(self, consuming: Consuming) -> None:

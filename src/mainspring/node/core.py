@@ -28,6 +28,7 @@ from mainspring.kernel import Kernel
 from mainspring.log import Append, Engine, FallibleEngine, Log, Prepared, open_engine
 from mainspring.loop import Clock, HandlerThreads, Loop, MonotonicClock, VirtualClock, Watchdog
 from mainspring.message import Ids, Message, encode_data
+from mainspring.node.batches import BatchConsuming
 from mainspring.node.causation import RunTraces, TracedInlet, TracedPort, note_event
 from mainspring.node.consumers import Consuming
 from mainspring.node.declarations import (
@@ -317,7 +318,7 @@ class Core:
         consumers = (*app.consumers, *schedule_consumers(app))
         refuse_shared_groups(consumers)
         for declared in consumers:
-            self.consuming.append(Consuming(declared, **parts))
+            self.consuming.append((BatchConsuming if declared.batch else Consuming)(declared, **parts))
             self.bus.groups.in_process.add((declared.topic, declared.group))
             if declared.retries.max_attempts is not None:
                 self.bus.topics.attempts[(declared.topic, declared.group)] = declared.retries.max_attempts
