@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
@@ -28,7 +29,7 @@ from mainspring.durations import Duration
 from mainspring.errors import MainspringError
 from mainspring.kernel import Kernel
 from mainspring.log import Log
-from mainspring.loop import HandlerThreads, Loop, identifies_work, in_time, runs_in_thread
+from mainspring.loop import Clock, HandlerThreads, Loop, identifies_work, in_time, runs_in_thread
 from mainspring.message import validation_text
 from mainspring.node.causation import note_event
 from mainspring.node.declarations import PublishedVersions
@@ -50,6 +51,7 @@ from mainspring.telemetry import (
 logger: logging.Logger = logging.getLogger("mainspring.app")
 
 LONGEST_RUN_ID: Final = 180
+TICK_MS: Final = 5  # of a limited rate
 FEW: Final = 16  # events held at a time while one of them may end the process
 
 
@@ -60,6 +62,46 @@ class _Envelope(msgspec.Struct):
 
 
 decode_envelope = msgspec.json.Decoder(_Envelope).decode
+
+
+class _Pace:
+    """Lets a member have an event every so often: one by one, or, of fast ones, as many as a few milliseconds bring.
+
+    Deliveries take credits from the member's gate, time gives them back. Nothing ticks while all are there.
+    """
+
+    def __init__(self, per_second: float, clock: Clock, loop: Loop) -> None:
+        self._per_ms = per_second / 1_000
+        self._clock = clock
+        self._loop = loop
+        self._most = math.ceil(self._per_ms * TICK_MS)
+        self._saved: float = self._most
+        self._ticks = False
+        self._at_ms = 0
+
+    def begin(self, gate: Gate, on_credit: Callable[[], object]) -> None:
+        gate.credits = self._most
+        self._gate, self._on_credit = gate, on_credit
+
+    def delivered(self) -> None:
+        """A credit was used."""
+        self._saved -= 1
+        if not self._ticks:
+            self._ticks, self._at_ms = True, self._clock.now_ms()
+            self._plan()
+
+    def _plan(self) -> None:
+        self._loop.schedule(max(TICK_MS, math.ceil((1 - self._saved) / self._per_ms)), self._tick, None, ref=False)
+
+    def _tick(self, _: None) -> None:
+        now = self._clock.now_ms()
+        self._saved = min(self._most + 0.999, self._saved + (now - self._at_ms) * self._per_ms)
+        self._at_ms = now
+        self._gate.credits = int(self._saved)
+        self._ticks = self._saved < self._most
+        if self._ticks:
+            self._plan()
+        self._on_credit()
 
 
 class _LocalMember(Member):
@@ -73,6 +115,18 @@ class _LocalMember(Member):
         self.ack_each = True
 
     def deliver(self, position: Position, event: ReadyEvent, attempt: int) -> None:
+        self.take(position, event, attempt)
+
+
+class _PacedMember(_LocalMember):
+    """One that gets so many a second."""
+
+    __slots__ = ("pace",)
+
+    pace: _Pace
+
+    def deliver(self, position: Position, event: ReadyEvent, attempt: int) -> None:
+        self.pace.delivered()
         self.take(position, event, attempt)
 
 
@@ -116,11 +170,27 @@ class Consuming:
         if unstored:
             await bus.groups.store(self._group)
         careful = self._is_careful()
-        self._member = _LocalMember(declared.topic, declared.group, self._given_carefully if careful else self._given)
+        self._member = self._new_member(self._given_carefully if careful else self._given)
         self._member.window = min(declared.max_inflight, FEW) if careful else declared.max_inflight
         self._settlement = Settlement(bus, self._log, self.runtime, self._group, self._member)
         self._group.join(self._member)
         bus.delivery.wake(self._group)
+
+    def _new_member(self, take: Callable[[Position, ReadyEvent, int], None]) -> _LocalMember:
+        declared, limits = self.declared, self.declared.limits
+        if limits.per_second:
+            paced = _PacedMember(declared.topic, declared.group, take)
+            paced.pace = _Pace(limits.per_second, self.bus.clock, self._loop)
+            paced.pace.begin(paced.gate, self._has_room_again)
+            member: _LocalMember = paced
+        else:
+            member = _LocalMember(declared.topic, declared.group, take)
+        member.sticky, member.key_window = bool(limits.key_concurrency), limits.key_concurrency
+        return member
+
+    def _has_room_again(self) -> None:
+        self._group.choice.recheck_room(self._member)
+        self.bus.delivery.wake(self._group)
 
     def quiesce(self) -> None:
         """Take no more events."""

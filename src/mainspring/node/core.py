@@ -34,6 +34,7 @@ from mainspring.node.consumers import Consuming
 from mainspring.node.declarations import (
     Declarations,
     PublishedVersions,
+    groups_of,
     install_schemas,
     refuse_former_groups,
     schedule_consumers,
@@ -319,9 +320,8 @@ class Core:
         refuse_shared_groups(consumers)
         for declared in consumers:
             self.consuming.append((BatchConsuming if declared.batch else Consuming)(declared, **parts))
-            self.bus.groups.in_process.add((declared.topic, declared.group))
-            if declared.retries.max_attempts is not None:
-                self.bus.topics.attempts[(declared.topic, declared.group)] = declared.retries.max_attempts
+        self.bus.topics.declared = groups_of(consumers)
+        self.bus.groups.has_consumers = bool(consumers)
 
     def _serve_tasks(self, app: App) -> None:
         app.publisher = self._publish
