@@ -44,6 +44,7 @@ from mainspring.runs.durable.records import (
     RECEIVED,
     RUNS,
     SIGNALS,
+    UNFINISHED,
     RunRecord,
     decode_record,
     encode_record,
@@ -154,8 +155,13 @@ class Ownership:
         self._durable.programs.get(name)
 
     def waits_for(self, record: RunRecord) -> str:
-        """What keeps an unfinished run from being executed, among several nodes; empty when nothing does."""
-        return ""
+        """What an unfinished run needs so that it can be executed, like its program; empty when nothing is missing."""
+        is_missing = record.state in UNFINISHED and record.program not in self._durable.programs
+        return f"program {record.program}" if is_missing else ""
+
+    async def claim(self, record: RunRecord, version: int) -> bool:
+        """Make this node the owner of an unfinished run and of its children; False when another was faster."""
+        return True
 
     def prepare(self, record: RunRecord) -> None:
         """Complete the record of a new run: this node becomes its owner if it executes the program."""
@@ -340,10 +346,9 @@ class SharedOwnership(Ownership):
             self._durable.programs.get(name)
 
     def waits_for(self, record: RunRecord) -> str:
-        if record.state != "running" or self._cluster.alive(record.epoch):
+        if record.state not in UNFINISHED or self._cluster.alive(record.epoch):
             return ""
-        missing = self._placement.missing(record)
-        return f"a living node that has {missing}" if missing else ""
+        return self._placement.missing(record)
 
     def prepare(self, record: RunRecord) -> None:
         record.has_children = True  # noted now and not with the first child: the record is not written again
@@ -365,7 +370,6 @@ class SharedOwnership(Ownership):
             return False
 
     async def claim(self, record: RunRecord, version: int) -> bool:
-        """Make this node the owner of an unfinished run and of its children; False when another was faster."""
         operations = [self._signed(record, version)]
         async for stored in self._durable.log.scan(LIVE, record.id + CHILD_MARK):
             child = decode_record(stored.value)

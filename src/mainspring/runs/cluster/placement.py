@@ -137,12 +137,12 @@ class Placement:
     def missing(self, record: RunRecord) -> str:
         """What no living node has, so that a run without an owner stays as it is; empty when a node will take it."""
         if not self.has_executor(record.program):
-            return f"the program {record.program}"
+            return f"program {record.program}"
         older = [self._by_epoch[epoch][record.program] for epoch in self._takers(record.program)]
         if record.program in self._programs:
             older.append("" if self.may_take(record) else self._programs.code(record.program))
         if all(code and record.code in self._newer(record.program, code) for code in older):
-            return f"the newer code of the program {record.program}"
+            return f"the newer code of program {record.program}"
         return ""
 
     def _newer(self, program: str, code: str) -> tuple[str, ...]:

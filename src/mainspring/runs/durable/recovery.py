@@ -137,6 +137,11 @@ async def _end(durable: DurableRuns, record: RunRecord, reason: Any) -> None:
     for loaded in await durable.ownership.load([record]):
         if durable.ownership.owns(loaded.record) and not durable.executes(record.id):
             durable.end_at_once(loaded, Cancelled(reason), record.parent or "")
+    await end_below(durable, record, reason)
+
+
+async def end_below(durable: DurableRuns, record: RunRecord, reason: Any) -> None:
+    """End the unfinished runs that are attached to one, and what is attached to them."""
     async for stored in durable.log.scan(LIVE, record.id + CHILD_MARK):
         child = decode_record(stored.value)
         if child.parent == record.id and child.attached:

@@ -10,19 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.log import ABSENT, Batch, Guard, InDoubt, Put, Refused
+from mainspring.log import ABSENT, Batch, Delete, Guard, InDoubt, Put, Refused
 from mainspring.runs.durable.records import LIVE, SIGNALS, signal_key
 from mainspring.runs.durable.store import CHILD_MARK
-from mainspring.runs.errors import RunError
+from mainspring.runs.errors import FailedByHand, RunError
 from mainspring.runs.handlers import EffectContext
-from mainspring.runs.run import Run
+from mainspring.runs.run import Failed, Run
 from mainspring.runs.signals import Mailboxes
 from mainspring.runs.values import decode, encode, reason_json
 
 if TYPE_CHECKING:
     from mainspring.runs.durable.durable_runs import DurableRuns
 
-CANCEL: Final = "~cancel"  # no signal of a user has this name: ~ is not allowed there
+CANCEL: Final = "~cancel"  # no signal of a user has such a name: ~ is not allowed there
+FAIL: Final = "~fail"
+RETRY: Final = "~retry"
+
+BY_HAND: Final = "it was failed by hand"
 
 
 class DurableSignals:
@@ -54,9 +58,9 @@ class DurableSignals:
         ctx.after_commit(lambda receipt: self._ownership.signal_stored(key, text))
         return True
 
-    async def cancel(self, run_id: str, reason: Any) -> bool:
-        """Ask the node that executes the run to cancel it; False if it is over."""
-        return await self._send(run_id, self._key(run_id, CANCEL), bytes(reason_json(reason)))
+    async def request(self, run_id: str, name: str, value: Any) -> bool:
+        """Ask the node that executes the run to do something to it (CANCEL, FAIL, RETRY); False if it is over."""
+        return await self._send(run_id, self._key(run_id, name), bytes(reason_json(value)))
 
     def _new(self, run_id: str, name: str, value: Any) -> tuple[str, bytes]:
         if not isinstance(name, str) or not name or "#" in name or "~" in name:
@@ -108,13 +112,31 @@ class DurableSignals:
         """Give a stored signal to a run of this process, once."""
         if run.done:
             return
-        if name == CANCEL:
-            self._durable.scheduler.timer(0, lambda: _cancel(run, key, value))
-            return
         delivered = self._delivered.setdefault(run.id, set())
-        if key not in delivered:
-            delivered.add(key)
+        if key in delivered:
+            return
+        delivered.add(key)
+        if name in (CANCEL, FAIL, RETRY):
+            self._durable.scheduler.timer(0, lambda: self._carry_out(run, key, name, value))
+        else:
             self._mailboxes.deliver(run, name, value, key)
+
+    def _carry_out(self, run: Run[Any], key: str, name: str, value: Any) -> None:
+        """Do what was asked. The request goes with the outcome: a run that is retried later must not find it."""
+        durable, state = self._durable, run.durable
+        if run.done or state is None:
+            return
+        if name == RETRY:
+            if run.id in durable.blocked:
+                durable.in_background(durable.blocked.retry(run, value, key), f"retry run {run.id}")
+            else:  # it goes on already
+                durable.writer.note(Delete(SIGNALS, key))
+            return
+        state.cancelled_by = key
+        if name == CANCEL:
+            run.cancel(value)
+        else:
+            durable.scheduler.settle(run, Failed((None if value else state.misfit) or FailedByHand(value or BY_HAND)))
 
     def begin(self, run: Run[Any], loaded: Iterable[tuple[str, str, Any]]) -> None:
         """A run is executed anew: what was given to an earlier execution of it here does not count."""
@@ -141,10 +163,3 @@ class DurableSignals:
         for run_id in run_ids:
             for key, text in self._arrived_early.pop(run_id, ()):
                 self.arrived(key, text)
-
-
-def _cancel(run: Run[Any], key: str, reason: Any) -> None:
-    """The request goes with the outcome: a run that is retried later must not find it."""
-    if run.durable is not None:
-        run.durable.cancelled_by = key
-    run.cancel(reason)
