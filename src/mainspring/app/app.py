@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar, overload
@@ -41,7 +41,7 @@ from mainspring.beats import BeatsProgram, TargetOf
 from mainspring.builtin import kernel_capabilities
 from mainspring.bus import LATEST, Checker, Compatibility, Start, TopicConfig
 from mainspring.durations import Duration, duration_ms
-from mainspring.kernel import Capability, CapabilityError, Isolation, Kernel, RestartPolicy, handler_from
+from mainspring.kernel import Capability, CapabilityError, Handler, Isolation, Kernel, RestartPolicy, handler_from
 from mainspring.loop import runs_in_thread
 from mainspring.runs import Effect, Errors, Runtime
 
@@ -51,14 +51,20 @@ T = TypeVar("T")
 
 @dataclass
 class App:
-    """A named program. `restart` is the policy of every capability that does not bring its own.
+    """A named program.
+
+    Its commands and queries run concurrently: `concurrency` messages of a capability at a time; 1 makes the handlers of
+    a capability take one at a time, in order. An exception in a handler is an error for its caller, and nothing else.
+    With `restart` the handlers are supervised: after too many faults in a while their capability is given up, until
+    somebody starts it again. It is also the policy of low-level capabilities and processes, which always are.
 
     `state` is for what handlers share (a database, a client): set it in a start function or in the lifespan, an
     async context manager around the life of the node that gets the app.
     """
 
     name: str
-    restart: RestartPolicy = field(default_factory=RestartPolicy)
+    restart: RestartPolicy | None = None
+    concurrency: int = 100
     checker: Checker | None = None  # asked who may use a topic: (topic, action, {agent, scopes}) -> bool
     lifespan: Lifespan | None = field(default=None, repr=False)
     state: SimpleNamespace = field(default_factory=SimpleNamespace, repr=False)
@@ -88,22 +94,54 @@ class App:
         durable: bool | None = None,
         isolation: Isolation | None = None,
         memory_mb: int | None = None,
+        concurrency: int | None = None,
+        key: str | Callable[[Any], Any] | None = None,
+        restart: RestartPolicy | None = None,
     ) -> Callable[[F], F]:
         """Handle a command: `(data, ctx)`; what the function returns is the reply's data.
 
-        `durable`, `isolation` and `memory_mb` are properties of the whole capability; say them on one handler.
+        A plain `def` runs in a thread; what an `async def` awaits (`ctx.send`, `ctx.publish`) blocks there. An
+        exception is error 500 for the caller, `Fail` the error it names.
+
+        The handlers of a capability (those with the same first segment) share `App.concurrency`. `concurrency` gives
+        this handler a number of its own; 1 means one at a time, in order. With `key`, a field of the data or a function
+        of it, messages of the capability that have the same key are handled one at a time, in order.
+
+        `durable`, `isolation`, `memory_mb` and `restart` are about the whole capability; say them on one handler.
         """
-        return self._declare("command", type, description, durable, isolation, memory_mb)
+        options = {"description": description, "concurrency": concurrency, "key": key}
+        said = {"durable": durable, "isolation": isolation, "memory_mb": memory_mb, "restart": restart}
+        return self._declare("command", type, options, said)
 
     def query(
-        self, type: str, *, description: str = "", isolation: Isolation | None = None, memory_mb: int | None = None
+        self,
+        type: str,
+        *,
+        description: str = "",
+        isolation: Isolation | None = None,
+        memory_mb: int | None = None,
+        concurrency: int | None = None,
+        key: str | Callable[[Any], Any] | None = None,
+        restart: RestartPolicy | None = None,
     ) -> Callable[[F], F]:
         """Handle a query: like a command, but nothing changes by asking."""
-        return self._declare("query", type, description, None, isolation, memory_mb)
+        options = {"description": description, "concurrency": concurrency, "key": key}
+        return self._declare(
+            "query", type, options, {"isolation": isolation, "memory_mb": memory_mb, "restart": restart}
+        )
 
-    def on(self, type: str, *, isolation: Isolation | None = None) -> Callable[[F], F]:
-        """Hear an event; nobody waits for what the function returns."""
-        return self._declare("event", type, "", None, isolation, None)
+    def on(
+        self,
+        type: str,
+        *,
+        isolation: Isolation | None = None,
+        concurrency: int | None = None,
+        key: str | Callable[[Any], Any] | None = None,
+        restart: RestartPolicy | None = None,
+    ) -> Callable[[F], F]:
+        """Hear an event; nobody waits for what the function returns. One at a time, in order, unless told otherwise."""
+        options = {"concurrency": concurrency, "key": key}
+        return self._declare("event", type, options, {"isolation": isolation, "restart": restart})
 
     def capability(
         self,
@@ -452,7 +490,9 @@ class App:
         return self.order.index(capability.id if capability.id in self.order else name)
 
     def _join(self, name: str, declared: list[Declared], reserved: set[str] | frozenset[str]) -> Capability:
-        handlers = [each.handler for each in declared]
+        isolation: Isolation = _agreed(name, "isolation", [each.isolation for each in declared]) or "task"
+        concurrency = self.concurrency if isolation == "task" else 1
+        handlers = [_in_order(each.handler) if concurrency > 1 else each.handler for each in declared]
         answers = [handler for handler in handlers if handler.kind != "event"]
         taken = name in reserved or any(capability.id == name for capability in self.low_level)
         if taken and answers:
@@ -466,9 +506,10 @@ class App:
             subscribes=list(dict.fromkeys(handler.type for handler in handlers if handler.kind == "event")),
             handlers=handlers,
             durable=bool(_agreed(name, "durable", [each.durable for each in declared])),
-            isolation=_agreed(name, "isolation", [each.isolation for each in declared]) or "task",
+            isolation=isolation,
             memory_mb=_agreed(name, "memory_mb", [each.memory_mb for each in declared]),
-            restart=self.restart,
+            restart=_agreed(name, "restart", [each.restart for each in declared]) or self.restart,
+            concurrency=concurrency,
         )
 
     def kernel(self, **options: Any) -> Kernel:
@@ -483,17 +524,16 @@ class App:
         self,
         kind: Literal["command", "query", "event"],
         type: str,
-        description: str,
-        durable: bool | None,
-        isolation: Isolation | None,
-        memory_mb: int | None,
+        options: dict[str, Any],
+        said: dict[str, Any],
     ) -> Callable[[F], F]:
+        """`options` are the handler's own, `said` is about its capability."""
         refuse_bare(f"@app.{'on' if kind == 'event' else kind}", type, '"Stock.Reserve"')
         names = sys._getframe(2).f_locals
 
         def decorate(function: F) -> F:
-            handler = handler_from(kind, type, function, description=description, local_names=names, may_block=True)
-            self.handlers.append(Declared(handler, durable, isolation, memory_mb))
+            handler = handler_from(kind, type, function, local_names=names, may_block=True, **options)
+            self.handlers.append(Declared(handler, **said))
             self.order.append(type.partition(".")[0])
             return function
 
@@ -504,6 +544,13 @@ def _start(given: str | int) -> Start | None:
     if given == "beginning":
         return None
     return LATEST if given == "latest" else Start("offset", int(given))
+
+
+def _in_order(handler: Handler) -> Handler:
+    """Events are facts in their order: who hears them gets one after the other, unless the program says otherwise."""
+    if handler.kind == "event" and handler.concurrency is None and handler.key is None:
+        return replace(handler, concurrency=1)
+    return handler
 
 
 def _agreed(name: str, what: str, said: list[Any]) -> Any:

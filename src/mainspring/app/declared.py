@@ -20,7 +20,7 @@ from mainspring.bus.schedules import CronLine
 from mainspring.bus.topics import topic_from
 from mainspring.durations import Duration, duration_ms
 from mainspring.errors import MainspringError
-from mainspring.kernel import CapabilityError, Handler, Isolation
+from mainspring.kernel import CapabilityError, Handler, Isolation, RestartPolicy
 from mainspring.loop import HandlerThreads, runs_in_thread
 from mainspring.runs import Effect, Runtime
 
@@ -43,6 +43,7 @@ class Declared:
     durable: bool | None = None
     isolation: Isolation | None = None
     memory_mb: int | None = None
+    restart: RestartPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)

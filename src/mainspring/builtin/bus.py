@@ -72,30 +72,14 @@ class CreateTopicResult(msgspec.Struct):
     created: Annotated[bool, about("False when it existed and was changed.")]
 
 
-class OffsetsResult(msgspec.Struct):
-    partitions: list[PartitionOffsets]
-
-
-class GroupsResult(msgspec.Struct):
-    groups: list[GroupInfo]
-
-
 class DeadLettersResult(msgspec.Struct):
     letters: Annotated[list[Any], about("Where each came from, how often it was tried, and why it died.")]
     more: More
 
 
-class LetterCount(msgspec.Struct):
-    count: int
-
-
 class ScheduleResult(msgspec.Struct):
     name: str
     next: Annotated[int, about("When it fires: epoch ms.")]
-
-
-class SchedulesResult(msgspec.Struct):
-    schedules: list[Schedule]
 
 
 class DoneResult(msgspec.Struct):
@@ -157,7 +141,7 @@ class _BusMessages:
         shown = fitting([msgspec.structs.asdict(letter) for letter in letters])
         return DeadLettersResult(shown, len(shown) < len(letters) or len(letters) == limit)
 
-    @message("command", "Bus.Redrive", "RedriveRequest")
+    @message("command", "Bus.Redrive", "RedriveRequest", gives="LetterCount.count")
     async def redrive(
         self,
         topic: OriginalTopic,
@@ -168,12 +152,12 @@ class _BusMessages:
         before: LetterBefore = None,
         limit: LetterLimit = None,
         toAll: Annotated[bool, about("To every group of the topic, not only to the one that gave up.")] = False,
-    ) -> LetterCount:
+    ) -> int:
         """Send dead letters back to the group that gave up on them."""
         wanted = DeadLetterFilter(offsets=offsets, group=group, key=key, reason=reason, before=before, limit=limit)
-        return LetterCount(len(await self._bus.dead_letters.redrive(topic, wanted, to_all=toAll)))
+        return len(await self._bus.dead_letters.redrive(topic, wanted, to_all=toAll))
 
-    @message("command", "Bus.DropDeadLetters", "DropRequest")
+    @message("command", "Bus.DropDeadLetters", "DropRequest", gives="LetterCount.count")
     async def drop_dead_letters(
         self,
         topic: OriginalTopic,
@@ -184,12 +168,12 @@ class _BusMessages:
         before: LetterBefore = None,
         limit: LetterLimit = None,
         all: Annotated[bool, about("All dead letters of the topic; without it something must be chosen.")] = False,
-    ) -> LetterCount:
+    ) -> int:
         """Drop dead letters: nobody gets them any more."""
         wanted = DeadLetterFilter(offsets=offsets, group=group, key=key, reason=reason, before=before, limit=limit)
         if not all and wanted == DeadLetterFilter():
             raise BadFrame("which dead letters?", remedy="give offsets or a filter, or all: true")
-        return LetterCount(await self._bus.dead_letters.drop(topic, wanted))
+        return await self._bus.dead_letters.drop(topic, wanted)
 
     # --- topics
 
@@ -211,10 +195,10 @@ class _BusMessages:
         change = await self._bus.put_topic(self._bus.topics.settings_after(wanted))
         return CreateTopicResult(topic_data(change.config), change.created)
 
-    @message("query", "Bus.Offsets", "OffsetsRequest")
-    async def offsets(self, topic: Topic) -> OffsetsResult:
+    @message("query", "Bus.Offsets", "OffsetsRequest", gives="OffsetsResult.partitions")
+    async def offsets(self, topic: Topic) -> list[PartitionOffsets]:
         """First and last offset of each partition, and where its groups stand."""
-        return OffsetsResult(fitting(await self._bus.groups.offsets(topic)))
+        return fitting(await self._bus.groups.offsets(topic))
 
     @message("query", "Bus.Stats")
     def stats(self) -> Stats:
@@ -223,12 +207,12 @@ class _BusMessages:
 
     # --- groups
 
-    @message("query", "Bus.Groups", "GroupsRequest")
+    @message("query", "Bus.Groups", "GroupsRequest", gives="GroupsResult.groups")
     def groups(
         self, topic: Annotated[str | None, about("Of this topic only; without it, of all.")] = None
-    ) -> GroupsResult:
+    ) -> list[GroupInfo]:
         """Groups with their members, positions and lag."""
-        return GroupsResult(fitting(self._bus.groups.infos(topic)))
+        return fitting(self._bus.groups.infos(topic))
 
     @message("command", "Bus.Seek", "SeekRequest")
     async def seek(
@@ -271,10 +255,10 @@ class _BusMessages:
         await self._bus.schedules.delete(name)
         return DoneResult()
 
-    @message("query", "Bus.Schedules", "NamesRequest")
-    def schedules(self, after: After = "") -> SchedulesResult:
+    @message("query", "Bus.Schedules", "NamesRequest", gives="SchedulesResult.schedules")
+    def schedules(self, after: After = "") -> list[Schedule]:
         """Schedules by name, and when each fires next."""
-        return SchedulesResult(fitting([each for each in self._bus.schedules.all() if each.name > after]))
+        return fitting([each for each in self._bus.schedules.all() if each.name > after])
 
 
 def _event(event: StoredEvent) -> EventView:

@@ -24,7 +24,7 @@ from mainspring.builtin import KernelPort, beat_capability, bus_capability, kern
 from mainspring.bus import Bus, Checker, Published
 from mainspring.cluster import About, Alone, Cluster, Home, Membership, check_durability, node_name, with_patience
 from mainspring.errors import BootError, MainspringError
-from mainspring.kernel import Kernel, RestartPolicy
+from mainspring.kernel import Kernel
 from mainspring.log import Append, Engine, FallibleEngine, Log, Prepared, open_engine
 from mainspring.loop import Clock, HandlerThreads, Loop, MonotonicClock, VirtualClock, Watchdog
 from mainspring.message import Ids, Message, encode_data
@@ -202,7 +202,7 @@ class Core:
             log=self.log,
             default_timeout_ms=settings.request_timeout_ms,
             data_dir=settings.data,
-            restart=app.restart if app else RestartPolicy(),
+            restart=app.restart if app else None,
             publisher=self._publish,
             preparer=self._prepare_event,
             on_shutdown=lambda: self._on_shutdown(),

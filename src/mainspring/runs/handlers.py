@@ -85,6 +85,7 @@ class Attempts:
 
     @property
     def most_begun(self) -> int | None:
+        """How often the effect may be begun when processes end meanwhile; None: that is not counted."""
         return self.most if self.most > 1 else MOST_DEATHS if self.counts_deaths else None
 
     def allow_another(self, attempt: int, error: Exception) -> bool:

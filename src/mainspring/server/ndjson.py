@@ -121,16 +121,12 @@ class LineOrigin:
         if self.gone or len(line) >= MAX_LINE_BYTES or self.congested():
             self._missed += 1
             return
-        self._report_missed()
+        if self._missed:
+            metadata = Metadata(self._kernel.ids(), self._kernel.clock.wall_ms())
+            missed = Message("event", "Sys.EventsMissed", encode_data({"count": self._missed}), metadata)
+            self._missed = 0
+            self.write(encode_line(missed))
         self.write(line)
-
-    def _report_missed(self) -> None:
-        if not self._missed:
-            return
-        kernel, missed = self._kernel, self._missed
-        self._missed = 0
-        metadata = Metadata(kernel.ids(), kernel.clock.wall_ms())
-        self.write(encode_line(Message("event", "Sys.EventsMissed", encode_data({"count": missed}), metadata)))
 
     def write(self, line: bytes) -> None:
         raise NotImplementedError

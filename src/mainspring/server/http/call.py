@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, TypeVar
@@ -24,7 +25,7 @@ from mainspring.bus import Action, Bus, Caller, Forbidden, TopicConfig, Who
 from mainspring.json_text import StrictDecoder
 from mainspring.kernel import Kernel
 from mainspring.server.health import NodeParts
-from mainspring.server.http.access import Identify, claimed_agent, known_topics, readable_topics
+from mainspring.server.http.access import Identify, allowed_topics, claimed_agent
 from mainspring.server.http.problem import HttpProblem, bad_query
 
 T = TypeVar("T")
@@ -114,11 +115,13 @@ class Call:
 
     async def visible(self, topics: Iterable[str]) -> set[str]:
         """Those of the topics that the caller has any right on."""
-        return await known_topics(self.bus, self.caller, topics)
+        names = set(topics)
+        may_read = await self.readable(names)
+        return may_read | await allowed_topics(self.bus, self.caller, "publish", names - may_read)
 
     async def readable(self, topics: Iterable[str]) -> set[str]:
         """Those of the topics whose events the caller may read."""
-        return await readable_topics(self.bus, self.caller, topics)
+        return await allowed_topics(self.bus, self.caller, "subscribe", topics)
 
     # --- the body ---
 
@@ -212,10 +215,8 @@ class Call:
         # A plus sign in a query means a space; who wrote the offset unescaped meant the plus.
         written = text.replace(" ", "+").upper()
         if _MOMENT.match(written):
-            try:
+            with suppress(ValueError, OverflowError):
                 return round(datetime.fromisoformat(written).timestamp() * 1000)
-            except (ValueError, OverflowError):
-                pass
         raise bad_query(f"{name} is not a moment.", "Write epoch milliseconds, or a time as in 2026-01-31T12:00:00Z.")
 
     def path_integer(self, name: str) -> int:
@@ -270,10 +271,9 @@ def _media_range(part: str) -> tuple[str, float]:
     for parameter in parameters.split(";"):
         name, _, value = parameter.partition("=")
         if name.strip().lower() == "q":
-            try:
+            quality = 0.0
+            with suppress(ValueError):
                 quality = min(1.0, max(0.0, float(value)))
-            except ValueError:
-                quality = 0.0
     return kind.strip().lower(), quality
 
 

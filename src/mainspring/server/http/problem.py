@@ -131,17 +131,14 @@ def _response_of_aiohttp(request: web.Request, error: web.HTTPException) -> web.
     if error.status < 400:
         return error
     code = CODE_OF_STATUS.get(error.status, "bad_request" if error.status < 500 else "internal")
-    headers: dict[str, str] = {}
     if isinstance(error, web.HTTPMethodNotAllowed):
-        allowed = sorted({*error.allowed_methods, "OPTIONS"})
-        headers["Allow"] = ", ".join(allowed)
+        allowed = ", ".join(sorted({*error.allowed_methods, "OPTIONS"}))
         message = f"{request.path} does not know the method {request.method}."
-        return problem_response(405, code, message, f"Use one of: {', '.join(allowed)}.", headers)
+        return problem_response(405, code, message, f"Use one of: {allowed}.", {"Allow": allowed})
     if error.status == 404:
-        return problem_response(
-            404, code, f"There is nothing at {request.path}.", "GET /openapi.json lists what there is."
-        )
-    return problem_response(error.status, code, error.reason, "", headers)
+        message = f"There is nothing at {request.path}."
+        return problem_response(404, code, message, "GET /openapi.json lists what there is.")
+    return problem_response(error.status, code, error.reason)
 
 
 @web.middleware
@@ -157,9 +154,8 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
         raise  # the peer is gone: there is nobody to tell
     except Exception:
         logger.exception("an HTTP request failed by accident: %s %s", request.method, request.path)
-        return problem_response(
-            500, "internal", "The node failed to answer this request.", "The node's log says more; report it."
-        )
+        text = "The node failed to answer this request."
+        return problem_response(500, "internal", text, "The node's log says more; report it.")
 
 
 def cut_short(request: web.Request, response: web.StreamResponse, error: BaseException) -> web.StreamResponse:

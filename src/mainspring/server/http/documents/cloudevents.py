@@ -23,6 +23,7 @@ import binascii
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
@@ -149,17 +150,12 @@ def _from_members(members: dict[str, msgspec.Raw]) -> NewEvent:
     data, encoded = members.pop("data", None), members.pop("data_base64", None)
     if data is not None and encoded is not None:
         raise BadCloudEvent("Both data and data_base64 are given.", remedy="Give one of them.")
-    attributes: dict[str, str] = {}
-    for name, raw in members.items():
-        text = _attribute_text(name, raw)
-        if text is not None:
-            attributes[name] = text
+    texts = {name: _attribute_text(name, raw) for name, raw in members.items()}
+    attributes = {name: text for name, text in texts.items() if text is not None}
     if encoded is None:
-        payload = b"null" if data is None else bytes(data)
-        return _checked(attributes, payload, in_base64=False)
-    payload = bytes(encoded)
-    _check_base64(payload)
-    return _checked(attributes, payload, in_base64=True)
+        return _checked(attributes, b"null" if data is None else bytes(data), in_base64=False)
+    _check_base64(bytes(encoded))
+    return _checked(attributes, bytes(encoded), in_base64=True)
 
 
 def _attribute_text(name: str, raw: msgspec.Raw) -> str | None:
@@ -178,9 +174,8 @@ def _attribute_text(name: str, raw: msgspec.Raw) -> str | None:
         return str(value)
     if isinstance(value, str):
         return value
-    raise BadCloudEvent(
-        f"The attribute {name} is neither text, nor a boolean, nor an integer.", remedy="Put structured values in data."
-    )
+    text = f"The attribute {name} is neither text, nor a boolean, nor an integer."
+    raise BadCloudEvent(text, remedy="Put structured values in data.")
 
 
 def _payload_of(content_type: str | None, body: bytes) -> tuple[bytes, bool]:
@@ -204,15 +199,13 @@ def _checked(attributes: dict[str, str], payload: bytes, in_base64: bool) -> New
             raise BadCloudEvent(f"The required attribute {name} is missing.", remedy=_SPECIFICATION)
     for name, value in attributes.items():
         if not _NAME.match(name):
-            raise BadCloudEvent(
-                f"{name!r} is not the name of an attribute.", remedy="Use lower-case letters a-z and digits only."
-            )
+            text = f"{name!r} is not the name of an attribute."
+            raise BadCloudEvent(text, remedy="Use lower-case letters a-z and digits only.")
         if not value and name in _NEVER_EMPTY:
             raise BadCloudEvent(f"The attribute {name} is empty.", remedy="Leave it out, or give it a value.")
     if attributes["specversion"] != "1.0":
-        raise BadCloudEvent(
-            f"specversion {attributes['specversion']!r} is not known here.", remedy="Send specversion 1.0."
-        )
+        text = f"specversion {attributes['specversion']!r} is not known here."
+        raise BadCloudEvent(text, remedy="Send specversion 1.0.")
     _check_time(attributes.get("time"))
     headers = {f"{PREFIX}{name}": value for name, value in attributes.items() if name not in (KEY_ATTRIBUTE, *_PLACE)}
     if in_base64:
@@ -225,12 +218,10 @@ def _checked(attributes: dict[str, str], payload: bytes, in_base64: bool) -> New
 def _check_time(text: str | None) -> None:
     if text is None:
         return
-    try:
+    with suppress(ValueError):
         if _TIME.match(text):
             datetime.fromisoformat(text.upper())
             return
-    except ValueError:
-        pass
     raise BadCloudEvent("The attribute time is not a timestamp.", remedy="Write it as in 2026-01-31T12:00:00Z.")
 
 
@@ -248,9 +239,8 @@ def _header_value(name: str, value: str) -> str:
     try:
         return unquote_to_bytes(value.encode("utf-8")).decode("utf-8")
     except UnicodeError:
-        raise BadCloudEvent(
-            f"The header {name} is not UTF-8.", remedy="Percent-encode what is not printable ASCII."
-        ) from None
+        text = f"The header {name} is not UTF-8."
+        raise BadCloudEvent(text, remedy="Percent-encode what is not printable ASCII.") from None
 
 
 _SPECIFICATION: Final = "The CloudEvents 1.0 specification says which attributes there are."

@@ -6,17 +6,19 @@ itself: who may not subscribe to it sees none of them; sending back and dropping
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from mainspring.bus import BadFrame, DeadLetter, DeadLetterFilter, Forbidden, Published
 from mainspring.server.http.call import Call, decode_body
-from mainspring.server.http.table import NATURAL, POSITIVE, Operation, Parameter, gives, tagged, takes
+from mainspring.server.http.table import NATURAL, POSITIVE, Operations, Parameter, described, gives, takes
 
 SUFFIX: Final = ".DLQ"
 DEFAULT_LIMIT: Final = 100
 MAX_LIMIT: Final = 1_000  # a page is held in memory as a whole
+
+operation: Final = Operations("dead letters")
 
 
 class DeadLetterTopic(msgspec.Struct, frozen=True, rename="camel"):
@@ -29,10 +31,8 @@ class DeadLetterTopic(msgspec.Struct, frozen=True, rename="camel"):
     count: int
 
 
-class DeadLetterTopics(msgspec.Struct, frozen=True):
-    """Topics that have, or had, dead letters."""
-
-    topics: list[DeadLetterTopic]
+_TOPICS: Final = "Topics that have, or had, dead letters."
+DeadLetterTopics = described("DeadLetterTopics", _TOPICS, topics=list[DeadLetterTopic])
 
 
 class DeadLetterPage(msgspec.Struct, frozen=True):
@@ -62,14 +62,11 @@ class DropBody(DeadLetterFilter, frozen=True, kw_only=True, forbid_unknown_field
     all: bool = False
 
 
-class DropReport(msgspec.Struct, frozen=True):
-    """How many dead letters were dropped."""
-
-    topic: str
-    count: int
+DropReport = described("DropReport", "How many dead letters were dropped.", topic=str, count=int)
 
 
-async def list_dead_letter_topics(call: Call) -> DeadLetterTopics:
+@operation("GET /dlq", gives("The topics, by name.", DeadLetterTopics))
+async def list_dead_letter_topics(call: Call) -> dict[str, list[DeadLetterTopic]]:
     """Topics that have dead letters.
 
     Only those that the caller may read.
@@ -83,7 +80,7 @@ async def list_dead_letter_topics(call: Call) -> DeadLetterTopics:
         if first.tail:
             letters = await call.bus.dead_letters.count(topic)
             found.append(DeadLetterTopic(topic, config.topic, first.head, first.tail, letters))
-    return DeadLetterTopics(found)
+    return {"topics": found}
 
 
 async def _may_read(call: Call, topic: str) -> bool:
@@ -99,6 +96,18 @@ async def _check_read(call: Call, topic: str) -> None:
     await call.check("subscribe", topic + SUFFIX)
 
 
+@operation(
+    "GET /dlq/{topic}",
+    "The dead letters.",
+    parameters=(
+        Parameter("offset", "Begin at this offset of the dead-letter topic.", NATURAL),
+        Parameter("limit", "At most so many.", {**POSITIVE, "maximum": MAX_LIMIT}),
+        Parameter("group", "Only those this group gave up on."),
+        Parameter("key", "Only those with this key."),
+        Parameter("reason", "Only those whose reason contains this text."),
+    ),
+    errors=(404,),
+)
 async def list_dead_letters(call: Call) -> DeadLetterPage:
     """Dead letters of one topic, oldest first.
 
@@ -116,12 +125,20 @@ async def list_dead_letters(call: Call) -> DeadLetterPage:
     return DeadLetterPage(found[:limit], found[limit].offset if len(found) > limit else msgspec.UNSET)
 
 
+@operation("GET /dlq/{topic}/{offset}", "The dead letter.", errors=(404,))
 async def show_dead_letter(call: Call) -> DeadLetter:
     """One dead letter."""
     await _check_read(call, call.topic)
     return await call.bus.dead_letters.get(call.topic, call.path_integer("offset"))
 
 
+@operation(
+    "POST /dlq/{topic}/redrive",
+    "Where they went.",
+    body=takes(RedriveBody),
+    body_required=False,
+    errors=(404, 409, 429, 503),
+)
 async def redrive(call: Call) -> RedriveReport:
     """Send dead letters back to the group that gave up on them.
 
@@ -134,12 +151,18 @@ async def redrive(call: Call) -> RedriveReport:
     return RedriveReport(call.topic, len(sent), sent)
 
 
-async def drop(call: Call) -> DropReport:
+@operation(
+    "POST /dlq/{topic}/drop",
+    gives("How many were dropped.", DropReport),
+    body=takes(DropBody),
+    errors=(404, 429, 503),
+)
+async def drop(call: Call) -> dict[str, Any]:
     """Drop dead letters: nobody gets them any more."""
     wanted = decode_body(DropBody, await _change(call))
     if wanted == DropBody():
         raise BadFrame("which dead letters?", remedy='give offsets or a filter, or {"all": true} for all of the topic')
-    return DropReport(call.topic, await call.bus.dead_letters.drop(call.topic, wanted))
+    return {"topic": call.topic, "count": await call.bus.dead_letters.drop(call.topic, wanted)}
 
 
 async def _change(call: Call) -> bytes:
@@ -148,38 +171,3 @@ async def _change(call: Call) -> bytes:
     await _check_read(call, call.topic)
     await call.check("publish")
     return await call.body()
-
-
-OPERATIONS: Final = tagged(
-    "dead letters",
-    Operation("GET /dlq", list_dead_letter_topics, gives("The topics, by name.", DeadLetterTopics)),
-    Operation(
-        "GET /dlq/{topic}",
-        list_dead_letters,
-        gives("The dead letters.", DeadLetterPage),
-        parameters=(
-            Parameter("offset", "Begin at this offset of the dead-letter topic.", NATURAL),
-            Parameter("limit", "At most so many.", {**POSITIVE, "maximum": MAX_LIMIT}),
-            Parameter("group", "Only those this group gave up on."),
-            Parameter("key", "Only those with this key."),
-            Parameter("reason", "Only those whose reason contains this text."),
-        ),
-        errors=(400, 404),
-    ),
-    Operation("GET /dlq/{topic}/{offset}", show_dead_letter, gives("The dead letter.", DeadLetter), errors=(400, 404)),
-    Operation(
-        "POST /dlq/{topic}/redrive",
-        redrive,
-        gives("Where they went.", RedriveReport),
-        body=takes(RedriveBody),
-        body_required=False,
-        errors=(400, 404, 409, 413, 415, 429, 503),
-    ),
-    Operation(
-        "POST /dlq/{topic}/drop",
-        drop,
-        gives("How many were dropped.", DropReport),
-        body=takes(DropBody),
-        errors=(400, 404, 413, 415, 429, 503),
-    ),
-)

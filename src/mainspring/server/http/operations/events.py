@@ -38,14 +38,7 @@ from aiohttp import hdrs, web
 from mainspring.bus import EventId, NewEvent, Published, UnknownEvent, envelope
 from mainspring.errors import MainspringError
 from mainspring.log import StoredEvent
-from mainspring.server.http.call import (
-    JSON,
-    MAX_INTEGER,
-    Call,
-    decode_body,
-    json_response,
-    unsupported,
-)
+from mainspring.server.http.call import JSON, MAX_INTEGER, Call, decode_body, json_response, unsupported
 from mainspring.server.http.documents import cloudevents
 from mainspring.server.http.problem import HttpProblem, bad_query, cut_short
 from mainspring.server.http.table import (
@@ -54,10 +47,10 @@ from mainspring.server.http.table import (
     NDJSON,
     POSITIVE,
     BodyContent,
-    Operation,
+    Operations,
     Parameter,
+    described,
     gives,
-    tagged,
     takes,
 )
 from mainspring.telemetry import tracing
@@ -73,6 +66,27 @@ RECONNECT_MS: Final = 1_000  # soon enough to feel live, late enough not to stor
 _LAST_EVENT_ID: Final = "Last-Event-ID"
 SSE_HEARTBEAT: Final = b":\n\n"  # a comment: keeps proxies from giving up, and finds readers that are gone
 _CURSOR: Final = re.compile(r"\d{1,9}:\d{1,18}(,\d{1,9}:\d{1,18})*\Z", re.ASCII)
+
+operation: Final = Operations("events")
+
+_CLOUDEVENT_SCHEMA: Final = {
+    "type": "object",
+    "description": "A CloudEvent 1.0 in the JSON format.",
+    "required": ["specversion", "id", "source", "type"],
+    "properties": {
+        "specversion": {"const": "1.0"},
+        "id": {"type": "string", "minLength": 1},
+        "source": {"type": "string", "minLength": 1},
+        "type": {"type": "string", "minLength": 1},
+        "subject": {"type": "string", "minLength": 1},
+        "time": {"type": "string", "format": "date-time"},
+        "datacontenttype": {"type": "string"},
+        "dataschema": {"type": "string"},
+        "partitionkey": {"type": "string", "minLength": 1, "description": "Becomes the event's key."},
+        "data": {"description": "Becomes the event's payload."},
+        "data_base64": {"type": "string", "contentEncoding": "base64"},
+    },
+}
 
 
 # --- publishing ---
@@ -94,15 +108,29 @@ class EventBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return NewEvent(bytes(self.payload), self.key, self.headers, self.id, self.delay_ms or 0, self.not_before or 0)
 
 
-class PublishedBatch(msgspec.Struct, frozen=True):
-    """Where the events of a batch went: [partition, offset] of each, and their ids, in the order they were sent."""
-
-    topic: str
-    count: int
-    offsets: list[tuple[int, int]]
-    ids: list[str]
+_BATCH: Final = (
+    "Where the events of a batch went: [partition, offset] of each, and their ids, in the order they were sent."
+)
+PublishedBatch = described("PublishedBatch", _BATCH, topic=str, count=int, offsets=list[tuple[int, int]], ids=list[str])
 
 
+@operation(
+    "POST /topics/{topic}/events",
+    gives(
+        "Stored durably: where it went, also when the same id was published before.",
+        (Published, PublishedBatch),
+        status=201,
+    ),
+    body=takes(
+        EventBody,
+        BodyContent(
+            NDJSON, {"type": "string", "description": "One such object per line. All of them are stored, or none."}
+        ),
+        BodyContent(cloudevents.STRUCTURED, _CLOUDEVENT_SCHEMA),
+        BodyContent(cloudevents.BATCHED, {"type": "array", "items": _CLOUDEVENT_SCHEMA}),
+    ),
+    errors=(409, 422, 429, 503),
+)
 async def publish(call: Call) -> web.Response:
     """Publish one event, a batch of lines, or CloudEvents (also in binary mode, by `ce-` headers).
 
@@ -165,9 +193,8 @@ async def _publish_batch(call: Call, given: Iterable[NewEvent]) -> web.Response:
     named = claimed.pop() if len(claimed) == 1 else None  # a batch has one publisher
     agent = call.publisher(None if named is None else {"agent_id": named})
     published = await call.bus.publish_batch(call.topic, events, agent=agent)
-    offsets = [(each.partition, each.offset) for each in published]
-    batch = PublishedBatch(call.topic, len(published), offsets, [each.id for each in published])
-    return json_response(batch, status=201)
+    offsets, ids = [(each.partition, each.offset) for each in published], [each.id for each in published]
+    return json_response({"topic": call.topic, "count": len(ids), "offsets": offsets, "ids": ids}, status=201)
 
 
 def _lines(body: bytes) -> Iterator[NewEvent]:
@@ -233,11 +260,8 @@ class StoredEnvelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     headers: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
-class StoredEventPage(msgspec.Struct, frozen=True):
-    """Events, and the cursor that goes on behind them."""
-
-    events: list[StoredEnvelope]
-    cursor: str
+_PAGE: Final = "Events, and the cursor that goes on behind them."
+StoredEventPage = described("StoredEventPage", _PAGE, events=list[StoredEnvelope], cursor=str)
 
 
 def one_line(event: StoredEvent) -> bytes:
@@ -266,6 +290,28 @@ class Range:
         return self.to_ms is None or event.ts < self.to_ms
 
 
+@operation(
+    "GET /topics/{topic}/events",
+    gives(
+        "The events.",
+        BodyContent(JSON, StoredEventPage),
+        BodyContent(NDJSON, {"type": "string", "description": "One envelope per line."}),
+        BodyContent(cloudevents.BATCHED, {"type": "array", "items": {"type": "object"}}),
+    ),
+    parameters=(
+        Parameter("partition", "Only this partition; without it all, one after the other.", NATURAL),
+        Parameter("offset", "Begin at this offset; 0 and 1 are the beginning. Belongs to one partition.", NATURAL),
+        Parameter("from", "Begin at this moment: epoch milliseconds or RFC 3339."),
+        Parameter("to", "End before this moment: epoch milliseconds or RFC 3339."),
+        Parameter("cursor", "Go on behind the answer that gave this cursor."),
+        Parameter(
+            "limit",
+            f"At most so many events. {DEFAULT_LIMIT} for JSON and CloudEvents; NDJSON has no limit of its own.",
+            POSITIVE,
+        ),
+    ),
+    errors=(404, 406),
+)
 async def read_events(call: Call) -> web.StreamResponse:
     """Stored events by offset, time or cursor; as JSON, NDJSON or CloudEvents."""
     form = call.accepted_type(tuple(_ENCODINGS))
@@ -292,6 +338,11 @@ async def read_events(call: Call) -> web.StreamResponse:
     return response
 
 
+@operation(
+    "GET /topics/{topic}/events/{partition}/{offset}",
+    gives("The event.", BodyContent(JSON, StoredEnvelope), BodyContent(cloudevents.STRUCTURED, {"type": "object"})),
+    errors=(404, 406),
+)
 async def read_event(call: Call) -> web.Response:
     """The event at one offset; as JSON or as a CloudEvent.
 
@@ -382,6 +433,24 @@ async def _pages(call: Call, wanted: Range) -> AsyncIterator[list[StoredEvent]]:
 # --- following ---
 
 
+@operation(
+    "GET /topics/{topic}/stream",
+    gives(
+        "An endless stream. The id of each message is a cursor; its data is an envelope.",
+        BodyContent(EVENT_STREAM, {"type": "string"}),
+    ),
+    parameters=(
+        Parameter("from", "Where to begin: `latest` (default), `beginning`, epoch milliseconds or RFC 3339."),
+        Parameter("cursor", "Go on behind this cursor."),
+        Parameter(
+            _LAST_EVENT_ID,
+            "Go on behind this cursor; browsers send it by themselves, and it wins.",
+            place="header",
+        ),
+    ),
+    errors=(404,),
+    lasts=True,
+)
 async def stream_events(call: Call) -> web.StreamResponse:
     """Events as they are published, as server-sent events."""
     call.bus.topics.get(call.topic)  # raises UnknownTopic
@@ -426,7 +495,7 @@ async def _relay(
     call: Call, response: web.StreamResponse, batches: AsyncIterator[list[StoredEvent]], seen: dict[int, int]
 ) -> None:
     """Pass on what comes until the bus or the node stops; say something whenever nothing came for a while."""
-    coming = asyncio.ensure_future(_next(batches))
+    coming = asyncio.ensure_future(anext(batches, None))
     closing = asyncio.ensure_future(call.face.closing.wait())
     try:
         while True:
@@ -438,7 +507,7 @@ async def _relay(
                 if batch is None:
                     return
                 await _write(call, response, _messages(batch, seen))
-                coming = asyncio.ensure_future(_next(batches))
+                coming = asyncio.ensure_future(anext(batches, None))
             elif closing in done:
                 return
             else:
@@ -447,10 +516,6 @@ async def _relay(
         coming.cancel()
         closing.cancel()
         await asyncio.gather(coming, closing, return_exceptions=True)
-
-
-async def _next(batches: AsyncIterator[list[StoredEvent]]) -> list[StoredEvent] | None:
-    return await anext(batches, None)
 
 
 def _messages(batch: list[StoredEvent], seen: dict[int, int]) -> bytes:
@@ -476,97 +541,3 @@ def sse_message(data: bytes, id: bytes) -> bytes:
     """
     lines = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
     return b"id: " + id + b"\ndata: " + b"\ndata: ".join(lines) + b"\n\n"
-
-
-# --- the operations ---
-
-_CLOUDEVENT_SCHEMA: Final = {
-    "type": "object",
-    "description": "A CloudEvent 1.0 in the JSON format.",
-    "required": ["specversion", "id", "source", "type"],
-    "properties": {
-        "specversion": {"const": "1.0"},
-        "id": {"type": "string", "minLength": 1},
-        "source": {"type": "string", "minLength": 1},
-        "type": {"type": "string", "minLength": 1},
-        "subject": {"type": "string", "minLength": 1},
-        "time": {"type": "string", "format": "date-time"},
-        "datacontenttype": {"type": "string"},
-        "dataschema": {"type": "string"},
-        "partitionkey": {"type": "string", "minLength": 1, "description": "Becomes the event's key."},
-        "data": {"description": "Becomes the event's payload."},
-        "data_base64": {"type": "string", "contentEncoding": "base64"},
-    },
-}
-
-RANGE_PARAMETERS: Final = (
-    Parameter("partition", "Only this partition; without it all, one after the other.", NATURAL),
-    Parameter("offset", "Begin at this offset; 0 and 1 are the beginning. Belongs to one partition.", NATURAL),
-    Parameter("from", "Begin at this moment: epoch milliseconds or RFC 3339."),
-    Parameter("to", "End before this moment: epoch milliseconds or RFC 3339."),
-    Parameter("cursor", "Go on behind the answer that gave this cursor."),
-    Parameter(
-        "limit",
-        f"At most so many events. {DEFAULT_LIMIT} for JSON and CloudEvents; NDJSON has no limit of its own.",
-        POSITIVE,
-    ),
-)
-
-OPERATIONS: Final = tagged(
-    "events",
-    Operation(
-        "POST /topics/{topic}/events",
-        publish,
-        gives(
-            "Stored durably: where it went, also when the same id was published before.",
-            (Published, PublishedBatch),
-            status=201,
-        ),
-        body=takes(
-            EventBody,
-            BodyContent(
-                NDJSON, {"type": "string", "description": "One such object per line. All of them are stored, or none."}
-            ),
-            BodyContent(cloudevents.STRUCTURED, _CLOUDEVENT_SCHEMA),
-            BodyContent(cloudevents.BATCHED, {"type": "array", "items": _CLOUDEVENT_SCHEMA}),
-        ),
-        errors=(400, 409, 413, 415, 422, 429, 503),
-    ),
-    Operation(
-        "GET /topics/{topic}/events",
-        read_events,
-        gives(
-            "The events.",
-            BodyContent(JSON, StoredEventPage),
-            BodyContent(NDJSON, {"type": "string", "description": "One envelope per line."}),
-            BodyContent(cloudevents.BATCHED, {"type": "array", "items": {"type": "object"}}),
-        ),
-        parameters=RANGE_PARAMETERS,
-        errors=(400, 404, 406),
-    ),
-    Operation(
-        "GET /topics/{topic}/events/{partition}/{offset}",
-        read_event,
-        gives("The event.", BodyContent(JSON, StoredEnvelope), BodyContent(cloudevents.STRUCTURED, {"type": "object"})),
-        errors=(400, 404, 406),
-    ),
-    Operation(
-        "GET /topics/{topic}/stream",
-        stream_events,
-        gives(
-            "An endless stream. The id of each message is a cursor; its data is an envelope.",
-            BodyContent(EVENT_STREAM, {"type": "string"}),
-        ),
-        parameters=(
-            Parameter("from", "Where to begin: `latest` (default), `beginning`, epoch milliseconds or RFC 3339."),
-            Parameter("cursor", "Go on behind this cursor."),
-            Parameter(
-                _LAST_EVENT_ID,
-                "Go on behind this cursor; browsers send it by themselves, and it wins.",
-                place="header",
-            ),
-        ),
-        errors=(400, 404),
-        lasts=True,
-    ),
-)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from aiohttp import web
@@ -10,22 +10,18 @@ from aiohttp import web
 from mainspring.bus import Forbidden, PartitionOffsets, TopicConfig, encode_topic
 from mainspring.json_text import check_text, refuse_duplicates
 from mainspring.server.http.call import Call, json_response
-from mainspring.server.http.table import Operation, Parameter, gives, tagged, takes
+from mainspring.server.http.table import Operations, Parameter, described, gives, takes
 
 _MEMBERS: Final = tuple(member.encode_name for member in msgspec.structs.fields(TopicConfig))
 
-
-class TopicListing(msgspec.Struct, frozen=True):
-    """Every topic, by name."""
-
-    topics: list[TopicConfig]
+operation: Final = Operations("topics")
 
 
-class TopicOffsets(msgspec.Struct, frozen=True):
-    """Where each partition of the topic begins and ends, and how far each group has come."""
+TopicListing = described("TopicListing", "Every topic, by name.", topics=list[TopicConfig])
 
-    topic: str
-    partitions: list[PartitionOffsets]
+
+_OFFSETS: Final = "Where each partition of the topic begins and ends, and how far each group has come."
+TopicOffsets = described("TopicOffsets", _OFFSETS, topic=str, partitions=list[PartitionOffsets])
 
 
 class Rights(msgspec.Struct, frozen=True):
@@ -38,6 +34,13 @@ class Rights(msgspec.Struct, frozen=True):
     subscribe_refusal: str = msgspec.field(name="subscribeRefusal")
 
 
+@operation(
+    "POST /topics",
+    gives("The topic is new; its settings.", TopicConfig, status=201),
+    gives("The topic was there; its settings now.", TopicConfig),
+    body=takes(TopicConfig),
+    errors=(409, 503),
+)
 async def put_topic(call: Call) -> web.Response:
     """Create a topic, or change its settings.
 
@@ -53,6 +56,11 @@ async def put_topic(call: Call) -> web.Response:
     return json_response(encode_topic(change.config), status=201 if change.created else 200)
 
 
+@operation(
+    "GET /topics",
+    gives("The topics, by name.", TopicListing),
+    parameters=(Parameter("prefix", "Only topics whose name begins with this."),),
+)
 async def list_topics(call: Call) -> dict[str, list[msgspec.Raw]]:
     """Every topic with its settings, also those that were only published to."""
     prefix = call.request.query.get("prefix", "")
@@ -61,12 +69,14 @@ async def list_topics(call: Call) -> dict[str, list[msgspec.Raw]]:
     return {"topics": [msgspec.Raw(encode_topic(config)) for config in found if config.topic in visible]}
 
 
+@operation("GET /topics/{topic}", gives("Its settings.", TopicConfig), errors=(404,))
 async def show_topic(call: Call) -> bytes:
     """The settings of one topic."""
     return encode_topic(await call.visible_topic())
 
 
-async def show_offsets(call: Call) -> TopicOffsets:
+@operation("GET /topics/{topic}/offsets", gives("The partitions, ascending.", TopicOffsets), errors=(404,))
+async def show_offsets(call: Call) -> dict[str, Any]:
     """Where each partition begins and ends, and where each group stands.
 
     Groups are for those who may read the topic.
@@ -75,9 +85,10 @@ async def show_offsets(call: Call) -> TopicOffsets:
     places = await call.bus.groups.offsets(call.topic)
     if not await call.readable([call.topic]):
         places = [msgspec.structs.replace(place, groups={}) for place in places]
-    return TopicOffsets(call.topic, places)
+    return {"topic": call.topic, "partitions": places}
 
 
+@operation("GET /topics/{topic}/rights", "The rights.")
 async def show_rights(call: Call) -> Rights:
     """What the caller may do with a topic."""
     publish, subscribe = await _refusal(call, "publish"), await _refusal(call, "subscribe")
@@ -90,28 +101,3 @@ async def _refusal(call: Call, action: Literal["publish", "subscribe"]) -> str:
     except Forbidden as refused:
         return f"{refused.message}: {refused.remedy}" if refused.remedy else refused.message
     return ""
-
-
-OPERATIONS: Final = tagged(
-    "topics",
-    Operation(
-        "POST /topics",
-        put_topic,
-        gives("The topic is new; its settings.", TopicConfig, status=201)
-        + gives("The topic was there; its settings now.", TopicConfig),
-        body=takes(TopicConfig),
-        errors=(400, 409, 413, 415, 503),
-    ),
-    Operation(
-        "GET /topics",
-        list_topics,
-        gives("The topics, by name.", TopicListing),
-        parameters=(Parameter("prefix", "Only topics whose name begins with this."),),
-        errors=(400,),
-    ),
-    Operation("GET /topics/{topic}", show_topic, gives("Its settings.", TopicConfig), errors=(404,)),
-    Operation(
-        "GET /topics/{topic}/offsets", show_offsets, gives("The partitions, ascending.", TopicOffsets), errors=(404,)
-    ),
-    Operation("GET /topics/{topic}/rights", show_rights, gives("The rights.", Rights)),
-)
