@@ -218,6 +218,8 @@ class Core:
             cluster=self.cluster,
             recovery_ms=settings.runs_recovery_ms,
             retention_ms=settings.runs_retention_ms or None,
+            early_signal_ms=settings.runs_early_signal_ms,
+            max_steps_per_tick=settings.runs_steps_per_turn,
             contract="app",
             threads=self.threads,
         )

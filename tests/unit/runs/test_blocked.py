@@ -134,7 +134,7 @@ async def test_it_is_moved_to_the_code_of_now_from_the_last_effect_that_fits(log
     await world.runtime.durable.signal("a", "go", "kept")
     await world.runtime.durable.retry("a")
     assert await state_of(world) == "blocked", "the whole journal does not fit"
-    run = await world.runtime.durable.retry("a", "fit")
+    run = await world.runtime.durable.retry("a", "fitting")
     await world.runtime.settle()
     assert run.outcome_now() == Value(["new", 1, 20, "kept"])
     assert world.hops == [("a#00000001", 20)]
@@ -148,8 +148,8 @@ async def test_it_is_restarted_from_the_start(log: Log, clock: VirtualClock, fai
     if fails_first:
         assert await world.runtime.durable.fail("a")
         with pytest.raises(NotFinished, match="not blocked"):
-            await world.runtime.durable.retry("a", "fit")
-    await world.runtime.durable.retry("a", "start")
+            await world.runtime.durable.retry("a", "fitting")
+    await world.runtime.durable.retry("a", "nothing")
     await world.runtime.settle()
     await world.runtime.durable.signal("a", "go", "kept")
     assert await value_of(world) == Value(["new", 1, 20, "kept"])
@@ -232,7 +232,7 @@ async def test_another_child_blocks_its_parent_even_when_the_error_is_caught(log
     world = await boot(log, clock, other_parent, **children)
     assert await state_of(world) == "blocked"
     assert await state_of(world, "a~1") == "running"
-    run = await world.runtime.durable.retry("a", "fit")
+    run = await world.runtime.durable.retry("a", "fitting")
     await world.runtime.settle()
     assert run.outcome_now() == Value(9)
     assert await world.runtime.durable.store.runs(prefix="a~") == [

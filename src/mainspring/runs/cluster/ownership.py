@@ -39,6 +39,7 @@ from mainspring.loop import wake
 from mainspring.runs.cluster.placement import CODES, PROGRAMS, Placement
 from mainspring.runs.cluster.takeover import Takeover
 from mainspring.runs.durable.records import (
+    EARLY,
     JOURNAL,
     LIVE,
     RECEIVED,
@@ -158,6 +159,14 @@ class Ownership:
         """What an unfinished run needs so that it can be executed, like its program; empty when nothing is missing."""
         is_missing = record.state in UNFINISHED and record.program not in self._durable.programs
         return f"program {record.program}" if is_missing else ""
+
+    def fits_elsewhere(self, record: RunRecord) -> bool:
+        """Whether a living node has the code that a run had before this node took it."""
+        return False
+
+    def known_programs(self) -> list[str]:
+        """The programs that can be executed."""
+        return self._durable.programs.names()
 
     async def claim(self, record: RunRecord, version: int) -> bool:
         """Make this node the owner of an unfinished run and of its children; False when another was faster."""
@@ -306,6 +315,8 @@ class SharedOwnership(Ownership):
                 self._durable.on_finished(record)
             elif record.space == SIGNALS:
                 self._on_signal(record)
+            elif record.space == EARLY:
+                self._durable.signals.on_early(record)
             elif record.space in (PROGRAMS, CODES):
                 self._placement.on_change(record)
             elif record.space == LIVE and record.value:
@@ -321,6 +332,7 @@ class SharedOwnership(Ownership):
         if not self.entitled():
             return False
         await self._placement.announce(self.epoch, self._cluster.guard)
+        await self._durable.blocked.give_away()
         await self._takeover.recover(look_again)
         return True
 
@@ -350,6 +362,12 @@ class SharedOwnership(Ownership):
             return ""
         return self._placement.missing(record)
 
+    def fits_elsewhere(self, record: RunRecord) -> bool:
+        return bool(record.former_code) and self._placement.has_code(record.program, record.former_code)
+
+    def known_programs(self) -> list[str]:
+        return self._placement.programs()
+
     def prepare(self, record: RunRecord) -> None:
         record.has_children = True  # noted now and not with the first child: the record is not written again
         if self.executes(record.program):
@@ -357,7 +375,9 @@ class SharedOwnership(Ownership):
 
     def sign(self, record: RunRecord) -> None:
         record.owner, record.epoch = self.node, self.epoch
-        record.code = self._durable.programs.code(record.program)
+        code = self._durable.programs.code(record.program)
+        if record.code != code:
+            record.code, record.former_code = code, record.code
 
     async def take(self, record: RunRecord, version: int) -> bool:
         if self.owns(record):

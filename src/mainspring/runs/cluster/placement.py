@@ -124,12 +124,21 @@ class Placement:
         """Whether a living node has the program, this one included."""
         return program in self._programs or bool(self._takers(program))
 
+    def has_code(self, program: str, code: str) -> bool:
+        """Whether a living node has this code of a program."""
+        return any(self._by_epoch[epoch][program] == code for epoch in self._takers(program))
+
+    def programs(self) -> list[str]:
+        """The programs that a living node has, this one included."""
+        theirs = {name for epoch, names in self._by_epoch.items() if self._cluster.alive(epoch) for name in names}
+        return sorted(theirs.union(self._programs.names()))
+
     def may_take(self, record: RunRecord) -> bool:
         """Whether this node has code for a run that has no owner."""
         mine = self._programs.code(record.program)
         if not record.code or not mine or mine == record.code:
             return True
-        if any(self._by_epoch[epoch][record.program] == record.code for epoch in self._takers(record.program)):
+        if self.has_code(record.program, record.code):
             return False
         newer = self._newer(record.program, mine)
         return record.code not in newer or (record.program, record.code) in self._taken_back

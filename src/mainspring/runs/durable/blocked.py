@@ -16,6 +16,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from mainspring.log import Delete, Operation, Put, Receipt, Refused
 from mainspring.runs.durable.records import (
     BLOCKED,
@@ -25,6 +27,7 @@ from mainspring.runs.durable.records import (
     RUNNING,
     RUNS,
     SIGNALS,
+    RunRecord,
     decode_record,
     done_key,
     encode_record,
@@ -43,8 +46,8 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("mainspring.runs")
 
-From = Literal["journal", "fit", "start"]
-"""What a retry begins with: the whole journal, the part of it that fits the program, or nothing."""
+Keep = Literal["all", "fitting", "nothing"]
+"""What a retry keeps of the journal."""
 
 
 class BlockedRuns:
@@ -167,7 +170,22 @@ class BlockedRuns:
             self._on_fit(run, None)
         self._durable.scheduler.enqueue(run, START, None)
 
-    async def retry(self, run: Run[Any], start: From, request: str = "") -> None:
+    async def give_away(self) -> None:
+        """Leave blocked runs to nodes that have the code which wrote their journals."""
+        durable = self._durable
+        for run in list(self._runs.values()):
+            state = _state(run)
+            if run.done or state.rewriting or not durable.ownership.fits_elsewhere(state.record):
+                continue
+            freed = [Put(LIVE, run.id, encode_record(_without_owner(state.record)), state.version)]
+            async for stored in durable.log.scan(LIVE, run.id + CHILD_MARK):
+                child = decode_record(stored.value)
+                if durable.ownership.owns(child) and not durable.executes(child.id):
+                    freed.append(Put(LIVE, child.id, encode_record(_without_owner(child)), stored.version))
+            if await durable.commit([*freed]):
+                durable.lose(run)
+
+    async def retry(self, run: Run[Any], keep: Keep, request: str = "") -> None:
         """Execute a blocked run again, without the part of its journal that is given up.
 
         What was answered there is done again, and children that were started there are forgotten with all they did.
@@ -175,8 +193,8 @@ class BlockedRuns:
         """
         state, spawned = _state(run), 0 if run.family is None else run.family.spawned
         dropped: list[Operation] = [Delete(SIGNALS, request)] if request else []
-        if start != "journal":
-            kept, first_child = (state.position, spawned) if start == "fit" else (0, 0)
+        if keep != "all":
+            kept, first_child = (state.position, spawned) if keep == "fitting" else (0, 0)
             dropped += [each async for each in self.forgetting(run.id, kept, first_child)]
         if run.id not in self._runs or run.done:
             return
@@ -210,6 +228,12 @@ def _below(run: Run[Any]) -> Iterator[Run[Any]]:
         for child in (*run.family.children, *run.family.detached):
             yield child
             yield from _below(child)
+
+
+def _without_owner(record: RunRecord) -> RunRecord:
+    """The record as it was before this node took the run."""
+    code = record.former_code or record.code
+    return msgspec.structs.replace(record, owner=None, epoch=0, code=code, former_code="")
 
 
 def _state(run: Run[Any]) -> DurableState:

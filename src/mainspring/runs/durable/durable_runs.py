@@ -20,7 +20,7 @@ from mainspring.cluster import Cluster
 from mainspring.log import ABSENT, Batch, KeptRecord, Log, Operation, Refused
 from mainspring.loop import BackgroundTasks, Clock, resolve
 from mainspring.runs.cluster.ownership import Ownership, SharedOwnership
-from mainspring.runs.durable.blocked import BlockedRuns, From
+from mainspring.runs.durable.blocked import BlockedRuns, Keep
 from mainspring.runs.durable.operations import fork, retry
 from mainspring.runs.durable.records import (
     BLOCKED,
@@ -70,6 +70,7 @@ class DurableRuns:
         cluster: Cluster | None,
         recovery_ms: int,
         retention_ms: int | None,
+        early_signal_ms: int,
     ) -> None:
         """With a `cluster` other nodes use the log too, and `node` means nothing."""
         self.log = log
@@ -82,7 +83,7 @@ class DurableRuns:
             Ownership(self, node, RunStore(log)) if cluster is None else SharedOwnership(self, cluster)
         )
         self.store: RunStore = self.ownership.store
-        self.signals: DurableSignals = DurableSignals(self, mailboxes, runs)
+        self.signals: DurableSignals = DurableSignals(self, mailboxes, runs, early_signal_ms)
         self.starting: Starting = Starting(self, runs)
         self.blocked: BlockedRuns = BlockedRuns(self)
         self.recovery: RunRecovery = RunRecovery(self, recovery_ms=recovery_ms, retention_ms=retention_ms)
@@ -402,19 +403,19 @@ class DurableRuns:
         await end_below(self, record, taken_along_by(run_id))
         return self._open(loaded[0])
 
-    async def retry(self, run_id: str, start: From = "journal") -> Run[Any]:
+    async def retry(self, run_id: str, keep: Keep = "all") -> Run[Any]:
         """Go on with a run that failed, was cancelled or is blocked, with the program as it is now.
 
-        From its whole `journal`; from the part of it that fits (`fit`, for blocked runs); or from the `start`.
+        It keeps its whole journal; or the part of it that fits, if it is blocked; or nothing, and begins anew.
         """
         run = self._runs.get(run_id)
         if run is not None and run_id in self.blocked:
-            await self.blocked.retry(run, start)
+            await self.blocked.retry(run, keep)
             return run
         if (await self.store.record(run_id)).state == BLOCKED:
-            await self.signals.request(run_id, RETRY, start)
+            await self.signals.request(run_id, RETRY, keep)
             return await self.find(run_id)
-        return await retry(self, run_id, start)
+        return await retry(self, run_id, keep)
 
     async def fork(self, run_id: str, at: int, new_id: str | None = None) -> Run[Any]:
         """A new run of the same program and arguments that begins with the first `at` answers of another."""

@@ -36,23 +36,23 @@ from mainspring.runs.tree import taken_along_by
 from mainspring.runs.values import Raw, decode, encode, reason_json
 
 if TYPE_CHECKING:
-    from mainspring.runs.durable.blocked import From
+    from mainspring.runs.durable.blocked import Keep
     from mainspring.runs.durable.durable_runs import DurableRuns
 
 
 _ABOUT_RUNS: Final = frozenset({"Join", "HasEnded", "Until"})
 
 
-async def retry(durable: DurableRuns, run_id: str, start: From) -> Run[Any]:
+async def retry(durable: DurableRuns, run_id: str, keep: Keep) -> Run[Any]:
     """Go on with a run that failed or was cancelled, and with the children that ended with it."""
     record, version = await durable.store.record_with_version(run_id)
     if record.state not in ("failed", "cancelled"):
         raise NotFinished(
             f"run {run_id} is {record.state}", remedy="only failed, cancelled and blocked runs are retried"
         )
-    if start == "fit":
-        raise NotFinished(f"run {run_id} is {record.state}, not blocked", remedy="retry it from its journal")
-    if start == "start":
+    if keep == "fitting":
+        raise NotFinished(f"run {run_id} is {record.state}, not blocked", remedy="retry it with its whole journal")
+    if keep == "nothing":
         return await _restart(durable, record, version)
     durable.ownership.require_program(record.program)
     operations: list[Operation] = []

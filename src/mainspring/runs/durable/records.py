@@ -1,12 +1,13 @@
 """What a durable run leaves in the log, and how a journal is compared with a program.
 
-Five spaces of records, all JSON:
+Six spaces of records, all JSON:
 
     runs/live       id -> RunRecord of an unfinished run, with the node that executes it
     runs            id -> RunRecord of a finished one; a run is in one of the two, never in both
     runs/done       end time and id -> nothing; lets retention find the oldest
     journal/runs    id#index -> JournaledEffect: one effect and its answer
     runs/signals    id#name#order -> a signal that was not received yet
+    runs/early      id -> EarlySignals of a run that has not started
 
 On a log that several nodes share there are two more rows, both so that a write whose answer got lost can be tried
 again without harm. A received signal stays as an empty row until its run is forgotten, and a handler's note stands in a
@@ -33,6 +34,7 @@ LIVE: Final = "runs/live"
 DONE: Final = "runs/done"
 JOURNAL: Final = "journal/runs"
 SIGNALS: Final = "runs/signals"
+EARLY: Final = "runs/early"
 
 NOTE: Final = ".note"
 RECEIVED: Final = b""  # what is left of a signal on a shared log
@@ -63,6 +65,7 @@ class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     owner: str | None = None  # the node that executes it, while it is unfinished
     epoch: int = 0  # of the owner's lease, where several nodes share the log; 0: it has no owner
     code: str = ""  # digest of the program's code that wrote the journal last, where several nodes share the log
+    former_code: str = ""  # and the code before that one
     parent: str | None = None
     attached: bool = False  # to its parent, and so to end with it
     has_children: bool = False
@@ -104,12 +107,19 @@ class JournaledEffect(msgspec.Struct, omit_defaults=True, kw_only=True):
     attempts: int = 0  # at this effect that failed or were begun, where they are counted
 
 
+class EarlySignals(msgspec.Struct):
+    """How many signals wait for a run that has not started, and when the last one came."""
+
+    count: int = 0
+    at: int = 0  # epoch ms
+
+
 _encode_any = msgspec.json.Encoder().encode
 _record_decoder = msgspec.json.Decoder(RunRecord)
 _entry_decoder = msgspec.json.Decoder(JournaledEffect)
 
 
-def encode_record(record: RunRecord | JournaledEffect) -> bytes:
+def encode_record(record: RunRecord | JournaledEffect | EarlySignals) -> bytes:
     return _encode_any(record)
 
 
