@@ -44,6 +44,7 @@ class RunState(msgspec.Struct, omit_defaults=True):
     parent: str | None = None
     forkedFrom: str | None = None
     retries: int = 0
+    progress: Annotated[Any, about("What it published last about its progress.")] = None
     owner: Annotated[str | None, about("The node that executes it, where several share a log.")] = None
     waitsFor: Annotated[str | None, about("Why no node executes it, where that is so.")] = None
 
@@ -99,7 +100,9 @@ class _RunMessages:
     @message("query", "Run.Outcome", "AskRunOutcome")
     async def outcome(self, id: RunId) -> RunState:
         """How a run stands, and how it ended."""
-        return _state(self._durable, await self._durable.store.record(id))
+        state = _state(self._durable, await self._durable.store.record(id))
+        state.progress = msgspec.json.decode(await self._durable.store.progress(id))
+        return state
 
     @message("query", "Run.List", "ListRuns", gives="RunPage.runs")
     async def list_runs(
@@ -117,7 +120,7 @@ class _RunMessages:
     async def history(self, id: RunId) -> dict[str, Any]:
         """A run and its journal."""
         found = await self._durable.history(id)
-        return {"run": found.run, "journal": found.journal}
+        return {"run": found.run, "journal": found.journal, "progress": found.progress}
 
     @message("command", "Run.Retry", "RetryRun", gives="StartedRun.id")
     async def retry(self, id: RunId) -> str:

@@ -328,10 +328,10 @@ class Client(ClientConnection):
     ) -> Any:
         """Send a command to whoever serves it; the data of its reply, decoded into the type `reply`.
 
-        Without a `timeout` the node's own counts. Raises NodeRefused with the code and the text of
-        the error (`routing_error`: nobody serves it; `timeout`; `refused`: by the handler), and CannotConnect when
-        the connection broke, in which case the command may have been carried out. A durable command that was given
-        an `id` can be sent again then: it is carried out once, and every sender gets the one outcome.
+        Without a `timeout` the node's own counts. Raises `Fail` with code and text of the error:
+        the one the handler raised, 500 if it failed, 504 if it took too long, 404 if nobody serves it. CannotConnect
+        when the connection broke, in which case the command may have been carried out. A durable command that was
+        given an `id` can be sent again then: it is carried out once, and every sender gets the one outcome.
         """
         return await self._ask("command", type, data, timeout, reply, id)
 

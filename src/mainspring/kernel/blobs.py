@@ -21,7 +21,8 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from mainspring.durations import Duration, duration_ms
-from mainspring.kernel.errors import Fail, NotConfigured
+from mainspring.errors import Fail
+from mainspring.kernel.errors import NotConfigured
 from mainspring.loop import Clock, Loop
 from mainspring.message import Ids
 

@@ -16,7 +16,8 @@ from typing import Any, Protocol
 import msgspec
 
 from mainspring.durations import Duration, duration_ms, seconds, timeout_ms
-from mainspring.kernel.errors import BadOutput, fail_from
+from mainspring.errors import fail_from
+from mainspring.kernel.errors import BadOutput
 from mainspring.loop import HandlerThreads, verb, with_blocking_verbs
 from mainspring.message import Message, NotEncodable, encode_data, is_type
 

@@ -396,6 +396,15 @@ class Kernel:
         return self.exchange.closing
 
     @property
+    def given_up(self) -> list[str]:
+        """Capabilities that failed too often and answer 503 until `start_again`."""
+        return [slot.id for slot in self._slots if slot.unhealthy]
+
+    def start_again(self, capability: str) -> bool:
+        """Start a capability that was given up. False: it was not. Raises `KeyError` for an unknown one."""
+        return self.exchange.router.slots[capability].start_again()
+
+    @property
     def slots(self) -> tuple[ActorSlot, ...]:
         """The places of the actors, in the order of registration."""
         return tuple(self._slots)

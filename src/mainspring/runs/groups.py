@@ -24,6 +24,7 @@ from mainspring.runs.effects import (
     GroupEnd,
     HasEnded,
     Join,
+    Progress,
     Sleep,
     Until,
     Version,
@@ -122,6 +123,10 @@ class Perform:
         before the change was made gets 1.
         """
         return self(Version(name, newest))
+
+    def progress(self, value: Any) -> Awaitable[None]:
+        """Publish a JSON value about this run, such as how far it is. Everybody who may look at the run sees it."""
+        return self(Progress(value))
 
     @property
     def run(self) -> Run[Any]:

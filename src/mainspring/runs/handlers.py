@@ -174,6 +174,11 @@ class RegisteredHandler:
 
     # -- asking
 
+    def answer_now(self, run: Run[Any], request: Any) -> Any:
+        """The answer to an effect that is not journaled, and so has its answer at once."""
+        answer = self.call(request, context_of(run))
+        return answer.value if isinstance(answer, Answer) else answer
+
     def give_up(self, run: Run[Any], error: Exception) -> None:
         """Let an effect fail without asking the handler."""
         context = context_of(run)
@@ -389,6 +394,11 @@ class EffectContext:
         """Keep a JSON value for this effect until it is answered, over a crash. Without a journal: no effect."""
         if self._run.durable is not None:
             self._run.durable.remember(note)
+
+    def publish_progress(self, value: Any) -> None:
+        """Say how far the run is. Without a journal: no effect."""
+        if self._run.durable is not None:
+            self._run.durable.publish_progress(value)
 
     def recall(self) -> Any:
         """What `remember` kept for this effect before the run was interrupted; None if nothing."""
