@@ -84,7 +84,7 @@ class Event(Generic[T]):
         self.key: str | None = key
         self.headers: Mapping[str, str] = headers or NO_HEADERS
         self.payload: T = payload
-        self.refusal: tuple[str, int] | None = None
+        self.refusal: tuple[str, int | None] | None = None  # why, and after how many ms it comes again; None: never
 
     def publish(
         self,
@@ -121,6 +121,10 @@ class Event(Generic[T]):
     def nack(self, reason: str = "", *, delay: Duration = 0) -> None:
         """Refuse the event when the function returns: it comes again, after `delay` at the earliest."""
         self.refusal = (reason, duration_ms(delay))
+
+    def reject(self, reason: str) -> None:
+        """Give the event up when the function returns: it is a dead letter at once. `raise Reject(reason)` ends it."""
+        self.refusal = (reason, None)
 
     @property
     def correlation(self) -> str | None:

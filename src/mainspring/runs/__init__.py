@@ -75,7 +75,7 @@ from mainspring.runs.errors import (
     WrongAnswer,
 )
 from mainspring.runs.groups import Perform, RunGroup
-from mainspring.runs.handlers import Attempts, EffectContext, Errors, Later
+from mainspring.runs.handlers import Attempts, EffectContext, Later
 from mainspring.runs.ports import AskPort, EventPort, PublishPort
 from mainspring.runs.programs import Programs
 from mainspring.runs.run import Cancelled, Failed, Outcome, Run, Value
@@ -97,7 +97,6 @@ __all__ = [
     "EffectContext",
     "EffectFailed",
     "EffectTimeout",
-    "Errors",
     "EventPort",
     "Failed",
     "GroupClosed",
