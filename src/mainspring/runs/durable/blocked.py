@@ -24,6 +24,7 @@ from mainspring.runs.durable.records import (
     DONE,
     JOURNAL,
     LIVE,
+    PROGRESS,
     RUNNING,
     RUNS,
     SIGNALS,
@@ -215,6 +216,7 @@ class BlockedRuns:
                 self._durable.drop(stored.key)
                 record = decode_record(stored.value)
                 yield Delete(space, stored.key)
+                yield Delete(PROGRESS, stored.key)
                 if space == RUNS:
                     yield Delete(DONE, done_key(record.updated, record.id))
                 for rows in (JOURNAL, SIGNALS):

@@ -1,6 +1,6 @@
 """What a durable run leaves in the log, and how a journal is compared with a program.
 
-Six spaces of records, all JSON:
+Seven spaces of records, all JSON:
 
     runs/live       id -> RunRecord of an unfinished run, with the node that executes it
     runs            id -> RunRecord of a finished one; a run is in one of the two, never in both
@@ -8,6 +8,7 @@ Six spaces of records, all JSON:
     journal/runs    id#index -> JournaledEffect: one effect and its answer
     runs/signals    id#name#order -> a signal that was not received yet
     runs/early      id -> EarlySignals of a run that has not started
+    runs/progress   id -> what the run published last about its progress
 
 On a log that several nodes share there are two more rows, both so that a write whose answer got lost can be tried
 again without harm. A received signal stays as an empty row until its run is forgotten, and a handler's note stands in a
@@ -35,6 +36,7 @@ DONE: Final = "runs/done"
 JOURNAL: Final = "journal/runs"
 SIGNALS: Final = "runs/signals"
 EARLY: Final = "runs/early"
+PROGRESS: Final = "runs/progress"
 
 NOTE: Final = ".note"
 RECEIVED: Final = b""  # what is left of a signal on a shared log
