@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from mainspring.durations import Duration, duration_ms
-from mainspring.loop import verb, with_blocking_verbs
+from mainspring.loop import with_blocking_verbs
 from mainspring.message import encode_bytes
 from mainspring.telemetry import CORRELATION
 
@@ -109,7 +109,6 @@ class Event(Generic[T]):
         """
         return self._work.prepare_run(self, program, args, id)
 
-    @verb
     async def ask(self, kind: str, type: str, data: Any = None, *, timeout: Duration | None = None) -> Any:
         """Send a command or a query and wait for the reply's data; raises `Fail` with the error's code."""
         return await self._work.ask(self, kind, type, data, timeout)
@@ -135,5 +134,12 @@ class Event(Generic[T]):
         return f"Event({self.topic!r}, {self.partition}:{self.offset}, id={self.id!r}, attempt={self.attempt})"
 
 
-BlockingEvent: type[Event[Any]] = with_blocking_verbs(Event)
-"""What a plain function gets: its verbs are carried out on the loop while its thread waits."""
+if TYPE_CHECKING:
+
+    class BlockingEvent(Event[T]):
+        """What a plain function is given: its verbs wait in the function's thread."""
+
+        def ask(self, *args: Any, **options: Any) -> Any: ...
+
+else:
+    BlockingEvent = with_blocking_verbs(Event)

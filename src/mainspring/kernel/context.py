@@ -11,14 +11,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from mainspring.durations import Duration, duration_ms, seconds, timeout_ms
 from mainspring.errors import fail_from
 from mainspring.kernel.errors import BadOutput
-from mainspring.loop import HandlerThreads, verb, with_blocking_verbs
+from mainspring.loop import HandlerThreads, with_blocking_verbs
 from mainspring.message import Message, NotEncodable, encode_data, is_type
 
 
@@ -49,7 +49,6 @@ class Context(msgspec.Struct, eq=False):
         """Send an event: something happened. Every subscriber gets it; there is no answer."""
         self._port.emit(self.message, _checked(type), _encoded(data, type))
 
-    @verb
     async def send(self, kind: str, type: str, data: Any = None, *, timeout: Duration | None = None) -> Any:
         """Ask another capability and wait; gives the reply's data, raises `Fail` with the error's code and text."""
         if kind not in ("command", "query"):
@@ -66,12 +65,10 @@ class Context(msgspec.Struct, eq=False):
             raise ValueError(f"after takes a command, a query or an event, not {kind!r}")
         return self._port.after(self.message, seconds(delay) * 1_000, kind, _checked(type), _encoded(data, type))
 
-    @verb
     async def sleep(self, span: Duration) -> None:
         """Wait on the loop's own clock, so that a test under virtual time does not wait at all."""
         await self._port.sleep(seconds(span) * 1_000)
 
-    @verb
     async def publish(
         self,
         topic: str,
@@ -98,7 +95,17 @@ class Context(msgspec.Struct, eq=False):
         return await self._port.publish(self.message, topic, payload, options)
 
 
-BlockingContext: type[Context] = with_blocking_verbs(Context)
+if TYPE_CHECKING:
+
+    class BlockingContext(Context):
+        """What a plain function is given: its verbs wait in the function's thread."""
+
+        def send(self, *args: Any, **options: Any) -> Any: ...
+        def sleep(self, span: Duration) -> Any: ...
+        def publish(self, topic: str, payload: Any, **options: Any) -> Any: ...
+
+else:
+    BlockingContext = with_blocking_verbs(Context)
 
 
 def in_thread(function: Callable[[Any, Any], Any], threads: HandlerThreads) -> Callable[[Any, Context], Any]:

@@ -292,10 +292,10 @@ class Scheduler:
         on_failure: FailureSink | None,
         raises: bool = False,
     ) -> None:
-        self.clock = clock
-        self.raises = raises  # the failure of an effect is raised in the program, and does not end the run
+        self.clock: Clock = clock
+        self.raises: bool = raises  # the failure of an effect is raised in the program, and does not end the run
         self.budget: int = normal_budget(budget)
-        self.on_failure = on_failure
+        self.on_failure: FailureSink | None = on_failure
         self.on_outcome: list[Listener] = []
         self.trace: list[str] = []
         self.ticks: int = 0
