@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from mainspring.durations import seconds as seconds_of
 from mainspring.kernel.errors import BadOutput, fail_from
 from mainspring.loop import HandlerThreads, verb, with_blocking_verbs
 from mainspring.message import Message, NotEncodable, check_timeout, encode_data, is_type
@@ -73,7 +74,12 @@ class Context(msgspec.Struct, eq=False):
 
     @verb
     async def publish(self, topic: str, payload: Any, **options: Any) -> Any:
-        """Append an event to a topic of the bus; `options` (key, headers, ...) are the bus's own."""
+        """Append an event to a topic of the bus; `options` are the bus's own: key, headers, id, delay_ms, ttl.
+
+        When `ttl` has passed, groups that have not handled the event do not get it any more.
+        """
+        if "ttl" in options:
+            options["ttl"] = seconds_of(options["ttl"])
         return await self._port.publish(self.message, topic, payload, options)
 
 
