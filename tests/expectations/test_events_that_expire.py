@@ -66,7 +66,7 @@ async def test_time_passes_while_nothing_runs_and_a_delay_comes_first() -> None:
     async with simulate(app) as world:
         await world.publish("offers", "slow")
         await world.publish("offers", "old", ttl="90s")
-        await world.publish("offers", "later", delay_ms=180_000, ttl="10s")
+        await world.publish("offers", "later", delay=180, ttl="10s")
         await world.crash_and_restart(down="2m")
         await world.advance("10m")
     assert seen == ["slow", "later"]

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 from mainspring.app.declared import (
     Declared,
@@ -43,7 +43,8 @@ from mainspring.bus import LATEST, Checker, Compatibility, Start, TopicConfig
 from mainspring.durations import Duration, duration_ms
 from mainspring.kernel import Capability, CapabilityError, Handler, Isolation, Kernel, RestartPolicy, handler_from
 from mainspring.loop import runs_in_thread
-from mainspring.runs import Effect, Errors, Runtime
+from mainspring.retries import Errors, Retries, RetryOptions
+from mainspring.runs import Effect, Runtime
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -207,20 +208,18 @@ class App:
         topic: str,
         *,
         group: str | None = None,
-        max_attempts: int | None = None,
         max_inflight: int | None = None,
         from_: Literal["beginning", "latest"] | int = "beginning",
         concurrency: int = 1,
-        backoff: Duration = "200ms",
-        max_backoff: Duration = "1m",
+        **retries: Unpack[RetryOptions],
     ) -> Callable[[F], F]:
         """Consume a topic: `(event: Event[T])`, called for each event, `concurrency` of them at a time.
 
-        Returning acknowledges; raising refuses with the error's text, and the event comes again after `backoff`,
-        doubled with each attempt up to `max_backoff`, until it is a dead letter after `max_attempts` deliveries (the
-        topic's number unless given). Each group gets every event of the topic; `group` is the names of app and function
-        (`shop.bill`) unless given. `from_` says where a new group starts: at the beginning, behind the latest event, or
-        at an offset. `max_inflight` events are held at a time.
+        Returning acknowledges; raising refuses with the error's text, and the event comes again as `RetryOptions` says
+        (`backoff="200ms"`, `max_backoff="1m"`, `max_attempts`, `retry_on`, `give_up_on`, `timeout`), until it is a dead
+        letter. `raise Reject("why")` makes it one at once. Each group gets every event of the topic; `group` is the
+        names of app and function (`shop.bill`) unless given. `from_` says where a new group starts: at the beginning,
+        behind the latest event, or at an offset. `max_inflight` events are held at a time.
         """
         refuse_bare("@app.consumer", topic, '"orders"')
         names = sys._getframe(1).f_locals
@@ -231,11 +230,10 @@ class App:
                 function,
                 app=self.name,
                 group=group,
-                max_attempts=max_attempts,
                 max_inflight=max_inflight,
                 from_=_start(from_),
                 concurrency=concurrency,
-                backoff=Backoff(duration_ms(backoff), duration_ms(max_backoff)),
+                retries=retries,
                 local_names=names,
             )
             self.consumers.append(declared)
@@ -244,28 +242,28 @@ class App:
         return decorate
 
     def every(
-        self, interval: Duration, *, name: str | None = None, max_attempts: int | None = None
+        self, interval: Duration, *, name: str | None = None, **retries: Unpack[RetryOptions]
     ) -> Callable[[F], F]:
         """Call a function again and again: "5m", "1h30m". The first time is one interval after it was first served.
 
         The next time is kept in the log. A restart neither loses nor doubles a call; times that passed while nothing
-        ran are made up once. A call that fails is tried again with back-off. The function takes nothing, or the
-        `Event` of its firing: what it publishes through that is stored in one commit with the call being done.
+        ran are made up once. A call that fails is tried again as `RetryOptions` says. The function takes nothing, or
+        the `Event` of its firing: what it publishes through that is stored in one commit with the call being done.
         """
         refuse_bare("@app.every", interval, '"5m"')
-        return self._schedule(every=interval, cron=None, name=name, max_attempts=max_attempts)
+        return self._schedule(every=interval, cron=None, name=name, retries=retries)
 
-    def cron(self, line: str, *, name: str | None = None, max_attempts: int | None = None) -> Callable[[F], F]:
+    def cron(self, line: str, *, name: str | None = None, **retries: Unpack[RetryOptions]) -> Callable[[F], F]:
         """Call a function when a cron line says so: minute, hour, day of month, month, day of week, in UTC."""
         refuse_bare("@app.cron", line, '"0 3 * * *"')
-        return self._schedule(every=None, cron=line, name=name, max_attempts=max_attempts)
+        return self._schedule(every=None, cron=line, name=name, retries=retries)
 
     def _schedule(
-        self, *, every: Duration | None, cron: str | None, name: str | None, max_attempts: int | None
+        self, *, every: Duration | None, cron: str | None, name: str | None, retries: RetryOptions
     ) -> Callable[[F], F]:
         def decorate(function: F) -> F:
             known = name or function.__name__
-            declared = schedule_from(function, every=every, cron=cron, name=known, max_attempts=max_attempts)
+            declared = schedule_from(function, every=every, cron=cron, name=known, retries=retries)
             self.schedules.append(declared)
             return function
 
@@ -334,10 +332,9 @@ class App:
                 function,
                 name=name or function.__name__,
                 local_names=names,
-                max_attempts=max_attempts,
                 concurrency=concurrency,
                 max_inflight=concurrency,
-                backoff=Backoff(duration_ms(backoff), duration_ms(max_backoff)),
+                retries=Retries(Backoff(duration_ms(backoff), duration_ms(max_backoff)), max_attempts),
             )
             self.consumers.append(declared.consumer)
             return declared

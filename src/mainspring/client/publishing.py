@@ -290,7 +290,7 @@ class New:
     key: str | None = None
     headers: dict[str, str] | None = None
     id: str | None = None
-    delay: float = 0.0
+    delay: Duration = 0
     ttl: Duration = 0
 
 

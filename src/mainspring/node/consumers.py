@@ -28,11 +28,12 @@ from mainspring.durations import Duration
 from mainspring.errors import MainspringError
 from mainspring.kernel import Kernel
 from mainspring.log import Log
-from mainspring.loop import HandlerThreads, Loop, identifies_work, runs_in_thread
+from mainspring.loop import HandlerThreads, Loop, identifies_work, in_time, runs_in_thread
 from mainspring.message import validation_text
 from mainspring.node.causation import note_event
 from mainspring.node.declarations import PublishedVersions
 from mainspring.node.settlement import Settlement, Together
+from mainspring.retries import Reject, Retries
 from mainspring.runs import Runtime
 from mainspring.runs.durable import check_id
 from mainspring.telemetry import (
@@ -89,12 +90,12 @@ class Consuming:
         runtime: Runtime,
         versions: PublishedVersions,
         threads: HandlerThreads,
+        random: Callable[[], float],
     ) -> None:
         self.declared = declared
-        function = declared.function
-        in_thread = runs_in_thread(function)
-        self._event_class: type[Event[Any]] = BlockingEvent if in_thread else Event
-        self._call: Callable[..., Awaitable[Any]] = partial(threads.call, function) if in_thread else function
+        self._event_class: type[Event[Any]] = BlockingEvent if runs_in_thread(declared.function) else Event
+        self._call = _caller(declared, threads)
+        self._random = random
         self.versions = versions
         self.kernel = kernel
         self.runtime = runtime
@@ -243,21 +244,26 @@ class Consuming:
         )
 
     def _failed(self, position: Position, offset: int, attempt: int, error: Exception) -> None:
+        delay_ms: int | None = self.declared.retries.backoff.delay_ms(attempt, self._random)
+        cause: BaseException | None = error
         if isinstance(error, msgspec.ValidationError):
             reason = f"the payload does not fit: {validation_text(error)}"
+        elif isinstance(error, Reject):
+            reason, cause, delay_ms = str(error), error.__cause__, None
         else:
-            reason = f"{type(error).__name__}: {error}"
+            reason = _described(error)
         logger.warning(
-            "the consumer of %s failed at %d:%d, attempt %d: %s",
+            "the consumer of %s %s at %d:%d, attempt %d: %s",
             self.declared.name,
+            "failed" if delay_ms is not None else "gave up",
             position.partition,
             offset,
             attempt,
             reason,
-            exc_info=None if isinstance(error, MainspringError | msgspec.ValidationError) else error,
+            exc_info=None if isinstance(cause, MainspringError | msgspec.ValidationError) else cause,
             extra={"fields": {"topic": self.declared.topic, "partition": position.partition, "offset": offset}},
         )
-        self._settlement.nack(position, offset, reason, self.declared.backoff.delay_ms(attempt))
+        self._settlement.nack(position, offset, reason, delay_ms)
 
     def _keep_lease(self, position: Position, offset: int) -> Callable[[], object]:
         """Extend the lease every third of its time; gives the function that ends it."""
@@ -272,6 +278,31 @@ class Consuming:
 
         timer = self._loop.schedule(max(1, group.ack_timeout_ms // 3), extend, None, ref=False)
         return lambda: self._loop.cancel(timer)
+
+
+def _caller(declared: DeclaredConsumer, threads: HandlerThreads) -> Callable[..., Awaitable[Any]]:
+    """How the function is called: in a thread or not, with a limit or not, with a look at its errors or not."""
+    function, retries = declared.function, declared.retries
+    call: Callable[..., Awaitable[Any]] = function
+    if runs_in_thread(function):
+        call = partial(threads.call, function, limit_ms=retries.timeout_ms)
+    elif retries.timeout_ms is not None:
+        call = partial(in_time, retries.timeout_ms, function)
+    return call if retries.takes_every_error else partial(_judge, call, retries)
+
+
+async def _judge(call: Callable[..., Awaitable[Any]], retries: Retries, *args: Any) -> None:
+    """Call it; an error that is not worth another attempt rejects the event."""
+    try:
+        await call(*args)
+    except Exception as error:
+        if isinstance(error, Reject) or retries.allow_another(error):
+            raise
+        raise Reject(_described(error)) from error
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _kind_and_name(declared: DeclaredConsumer) -> tuple[str, str]:
@@ -314,9 +345,9 @@ class _Work:
         note_event(self._consuming.kernel, topic, given, self._consuming.bus.clock.wall_ms(), headers)
         return given
 
-    def ask(self, event: Event[Any], kind: str, type: str, data: Any, timeout_ms: float | None) -> Awaitable[Any]:
+    def ask(self, event: Event[Any], kind: str, type: str, data: Any, timeout: Duration | None) -> Awaitable[Any]:
         return self._consuming.kernel.ask(
-            kind, type, data, timeout_ms=timeout_ms, correlation=event.correlation, causation=event.id
+            kind, type, data, timeout=timeout, correlation=event.correlation, causation=event.id
         )
 
     def emit(self, event: Event[Any], type: str, data: Any) -> None:

@@ -78,7 +78,8 @@ class Settlement:
         self._group.ack(self._member, position.partition, offset)
         self._bus.delivery.wake(self._group)
 
-    def nack(self, position: Position, offset: int, reason: str, delay_ms: int) -> None:
+    def nack(self, position: Position, offset: int, reason: str, delay_ms: int | None) -> None:
+        """Refuse it; it comes again after `delay_ms`. None: it does not, but is a dead letter."""
         now = self._bus.clock.now_ms()
         if self._group.nack(self._member, position.partition, offset, reason, delay_ms, now):
             self._bus.counters.nacks += 1
