@@ -28,7 +28,14 @@ class Work(Protocol):
         """Check a run that begins with the acknowledgement; its id."""
 
     def prepare_publish(
-        self, event: Event[Any], topic: str, payload: bytes, key: str | None, headers: dict[str, str], id: str | None
+        self,
+        event: Event[Any],
+        topic: str,
+        payload: bytes,
+        key: str | None,
+        headers: dict[str, str],
+        id: str | None,
+        ttl: Duration,
     ) -> str:
         """Check an event that is stored with the acknowledgement; its id."""
 
@@ -94,12 +101,14 @@ class Event(Generic[T]):
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
         id: str | None = None,
+        ttl: Duration = 0,
     ) -> str:
         """Publish an event together with the acknowledgement of this one; gives its id.
 
+        When `ttl` has passed (0: never), groups that have not handled it do not get it any more.
         Nobody sees it before the function has returned, and nobody ever when the function fails.
         """
-        return self._work.prepare_publish(self, topic, encode_bytes(payload), key, dict(headers or {}), id)
+        return self._work.prepare_publish(self, topic, encode_bytes(payload), key, dict(headers or {}), id, ttl)
 
     def start_run(self, program: Callable[..., Any] | str, *args: Any, id: str | None = None) -> str:
         """Start a durable run together with the acknowledgement of this event; gives the run's id.

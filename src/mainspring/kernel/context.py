@@ -79,12 +79,14 @@ class Context(msgspec.Struct, eq=False):
         id: str | None = None,
         delay: Duration = 0,
         at: datetime | None = None,
+        ttl: Duration = 0,
         expect: int | None = None,
     ) -> Any:
         """Append an event to a topic of the bus.
 
-        `key` keeps events in order; `id` makes a repetition harmless; `delay` or `at` hold it back; `expect` stores it
-        only directly behind that offset of its partition.
+        `key` keeps events in order; `id` makes a repetition harmless; `delay` or `at` hold it back; when `ttl` has
+        passed since it was stored, groups that have not handled it do not get it any more; `expect` stores it only
+        directly behind that offset of its partition.
         """
         given = {"key": key, "headers": headers, "id": id, "expect": expect}
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -92,6 +94,8 @@ class Context(msgspec.Struct, eq=False):
             options["delay_ms"] = duration_ms(delay)
         if at is not None:
             options["not_before"] = round(at.timestamp() * 1_000)
+        if ttl:
+            options["ttl"] = seconds(ttl)
         return await self._port.publish(self.message, topic, payload, options)
 
 
