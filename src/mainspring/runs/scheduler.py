@@ -294,11 +294,11 @@ class Scheduler:
         on_failure: FailureSink | None,
         raises: bool = False,
     ) -> None:
-        self.clock = clock
-        self.raises = raises  # the failure of an effect is raised in the program, and does not end the run
+        self.clock: Clock = clock
+        self.raises: bool = raises  # the failure of an effect is raised in the program, and does not end the run
         self.budget: int = normal_budget(budget)
-        self.on_failure = on_failure
-        self.on_fit: Fit = self._fail_misfit
+        self.on_failure: FailureSink | None = on_failure
+        self.on_fit: Fit = self._fail_misfit  # called with what does not fit a journal, or None when all of it does
         self.on_outcome: list[Listener] = []
         self.trace: list[str] = []
         self.ticks: int = 0
