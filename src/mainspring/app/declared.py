@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from mainspring.app.event import Event
+from mainspring.app.event import BlockingEvent, Event
 from mainspring.bus import Compatibility, Start, TopicConfig
 from mainspring.bus.schedules import CronLine
 from mainspring.bus.topics import topic_from
@@ -166,9 +166,9 @@ def _payload_of(hint: Any, where: str, *, in_list: bool) -> Any:
     found = hint
     if in_list and hint is not Any:
         (found,) = typing.get_args(hint) if typing.get_origin(hint) is list else (None,)
-    if found is Any or found is Event:
+    if found in (Any, Event, BlockingEvent):
         return Any
-    if typing.get_origin(found) is not Event:
+    if typing.get_origin(found) not in (Event, BlockingEvent):
         raise CapabilityError(f"{where} gets {wanted}, not {hint!r}", remedy=f"write events: {wanted}")
     (payload,) = typing.get_args(found)
     return payload
