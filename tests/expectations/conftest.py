@@ -19,6 +19,7 @@ A story that needs hours, or says that something does not happen, takes `mainspr
 | `test_schedules.py` | Celery beat | intervals, cron |
 | `test_runs.py` | Temporal, DBOS | steps, signals, timeouts, crashes, compensation |
 | `test_durations.py` | everybody | one way to write time |
+| `test_pydantic.py` | FastAPI | models wherever a type may stand |
 | `test_testing.py` | pytest | what passes in a simulation passes in a node |
 """
 
