@@ -28,11 +28,13 @@ from mainspring.kernel import Kernel
 from mainspring.log import Append, Engine, FallibleEngine, Log, Prepared, open_engine
 from mainspring.loop import Clock, HandlerThreads, Loop, MonotonicClock, VirtualClock, Watchdog
 from mainspring.message import Ids, Message, encode_data
+from mainspring.node.batches import BatchConsuming
 from mainspring.node.causation import RunTraces, TracedInlet, TracedPort, note_event
 from mainspring.node.consumers import Consuming
 from mainspring.node.declarations import (
     Declarations,
     PublishedVersions,
+    groups_of,
     install_schemas,
     refuse_former_groups,
     schedule_consumers,
@@ -219,6 +221,8 @@ class Core:
             cluster=self.cluster,
             recovery_ms=settings.runs_recovery_ms,
             retention_ms=settings.runs_retention_ms or None,
+            early_signal_ms=settings.runs_early_signal_ms,
+            max_steps_per_tick=settings.runs_steps_per_turn,
             contract="app",
             threads=self.threads,
         )
@@ -317,10 +321,9 @@ class Core:
         consumers = (*app.consumers, *schedule_consumers(app))
         refuse_shared_groups(consumers)
         for declared in consumers:
-            self.consuming.append(Consuming(declared, **parts))
-            self.bus.groups.in_process.add((declared.topic, declared.group))
-            if declared.retries.max_attempts is not None:
-                self.bus.topics.attempts[(declared.topic, declared.group)] = declared.retries.max_attempts
+            self.consuming.append((BatchConsuming if declared.batch else Consuming)(declared, **parts))
+        self.bus.topics.declared = groups_of(consumers)
+        self.bus.groups.has_consumers = bool(consumers)
 
     def _serve_tasks(self, app: App) -> None:
         app.publisher = self._publish
@@ -370,10 +373,11 @@ class Core:
 
     def _prepare_event(self, topic: str, payload: Any, options: dict[str, Any]) -> tuple[Prepared, Published] | None:
         """An event to be stored with the outcome of a durable command; a delayed one is stored by itself."""
-        if options.keys() - {"key", "headers", "id"}:
+        if options.keys() - {"key", "headers", "id", "ttl"}:
             return None
         key, headers, id = options.get("key"), self.versions.headers(topic, options["headers"]), options["id"]
-        prepared = self.bus.prepare(topic, bytes(encode_data(payload)), key=key, headers=headers, id=id)
+        ttl = options.get("ttl", 0)
+        prepared = self.bus.prepare(topic, bytes(encode_data(payload)), key=key, headers=headers, id=id, ttl=ttl)
         (append,) = (operation for operation in prepared.operations if isinstance(operation, Append))
         note_event(self.kernel, topic, id, append.ts, headers)
         return prepared, Published(topic, append.partition, 0, id, append.ts)

@@ -7,6 +7,7 @@ import pytest
 from mainspring.bus import Conflict, Start
 from mainspring.bus.groups import PositionWrite
 from mainspring.bus.groups.shared.position import ClaimWrite
+from mainspring.bus.topics import DeclaredGroup
 from tests.support.bus import BEGINNING, LATEST, Peer
 from tests.support.shared_bus import LEASE_MS, Node, Town, in_town, settle
 
@@ -67,6 +68,29 @@ async def test_a_node_takes_no_more_than_its_members_have_room_for(town: Town) -
     await quick.subscribe("t", "g", max_inflight=100)
     await settle(0.1)
     assert payloads(quick) == list(range(3, 21))
+
+
+@pytest.mark.parametrize("sticky", [False, True])
+@in_town(nodes=3)
+async def test_all_nodes_together_have_no_more_than_the_group_may_have(town: Town, sticky: bool) -> None:
+    for node in town.nodes:
+        node.bus.topics.declared = lambda _topic, _group: DeclaredGroup(concurrency=4)
+    peers = [node.connect() for node in town.nodes for _ in range(2)]
+    for peer in peers:
+        await peer.subscribe("t", "g", BEGINNING, max_inflight=3, ack="each", sticky=sticky)
+    await publish(town.nodes[0], 30)
+    handled: list[int] = []
+    most = 0
+    while len(handled) < 30:
+        await settle(0.1)
+        held = [(peer, frame["offset"]) for peer in peers for frame in peer.got if frame["type"] == "MESSAGE"]
+        held = [(peer, offset) for peer, offset in held if offset not in handled]
+        most = max(most, len(held))
+        assert held
+        peer, offset = held[0]
+        peer.ack("t", "g", offset)
+        handled.append(offset)
+    assert most == 4
 
 
 @in_town
@@ -390,3 +414,21 @@ async def test_what_turns_out_to_be_settled_is_not_given_back(town: Town) -> Non
     shared.on_stored(1_000, town.clock.now_ms(), to_wall=0)
     assert not shared.returning
     assert not position.open
+
+
+@in_town
+async def test_an_event_that_expired_goes_to_no_member_of_any_node(town: Town) -> None:
+    first, second = town.nodes
+    await publish(first, 3, ttl_ms=1_000)
+    await publish(first, 3, first=4)
+    await settle(2)
+    one, two = first.connect(), second.connect()
+    await one.subscribe("t", "g", BEGINNING, max_inflight=2)
+    await two.subscribe("t", "g", BEGINNING, max_inflight=2)
+    await settle(0.2)
+    assert sorted(payloads(one) + payloads(two)) == [4, 5, 6]
+    for peer in (one, two):
+        for frame in await peer.messages():
+            peer.ack("t", "g", frame["offset"])
+    await settle(0.2)
+    assert [await node.committed("t", "g") for node in town.nodes] == [6, 6]
