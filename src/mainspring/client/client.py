@@ -41,6 +41,7 @@ from mainspring.client.publishing import Awaited, Counted, New, Outgoing, Place,
 from mainspring.client.request_reply import Requests, reply, responder
 from mainspring.client.subscription import DeadEvent, Event, StoredEvent, SubscribeOptions, Subscription, decoder
 from mainspring.client.websocket import RandomBytes
+from mainspring.data_types import convert
 from mainspring.durations import Duration, duration_ms, seconds
 from mainspring.loop import Clock, MonotonicClock, reject, resolve
 from mainspring.settings import Settings, load
@@ -393,7 +394,7 @@ class Client(ClientConnection):
         if timeout is not None:
             asked["timeout"] = duration_ms(timeout)
         answer = (await self.http.call("POST", "/messages", asked, limit_s=None)).get("data")
-        return answer if reply is None else msgspec.convert(answer, reply)
+        return answer if reply is None else convert(answer, reply)
 
     # -- durable runs
 
