@@ -397,6 +397,8 @@ class App:
 
         def decorate(function: F) -> F:
             self.programs.append(program_from(function, name))
+            if name is not None:
+                function.__run_name__ = name  # type: ignore[attr-defined] # how a client knows it
             return function
 
         return decorate if program is None else decorate(program)

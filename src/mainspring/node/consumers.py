@@ -25,6 +25,7 @@ from mainspring.app import BlockingEvent, DeclaredConsumer, Event
 from mainspring.bus import Bus
 from mainspring.bus.groups import Gate, Member, Position
 from mainspring.bus.topics import ReadyEvent
+from mainspring.data_types import decoder_of
 from mainspring.durations import Duration
 from mainspring.errors import MainspringError
 from mainspring.kernel import Kernel
@@ -156,7 +157,7 @@ class Consuming:
         self.bus = bus
         self._log = log
         self._loop = loop
-        self._decode = msgspec.json.Decoder(declared.payload).decode
+        self._decode = decoder_of(declared.payload)
         self._room = asyncio.Semaphore(declared.concurrency)
         self._tasks: set[asyncio.Task[None]] = set()
 
