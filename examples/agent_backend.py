@@ -28,7 +28,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from mainspring import App, Context, Effect, Fail, Perform, WaitSignal
+from mainspring import App, Context, Effect, Fail, Perform, WaitSignal, WaitTimedOut
 from mainspring.cli.program.mcp import Tool, tool_from
 from mainspring.testing import serving
 
@@ -113,8 +113,9 @@ async def pay_back(effect: PayBack, ctx: Any) -> str:
 @app.run
 async def refund(data: Refund, perform: Perform) -> str:
     """Waits for a decision, over restarts and crashes; pays back once."""
-    by = await perform(WaitSignal("approved", timeout_ms=7 * 24 * 3_600_000))
-    if by is None:
+    try:
+        by = await perform(WaitSignal("approved", timeout="7d"))
+    except WaitTimedOut:
         return "nobody approved it within a week"
     receipt = await perform(PayBack(data.order, data.cents))
     return f"{receipt}, approved by {by}"

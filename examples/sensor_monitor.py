@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from mainspring import App, Event, Fail, Perform, Publish, WaitEvent, connect
+from mainspring import App, Event, Fail, Perform, Publish, WaitEvent, WaitTimedOut, connect
 from mainspring.client import Subscription
 from mainspring.testing import serving
 
@@ -61,13 +61,16 @@ async def watch(event: Event[Any]) -> None:
 async def outage(sensor: str, perform: Perform) -> str:
     """From the first doubt to the sensor's return."""
     # A node that was down has heard nobody, and a busy network is late: so listen for a while before saying anything.
-    if await perform(WaitEvent("heartbeats", {"sensor": sensor}, timeout_ms=LATE_MS)) is not None:
+    try:
+        await perform(WaitEvent("heartbeats", {"sensor": sensor}, timeout=LATE_MS / 1000))
         return "it was only late"
-    await perform(Publish("alarms", {"sensor": sensor, "text": "is silent"}, key=sensor))
-    back = await perform(WaitEvent("heartbeats", {"sensor": sensor}, timeout_ms=PATIENCE_MS))
-    if back is None:
+    except WaitTimedOut:
+        await perform(Publish("alarms", {"sensor": sensor, "text": "is silent"}, key=sensor))
+    try:
+        await perform(WaitEvent("heartbeats", {"sensor": sensor}, timeout=PATIENCE_MS / 1000))
+    except WaitTimedOut:
         await perform(Publish("alarms", {"sensor": sensor, "text": "stays silent: somebody has to look"}, key=sensor))
-        back = await perform(WaitEvent("heartbeats", {"sensor": sensor}))
+        await perform(WaitEvent("heartbeats", {"sensor": sensor}))
     await perform(Publish("alarms", {"sensor": sensor, "text": "is back"}, key=sensor))
     return "it is back"
 

@@ -23,13 +23,16 @@ if TYPE_CHECKING:
     from mainspring.kernel import Fail as Fail
     from mainspring.kernel import RestartPolicy as RestartPolicy
     from mainspring.runs import Ask as Ask
+    from mainspring.runs import ChildFailed as ChildFailed
     from mainspring.runs import Effect as Effect
+    from mainspring.runs import EffectFailed as EffectFailed
     from mainspring.runs import Perform as Perform
     from mainspring.runs import Publish as Publish
     from mainspring.runs import Sleep as Sleep
     from mainspring.runs import Spawn as Spawn
     from mainspring.runs import WaitEvent as WaitEvent
     from mainspring.runs import WaitSignal as WaitSignal
+    from mainspring.runs import WaitTimedOut as WaitTimedOut
     from mainspring.runs import end as end
     from mainspring.runs import resume as resume
     from mainspring.runs import tail as tail
@@ -40,7 +43,10 @@ _HOMES: Final = {
     "mainspring.client": "Client SyncClient connect",
     "mainspring.errors": "MainspringError",
     "mainspring.kernel": "Blob Context Fail RestartPolicy",
-    "mainspring.runs": "Ask Effect Perform Publish Sleep Spawn WaitEvent WaitSignal end resume tail",
+    "mainspring.runs": (
+        "Ask ChildFailed Effect EffectFailed Perform Publish Sleep Spawn WaitEvent WaitSignal WaitTimedOut "
+        "end resume tail"
+    ),
     "mainspring.tasks": "TaskQueue",
 }
 

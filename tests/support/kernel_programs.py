@@ -142,7 +142,7 @@ if os.environ.get("PROGRAM_BREAKS_APART") and __name__ != "__main__":
 
 # --- an app with durable commands -------------------------------------------------------------------------------
 
-durable = App("durable", restart=RestartPolicy(max_restarts=3, window_ms=60_000, backoff_ms=50))
+durable = App("durable", concurrency=1, restart=RestartPolicy(max_restarts=3, window_ms=60_000, backoff_ms=50))
 NOTES = Path(os.environ.get("PROGRAM_NOTES", os.devnull))
 
 

@@ -9,8 +9,9 @@ and `Stock.Count` take turns, `Order.Place` waits for neither. Declarations are 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar, overload
@@ -28,7 +29,9 @@ from mainspring.app.declared import (
     DeclaredUpcaster,
     Hooks,
     Lifespan,
+    answer_from,
     consumer_from,
+    program_from,
     refuse_bare,
     schedule_from,
 )
@@ -38,9 +41,9 @@ from mainspring.beats import BeatsProgram, TargetOf
 from mainspring.builtin import kernel_capabilities
 from mainspring.bus import LATEST, Checker, Compatibility, Start, TopicConfig
 from mainspring.durations import Duration, duration_ms
-from mainspring.kernel import Capability, CapabilityError, Isolation, Kernel, RestartPolicy, handler_from
-from mainspring.loop import HandlerThreads, runs_in_thread
-from mainspring.runs import Effect, Runtime, in_thread
+from mainspring.kernel import Capability, CapabilityError, Handler, Isolation, Kernel, RestartPolicy, handler_from
+from mainspring.loop import runs_in_thread
+from mainspring.runs import Effect, Errors, Runtime
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -48,14 +51,20 @@ T = TypeVar("T")
 
 @dataclass
 class App:
-    """A named program. `restart` is the policy of every capability that does not bring its own.
+    """A named program.
+
+    Its commands and queries run concurrently: `concurrency` messages of a capability at a time; 1 makes the handlers of
+    a capability take one at a time, in order. An exception in a handler is an error for its caller, and nothing else.
+    With `restart` the handlers are supervised: after too many faults in a while their capability is given up, until
+    somebody starts it again. It is also the policy of low-level capabilities and processes, which always are.
 
     `state` is for what handlers share (a database, a client): set it in a start function or in the lifespan, an
     async context manager around the life of the node that gets the app.
     """
 
     name: str
-    restart: RestartPolicy = field(default_factory=RestartPolicy)
+    restart: RestartPolicy | None = None
+    concurrency: int = 100
     checker: Checker | None = None  # asked who may use a topic: (topic, action, {agent, scopes}) -> bool
     lifespan: Lifespan | None = field(default=None, repr=False)
     state: SimpleNamespace = field(default_factory=SimpleNamespace, repr=False)
@@ -71,6 +80,7 @@ class App:
     folders: list[DeclaredPages] = field(default_factory=list, repr=False)
     payloads: DeclaredSchemas = field(default_factory=DeclaredSchemas, repr=False)
     hooks: Hooks = field(default_factory=Hooks, repr=False)
+    replaced_steps: dict[str, Callable[..., Any]] = field(default_factory=dict, repr=False)
     publisher: Publish | None = field(default=None, repr=False)  # while a node serves it: how tasks are enqueued
 
     def __post_init__(self) -> None:
@@ -84,22 +94,54 @@ class App:
         durable: bool | None = None,
         isolation: Isolation | None = None,
         memory_mb: int | None = None,
+        concurrency: int | None = None,
+        key: str | Callable[[Any], Any] | None = None,
+        restart: RestartPolicy | None = None,
     ) -> Callable[[F], F]:
         """Handle a command: `(data, ctx)`; what the function returns is the reply's data.
 
-        `durable`, `isolation` and `memory_mb` are properties of the whole capability; say them on one handler.
+        A plain `def` runs in a thread; what an `async def` awaits (`ctx.send`, `ctx.publish`) blocks there. An
+        exception is error 500 for the caller, `Fail` the error it names.
+
+        The handlers of a capability (those with the same first segment) share `App.concurrency`. `concurrency` gives
+        this handler a number of its own; 1 means one at a time, in order. With `key`, a field of the data or a function
+        of it, messages of the capability that have the same key are handled one at a time, in order.
+
+        `durable`, `isolation`, `memory_mb` and `restart` are about the whole capability; say them on one handler.
         """
-        return self._declare("command", type, description, durable, isolation, memory_mb)
+        options = {"description": description, "concurrency": concurrency, "key": key}
+        said = {"durable": durable, "isolation": isolation, "memory_mb": memory_mb, "restart": restart}
+        return self._declare("command", type, options, said)
 
     def query(
-        self, type: str, *, description: str = "", isolation: Isolation | None = None, memory_mb: int | None = None
+        self,
+        type: str,
+        *,
+        description: str = "",
+        isolation: Isolation | None = None,
+        memory_mb: int | None = None,
+        concurrency: int | None = None,
+        key: str | Callable[[Any], Any] | None = None,
+        restart: RestartPolicy | None = None,
     ) -> Callable[[F], F]:
         """Handle a query: like a command, but nothing changes by asking."""
-        return self._declare("query", type, description, None, isolation, memory_mb)
+        options = {"description": description, "concurrency": concurrency, "key": key}
+        return self._declare(
+            "query", type, options, {"isolation": isolation, "memory_mb": memory_mb, "restart": restart}
+        )
 
-    def on(self, type: str, *, isolation: Isolation | None = None) -> Callable[[F], F]:
-        """Hear an event; nobody waits for what the function returns."""
-        return self._declare("event", type, "", None, isolation, None)
+    def on(
+        self,
+        type: str,
+        *,
+        isolation: Isolation | None = None,
+        concurrency: int | None = None,
+        key: str | Callable[[Any], Any] | None = None,
+        restart: RestartPolicy | None = None,
+    ) -> Callable[[F], F]:
+        """Hear an event; nobody waits for what the function returns. One at a time, in order, unless told otherwise."""
+        options = {"concurrency": concurrency, "key": key}
+        return self._declare("event", type, options, {"isolation": isolation, "restart": restart})
 
     def capability(
         self,
@@ -337,7 +379,7 @@ class App:
         """
 
         def decorate(function: F) -> F:
-            self.programs.append(DeclaredProgram(function, name))
+            self.programs.append(program_from(function, name))
             return function
 
         return decorate if program is None else decorate(program)
@@ -347,42 +389,57 @@ class App:
         effect: type[Effect[Any]],
         *,
         strict: bool = False,
-        timeout_ms: float | None = None,
+        timeout: Duration | None = None,
         max_attempts: int = 1,
         backoff: Duration = "1s",
         max_backoff: Duration = "1m",
+        retry_on: Errors = Exception,
+        give_up_on: Errors = (),
     ) -> Callable[[F], F]:
         """Answer an effect: `(effect, ctx)`; what the function returns is what the program goes on with.
 
-        A function that raises fails the run, at once or after `max_attempts`. In between `backoff` passes, doubled with
-        each attempt up to `max_backoff`; after a crash the attempts are counted anew.
+        A function that raises is called again, up to `max_attempts` times, after `backoff`, which doubles up to
+        `max_backoff`; `timeout` is for one attempt. Only errors of `retry_on` are tried again, and none of
+        `give_up_on`. Then the program gets `EffectFailed`. A plain `def` function runs in a thread.
         """
         refuse_bare("@app.handles", effect, "Charge")
-        if max_attempts < 1:
-            raise CapabilityError(f"@app.handles({effect.__name__}): max_attempts is 1 or more")
-        pauses = Backoff(duration_ms(backoff), duration_ms(max_backoff))
 
         def decorate(function: F) -> F:
-            self.answers.append(DeclaredAnswer(effect, function, strict, timeout_ms, max_attempts, pauses))
+            declared = answer_from(
+                effect,
+                function,
+                strict=strict,
+                timeout=timeout,
+                max_attempts=max_attempts,
+                backoff=backoff,
+                max_backoff=max_backoff,
+                retry_on=retry_on,
+                give_up_on=give_up_on,
+            )
+            self.answers.append(declared)
             return function
 
         return decorate
 
-    def install_runs(self, runtime: Runtime, threads: HandlerThreads | None = None) -> None:
-        """Make the declared programs and handlers known to a runtime. Plain handlers run in `threads`."""
-        threads = threads or HandlerThreads()
+    @contextmanager
+    def replace_step(self, step: Callable[..., Any] | str, by: Callable[..., Any]) -> Iterator[None]:
+        """Have another function called in place of a step, in every node and simulation of this app: for tests."""
+        name = step if isinstance(step, str) else step.__name__
+        before = dict(self.replaced_steps)
+        self.replaced_steps[name] = by
+        try:
+            yield
+        finally:
+            self.replaced_steps.clear()
+            self.replaced_steps.update(before)
+
+    def install_runs(self, runtime: Runtime) -> None:
+        """Make the declared programs and handlers known to a runtime."""
         for answer in self.answers:
-            function = answer.function
-            runtime.handle(
-                answer.effect,
-                in_thread(function, threads) if runs_in_thread(function) else function,
-                strict=answer.strict,
-                timeout_ms=answer.timeout_ms,
-                max_attempts=answer.max_attempts,
-                pause_ms=answer.backoff.delay_ms,
-            )
+            runtime.handle(answer.effect, answer.function, in_thread=runs_in_thread(answer.function), **answer.options)
         for program in self.programs:
             runtime.register(program.function, program.name or program.function.__name__)
+        runtime.replace_steps(self.replaced_steps)
 
     # Beats
 
@@ -433,7 +490,9 @@ class App:
         return self.order.index(capability.id if capability.id in self.order else name)
 
     def _join(self, name: str, declared: list[Declared], reserved: set[str] | frozenset[str]) -> Capability:
-        handlers = [each.handler for each in declared]
+        isolation: Isolation = _agreed(name, "isolation", [each.isolation for each in declared]) or "task"
+        concurrency = self.concurrency if isolation == "task" else 1
+        handlers = [_in_order(each.handler) if concurrency > 1 else each.handler for each in declared]
         answers = [handler for handler in handlers if handler.kind != "event"]
         taken = name in reserved or any(capability.id == name for capability in self.low_level)
         if taken and answers:
@@ -447,9 +506,10 @@ class App:
             subscribes=list(dict.fromkeys(handler.type for handler in handlers if handler.kind == "event")),
             handlers=handlers,
             durable=bool(_agreed(name, "durable", [each.durable for each in declared])),
-            isolation=_agreed(name, "isolation", [each.isolation for each in declared]) or "task",
+            isolation=isolation,
             memory_mb=_agreed(name, "memory_mb", [each.memory_mb for each in declared]),
-            restart=self.restart,
+            restart=_agreed(name, "restart", [each.restart for each in declared]) or self.restart,
+            concurrency=concurrency,
         )
 
     def kernel(self, **options: Any) -> Kernel:
@@ -464,17 +524,16 @@ class App:
         self,
         kind: Literal["command", "query", "event"],
         type: str,
-        description: str,
-        durable: bool | None,
-        isolation: Isolation | None,
-        memory_mb: int | None,
+        options: dict[str, Any],
+        said: dict[str, Any],
     ) -> Callable[[F], F]:
+        """`options` are the handler's own, `said` is about its capability."""
         refuse_bare(f"@app.{'on' if kind == 'event' else kind}", type, '"Stock.Reserve"')
         names = sys._getframe(2).f_locals
 
         def decorate(function: F) -> F:
-            handler = handler_from(kind, type, function, description=description, local_names=names, may_block=True)
-            self.handlers.append(Declared(handler, durable, isolation, memory_mb))
+            handler = handler_from(kind, type, function, local_names=names, may_block=True, **options)
+            self.handlers.append(Declared(handler, **said))
             self.order.append(type.partition(".")[0])
             return function
 
@@ -485,6 +544,13 @@ def _start(given: str | int) -> Start | None:
     if given == "beginning":
         return None
     return LATEST if given == "latest" else Start("offset", int(given))
+
+
+def _in_order(handler: Handler) -> Handler:
+    """Events are facts in their order: who hears them gets one after the other, unless the program says otherwise."""
+    if handler.kind == "event" and handler.concurrency is None and handler.key is None:
+        return replace(handler, concurrency=1)
+    return handler
 
 
 def _agreed(name: str, what: str, said: list[Any]) -> Any:

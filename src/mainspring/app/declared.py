@@ -19,9 +19,10 @@ from mainspring.bus import Compatibility, Start, TopicConfig
 from mainspring.bus.schedules import CronLine
 from mainspring.bus.topics import topic_from
 from mainspring.durations import Duration, duration_ms
-from mainspring.kernel import CapabilityError, Handler, Isolation
+from mainspring.errors import MainspringError
+from mainspring.kernel import CapabilityError, Handler, Isolation, RestartPolicy
 from mainspring.loop import HandlerThreads, runs_in_thread
-from mainspring.runs import Effect
+from mainspring.runs import Effect, Runtime
 
 CONSUMER_BACKOFF = Backoff(200, 60_000)  # between two attempts at an event, unless the program says otherwise
 
@@ -42,6 +43,7 @@ class Declared:
     durable: bool | None = None
     isolation: Isolation | None = None
     memory_mb: int | None = None
+    restart: RestartPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +60,7 @@ class DeclaredAnswer:
 
     effect: type[Effect[Any]]
     function: Callable[..., Any]
-    strict: bool
-    timeout_ms: float | None
-    max_attempts: int
-    backoff: Backoff
+    options: Mapping[str, Any]  # of `Runtime.handle`
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +175,40 @@ def refuse_shared_groups(consumers: Iterable[DeclaredConsumer]) -> None:
                 f"group {each.group!r} of topic {each.topic!r} is declared twice: {other.place} and {each.place}",
                 remedy="give each its own group=, or one of them concurrency=",
             )
+
+
+def program_from(function: Any, name: str | None) -> DeclaredProgram:
+    """Check that this can be a program. Raises `CapabilityError`, which names its place."""
+    where = f"@app.run above {getattr(function, '__name__', function)} ({place_of(function)})"
+    if hasattr(function, "__bind_program__"):  # a guest
+        return DeclaredProgram(function, name)
+    example = "async def checkout(order: Order, perform: Perform)"
+    if inspect.isgeneratorfunction(function):
+        return DeclaredProgram(function, name)
+    if not inspect.iscoroutinefunction(function):
+        raise CapabilityError(f"{where}: a run is an async function, not {function!r}", remedy=f"write {example}")
+    parameters = list(inspect.signature(function).parameters.values())
+    positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    hint = getattr(positional[-1].annotation, "__name__", positional[-1].annotation) if positional else ""
+    if not positional or (positional[-1].name != "perform" and str(hint).rpartition(".")[2] != "Perform"):
+        raise CapabilityError(f"{where}: its last parameter is not `perform`", remedy=f"write {example}")
+    others = [each for each in parameters if each not in positional and each.default is each.empty]
+    if others:
+        raise CapabilityError(
+            f"{where}: a run is started with positional arguments, so it cannot take `{others[0].name}`",
+            remedy=f"write {example}",
+        )
+    return DeclaredProgram(function, name)
+
+
+def answer_from(effect: type[Effect[Any]], function: Callable[..., Any], **options: Any) -> DeclaredAnswer:
+    """Check what is said about a handler by registering it. Raises `CapabilityError`, which names its place."""
+    try:
+        Runtime().handle(effect, function, **options)
+    except (TypeError, ValueError, MainspringError) as error:
+        name = getattr(effect, "__name__", effect)
+        raise CapabilityError(f"@app.handles({name}) ({place_of(function)}): {error}") from None
+    return DeclaredAnswer(effect, function, options)
 
 
 def schedule_from(

@@ -67,16 +67,16 @@ class _RunMessages:
         ctx: Context,
         program: Annotated[str, about("The name under which the program is registered.")],
         args: Annotated[list[Any], about("Its arguments, in order.")] = [],  # noqa: B006
-        id: Annotated[str | None, about("Starting the same id again gives the same run.")] = None,
+        id: Annotated[str | None, about("Starting the same id and arguments again gives the same run.")] = None,
     ) -> str:
         """Start a durable run of a registered program."""
         try:
             begun = self._runtime.start(program, *args, durable=True, id=id)
+            await self._durable.written(begun)
         except MainspringError:  # also when it is a TypeError
             raise
         except TypeError as error:  # the arguments are not the program's
             raise Fail(422, str(error)) from None
-        await self._durable.written(begun)
         cause = ctx.message.metadata  # the run is part of the causation tree under its own id
         self._kernel.note("run", begun.program, begun.id, causation=cause.id, correlation=cause.correlation)
         return begun.id

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 import msgspec
 
@@ -57,13 +58,9 @@ class MessagesFrame(msgspec.Struct, frozen=True, gc=False, tag="MESSAGES", tag_f
     messages: list[Delivered]
 
 
-class MessageFrame(msgspec.Struct, frozen=True, gc=False, tag="MESSAGE", tag_field="type"):
+class MessageFrame(Delivered, frozen=True, gc=False, kw_only=True, tag="MESSAGE", tag_field="type"):
     topic: str
     group: str
-    partition: int
-    offset: int
-    envelope: EventEnvelope
-    attempt: int = 1
 
 
 class OkFrame(msgspec.Struct, frozen=True, gc=False, tag="OK", tag_field="type"):
@@ -75,8 +72,6 @@ class PublishedFrame(msgspec.Struct, frozen=True, gc=False, tag="PUBLISHED", tag
     partition: int
     offset: int
     corr: int = 0
-    duplicate: bool = False
-    not_before: int = 0
 
 
 class PublishedBatchFrame(msgspec.Struct, frozen=True, gc=False, tag="PUBLISHED_BATCH", tag_field="type"):
@@ -135,6 +130,23 @@ def request_frame(type: str, corr: int, members: dict[str, Any]) -> bytes:
     """Any other request that gets an answer. Members that are None are left out; only a payload may be null."""
     said = {name: value for name, value in members.items() if value is not None or name == "payload"}
     return encode({"type": type, "corr": corr, **said})
+
+
+def split_address(url: str) -> SplitResult:
+    """The parts of a node's address, whose scheme is ws or wss; http:// is understood. Raises BadArgument otherwise."""
+    try:
+        parts = urlsplit(url)
+        scheme = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}.get(parts.scheme)
+        if scheme is not None and parts.hostname and parts.port != 0:
+            return parts._replace(scheme=scheme)
+    except ValueError:  # brackets that do not close, a port that is none
+        pass
+    raise BadArgument(f"{url!r} is not the address of a node", remedy="write ws://host:port or wss://host:port")
+
+
+def claims_of(address: SplitResult) -> dict[str, str]:
+    """What an address says about who is asking."""
+    return {name: value for name, value in parse_qsl(address.query) if name == "agent_id"}
 
 
 # Where reading begins. The protocol knows three kinds: behind the tail, at an offset, at a time in epoch milliseconds.

@@ -1,9 +1,10 @@
-"""Actors: one message at a time, in order, never on the loop's own turn.
+"""Actors: they take messages in order, and never on the loop's own turn.
 
 `BufferedActor` is the Worker-shaped actor a low-level capability can spawn: a mailbox, a handler, `message` events for
-what it sends and `error` events for what goes wrong. `HandlerActor` runs the functions of a declared capability. Both
-keep a task of their own; posting only queues. Once terminated an actor is dead: its running handler is cancelled, and
-whatever it still sends is ignored.
+what it sends and `error` events for what goes wrong; it takes one message at a time. `HandlerActor` runs the functions
+of a declared capability, several messages at a time; `LanedActor` those that ask for a limit or an order of their own.
+All keep tasks of their own; posting only queues. Once terminated an actor is dead: its running handlers are cancelled,
+and whatever it still sends is ignored.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ from mainspring.kernel.context import Context
 from mainspring.kernel.errors import Fail, encodable, temporary_refusal, text_of
 from mainspring.kernel.exchange import begin_span
 from mainspring.kernel.mail import Mail
-from mainspring.loop import identifies_work
+from mainspring.loop import identifies_work, wake
 from mainspring.message import Message
 from mainspring.telemetry import handling, tracing
 
 if TYPE_CHECKING:
+    import msgspec
+
+    from mainspring.kernel.contracts import Contract
     from mainspring.kernel.supervisor import HandlerSlot
 
 _TURNS_BEFORE_YIELD: Final = 64  # so that a full mailbox of quick handlers leaves room for everyone else
@@ -212,12 +216,74 @@ class BufferedActor(EventListeners, Mailbox):
 
 
 class HandlerActor(Mailbox):
-    """Runs the functions of a declared capability. An exception ends it; its slot decides what comes next."""
+    """Runs the functions of a declared capability, up to `limit` messages at a time, begun in order.
 
-    def __init__(self, slot: HandlerSlot) -> None:
+    Workers share the mailbox. One of them takes all mail as long as functions return without waiting. When one waits,
+    and mail lies behind it, the next worker takes over: waiting costs a task, and what does not wait costs none.
+    """
+
+    def __init__(self, slot: HandlerSlot, limit: int = 1, whole: Mailbox | None = None) -> None:
         super().__init__()
         self._slot = slot
+        self._whole: Mailbox = whole or self  # the actor that the slot knows
         self._port = slot.port(self)
+        self.limit = limit
+        self.asking: int = 0  # functions that wait for an answer of this same mailbox; they do not count
+        self._taking = True
+        self._workers: set[asyncio.Task[None]] = set()
+        self._seen_to = limit == 1  # whether mail that is left lying will be seen; one worker always comes back to it
+
+    def put(self, item: Any) -> None:
+        self._mail.append(item)
+        wake = self._wake
+        if wake is not None:
+            self._wake = None
+            if not wake.done():
+                wake.set_result(None)
+        elif not self._workers:
+            self._start_worker()
+        elif not self._seen_to:
+            self._see_to_mail()
+
+    def end(self) -> None:
+        self._taking = False
+        super().end()
+        for worker in self._workers:
+            worker.cancel()
+
+    def retire(self) -> None:
+        """Take no more mail; what is being handled may end."""
+        self._taking = False
+        if self._wake is not None:
+            wake(self._wake)
+
+    @property
+    def retired(self) -> bool:
+        return not self._taking
+
+    @property
+    def handling(self) -> bool:
+        """Whether a function still runs, or may."""
+        return bool(self._workers)
+
+    def answered(self, _: Any) -> None:
+        """A function has the answer for which it asked this same mailbox."""
+        self.asking -= 1
+
+    def _start_worker(self) -> None:
+        worker = asyncio.get_running_loop().create_task(self._serve())
+        self._workers.add(worker)
+        worker.add_done_callback(self._workers.discard)
+
+    def _see_to_mail(self) -> None:
+        """Look again when everybody who is about to take mail has done so."""
+        self._seen_to = True
+        asyncio.get_running_loop().call_soon(self._look_for_mail)
+
+    def _look_for_mail(self) -> None:
+        self._seen_to = False
+        if self._mail and self._taking and len(self._workers) - self.asking < self.limit:
+            self._start_worker()
 
     @identifies_work(lambda known: (known["item"].message.kind, known["item"].message.type), unit="item")
     async def _serve(self) -> None:
@@ -225,13 +291,17 @@ class HandlerActor(Mailbox):
         mail, slot, handled = self._mail, self._slot, 0
         loop = asyncio.get_running_loop()
         try:
-            while self.alive:
+            while self._taking:
                 if not mail:
+                    if self._wake is not None:
+                        return  # one that waits for mail is enough
                     handled = 0
                     self._wake = loop.create_future()
                     await self._wake
                     continue
                 item: Mail = mail.popleft()
+                if mail and not self._seen_to:
+                    self._see_to_mail()
                 if item.origin is None and tracing.recorder is not None:
                     item.doing = begin_span(tracing.recorder, item)
                 entered = None if item.doing is None else item.doing.enter()
@@ -246,15 +316,14 @@ class HandlerActor(Mailbox):
                     if self.alive:
                         slot.refused(item, fail)
                 except BaseException as error:
-                    if not self.alive:
+                    if not self.alive or _is_cancelled(error):
                         raise
                     if (refusal := temporary_refusal(error)) is not None:
                         slot.refused(item, refusal)
                     else:
-                        self.alive = False  # the rest of the mail waits for the next actor
                         if item.doing is not None:
                             item.doing.end(error)
-                        slot.broke(self, item, error)
+                        slot.failed(self._whole, item, error)
                 else:
                     if self.alive:
                         slot.finished(item, raw)
@@ -272,7 +341,7 @@ class HandlerActor(Mailbox):
 
     def drop_unwanted(self) -> None:
         """Drop mail whose requester has gone or got its timeout, so that a stuck actor cannot fill the memory."""
-        kept = [mail for mail in self._mail if mail.origin is None or not mail.closed or mail.unrecorded]
+        kept = wanted(self._mail)
         self._mail.clear()
         self._mail.extend(kept)
 
@@ -287,3 +356,106 @@ class HandlerActor(Mailbox):
     def _encoded(self, mail: Mail, result: Any) -> Any:
         """The JSON text of what was returned; raises `BadOutput`."""
         return mail.contract.output.encode(result)
+
+
+def wanted(mail: Iterable[Mail]) -> list[Mail]:
+    """Mail that somebody waits for, or that must be done in any case."""
+    return [each for each in mail if each.origin is None or not each.closed or each.unrecorded]
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    """Whether the worker itself is to end; a function that raises CancelledError by itself has failed."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+class LanedActor(Mailbox):
+    """The actor of a capability some of whose handlers have a limit or a key of their own.
+
+    Each handler with its own limit has a mailbox of its own; the others share one. Of messages with the same key one is
+    handled at a time, in order, whatever mailbox they are for; the others lie here until it is done.
+    """
+
+    def __init__(self, slot: HandlerSlot) -> None:
+        super().__init__()
+        plan = slot.plan
+        self._shared = HandlerActor(slot, plan.capability.concurrency, self)
+        contracts = (*plan.contracts, *(each for some in plan.listeners.values() for each in some))
+        self._own = {id(each): HandlerActor(slot, each.concurrency, self) for each in contracts if each.concurrency}
+        self._lanes = (self._shared, *self._own.values())
+        self._handled: dict[Any, Mail] = {}  # by key: what is being handled, or is about to be
+        self._behind: dict[Any, deque[Mail]] = {}  # by key: what waits for that
+        self._slot = slot
+
+    def lane_of(self, contract: Contract) -> HandlerActor:
+        """The mailbox of a handler."""
+        return self._own.get(id(contract), self._shared)
+
+    def put(self, item: Mail) -> None:
+        key_of = item.contract.key
+        if key_of is not None:
+            try:
+                key = item.key = key_of(item.value)
+                handled = self._handled.setdefault(key, item)
+            except Exception as error:
+                self._slot.failed(self, item, error)
+                return
+            if handled is not item:
+                self._behind.setdefault(key, deque()).append(item)
+                return
+        self.lane_of(item.contract).put(item)
+
+    def done(self, mail: Mail) -> None:
+        """A mail with a key is done: the next one with that key may begin."""
+        if self._handled.get(mail.key) is not mail:
+            return
+        behind = self._behind.get(mail.key)
+        if not behind:
+            del self._handled[mail.key]
+            return
+        item = self._handled[mail.key] = behind.popleft()
+        if not behind:
+            del self._behind[mail.key]
+        self.lane_of(item.contract).put(item)
+
+    def is_behind(self, cause: Message, contract: Contract, raw: msgspec.Raw) -> bool:
+        """Whether this request would wait for the message whose handler sends it, because they have the same key."""
+        if contract.key is None:
+            return False
+        try:
+            handled = self._handled.get(contract.key(contract.input.decode(raw)))
+        except Exception:  # it will be refused for that
+            return False
+        return handled is not None and handled.message is cause
+
+    @property
+    def waiting(self) -> int:
+        return sum(lane.waiting for lane in self._lanes) + sum(map(len, self._behind.values()))
+
+    def take_all(self) -> list[Any]:
+        left = [mail for lane in self._lanes for mail in lane.take_all()]
+        left += [mail for behind in self._behind.values() for mail in behind]
+        self._behind.clear()
+        return left
+
+    def drop_unwanted(self) -> None:
+        for lane in self._lanes:
+            lane.drop_unwanted()
+        self._behind = {key: deque(kept) for key, behind in self._behind.items() if (kept := wanted(behind))}
+
+    def end(self) -> None:
+        super().end()
+        for lane in self._lanes:
+            lane.end()
+
+    def retire(self) -> None:
+        for lane in self._lanes:
+            lane.retire()
+
+    @property
+    def retired(self) -> bool:
+        return self._shared.retired
+
+    @property
+    def handling(self) -> bool:
+        return any(lane.handling for lane in self._lanes)

@@ -42,7 +42,9 @@ class RestartPolicy:
 class Handler:
     """One function of a declared capability and the message it is for.
 
-    `in_thread`: it is a plain function that may block, and runs in a thread.
+    `in_thread`: it is a plain function that may block, and runs in a thread. `concurrency`: so many of its messages at
+    a time, counted apart from the others of the capability. `key` of the data: messages of the capability with the same
+    key are handled one at a time, in order.
     """
 
     kind: Literal["command", "query", "event"]
@@ -52,6 +54,8 @@ class Handler:
     input: Any = Any
     output: Any = Any
     in_thread: bool = False
+    concurrency: int | None = None
+    key: Callable[[Any], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,8 @@ class Capability:
 
     Low-level: give `description`, `inbound`, `outbound` and `spawn`. Declared: give `handlers`. `durable` writes
     commands to the log before they are accepted; `isolation="process"` runs the actor in a process of its own.
+    `concurrency` is how many messages its handlers take at a time, a process always one. Low-level actors and processes
+    are supervised; handlers only with `restart`, else an exception is an error for its requester and nothing more.
     """
 
     id: str
@@ -73,8 +79,10 @@ class Capability:
     isolation: Isolation = "task"
     memory_mb: int | None = None
     restart: RestartPolicy | None = None
+    concurrency: int = 1
 
 
+_FIELDS: Final = ("__struct_fields__", "__dataclass_fields__", "model_fields", "__annotations__")  # of data's types
 _REQUIRED: Final = 2  # parameters of a handler: data and ctx
 
 
@@ -86,10 +94,13 @@ def handler_from(
     description: str = "",
     local_names: dict[str, Any] | None = None,
     may_block: bool = False,
+    concurrency: int | None = None,
+    key: str | Callable[[Any], Any] | None = None,
 ) -> Handler:
     """Read a function's hints: first parameter is the input, the return the output. Raises `CapabilityError`.
 
-    A plain function that `may_block` runs in a thread; without it, on the loop.
+    A plain function that `may_block` runs in a thread; without it, on the loop. `key` is the name of a field of the
+    data, or a function of the data.
     """
     where = f"{kind} {type}"
     if not isinstance(type, str) or not is_type(type):
@@ -106,8 +117,20 @@ def handler_from(
     hints = _hints(function, where, local_names or {})
     first = next(iter(signature.parameters))
     description = description or inspect.getdoc(function) or ""
+    given, returned = hints.get(first, Any), hints.get("return", Any)
     threaded = may_block and runs_in_thread(function)
-    return Handler(kind, type, function, description, hints.get(first, Any), hints.get("return", Any), threaded)
+    key_of = _key_function(key, given, where) if isinstance(key, str) else key
+    return Handler(kind, type, function, description, given, returned, threaded, concurrency, key_of)
+
+
+def _key_function(field: str, given: Any, where: str) -> Callable[[Any], Any]:
+    """From data to the value of one field; that it has this field is checked now where its type says so."""
+    fields = next((getattr(given, name) for name in _FIELDS if hasattr(given, name)), None)
+    if fields is not None and field not in fields:
+        raise CapabilityError(
+            f"{where} is ordered by {field!r}, and its data has no such field", remedy=f"it has {', '.join(fields)}"
+        )
+    return lambda data: data[field] if isinstance(data, dict) else getattr(data, field)
 
 
 def _hints(function: Any, where: str, local_names: dict[str, Any]) -> dict[str, Any]:

@@ -153,6 +153,8 @@ class Contract:
     input: Shape
     output: Shape
     function: HandlerFunction | None = None
+    concurrency: int = 0  # how many at a time, where that is not the capability's number
+    key: Callable[[Any], Any] | None = None  # of the data; messages with the same one are handled in order
     counts: RequestCounts = dataclasses.field(default_factory=RequestCounts, compare=False, repr=False)
 
 
@@ -178,6 +180,11 @@ class CapabilityPlan:
         """As the boot summary shows them: `kind:Type`."""
         return [f"{contract.kind}:{contract.type}" for contract in self.contracts]
 
+    @property
+    def laned(self) -> bool:
+        """Whether a handler has a limit or a key of its own."""
+        return any(handler.concurrency or handler.key for handler in self.capability.handlers)
+
     def shape_of_output(self, kind: str, type: str) -> Shape | None:
         """The shape of data that a low-level actor sends under this kind and type; None when it may not send it."""
         for schema, shape in self._outbound:
@@ -191,7 +198,8 @@ class CapabilityPlan:
             name = f"{where}, {handler.kind} {handler.type}"
             shapes = Shape(handler.input, where=name), Shape(handler.output, where=name)
             function = in_thread(handler.function, self._threads) if handler.in_thread else handler.function
-            contract = Contract(handler.kind, handler.type, description, *shapes, function)
+            own = handler.concurrency or 0, handler.key
+            contract = Contract(handler.kind, handler.type, description, *shapes, function, *own)
             if handler.kind == "event":
                 self.listeners.setdefault(handler.type, []).append(contract)
             else:
@@ -227,6 +235,11 @@ def _check_settings(capability: Capability, where: str) -> None:
         raise CapabilityError("a capability needs an id")
     if capability.isolation not in ("task", "process"):
         raise CapabilityError(f"{where}: isolation is 'task' or 'process'")
+    alone = capability.isolation == "process"
+    for limit in (capability.concurrency, *(handler.concurrency for handler in capability.handlers)):
+        if limit is not None and (limit < 1 or (alone and limit > 1)):
+            rule = "a process takes one message at a time" if alone else "concurrency is 1 or more"
+            raise CapabilityError(f"{where}: {rule}, not {limit}")
     if isinstance(capability.subscribes, str):
         raise CapabilityError(f"{where}: subscribes is a list of event types")
     for name in capability.subscribes:

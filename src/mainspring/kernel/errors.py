@@ -76,8 +76,12 @@ class BadOutput(MainspringError):
     code = "bad_output"
 
 
+class RemoteError(Exception):
+    """Something went wrong in another process. Its text says all of it."""
+
+
 class WaitsForItself(MainspringError):
-    """A handler asked its own actor, which takes one message at a time and is busy asking."""
+    """A handler asked its own capability, which cannot answer before that handler has ended."""
 
     code = "waits_for_itself"
 
@@ -115,18 +119,29 @@ def temporary_refusal(error: BaseException) -> Fail | None:
     return None
 
 
+def unhealthy(capability: str) -> tuple[str, str]:
+    """What is wrong with a capability that was given up, and what to do."""
+    return (
+        f"capability {capability} is unhealthy: it failed too often",
+        f"the node's log says why; `mainspring actors restart {capability}` starts it again",
+    )
+
+
 def encodable(text: str) -> str:
     """The text as JSON can hold it: half a surrogate pair, as in the name of a file, becomes a question mark."""
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 
 def text_of(error: BaseException) -> str:
-    """The text of an exception; its class where it says nothing. At most 500 characters."""
+    """The class of an exception and its text, if it has one: `KeyError: 'sku'`. At most 500 characters."""
+    name = type(error).__name__
     try:
         text = str(error).strip()
     except Exception:  # an exception's own method: it may do anything
         text = ""
-    text = encodable(text or type(error).__name__)
+    if not isinstance(error, RemoteError):
+        text = f"{name}: {text}" if text else name
+    text = encodable(text or name)
     return text if len(text) <= 500 else text[:500] + "..."
 
 

@@ -485,15 +485,8 @@ class Exchange:
             self.close(mail)
 
     def refuse_unhealthy(self, message: Message, origin: Origin, slot: ActorSlot) -> None:
-        self.refuse(
-            message,
-            origin,
-            faults.UNHEALTHY,
-            503,
-            f"capability {slot.id} is unhealthy: it failed too often",
-            "the node's log says why it failed; a restart of the node gives it a new start",
-            slot.id,
-        )
+        text, remedy = faults.unhealthy(slot.id)
+        self.refuse(message, origin, faults.UNHEALTHY, 503, text, remedy, slot.id)
 
 
 def begin_span(recorder: Recorder, mail: Mail) -> OpenSpan:

@@ -32,7 +32,7 @@ from mainspring.kernel.exchange import Exchange, Observer
 from mainspring.kernel.inspect import CausationNode, causation_tree
 from mainspring.kernel.mail import AskOrigin, Mail, Origin, SendOrigin
 from mainspring.kernel.remote import RemoteNodes
-from mainspring.kernel.supervisor import ActorSlot, HandlerSlot
+from mainspring.kernel.supervisor import ActorSlot, HandlerSlot, LanedSlot
 from mainspring.kernel.timers import MessageTimers
 from mainspring.kernel.workers import WorkerSlot
 from mainspring.log import Log, Prepared
@@ -92,7 +92,7 @@ class Kernel:
             self.exchange.remote = RemoteNodes(log, self.exchange, self.cluster)
             self.exchange.durable = DurableCommands(log, self.exchange, outcome_ttl_ms, self.cluster)
         self.timers: MessageTimers = MessageTimers(self.exchange)
-        self.restart: RestartPolicy = restart or RestartPolicy()
+        self.restart = restart  # of capabilities without their own; None: only what has state is supervised
         self.phases: list[str] = []
         self.running: bool = False
         self._capabilities: list[Capability] = []
@@ -173,7 +173,9 @@ class Kernel:
             self.exchange.durable = DurableCommands(self.log, self.exchange, self._outcome_ttl_ms, self.cluster)
 
     def _slot_for(self, plan: CapabilityPlan) -> ActorSlot:
-        kind: type[ActorSlot] = HandlerSlot if plan.capability.handlers else WorkerSlot
+        kind: type[ActorSlot] = WorkerSlot
+        if plan.capability.handlers:
+            kind = LanedSlot if plan.laned else HandlerSlot
         if plan.capability.isolation == "process":
             from mainspring.kernel.processes.process import (  # most nodes need none, and it costs
                 ProcessSlot,
@@ -181,7 +183,7 @@ class Kernel:
             )
 
             kind = ProcessSlot if plan.capability.handlers else ProcessWorkerSlot
-        return kind(plan, self, self.restart)
+        return kind(plan, self)
 
     def spawn(self) -> None:
         """Phase SPAWN: make the actors. One that cannot be made ends those already there."""

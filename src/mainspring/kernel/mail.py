@@ -54,6 +54,7 @@ class Mail(msgspec.Struct, eq=False):
     stored: bool = True  # a durable command waits for the log first
     unrecorded: bool = False  # a durable command whose outcome the log does not have yet
     began_ns: int = 0  # when it was opened, by the loop's clock
+    key: Any = None  # what it is ordered by, where its handler has a key
     doing: OpenSpan | None = None  # its span, where spans are recorded
 
 

@@ -1,10 +1,14 @@
 """Slots: one per capability. A slot owns the actor, replaces it when it fails, and keeps the mail safe meanwhile.
 
-A fault is reported first, with the causation of the request that was being handled, so that the requester gets it at
-once. Then the actor is terminated and, after the back-off, replaced; mail that arrived in between or lay behind the
-failed message waits for the new actor, in order. The back-off is a timer like any other, so nothing else waits with
-it. A fault too many inside the window makes the capability unhealthy: its mail and every later request is refused
-with 503.
+Functions of a program have no state of their own: one that raises gives its requester an error, and that is all. Actors
+that have state (low-level ones, processes) and handlers that ask for it (`restart=`) are supervised.
+
+A fault of a supervised actor is reported first, with the causation of the request that was being handled, so that the
+requester gets it at once. Then the actor is terminated and, after the back-off, replaced; mail that arrived in between
+or lay behind the failed message waits for the new actor, in order. The back-off is a timer like any other, so nothing
+else waits with it. What an actor of functions is still handling when it is replaced may end. A fault too many inside
+the window makes the capability unhealthy: its mail and every later request is refused with 503, and the node is not
+ready, until somebody starts it again.
 
 Events are taken without an answer, so nothing tells a client that it sends more of them than their handlers manage. A
 slot with too much mail does: it counts a client's event as taken only when there is room again, and a client with too
@@ -24,10 +28,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from mainspring.kernel import errors as faults
-from mainspring.kernel.actors import HandlerActor, Mailbox
+from mainspring.kernel.actors import HandlerActor, LanedActor, Mailbox
 from mainspring.kernel.blobs import Blob, BlobPointer
 from mainspring.kernel.capability import RestartPolicy
-from mainspring.kernel.contracts import CapabilityPlan
+from mainspring.kernel.contracts import CapabilityPlan, Contract
 from mainspring.kernel.errors import BadOutput, ErrorData, Fail, NotConfigured, WaitsForItself, text_of
 from mainspring.kernel.mail import Mail, Origin
 from mainspring.loop import pause
@@ -43,24 +47,26 @@ logger: logging.Logger = logging.getLogger("mainspring.kernel")
 # Mail of one actor; beyond it, mail whose requester is gone is dropped, and senders of events wait.
 CROWDED: Final = 10_000
 
+_IN_THE_LOG: Final = "the node's log has the traceback"
+
 Fault = tuple[Any, "Mail | None", str, str]  # the actor, what it was handling, the fault's type and text
 
 
 class ActorSlot:
     """The place of one actor. Subclasses know how to make one and how to talk to it."""
 
-    def __init__(self, plan: CapabilityPlan, kernel: Kernel, policy: RestartPolicy) -> None:
+    def __init__(self, plan: CapabilityPlan, kernel: Kernel) -> None:
         self.plan = plan
         self.id: str = plan.capability.id
         self.durable: bool = plan.capability.durable
-        self.policy: RestartPolicy = plan.capability.restart or policy
+        self.policy: RestartPolicy = plan.capability.restart or kernel.restart or RestartPolicy()
         self.kernel = kernel
         self.exchange: Exchange = kernel.exchange
         self.actor: Any = None
         self.unhealthy: bool = False
         self.restarts: int = 0
         self._held: deque[Mail] = deque()
-        self._restarts: deque[int] = deque()
+        self._restarts: deque[int] = deque()  # when, within the window
         self._restart_timer: Any = None
         self._held_senders: list[Origin] = []  # one entry for each event that is not taken yet
 
@@ -82,6 +88,16 @@ class ActorSlot:
         actor, self.actor = self.actor, None
         if actor is not None:
             self._dismiss(actor)
+
+    def start_again(self) -> bool:
+        """Make a new actor for a capability that was given up, with a new budget. False: it was not given up."""
+        if not self.unhealthy:
+            return False
+        logger.info("%s is started again", self.id)
+        self.unhealthy = False
+        self._restarts.clear()
+        self._turn_restart(None)
+        return True
 
     async def ready(self) -> None:
         """Wait until the first actor can take mail; raises when it never will."""
@@ -154,7 +170,7 @@ class ActorSlot:
         self.actor = None
         mail, left = self._unfinished(actor, mail)
         self._held.extendleft(reversed(left))
-        self._report(mail, type, text)
+        self._report(mail, type, text, "the request was not finished; the actor is replaced")
         self._dismiss(actor)
         self._plan_restart()
 
@@ -165,13 +181,13 @@ class ActorSlot:
         except Exception:
             logger.exception("an actor of %s could not be terminated", self.id)
 
-    def _report(self, mail: Mail | None, type: str, text: str) -> None:
+    def _report(self, mail: Mail | None, type: str, text: str, remedy: str) -> None:
         self.exchange.counters["faults"] += 1
         request = mail.message if mail is not None else None
         data = ErrorData(
             500,
             text,
-            remedy="the request was not finished; the actor is replaced",
+            remedy=remedy,
             requestType="" if request is None else request.type,
             capabilityId=self.id,
         )
@@ -217,7 +233,7 @@ class ActorSlot:
             self.attach()
         except Exception as error:
             self.actor = None
-            self._report(None, faults.ACTOR_CRASH, f"the actor cannot be spawned: {text_of(error)}")
+            self._report(None, faults.ACTOR_CRASH, f"the actor cannot be spawned: {text_of(error)}", _IN_THE_LOG)
             self._plan_restart()
             return
         self.release()
@@ -226,8 +242,8 @@ class ActorSlot:
         if mail.origin is None:
             self._event_done()
             return
-        text = f"capability {self.id} is unhealthy: it failed too often"
-        data = ErrorData(503, text, requestType=mail.message.type, capabilityId=self.id)
+        text, remedy = faults.unhealthy(self.id)
+        data = ErrorData(503, text, remedy=remedy, requestType=mail.message.type, capabilityId=self.id)
         error = self.exchange.error(mail.message, faults.UNHEALTHY, data)
         self.exchange.loop.post_system(self.exchange.turn_outcome, (mail, error))
 
@@ -251,9 +267,20 @@ class HandlerSlot(ActorSlot):
     """The slot of a declared capability: the kernel makes its actor, and sets the causation of its messages."""
 
     _crowded = CROWDED
+    supervised = False
+
+    def __init__(self, plan: CapabilityPlan, kernel: Kernel) -> None:
+        super().__init__(plan, kernel)
+        if plan.capability.restart or kernel.restart:
+            self.supervised = True
+        self._retired: list[Any] = []  # actors that were replaced, and may still handle something
 
     def _spawn(self) -> Any:
-        return HandlerActor(self)
+        return HandlerActor(self, self.plan.capability.concurrency)
+
+    def lane_of(self, contract: Contract) -> Any:
+        """The mailbox in which messages for this contract wait."""
+        return self.actor
 
     def accept(self, mail: Mail) -> None:
         actor = self.actor
@@ -268,13 +295,22 @@ class HandlerSlot(ActorSlot):
     def _post(self, mail: Mail) -> None:
         self.actor.put(mail)
 
-    def _terminate(self, actor: Mailbox) -> None:
-        actor.end()
+    def stop(self) -> None:
+        super().stop()
+        for actor in self._retired:
+            actor.end()
+
+    def _terminate(self, actor: Any) -> None:
+        if actor.retired and not self.exchange.closing:
+            self._retired = [each for each in self._retired if each.handling]
+            self._retired.append(actor)
+        else:
+            actor.end()
 
     def _unfinished(self, actor: Mailbox, mail: Mail | None) -> tuple[Mail | None, list[Mail]]:
         return mail, actor.take_all()
 
-    def port(self, actor: Mailbox) -> LocalPort:
+    def port(self, actor: HandlerActor) -> LocalPort:
         return LocalPort(self, actor)
 
     def finished(self, mail: Mail, raw: Any) -> None:
@@ -299,23 +335,57 @@ class HandlerSlot(ActorSlot):
         error = self.exchange.error(mail.message, mail.message.type, refusal.data())
         self.exchange.loop.offer(self.exchange.turn_outcome, (mail, error))
 
-    def broke(self, actor: Mailbox, mail: Mail | None, error: BaseException) -> None:
+    def failed(self, actor: Any, mail: Mail | None, error: BaseException) -> None:
         """A handler raised, or returned what its contract forbids."""
         handling = "nothing" if mail is None else f"{mail.message.kind} {mail.message.type} {mail.message.id}"
-        logger.error("the actor of %s failed while handling %s", self.id, handling, exc_info=error)
+        logger.error("%s failed while handling %s", self.id, handling, exc_info=error)
+        type, text = faults.ACTOR_CRASH, text_of(error)
         if isinstance(error, BadOutput):
-            self.fault(actor, mail, faults.ACTOR_FAULT, f"invalid output: {error.message}")
+            type, text = faults.ACTOR_FAULT, f"invalid output: {error.message}"
+        if self.supervised and actor is self.actor and not actor.retired:
+            actor.retire()
+            self.fault(actor, mail, type, text)
         else:
-            self.fault(actor, mail, faults.ACTOR_CRASH, text_of(error))
+            self.exchange.loop.post_system(self._turn_failed, (mail, type, text))
+
+    def _turn_failed(self, failure: tuple[Mail | None, str, str]) -> None:
+        self._report(*failure, _IN_THE_LOG)
 
     async def store_blob(self, blob: Blob) -> BlobPointer:
         return await self.kernel.blobs.store(blob)
 
 
+class LanedSlot(HandlerSlot):
+    """The slot of a capability some of whose handlers have a limit or a key of their own."""
+
+    def _spawn(self) -> Any:
+        return LanedActor(self)
+
+    def lane_of(self, contract: Contract) -> Any:
+        return None if self.actor is None else self.actor.lane_of(contract)
+
+    def finished(self, mail: Mail, raw: Any) -> None:
+        super().finished(mail, raw)
+        self._next_of_key(mail)
+
+    def refused(self, mail: Mail, refusal: Fail) -> None:
+        super().refused(mail, refusal)
+        self._next_of_key(mail)
+
+    def failed(self, actor: Any, mail: Mail | None, error: BaseException) -> None:
+        super().failed(actor, mail, error)
+        if mail is not None:
+            self._next_of_key(mail)
+
+    def _next_of_key(self, mail: Mail) -> None:
+        if mail.contract.key is not None and self.actor is not None:
+            self.actor.done(mail)
+
+
 class LocalPort:
     """A handler's way to the kernel, for actors on the kernel's own loop."""
 
-    def __init__(self, slot: HandlerSlot, actor: Mailbox) -> None:
+    def __init__(self, slot: HandlerSlot, actor: HandlerActor) -> None:
         self._slot = slot
         self._exchange = slot.exchange
         self._actor = actor
@@ -334,12 +404,32 @@ class LocalPort:
     ) -> Awaitable[Message]:
         router = self._exchange.router
         route = (router.commands if kind == "command" else router.queries).get(type)
+        asks_itself = False
         if route is not None and route[1] is self._slot:
+            asks_itself = self._slot.lane_of(route[0]) is self._actor
+            self._refuse_to_wait_for_itself(cause, route[0], raw, asks_itself)
+        answer = self._slot.kernel.exchange_request(self._exchange.caused(cause, kind, type, raw, timeout_ms))
+        if asks_itself:
+            self._actor.asking += 1
+            answer.add_done_callback(self._actor.answered)
+        return answer
+
+    def _refuse_to_wait_for_itself(
+        self, cause: Message, contract: Contract, raw: msgspec.Raw, asks_itself: bool
+    ) -> None:
+        """While it waits a function leaves its place to another; that has an end, and where order is kept no place."""
+        actor, whole, why = self._actor, self._slot.actor, ""
+        if asks_itself and actor.limit == 1:
+            why = "takes one message at a time and is busy asking"
+        elif asks_itself and actor.asking >= actor.limit:
+            why = f"waits for itself {actor.asking} times already"
+        elif isinstance(whole, LanedActor) and whole.is_behind(cause, contract, raw):
+            why = "handles messages of that key one at a time and is busy asking"
+        if why:
             raise WaitsForItself(
-                f"a handler of {self._slot.id} asked {type}, which its own actor handles",
+                f"a handler of {self._slot.id} asked {contract.type}, which {self._slot.id} handles too, and it {why}",
                 remedy="call the function directly, or use ctx.after to send it without waiting",
             )
-        return self._slot.kernel.exchange_request(self._exchange.caused(cause, kind, type, raw, timeout_ms))
 
     def after(
         self, cause: Message, delay_ms: float, kind: str, type: str, raw: msgspec.Raw, *, id: str | None = None

@@ -28,7 +28,6 @@ import msgspec
 from mainspring.errors import MainspringError
 from mainspring.kernel import errors as faults
 from mainspring.kernel.actors import error_event_text, listen
-from mainspring.kernel.capability import RestartPolicy
 from mainspring.kernel.contracts import CapabilityPlan
 from mainspring.kernel.errors import is_error_data, text_of
 from mainspring.kernel.mail import Mail
@@ -60,8 +59,8 @@ class _Life:
 class WorkerSlot(ActorSlot):
     """The slot of a low-level capability: its actor is checked message by message."""
 
-    def __init__(self, plan: CapabilityPlan, kernel: Kernel, policy: RestartPolicy) -> None:
-        super().__init__(plan, kernel, policy)
+    def __init__(self, plan: CapabilityPlan, kernel: Kernel) -> None:
+        super().__init__(plan, kernel)
         self._life = _Life(None)
 
     def _spawn(self) -> Any:
@@ -192,7 +191,7 @@ class WorkerSlot(ActorSlot):
             return
         mail = life.unanswered.pop(causation, None)  # replaced already: only the requester still waits for it
         if mail is not None:
-            self._report(mail, faults.ACTOR_FAULT, text)
+            self._report(mail, faults.ACTOR_FAULT, text, "the request was not finished; the actor was replaced")
 
 
 def _forget_oldest(life: _Life) -> None:

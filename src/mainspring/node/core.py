@@ -24,7 +24,7 @@ from mainspring.builtin import KernelPort, beat_capability, bus_capability, kern
 from mainspring.bus import Bus, Checker, Published
 from mainspring.cluster import About, Alone, Cluster, Home, Membership, check_durability, node_name, with_patience
 from mainspring.errors import BootError, MainspringError
-from mainspring.kernel import Kernel, RestartPolicy
+from mainspring.kernel import Kernel
 from mainspring.log import Append, Engine, FallibleEngine, Log, Prepared, open_engine
 from mainspring.loop import Clock, HandlerThreads, Loop, MonotonicClock, VirtualClock, Watchdog
 from mainspring.message import Ids, Message, encode_data
@@ -202,7 +202,7 @@ class Core:
             log=self.log,
             default_timeout_ms=settings.request_timeout_ms,
             data_dir=settings.data,
-            restart=app.restart if app else RestartPolicy(),
+            restart=app.restart if app else None,
             publisher=self._publish,
             preparer=self._prepare_event,
             on_shutdown=lambda: self._on_shutdown(),
@@ -218,6 +218,8 @@ class Core:
             cluster=self.cluster,
             recovery_ms=settings.runs_recovery_ms,
             retention_ms=settings.runs_retention_ms or None,
+            contract="app",
+            threads=self.threads,
         )
         self.kernel.trace_more = RunTraces(self.runtime)
         port = TracedPort(self.bus, self.kernel, self.versions)
@@ -306,7 +308,7 @@ class Core:
         self.cluster.announce()
 
     def _install(self, app: App) -> None:
-        app.install_runs(self.runtime, self.threads)
+        app.install_runs(self.runtime)
         app.beats.install(self.heartbeat)
         self.kernel.register(*app.capabilities(self.kernel.ids_taken))
         parts: dict[str, Any] = {"bus": self.bus, "log": self.log, "loop": self.loop, "kernel": self.kernel}

@@ -22,7 +22,7 @@ from mainspring.bus.groups import Group, Member, Position, PositionWrite
 from mainspring.errors import MainspringError
 from mainspring.log import Batch, InDoubt, Log, LogUnavailable, Prepared, Receipt, Refused, add_prepared
 from mainspring.loop import reject, resolve
-from mainspring.runs import RunConflict, RunRecord, Runtime, UnknownRun
+from mainspring.runs import RunRecord, Runtime, UnknownRun
 
 logger: logging.Logger = logging.getLogger("mainspring.app")
 
@@ -163,8 +163,7 @@ class Settlement:
             known, _ = await self._runtime.durable.store.record_with_version(record.id)
         except UnknownRun:
             return False
-        if known.program != record.program:
-            raise RunConflict(f"run {record.id} is a run of {known.program}", remedy="use another id")
+        self._runtime.durable.starting.require_same(known, record.program, record.args)
         return True
 
     async def _commit(self, position: Position, queue: list[_Waiting]) -> tuple[Receipt | Exception, PositionWrite]:

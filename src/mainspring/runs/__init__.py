@@ -4,6 +4,7 @@
 - `effects`: effects and answers, and the effects every runtime knows
 - `programs`: the two forms of a program, its name, its code and its arguments
 - `handlers`: how a handler is registered, asked and retried, what its results mean, and its context
+- `steps`: ordinary functions as effects
 - `scheduler`: the queue, the ticks and where they come from, the timers, and the way to an end
 - `run`: one run: its state, its handle, its outcome
 - `tree`: parents and children: who waits for whom, who ends with whom
@@ -46,10 +47,14 @@ from mainspring.runs.effects import (
 from mainspring.runs.errors import (
     AlreadyAnswered,
     BadRunId,
+    ChildFailed,
     ChildTimedOut,
+    EffectFailed,
     EffectTimeout,
     GroupClosed,
+    HandlerDied,
     HandlerGaveUp,
+    NeverAwaited,
     NoHostLoop,
     NotAnEffect,
     NotFinished,
@@ -65,36 +70,44 @@ from mainspring.runs.errors import (
     UnknownRun,
     UnobservedFailure,
     Unserialisable,
+    WaitTimedOut,
     WrongAnswer,
 )
 from mainspring.runs.groups import Perform, RunGroup
-from mainspring.runs.handlers import EffectContext, Later, in_thread
+from mainspring.runs.handlers import Attempts, EffectContext, Errors, Later
 from mainspring.runs.ports import AskPort, EventPort, PublishPort
 from mainspring.runs.programs import Programs
 from mainspring.runs.run import Cancelled, Failed, Outcome, Run, Value
 from mainspring.runs.runtime import RunCounts, Runtime
+from mainspring.runs.steps import idempotency_key
 
 __all__ = [
     "AlreadyAnswered",
     "Answer",
     "Ask",
     "AskPort",
+    "Attempts",
     "BadRunId",
     "Cancelled",
+    "ChildFailed",
     "ChildTimedOut",
     "DurableRuns",
     "Effect",
     "EffectContext",
+    "EffectFailed",
     "EffectTimeout",
+    "Errors",
     "EventPort",
     "Failed",
     "GroupClosed",
+    "HandlerDied",
     "HandlerGaveUp",
     "HasEnded",
     "History",
     "Join",
     "JournaledEffect",
     "Later",
+    "NeverAwaited",
     "NoHostLoop",
     "NotAnEffect",
     "NotFinished",
@@ -133,10 +146,11 @@ __all__ = [
     "Version",
     "WaitEvent",
     "WaitSignal",
+    "WaitTimedOut",
     "WrongAnswer",
     "check",
     "end",
-    "in_thread",
+    "idempotency_key",
     "resume",
     "tail",
 ]

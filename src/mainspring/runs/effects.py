@@ -20,14 +20,16 @@ import types
 import typing
 import uuid
 from collections.abc import Callable, Generator
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, TypeVar
 
 import msgspec
 
-from mainspring.runs.errors import RunError
+from mainspring.durations import Duration, duration_ms
+from mainspring.runs.errors import ChildFailed, RunError
 from mainspring.runs.run import Cancelled, Failed, Outcome, Value
 from mainspring.runs.tree import when_ended
-from mainspring.runs.values import decode, encode, encode_fields, error_fields, reason_json, stored_failure
+from mainspring.runs.values import decode, encode, encode_fields, error_fields, reason_json
 
 if TYPE_CHECKING:
     from mainspring.runs.handlers import EffectContext, Later
@@ -148,12 +150,23 @@ def whole_ms(ms: float) -> int:
     return int(min(ms, LONGEST_MS)) if ms > 0 else 0
 
 
+def lasting_ms(duration: Duration) -> float:
+    """A duration in milliseconds. A number of seconds may be computed, so it may be negative, NaN or endless."""
+    if isinstance(duration, timedelta):
+        duration = duration.total_seconds()
+    return duration_ms(duration) if isinstance(duration, str) else duration * 1_000
+
+
 # -- built-in effects
 
 
 class Sleep(Effect[None]):
-    """Wait. Fractions of a millisecond are cut; negative and NaN mean not at all."""
+    """Wait: `Sleep(5)` is five seconds, as are `Sleep("5s")`, `Sleep(timedelta(seconds=5))` and `Sleep(ms=5000)`.
 
+    What is given is added up. Fractions of a millisecond are cut; negative and NaN mean not at all.
+    """
+
+    duration: Duration = 0
     ms: float = 0
     seconds: float = 0
     minutes: float = 0
@@ -164,7 +177,7 @@ class Sleep(Effect[None]):
     def total_ms(self) -> int:
         """All units together, in whole milliseconds; 0 for what is negative or not a number, endless stays so."""
         total = self.ms + 1000 * (self.seconds + 60 * (self.minutes + 60 * (self.hours + 24 * self.days)))
-        return whole_ms(total)
+        return whole_ms(total + lasting_ms(self.duration) if self.duration else total)
 
     def __arguments__(self) -> Any:
         return {"ms": self.total_ms}
@@ -209,11 +222,38 @@ class Signal(Effect[bool]):
     value: Any = None
 
 
-class WaitSignal(Effect[Any]):
-    """The next value sent to this run under `name`, also if it came before; None when `timeout_ms` passed first."""
+class _Waiting(msgspec.Struct):
+    """What a journal keeps of `WaitSignal`."""
 
     name: str
-    timeout_ms: float | None = None
+    timeout_ms: int | None
+
+
+class WaitSignal(Effect[Any]):
+    """The next value sent to this run under `name`, also if it came before.
+
+    When `timeout` has passed first, `WaitTimedOut` is raised; on a strict runtime the answer is None.
+    """
+
+    name: str
+    timeout: Duration | None = None
+
+    @property
+    def timeout_ms(self) -> int | None:
+        """The timeout in whole milliseconds."""
+        return None if self.timeout is None else whole_ms(lasting_ms(self.timeout))
+
+    def __arguments__(self) -> Any:
+        return _Waiting(self.name, self.timeout_ms)
+
+
+class _Asking(msgspec.Struct):
+    """What a journal keeps of `Ask`."""
+
+    type: str
+    data: Any
+    kind: str
+    timeout_ms: int | None
 
 
 class Ask(Effect[Any]):
@@ -222,7 +262,15 @@ class Ask(Effect[Any]):
     type: str
     data: Any = None
     kind: str = "command"
-    timeout_ms: int | None = None
+    timeout: Duration | None = None
+
+    @property
+    def timeout_ms(self) -> int | None:
+        """The timeout in whole milliseconds."""
+        return None if self.timeout is None else whole_ms(lasting_ms(self.timeout))
+
+    def __arguments__(self) -> Any:
+        return _Asking(self.type, self.data, self.kind, self.timeout_ms)
 
 
 class Publish(Effect[str]):
@@ -234,12 +282,31 @@ class Publish(Effect[str]):
     headers: dict[str, str] | None = None
 
 
+class _Watching(msgspec.Struct):
+    """What a journal keeps of `WaitEvent`."""
+
+    topic: str
+    filter: dict[str, Any] | None
+    timeout_ms: int | None
+
+
 class WaitEvent(Effect[Any]):
-    """The first event published to `topic` from now on whose payload has the fields of `filter`; None on timeout."""
+    """The first event published to `topic` from now on whose payload has the fields of `filter`.
+
+    When `timeout` has passed first, `WaitTimedOut` is raised; on a strict runtime the answer is None.
+    """
 
     topic: str
     filter: dict[str, Any] | None = None
-    timeout_ms: float | None = None
+    timeout: Duration | None = None
+
+    @property
+    def timeout_ms(self) -> int | None:
+        """The timeout in whole milliseconds."""
+        return None if self.timeout is None else whole_ms(lasting_ms(self.timeout))
+
+    def __arguments__(self) -> Any:
+        return _Watching(self.topic, self.filter, self.timeout_ms)
 
 
 class Join(Effect[Any]):
@@ -263,7 +330,8 @@ class Join(Effect[Any]):
         if "value" in stored:
             return Value(stored["value"])
         if "error" in stored:
-            return Failed(stored_failure(stored["error"]))
+            error = stored["error"]
+            return Failed(ChildFailed(error.get("type", "?"), error.get("message", ""), error.get("code", "")))
         return Cancelled(stored["reason"])
 
 

@@ -46,16 +46,28 @@ class HandlerGaveUp(RunError):
     code = "handler_gave_up"
 
 
-class EffectTimeout(RunError):
-    """A handler did not answer in the time its registration allows."""
+class HandlerDied(RunError):
+    """The process ended too often while a handler was at work."""
 
-    code = "effect_timeout"
+    code = "handler_died"
 
 
-class ChildTimedOut(RunError):
+class ChildTimedOut(RunError, TimeoutError):
     """A child did not end within its time and was cancelled."""
 
     code = "timed_out"
+
+
+class WaitTimedOut(RunError, TimeoutError):
+    """The signal or event that a program waited for did not come in time."""
+
+    code = "wait_timed_out"
+
+
+class NeverAwaited(RunError):
+    """A program made an effect with `perform(...)` and did not await it, so it was not performed."""
+
+    code = "never_awaited"
 
 
 class NoHostLoop(RunError):
@@ -101,6 +113,64 @@ class RunCancelled(RunError):
         self.reason = reason
 
 
+# -- errors of which only the text is kept
+
+
+class StoredFailure(RunError):
+    """An error that was raised elsewhere, or earlier: `type` is the name of its class, `message` its text."""
+
+    code = "run_failed"
+
+    def __init__(self, type: str, message: str, code: str = "") -> None:
+        super().__init__(message, code=code or None)
+        self.type = type
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.message}"
+
+
+class EffectFailed(StoredFailure):
+    """Raised at `await perform(...)`: the handler of the effect failed, after all its attempts.
+
+    `effect` is the name of the effect or step, `type` the class of the handler's error and `message` its text. It is in
+    the journal: a program that is executed again meets the same failure.
+    """
+
+    code = "effect_failed"
+
+    def __init__(self, effect: str, type: str, message: str, code: str = "") -> None:
+        super().__init__(type, message, code)
+        self.effect = effect
+
+    def __str__(self) -> str:
+        return f"{self.effect} failed: {self.type}: {self.message}"
+
+
+class EffectTimeout(EffectFailed, TimeoutError):
+    """A handler did not answer in the time it has."""
+
+    code = "effect_timeout"
+
+    def __init__(self, effect: str, message: str) -> None:
+        super().__init__(effect, "EffectTimeout", message)
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class ChildFailed(StoredFailure):
+    """Raised where a program waits for a child that failed, and inside a group one of whose children failed."""
+
+    code = "child_failed"
+
+    def __init__(self, type: str, message: str, code: str = "", run_id: str = "") -> None:
+        super().__init__(type, message, code)
+        self.run_id = run_id
+
+    def __str__(self) -> str:
+        return f"child{self.run_id and ' ' + self.run_id} failed: {self.type}: {self.message}"
+
+
 # -- durable runs
 
 
@@ -142,16 +212,6 @@ class ReplayMismatch(RunError):
     """The program no longer does what its journal says. The journal is kept: repair the program and retry the run."""
 
     code = "replay_mismatch"
-
-
-class StoredFailure(RunError):
-    """The error of a run that failed in another process, or before a restart; `error_type` is its class then."""
-
-    code = "run_failed"
-
-    def __init__(self, error_type: str, message: str, code: str = "") -> None:
-        super().__init__(f"{error_type}: {message}", code=code or None)
-        self.error_type = error_type
 
 
 class TakenOver(RunError):

@@ -11,21 +11,41 @@ decides the same way when it is executed again.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import logging
+import sys
+import types
+from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, TypeVarTuple, overload
 
-from mainspring.runs.effects import Effect, GroupEnd, HasEnded, Join, Sleep, Until, suspend
-from mainspring.runs.errors import ChildTimedOut, GroupClosed
-from mainspring.runs.handlers import EffectContext, Later
+from mainspring.durations import Duration, duration_text
+from mainspring.runs.effects import (
+    Effect,
+    GroupEnd,
+    HasEnded,
+    Join,
+    Sleep,
+    Until,
+    Version,
+    lasting_ms,
+    suspend,
+    whole_ms,
+)
+from mainspring.runs.errors import ChildTimedOut, GroupClosed, NeverAwaited
+from mainspring.runs.handlers import ATTEMPT_OPTIONS, EffectContext, Errors, Later, attempts_of
 from mainspring.runs.programs import built_in, call_inline
-from mainspring.runs.run import Outcome, Run, unwrap
+from mainspring.runs.run import Failed, Outcome, Run, unwrap
+from mainspring.runs.steps import step_of
 from mainspring.runs.tree import family_of, root_of
 
 if TYPE_CHECKING:
     from mainspring.runs.runtime import Runtime
 
 T = TypeVar("T")
+P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
+
+logger: logging.Logger = logging.getLogger("mainspring.runs")
 
 Overlap = Literal["serial", "concurrent", "skip", "buffer-one"]
 OVERLAPS: tuple[Overlap, ...] = ("serial", "concurrent", "skip", "buffer-one")
@@ -42,8 +62,66 @@ class Perform:
         self._groups = 0
 
     def __call__(self, effect: Effect[T]) -> Awaitable[T]:
-        """Await it to perform the effect."""
+        """Await it to perform the effect; the program gets the answer, or `EffectFailed`."""
         return suspend(effect)
+
+    @overload
+    def step(self, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]: ...
+
+    @overload
+    def step(
+        self,
+        function: Callable[[*Ts], Awaitable[T]],
+        /,
+        *args: *Ts,
+        name: str | None = None,
+        max_attempts: int = 1,
+        timeout: Duration | None = None,
+        backoff: Duration = "1s",
+        max_backoff: Duration = "1m",
+        retry_on: Errors = Exception,
+        give_up_on: Errors = (),
+    ) -> Awaitable[T]: ...
+
+    @overload
+    def step(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]: ...
+
+    @overload
+    def step(
+        self,
+        function: Callable[[*Ts], T],
+        /,
+        *args: *Ts,
+        name: str | None = None,
+        max_attempts: int = 1,
+        timeout: Duration | None = None,
+        backoff: Duration = "1s",
+        max_backoff: Duration = "1m",
+        retry_on: Errors = Exception,
+        give_up_on: Errors = (),
+    ) -> Awaitable[T]: ...
+
+    def step(self, function: Any, /, *args: Any, **given: Any) -> Any:  # type: ignore[misc] # mypy: *args: *Ts
+        """Call a function once per success: its result is kept, and a program that is executed again gets that.
+
+        A plain function runs in a thread, an `async def` one on the loop. The step has the function's name unless
+        `name` gives another. One that raises is tried up to `max_attempts` times, after `backoff`, which doubles up to
+        `max_backoff`; `timeout` is for one attempt. Only errors of `retry_on` are tried again, and none of
+        `give_up_on`. Then `EffectFailed` is raised here.
+        """
+        options = {key: given.pop(key) for key in ATTEMPT_OPTIONS if key in given}
+        attempts = attempts_of(**options, counts_deaths=True)
+        effect = step_of(function, args, given, given.pop("name", None), attempts)
+        self._runtime.know_step(type(effect))
+        return self(effect)
+
+    def version(self, name: str, newest: int = 2) -> Awaitable[int]:
+        """Which version of a change this run follows: `if await perform.version("fees") >= 2: ...`.
+
+        A run that comes here for the first time follows the newest and keeps to it. One that had passed this place
+        before the change was made gets 1.
+        """
+        return self(Version(name, newest))
 
     @property
     def run(self) -> Run[Any]:
@@ -72,25 +150,73 @@ class Perform:
         family_of(owner or root_of(self._run)).adopt(child, detached=True)
         return child
 
-    async def join(self, run: Run[T]) -> Outcome[T]:
+    def join(self, run: Run[T]) -> Awaitable[Outcome[T]]:
         """Wait for a run and observe how it ended; value, failed and cancelled stay apart."""
-        outcome: Outcome[T] = await suspend(Join(run))
-        return outcome
+        return self(Join(run))
 
     async def wait_all(self, *runs: Run[Any]) -> list[Outcome[Any]]:
         """The outcomes of all these runs, in their order."""
         return [await self.join(run) for run in runs]
 
-    async def within(self, ms: float, program: Any, *args: Any) -> Any:
-        """The value of a child that must end within `ms`; else it is cancelled and ChildTimedOut is raised here."""
+    async def within(self, duration: Duration, program: Any, *args: Any) -> Any:
+        """The value of a child that must end in that time; else it is cancelled and ChildTimedOut is raised here."""
         child = self.spawn(program, *args)
         family_of(child).observed = True
+        ms = _ms(duration)
         ended, _ = await suspend(Until(child, ms))
         if not ended:
-            error = ChildTimedOut(f"child {child.id} did not end within {ms} ms", remedy="allow more time, or do less")
+            error = ChildTimedOut(f"child {child.id} did not end within {duration_text(ms)}")
             child.cancel(error)
             raise error
         return unwrap(child.id, await self.join(child))
+
+
+class WatchfulPerform(Perform):
+    """`perform` of an App's runs: an effect that is made and never awaited fails the run."""
+
+    __slots__ = ()
+
+    def __call__(self, effect: Effect[T]) -> Awaitable[T]:
+        waiting: Any = _performing(effect, self._run)
+        next(waiting)  # to where it notices that it is dropped
+        return waiting  # type: ignore[no-any-return] # a cast would cost more than the rest
+
+
+@types.coroutine
+def _performing(effect: Effect[Any], run: Run[Any]) -> Generator[Any, Any, Any]:
+    """Hands the effect to the scheduler when it is awaited.
+
+    `perform` takes it to its first yield. There it learns when it is dropped instead: at once, in most cases, and so
+    while the program stands at the line that did it.
+    """
+    try:
+        yield
+    except GeneratorExit:
+        _never_awaited(effect, run, sys._getframe(1))
+        raise
+    return (yield effect)
+
+
+def _never_awaited(effect: Effect[Any], run: Run[Any], dropped_at: types.FrameType) -> None:
+    if run.done:
+        return
+    code, line = dropped_at.f_code, dropped_at.f_lineno
+    if dropped_at.f_globals.get("__name__", "").startswith("mainspring.runs."):  # its function returned
+        code = getattr(getattr(run.close_program, "__self__", None), "cr_code", code)
+        line = code.co_firstlineno
+    error = NeverAwaited(
+        f"{type(effect).__name__} was never awaited, so it was not performed: {code.co_filename}, line {line}, "
+        f"in {code.co_qualname}",
+        remedy="write `await perform(...)`",
+    )
+    if run.scheduler.current is run and run.scheduler.stepping_here():
+        run.scheduler.settle(run, Failed(error))
+    else:  # a collector of garbage found it, perhaps in another thread
+        logger.error("run %s: %s", run.id, error)
+
+
+def _ms(duration: Duration) -> int:
+    return whole_ms(lasting_ms(duration))
 
 
 class RunGroup:
@@ -134,20 +260,22 @@ class RunGroup:
             child.unref()
         return child
 
-    def after(self, ms: float, program: Any, *args: Any, unref: bool = False) -> Run[Any]:
-        """Start a child that first sleeps `ms`, then runs the program as part of itself."""
-        return self.spawn(_after, ms, self._reference(program), list(args), unref=unref)
+    def after(self, delay: Duration, program: Any, *args: Any, unref: bool = False) -> Run[Any]:
+        """Start a child that first sleeps, then runs the program as part of itself."""
+        return self.spawn(_after, _ms(delay), self._reference(program), list(args), unref=unref)
 
-    def every(self, ms: float, program: Any, *args: Any, overlap: Overlap = "serial", unref: bool = False) -> Run[Any]:
-        """Run the program again and again, `ms` apart, until the returned run is cancelled or the program fails.
+    def every(
+        self, interval: Duration, program: Any, *args: Any, overlap: Overlap = "serial", unref: bool = False
+    ) -> Run[Any]:
+        """Run the program again and again until the returned run is cancelled or the program fails.
 
-        `overlap` says what happens when the time comes while the program still runs: "serial" waits `ms` after it
-        ended, "concurrent" starts another, "skip" leaves this one out, "buffer-one" starts one as soon as it ends.
+        `overlap` says what happens when the time comes while the program still runs: "serial" waits the interval after
+        it ended, "concurrent" starts another, "skip" leaves this one out, "buffer-one" starts one as soon as it ends.
         """
         if overlap not in OVERLAPS:
             raise ValueError(f"overlap must be one of {', '.join(OVERLAPS)}, not {overlap!r}")
         driver = _serial if overlap == "serial" else _buffering if overlap == "buffer-one" else _overlapping
-        return self.spawn(driver, ms, overlap, self._reference(program), list(args), unref=unref)
+        return self.spawn(driver, _ms(interval), overlap, self._reference(program), list(args), unref=unref)
 
     def cancel(self, reason: Any = None) -> int:
         """Cancel every live child; how many there were."""
@@ -194,7 +322,7 @@ def _resolve(perform: Perform, program: Any) -> Callable[..., Any]:
 
 @built_in("mainspring.runs.after")
 async def _after(ms: float, program: Any, args: list[Any], perform: Perform) -> Any:
-    await perform(Sleep(ms))
+    await perform(Sleep(ms=ms))
     return await call_inline(_resolve(perform, program), tuple(args), perform)
 
 
@@ -202,7 +330,7 @@ async def _after(ms: float, program: Any, args: list[Any], perform: Perform) -> 
 async def _serial(ms: float, overlap: str, program: Any, args: list[Any], perform: Perform) -> None:
     callback = _resolve(perform, program)
     while True:
-        await perform(Sleep(ms))
+        await perform(Sleep(ms=ms))
         await call_inline(callback, tuple(args), perform)
 
 
@@ -211,7 +339,7 @@ async def _overlapping(ms: float, overlap: str, program: Any, args: list[Any], p
     callback, group = _resolve(perform, program), _own_group(perform)
     child: Run[Any] | None = None
     while True:
-        await perform(Sleep(ms))
+        await perform(Sleep(ms=ms))
         if overlap == "skip" and child is not None and not await perform(HasEnded(child)):
             continue
         child = group._spawn(perform, callback, tuple(args))
@@ -220,7 +348,7 @@ async def _overlapping(ms: float, overlap: str, program: Any, args: list[Any], p
 @built_in("mainspring.runs.buffering")
 async def _buffering(ms: float, overlap: str, program: Any, args: list[Any], perform: Perform) -> None:
     callback, group = _resolve(perform, program), _own_group(perform)
-    await perform(Sleep(ms))
+    await perform(Sleep(ms=ms))
     child, left, buffered = group._spawn(perform, callback, tuple(args)), ms, False
     while True:
         if buffered:
@@ -229,7 +357,7 @@ async def _buffering(ms: float, overlap: str, program: Any, args: list[Any], per
                 child, left, buffered = group._spawn(perform, callback, tuple(args)), left - passed, False
                 continue
         else:
-            await perform(Sleep(left))
+            await perform(Sleep(ms=left))
         left = ms
         if await perform(HasEnded(child)):
             child, buffered = group._spawn(perform, callback, tuple(args)), False

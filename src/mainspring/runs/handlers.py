@@ -19,13 +19,25 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from mainspring.backoff import Backoff
+from mainspring.durations import Duration, duration_ms, duration_text
+from mainspring.errors import MainspringError
 from mainspring.log import Batch
 from mainspring.loop import BackgroundTasks, HandlerThreads, identifies_work, with_blocking_verbs
 from mainspring.runs.effects import Answer, Effect, end, resume, tail
-from mainspring.runs.errors import AlreadyAnswered, EffectTimeout, HandlerGaveUp, NoHostLoop, RunError, WrongAnswer
+from mainspring.runs.errors import (
+    AlreadyAnswered,
+    EffectTimeout,
+    HandlerGaveUp,
+    NoHostLoop,
+    RunError,
+    WaitTimedOut,
+    WrongAnswer,
+)
 from mainspring.runs.run import FAILURE, RESUME, VALUE, Run
 from mainspring.runs.values import decode
 
@@ -35,6 +47,8 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("mainspring.runs")
 
 Handler = Callable[..., Any]
+Errors = type[Exception] | tuple[type[Exception], ...]
+T = TypeVar("T")
 
 # Results of these exact types are certainly bare values: no look at their attributes is needed.
 BARE: Final = frozenset({type(None), bool, int, float, str, bytes, list, tuple, dict, set, frozenset})
@@ -42,19 +56,92 @@ BARE: Final = frozenset({type(None), bool, int, float, str, bytes, list, tuple, 
 _WAIT: Final = -1  # a result that brings nothing yet
 _MANY: Final = 8  # things held by one effect, after which timers that rang are no longer counted among them
 
+MOST_DEATHS: Final = 5  # how often a handler may end its process before its effect fails, unless it has more attempts
+
 _cleanups = BackgroundTasks(logger, "runs")
 
 
 # -- registering
 
 
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """How often something is tried, how long one attempt may take, and which errors are worth another one.
+
+    All attempts are one effect: what the last one gives is the answer, and what a failed one put into the batch is
+    taken back. Failed attempts of a durable run are written down, so that a restart does not begin with the first.
+    """
+
+    most: int = 1
+    pause_ms: Callable[[int], float] = Backoff(1_000, 60_000).delay_ms  # after attempt n failed
+    timeout_ms: float | None = None
+    retry_on: Errors = Exception
+    give_up_on: Errors = ()
+    counts_deaths: bool = False  # give up what ended its process MOST_DEATHS times, also with one attempt
+
+    def __post_init__(self) -> None:
+        if self.most < 1:
+            raise ValueError(f"max_attempts is {self.most}, and everything is tried at least once")
+
+    @property
+    def most_begun(self) -> int | None:
+        """How often the effect may be begun when processes end meanwhile; None: that is not counted."""
+        return self.most if self.most > 1 else MOST_DEATHS if self.counts_deaths else None
+
+    def allow_another(self, attempt: int, error: Exception) -> bool:
+        """Whether to try again after this attempt failed."""
+        return attempt < self.most and isinstance(error, self.retry_on) and not isinstance(error, self.give_up_on)
+
+
+ONCE: Final = Attempts()
+ATTEMPT_OPTIONS: Final = ("max_attempts", "timeout", "backoff", "max_backoff", "retry_on", "give_up_on")
+
+
+def attempts_of(
+    *,
+    max_attempts: int = 1,
+    timeout: Duration | None = None,
+    backoff: Duration = "1s",
+    max_backoff: Duration = "1m",
+    retry_on: Errors = Exception,
+    give_up_on: Errors = (),
+    counts_deaths: bool = False,
+) -> Attempts:
+    """Attempts as people write them. Raises ValueError or BadDuration."""
+    pause_ms = Backoff(duration_ms(backoff), duration_ms(max_backoff)).delay_ms
+    timeout_ms = None if timeout is None else duration_ms(timeout)
+    return Attempts(max_attempts, pause_ms, timeout_ms, retry_on, give_up_on, counts_deaths)
+
+
+async def try_until_it_succeeds(once: Callable[[], Any], attempts: Attempts, ctx: EffectContext, name: str) -> Any:
+    """The result of the first attempt that succeeds; raises the error of the last one."""
+    ctx._attempt = 1
+    while True:
+        try:
+            result = once()
+            if inspect.isawaitable(result):
+                result = await (
+                    result if attempts.timeout_ms is None else ctx.in_time(result, attempts.timeout_ms, name)
+                )
+            return result
+        except Exception as error:
+            attempt = ctx.attempt
+            if not attempts.allow_another(attempt, error):
+                raise
+            text = f"{type(error).__name__}: {error}"
+            logger.warning("run %s: attempt %d of %d of %s: %s", ctx.run_id, attempt, attempts.most, name, text)
+            ctx.attempt_failed()
+            if not await ctx.pause(attempts.pause_ms(attempt)):
+                raise  # the node stops; the run goes on with the next attempt
+
+
 class RegisteredHandler:
     """The handler of one effect class."""
 
-    __slots__ = ("asked", "bare", "call", "expected", "kind", "name", "strict", "timeout_ms")
+    __slots__ = ("asked", "attempts", "bare", "call", "expected", "kind", "name", "strict", "timeout_ms")
 
     def __init__(
-        self, effect: type[Effect[Any]], handler: Handler, *, strict: bool = False, timeout_ms: float | None = None
+        self, effect: type[Effect[Any]], handler: Handler, *, strict: bool = False, attempts: Attempts = ONCE
     ) -> None:
         """TypeError unless this is an effect class and a callable that takes (effect, ctx) or (effect)."""
         if not (isinstance(effect, type) and issubclass(effect, Effect)) or effect is Effect:
@@ -66,40 +153,32 @@ class RegisteredHandler:
         self.kind = effect.__kind__
         self.call: Handler = _with_two_arguments(handler)
         self.strict: bool = strict
-        self.timeout_ms: float | None = timeout_ms
+        self.attempts = attempts
+        self.timeout_ms: float | None = None
+        if attempts.most == 1:
+            self.timeout_ms = attempts.timeout_ms
+        else:
+            self.call = self._try(self.call)
         self.expected: type[Answer] = tail if self.kind == "tail" else resume
         self.bare: frozenset[type] = frozenset() if strict else BARE
 
-    def retry(self, max_attempts: int, pause_ms: Callable[[int], float]) -> None:
-        """Ask up to `max_attempts` times; `pause_ms` of an attempt is how long to wait after it failed.
-
-        The attempts are one effect: the program waits, and what the last attempt gives is the answer. What a failed
-        attempt put into the batch is taken back. Attempts are not written down; after a crash they are counted from the
-        first again.
-        """
-        if max_attempts < 1:
-            raise ValueError(f"max_attempts is {max_attempts}, and a handler is asked at least once")
-        handler = self.call
-
+    def _try(self, handler: Handler) -> Handler:
         async def ask(effect: Any, ctx: EffectContext) -> Any:
-            attempt = 1
-            while True:
-                try:
-                    answer = handler(effect, ctx)
-                    return await answer if inspect.isawaitable(answer) else answer
-                except Exception as error:
-                    if attempt >= max_attempts:
-                        raise
-                    name, text = type(effect).__name__, f"{type(error).__name__}: {error}"
-                    logger.warning("run %s: attempt %d of %d of %s: %s", ctx.run_id, attempt, max_attempts, name, text)
-                    ctx.forget_writes()
-                    if not await ctx.pause(pause_ms(attempt)):
-                        raise  # the node stops; when the run goes on, it begins with the first attempt
-                attempt += 1
+            return await try_until_it_succeeds(partial(handler, effect, ctx), self.attempts, ctx, self.name)
 
-        self.call = ask
+        return ask
+
+    def most_begun(self, effect: Any) -> int | None:
+        """How often an effect may have been begun when processes ended meanwhile; None: it is not counted."""
+        return self.attempts.most_begun
 
     # -- asking
+
+    def give_up(self, run: Run[Any], error: Exception) -> None:
+        """Let an effect fail without asking the handler."""
+        context = context_of(run)
+        context._asked = self
+        context._fail(self, error)
 
     @identifies_work(lambda known: ("effect", known["self"].name))
     def ask(self, run: Run[Any], request: Any) -> None:
@@ -190,7 +269,7 @@ def _with_two_arguments(handler: Handler) -> Handler:
     return handler
 
 
-def in_thread(handler: Handler, threads: HandlerThreads) -> Handler:
+def handler_in_thread(handler: Handler, threads: HandlerThreads) -> Handler:
     """A plain function as a handler that runs in a thread; what it is given blocks there."""
 
     @wraps(handler)
@@ -209,12 +288,13 @@ def in_thread(handler: Handler, threads: HandlerThreads) -> Handler:
 class EffectContext:
     """The handler's view of the run whose effect it answers. One per run."""
 
-    __slots__ = ("_asked", "_closers", "_releases", "_run", "_scheduler")
+    __slots__ = ("_asked", "_attempt", "_closers", "_releases", "_run", "_scheduler")
 
     def __init__(self, run: Run[Any]) -> None:
         self._run = run
         self._scheduler: Scheduler = run.scheduler
         self._asked: RegisteredHandler | None = None  # whose answer is awaited
+        self._attempt = 1  # of a run without a journal
         self._releases: list[Callable[[], object] | int] | None = None  # what the effect holds; numbers are timers
         self._closers: list[Callable[[], object]] | None = None
 
@@ -261,6 +341,39 @@ class EffectContext:
                 f"run {self._run.id} is not durable and has no batch", remedy="ask ctx.durable before using ctx.batch"
             )
         return durable.batch
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt at this effect this is, from 1; counted over restarts if the run is durable."""
+        durable = self._run.durable
+        return self._attempt if durable is None else durable.attempt
+
+    def attempt_failed(self) -> None:
+        """Count a failed attempt and take back what it put into `batch`; another one follows."""
+        self.forget_writes()
+        if self._run.durable is None:
+            self._attempt += 1
+        else:
+            self._run.durable.attempt_failed()
+
+    async def in_time(self, awaitable: Awaitable[T], timeout_ms: float, name: str) -> T:
+        """Wait for something, but not for longer than this on the runtime's clock. Raises EffectTimeout."""
+        task, late = asyncio.ensure_future(awaitable), False
+
+        def stop() -> None:
+            nonlocal late
+            late = True
+            task.cancel()
+
+        timer = self.after(timeout_ms, stop)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if not late:
+                raise
+            raise timed_out(name, timeout_ms) from None
+        finally:
+            self._scheduler.alarms.forget(timer)
 
     def after_commit(self, done: Callable[[Any], object]) -> None:
         """Call `done(receipt)` when `batch` was stored with the answer."""
@@ -377,6 +490,25 @@ class EffectContext:
             self._release()
         self._scheduler.bring(self._run, brings, value)
 
+    def _fail(self, handler: RegisteredHandler, error: BaseException) -> None:
+        """The effect failed for good: that is raised in the program where the runtime does so, else it ends the run."""
+        if not (self._scheduler.raises and isinstance(error, Exception)):
+            self._bring(FAILURE, error)
+            return
+        if not isinstance(error, MainspringError):  # of any other error one wants the traceback
+            logger.warning("run %s: %s failed", self._run.id, handler.name, exc_info=error)
+        self._asked = None
+        if self._releases is not None:
+            self._release()
+        self._scheduler.effect_failed(self._run, handler.name, error)
+
+    def interrupt(self, error: Exception) -> bool:
+        """Let the effect that is being performed fail with this error; False when there is none."""
+        if self._asked is None:
+            return False
+        self._fail(self._asked, error)
+        return True
+
     def _answered(self, step: int, handler: RegisteredHandler, result: Any, error: BaseException | None) -> None:
         """The answer of a handler that took its time; too late when the run is past that step."""
         if self._asked is not handler or self._run.steps != step:
@@ -384,7 +516,7 @@ class EffectContext:
         elif error is None:
             self._apply(handler, result)
         elif not (self._scheduler.finishing and self._run.durable is not None):
-            self._bring(FAILURE, error)
+            self._fail(handler, error)
 
     def _apply(self, handler: RegisteredHandler, result: Any) -> None:
         """Do what a result means: go on, end, fail, or wait."""
@@ -406,11 +538,7 @@ class EffectContext:
 
         def late() -> None:
             if self._asked is handler and self._run.steps == step:
-                error = EffectTimeout(
-                    f"the handler of {handler.name} did not answer within {timeout_ms} ms",
-                    remedy="answer sooner, or register it with a longer timeout_ms",
-                )
-                self._bring(FAILURE, error)
+                self._fail(handler, timed_out(handler.name, timeout_ms))
 
         self.after(timeout_ms, late)
 
@@ -484,8 +612,15 @@ class Later:
         """Answer like a returned value: `resume`, `tail`, `end`, or a bare value."""
         self._settle(answer, None)
 
+    def time_out(self, message: str) -> None:
+        """What was waited for did not come: `WaitTimedOut` in the program, or None where failures end runs."""
+        if self._context._scheduler.raises:
+            self._settle(None, WaitTimedOut(message))
+        else:
+            self._settle(resume(None), None)
+
     def fail(self, error: BaseException) -> None:
-        """Fail the run with `error`, as if the handler had raised it."""
+        """Fail the effect with `error`, as if the handler had raised it."""
         self._settle(None, error)
 
     def _settle(self, result: Any, error: BaseException | None) -> None:
@@ -501,6 +636,10 @@ class Later:
             context._answered(step, handler, result, error)
         else:
             scheduler.from_outside(lambda: context._answered(step, handler, result, error))
+
+
+def timed_out(effect: str, timeout_ms: float) -> EffectTimeout:
+    return EffectTimeout(effect, f"the handler of {effect} did not answer within {duration_text(int(timeout_ms))}")
 
 
 def context_of(run: Run[Any]) -> EffectContext:

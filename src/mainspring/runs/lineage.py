@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mainspring.runs.run import Failed, Outcome, kind_of
+from mainspring.runs.run import Failed, Outcome
 from mainspring.telemetry import Entered, OpenSpan, WorkContext, current_correlation, handling, tracing
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Lineage(WorkContext):
         """The run is over; without an outcome: for this process."""
         self.answered(None)
         if self.span is not None:
-            self.span.note("mainspring.run.outcome", "let go" if outcome is None else kind_of(outcome))
+            self.span.note("mainspring.run.outcome", "let go" if outcome is None else outcome.kind)
             self.span.end(outcome.error if isinstance(outcome, Failed) else None)
 
 

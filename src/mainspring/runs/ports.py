@@ -14,8 +14,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Protocol
 
+from mainspring.durations import duration_text
 from mainspring.log import Prepared, add_prepared
-from mainspring.runs.effects import Ask, Publish, WaitEvent, whole_ms
+from mainspring.runs.effects import Ask, Publish, WaitEvent
 from mainspring.runs.handlers import EffectContext, Later
 from mainspring.runs.values import encode
 
@@ -95,9 +96,10 @@ def wait_event_handler(port: EventPort) -> Callable[[WaitEvent, EffectContext], 
 
         until = known.get("until")
         if until is None and effect.timeout_ms is not None:
-            until = ctx.wall_ms() + whole_ms(effect.timeout_ms)
+            until = ctx.wall_ms() + effect.timeout_ms
         if until is not None:
-            ctx.after(max(0, until - ctx.wall_ms()), later.resume)
+            waited = f"no such event of {effect.topic!r} came within {duration_text(effect.timeout_ms or 0)}"
+            ctx.after(max(0, until - ctx.wall_ms()), lambda: later.time_out(waited))
         task = asyncio.get_running_loop().create_task(watch())
         ctx.on_release(task.cancel)
         return later

@@ -141,12 +141,19 @@ class Programs:
             listener(name)
         return name
 
-    def name_for(self, program: Program | str) -> str:
-        """The registered name of a program; one that is new is registered under its own name."""
+    def name_for(self, program: Program | str, *, declared: bool = False) -> str:
+        """The registered name of a program; one that is new is registered under its own name.
+
+        `declared`: raises UnknownProgram instead, because after a restart nobody would know such a program.
+        """
         if isinstance(program, str):
             self.get(program)
             return program
-        return self._names.get(program) or self.register(program)
+        name = self._names.get(program)
+        if name is None and declared:
+            form_of(program)
+            raise UnknownProgram(f"{name_of(program)} is not declared as a run", remedy="write @app.run above it")
+        return name or self.register(program)
 
     def get(self, name: str) -> Program:
         """The program of that name. Raises UnknownProgram."""
@@ -232,13 +239,13 @@ def decode_arguments(program: Program, args: Raw) -> tuple[Any, ...]:
 @functools.lru_cache(maxsize=512)
 def return_type(program: Any) -> Any:
     """The declared type of a program's value; Any where it says nothing usable."""
-    return usable(_hints_of(program).get("return", Any))
+    return usable(type_hints_of(program).get("return", Any))
 
 
 @functools.lru_cache(maxsize=512)
 def _parameter_types(program: Any) -> list[Any]:
     """The declared types of a program's positional parameters, in order; Any where it says nothing usable."""
-    hints = _hints_of(program)
+    hints = type_hints_of(program)
     return [usable(hints.get(name, Any)) for name in _parameter_names(program)]
 
 
@@ -247,7 +254,8 @@ def _parameter_names(program: Program) -> tuple[str, ...]:
     return () if code is None else code.co_varnames[: code.co_argcount]
 
 
-def _hints_of(program: Any) -> dict[str, Any]:
+def type_hints_of(program: Any) -> dict[str, Any]:
+    """The declared types of a function; none when one of them exists only for type checkers."""
     try:
         return typing.get_type_hints(program)
     except Exception:  # annotations of names that exist only for type checkers

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast
 
 from mainspring.loop import resolve
 from mainspring.runs.errors import RunCancelled, RunError
@@ -36,6 +36,7 @@ T_co = TypeVar("T_co", covariant=True)
 class Value(Generic[T_co]):
     """The program returned `value`, or a handler answered `end(value)`."""
 
+    kind: ClassVar[Literal["value"]] = "value"
     value: T_co
 
 
@@ -43,6 +44,7 @@ class Value(Generic[T_co]):
 class Failed:
     """The program or a handler raised `error`, or the contract between them was broken."""
 
+    kind: ClassVar[Literal["failed"]] = "failed"
     error: BaseException
 
 
@@ -50,18 +52,12 @@ class Failed:
 class Cancelled:
     """Somebody called `cancel(reason)`. Not a failure: no failure sink is called."""
 
+    kind: ClassVar[Literal["cancelled"]] = "cancelled"
     reason: Any = None
 
 
 Outcome = Value[T_co] | Failed | Cancelled
-"""How a run ends. Exactly one of them, and the first one wins."""
-
-
-def kind_of(outcome: Outcome[Any]) -> str:
-    """The word for an outcome in traces, records and events: value, failed or cancelled."""
-    if isinstance(outcome, Value):
-        return "value"
-    return "failed" if isinstance(outcome, Failed) else "cancelled"
+"""How a run ends. Exactly one of them, and the first one wins; `kind` says which."""
 
 
 # What a queued run brings to the tick that takes it out of the queue.
@@ -90,6 +86,7 @@ class Run(Generic[T]):
         "scheduler",
         "send",
         "steps",
+        "throw",
     )
 
     id: str
@@ -98,6 +95,7 @@ class Run(Generic[T]):
     if TYPE_CHECKING:  # the state: for the modules of this package, not for holders
         scheduler: Scheduler
         send: Callable[[Any], Any]  # resumes the program
+        throw: Callable[[BaseException], Any]  # raises an error in the program
         close_program: Callable[[], None] | None  # None: there is nothing to close
         brings: int
         answer: Any
@@ -137,7 +135,7 @@ class Run(Generic[T]):
         """running, value, failed or cancelled."""
         if not self.done:
             return "running"
-        return "cancelled" if self.decided is None else kind_of(self.decided)
+        return "cancelled" if self.decided is None else self.decided.kind
 
     @property
     def is_durable(self) -> bool:

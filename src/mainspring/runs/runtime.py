@@ -27,22 +27,24 @@ import math
 import random as random_module
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from mainspring.cluster import Alone, Cluster
+from mainspring.durations import Duration
 from mainspring.log import Log
-from mainspring.loop import Clock, Loop, MonotonicClock, VirtualClock
+from mainspring.loop import Clock, HandlerThreads, Loop, MonotonicClock, VirtualClock
 from mainspring.runs.durable.durable_runs import DurableRuns
 from mainspring.runs.effects import Ask, Effect, Publish, Signal, Spawn, WaitEvent, WaitSignal, builtin_handlers, resume
 from mainspring.runs.errors import GroupClosed, NotIdle, RunError
-from mainspring.runs.groups import Perform
-from mainspring.runs.handlers import EffectContext, Handler, RegisteredHandler
+from mainspring.runs.groups import Perform, WatchfulPerform
+from mainspring.runs.handlers import EffectContext, Errors, Handler, RegisteredHandler, attempts_of, handler_in_thread
 from mainspring.runs.lineage import of_here
 from mainspring.runs.ports import AskPort, EventPort, PublishPort, ask_handler, publish_handler, wait_event_handler
 from mainspring.runs.programs import Programs, bind, name_of
 from mainspring.runs.run import Outcome, Run
 from mainspring.runs.scheduler import AsyncioHost, FailureSink, LoopHost, Scheduler
 from mainspring.runs.signals import Mailboxes
+from mainspring.runs.steps import Step, StepHandler
 from mainspring.runs.tree import family_of, root_of
 
 SETTLE_TURNS = 20  # turns of the asyncio loop without anything new before handlers count as waiting
@@ -81,18 +83,27 @@ class Runtime:
         cluster: Cluster | None = None,
         recovery_ms: int = 5_000,
         retention_ms: int | None = None,
+        contract: Literal["strict", "app"] = "strict",
+        threads: HandlerThreads | None = None,
     ) -> None:
-        """`recovery_ms` is how often unfinished durable runs are looked for, `retention_ms` how long finished ones are
+        """With the "strict" contract the failure of an effect ends the run. With that of an App it is raised in the
+        program, which may catch it: `EffectFailed` at `await perform(...)`, `ChildFailed` in a group, `WaitTimedOut`;
+        and an effect that is made and never awaited fails the run.
+
+        `recovery_ms` is how often unfinished durable runs are looked for, `retention_ms` how long finished ones are
         kept (None: for ever). With a `cluster` several nodes share the log: it has the node's name, and `node` means
         nothing.
         """
         self.clock: Clock = clock or MonotonicClock()
         self.programs: Programs = Programs()
-        self._scheduler = Scheduler(self.clock, max_steps_per_tick, trace, on_failure)
+        self._scheduler = Scheduler(self.clock, max_steps_per_tick, trace, on_failure, contract == "app")
         if loop is not None:
             self._scheduler.host = LoopHost(loop)
         elif not isinstance(self.clock, VirtualClock):
             self._scheduler.host = AsyncioHost(self.clock)
+        self._threads = threads or HandlerThreads()
+        self._replaced_steps: dict[str, Callable[..., Any]] = {}
+        self._perform = WatchfulPerform if contract == "app" else Perform
         self._started = 0
         self._mailboxes = Mailboxes()
         self._runs: dict[str, Run[Any]] = {}
@@ -114,10 +125,10 @@ class Runtime:
                 retention_ms=retention_ms,
             )
         for effect, handler in builtin_handlers(source).items():
-            self.handle(effect, handler)
-        self.handle(WaitSignal, self._mailboxes.wait)
-        self.handle(Signal, self._signal_effect)
-        self.handle(Spawn, self._spawn_effect)
+            self._handle_builtin(effect, handler)
+        self._handle_builtin(WaitSignal, self._mailboxes.wait)
+        self._handle_builtin(Signal, self._signal_effect)
+        self._handle_builtin(Spawn, self._spawn_effect)
 
     # -- handlers and programs
 
@@ -127,31 +138,54 @@ class Runtime:
         handler: Handler,
         *,
         strict: bool = False,
-        timeout_ms: float | None = None,
+        in_thread: bool = False,
+        timeout: Duration | None = None,
         max_attempts: int = 1,
-        pause_ms: Callable[[int], float] = lambda attempt: 1_000.0,
+        backoff: Duration = "1s",
+        max_backoff: Duration = "1m",
+        retry_on: Errors = Exception,
+        give_up_on: Errors = (),
     ) -> None:
         """Answer this effect class with `handler(effect, ctx)`, a function or a coroutine; replaces the one before.
 
-        `strict` demands resume, tail or end. A handler that has not answered after `timeout_ms` fails the run. One that
-        raises is asked again, up to `max_attempts` times, `pause_ms(attempt)` after each failed attempt; then it fails
-        the run. The time limit counts over all attempts.
+        `strict` demands resume, tail or end. One that raises is asked again, up to `max_attempts` times, after
+        `backoff`, which doubles up to `max_backoff`; then the effect fails. `timeout` is for one attempt. Only errors
+        of `retry_on` are tried again, and none of `give_up_on`. `in_thread` is for plain functions that block.
         """
-        registered = RegisteredHandler(effect, handler, strict=strict, timeout_ms=timeout_ms)
-        if max_attempts != 1:
-            registered.retry(max_attempts, pause_ms)
-        self._scheduler.handlers[effect] = registered
+        attempts = attempts_of(
+            max_attempts=max_attempts,
+            timeout=timeout,
+            backoff=backoff,
+            max_backoff=max_backoff,
+            retry_on=retry_on,
+            give_up_on=give_up_on,
+            counts_deaths=self._scheduler.raises,
+        )
+        call = handler_in_thread(handler, self._threads) if in_thread else handler
+        self._scheduler.handlers[effect] = RegisteredHandler(effect, call, strict=strict, attempts=attempts)
+
+    def _handle_builtin(self, effect: type[Effect[Any]], handler: Handler) -> None:
+        self._scheduler.handlers[effect] = RegisteredHandler(effect, handler)
+
+    def know_step(self, step: type[Step]) -> None:
+        """Be able to perform a step; for `perform.step`."""
+        if step not in self._scheduler.handlers:
+            self._scheduler.handlers[step] = StepHandler(step, self._threads, self._replaced_steps)
+
+    def replace_steps(self, functions: dict[str, Callable[..., Any]]) -> None:
+        """Call these functions in place of those of steps, by the names of the steps; for tests."""
+        self._replaced_steps = functions
 
     def connect(
         self, *, ask: AskPort | None = None, publish: PublishPort | None = None, events: EventPort | None = None
     ) -> None:
         """Pass in what `Ask`, `Publish` and `WaitEvent` need; an effect without its port is unhandled."""
         if ask is not None:
-            self.handle(Ask, ask_handler(ask))
+            self._handle_builtin(Ask, ask_handler(ask))
         if publish is not None:
-            self.handle(Publish, publish_handler(publish))
+            self._handle_builtin(Publish, publish_handler(publish))
         if events is not None:
-            self.handle(WaitEvent, wait_event_handler(events))
+            self._handle_builtin(WaitEvent, wait_event_handler(events))
 
     def register(self, program: Any, name: str | None = None) -> str:
         """Make a program known by name, for durable runs and for starting by name."""
@@ -199,7 +233,7 @@ class Runtime:
         await self.durable.recovery.stop()
 
     def _bind(self, run: Run[Any], program: Any, args: tuple[Any, ...]) -> None:
-        self._scheduler.bind(run, bind(program, args, Perform(self, run)))
+        self._scheduler.bind(run, bind(program, args, self._perform(self, run)))
 
     def _start(self, program: Any, args: tuple[Any, ...]) -> Run[Any]:
         if isinstance(program, str):

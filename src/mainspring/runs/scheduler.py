@@ -30,15 +30,16 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Iterable
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
 from mainspring.errors import MainspringError
 from mainspring.loop import Clock, Loop, TimerEntry, TimerWheel, identifies_work
-from mainspring.runs.effects import Effect, Join, whole_ms
+from mainspring.runs.effects import Effect, Join, Until, whole_ms
 from mainspring.runs.errors import NotAnEffect, UnhandledEffect
 from mainspring.runs.handlers import RegisteredHandler, clean_up, release_effect
-from mainspring.runs.run import FAILURE, RESUME, START, VALUE, Failed, Outcome, Run, Value, kind_of, release_waiters
+from mainspring.runs.run import FAILURE, RESUME, START, VALUE, Failed, Outcome, Run, Value, release_waiters
+from mainspring.runs.values import effect_failure, failure_fields
 
 logger: logging.Logger = logging.getLogger("mainspring.runs")
 
@@ -245,7 +246,43 @@ def _call(call: Callable[[], None]) -> None:
 
 
 class Scheduler:
-    """Owns every live run of one runtime. Used through `Runtime`."""
+    """Owns every live run of one runtime. Used through `Runtime`.
+
+    With slots, because Python 3.11 reads the attributes of an object a tenth slower when it has more than 29.
+    """
+
+    __slots__ = (
+        "_armed",
+        "_draining",
+        "_outside",
+        "_owners",
+        "_queue",
+        "_ready",
+        "_stale",
+        "_thread",
+        "_tracing",
+        "after_pump",
+        "alarms",
+        "begun",
+        "budget",
+        "clock",
+        "current",
+        "finishing",
+        "handlers",
+        "host",
+        "late_completions",
+        "live",
+        "on_failure",
+        "on_outcome",
+        "outcomes",
+        "pauses",
+        "pumping",
+        "raises",
+        "steps",
+        "tasks",
+        "ticks",
+        "trace",
+    )
 
     def __init__(
         self,
@@ -253,8 +290,10 @@ class Scheduler:
         budget: float | None,
         trace: bool,
         on_failure: FailureSink | None,
+        raises: bool = False,
     ) -> None:
         self.clock = clock
+        self.raises = raises  # the failure of an effect is raised in the program, and does not end the run
         self.budget: int = normal_budget(budget)
         self.on_failure = on_failure
         self.on_outcome: list[Listener] = []
@@ -289,7 +328,7 @@ class Scheduler:
     def bind(self, run: Run[Any], program: Any) -> None:
         """Give a run the coroutine or generator to drive; the one it had before is closed."""
         self._close_program(run)
-        run.send, run.close_program = program.send, program.close
+        run.send, run.throw, run.close_program = program.send, program.throw, program.close
 
     def launch(self, run: Run[Any]) -> None:
         """Queue the first step of a run whose program is bound."""
@@ -466,9 +505,8 @@ class Scheduler:
                 f"a program suspended on {name}, which is not an effect",
                 remedy="yield effects only; awaiting asyncio objects belongs in a handler",
             )
-        return UnhandledEffect(
-            f"Unhandled effect {name}: no handler is registered", remedy=f"call runtime.handle({name}, handler)"
-        )
+        remedy = f"declare one with @app.handles({name})" if self.raises else f"call runtime.handle({name}, handler)"
+        return UnhandledEffect(f"Unhandled effect {name}: no handler is registered", remedy=remedy)
 
     # -- what comes back
 
@@ -485,6 +523,43 @@ class Scheduler:
             run.durable.bring(brings, value)
         else:
             self.enqueue(run, brings, value)
+
+    def effect_failed(self, run: Run[Any], effect: str, error: BaseException) -> None:
+        """The handler of an effect failed: queued for the program, journaled first for a durable run."""
+        if run.done:
+            self.late_completions += 1
+            return
+        if run.lineage is not None:
+            run.lineage.answered(error)
+        fields = failure_fields(error)
+        if run.durable is not None:
+            run.durable.effect_failed(effect, fields)
+        else:
+            self.enqueue(run, RESUME, self.to_raise(run, effect, fields))
+
+    def to_raise(self, run: Run[Any], effect: str, fields: Mapping[str, str]) -> Exception:
+        """The error that stands for a failed effect; the next step of the run raises it and sends no answer."""
+        send = run.send
+
+        def throw(error: BaseException) -> Any:
+            run.send = send
+            return run.throw(error)
+
+        run.send = throw
+        return effect_failure(effect, fields)
+
+    def raise_at_next_effect(self, run: Run[Any], error: Exception, *, unless_joins: Run[Any]) -> None:
+        """Let the next effect of a run without a journal fail, unless it waits for that child."""
+        send = run.send
+
+        def send_and_throw(answer: Any) -> Any:
+            run.send = send
+            request = send(answer)
+            if isinstance(request, Join | Until) and request.run is unless_joins:
+                return request
+            return run.throw(error)
+
+        run.send = send_and_throw
 
     def from_outside(self, call: Callable[[], None]) -> None:
         """Have `call` made at the next tick; for other threads."""
@@ -564,12 +639,12 @@ class Scheduler:
         outcome = run.decided
         assert outcome is not None
         run.announced = True
-        ended = (run.durable is not None, kind_of(outcome))
+        ended = (run.durable is not None, outcome.kind)
         self.outcomes[ended] = self.outcomes.get(ended, 0) + 1
         if run.lineage is not None:
             run.lineage.ended(outcome)
         if self._tracing:
-            self.trace.append(f"outcome {run.id} {kind_of(outcome)}")
+            self.trace.append(f"outcome {run.id} {outcome.kind}")
         clean_up(run)
         if isinstance(outcome, Failed):
             self._report(outcome.error, run.id)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from mainspring.durations import duration_text
 from mainspring.runs.effects import WaitSignal, time_left
 from mainspring.runs.handlers import EffectContext, Later, context_of
 from mainspring.runs.run import Run
@@ -58,5 +59,6 @@ class Mailboxes:
         self._waiting[place] = later
         ctx.on_release(lambda: self._waiting.pop(place, None))
         if effect.timeout_ms is not None:
-            ctx.after(time_left(ctx, effect.timeout_ms), later.resume)
+            waited = f"no signal {effect.name!r} came within {duration_text(effect.timeout_ms)}"
+            ctx.after(time_left(ctx, effect.timeout_ms), lambda: later.time_out(waited))
         return later

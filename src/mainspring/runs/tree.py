@@ -4,7 +4,8 @@ Every child has exactly one owner, a run, and may belong to one of the owner's g
 
 - an owner that returns waits for its attached children; the ones marked `unref` are cancelled instead;
 - an owner that fails or is cancelled takes all its children along, detached ones too;
-- a child of a group that fails cancels its siblings and fails the owner, unless a run was joining it;
+- a child of a group that fails cancels its siblings and fails the owner, unless a run was joining it; where failures
+  are raised in programs, the owner gets `ChildFailed` at the effect it performs, or at its next one;
 - an attached child outside a group that failed and was never observed fails the owner when it would have returned;
 - a detached child outlives an owner that returned a value; its failure goes to the failure sink like every other.
 
@@ -16,11 +17,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.runs.errors import UnobservedFailure
+from mainspring.runs.errors import ChildFailed, UnobservedFailure
 from mainspring.runs.run import VALUE, Cancelled, Failed, Outcome, Run, Value
+from mainspring.runs.values import error_fields
 
 if TYPE_CHECKING:
     from mainspring.runs.groups import RunGroup
+
+SIBLING_FAILED: Final = "another child of the group failed"
 
 _NOTHING: Final = object()
 
@@ -104,19 +108,30 @@ class Family:
             family_of(child).taken_by = self._run.id
         return [(child, with_it) for child in taken]
 
-    def cut_short(self, joins: Run[Any] | None) -> bool:
-        """An owner that is executed again has come to where it was: fail it if a child in a group had failed it.
+    def cut_short(self, joins: Run[Any] | None, effect: str) -> bool:
+        """An owner performs an effect while a child in a group has failed: let that fail the owner, or the effect.
 
-        What its journal knows it did before the child failed, or it joined the child and coped. Its first effect
-        without an answer tells: unless it `joins` the child, the child failed unobserved.
+        For an owner that is executed again: what its journal knows it did before the child failed, or it joined the
+        child and coped. Its first effect without an answer tells: unless it `joins` the child, the child failed
+        unobserved.
         """
         unseen, self.unseen = self.unseen, []
         for child in unseen:
-            outcome = child.decided
-            if isinstance(outcome, Failed) and not family_of(child).observed and child is not joins:
-                self._run.scheduler.settle(self._run, Failed(outcome.error))
+            outcome, own, scheduler = child.decided, family_of(child), self._run.scheduler
+            if isinstance(outcome, Failed) and not own.observed and child is not joins:
+                if not scheduler.raises:
+                    scheduler.settle(self._run, Failed(outcome.error))
+                    return True
+                own.observed = True
+                scheduler.effect_failed(self._run, effect, child_failed(child.id, outcome.error))
+                if own.group is not None:
+                    own.group.cancel(SIBLING_FAILED)
                 return True
         return False
+
+    def failure_known(self, child_id: str) -> None:
+        """The journal of an owner that is executed again says that the failure of this child was raised in it."""
+        self.unseen = [child for child in self.unseen if child.id != child_id]
 
     def group_ended(self, group: RunGroup) -> None:
         """The journal of an owner that is executed again says that a group ended well."""
@@ -127,13 +142,27 @@ class Family:
         self.detached.pop(child, None)
         self.children.pop(child, None)
         if isinstance(outcome, Failed) and not family.observed and not family.is_detached and not run.done:
-            if family.group is not None:
+            if family.group is None:
+                self.failed.append(child)
+            elif run.scheduler.raises:
+                self._interrupt(child, family.group, outcome.error)
+            else:
                 run.scheduler.settle_owner(run, Failed(outcome.error))
                 return
-            self.failed.append(child)
         if family.group is not None:
             family.group.child_left(child)
         self._release_held()
+
+    def _interrupt(self, child: Run[Any], group: RunGroup, error: BaseException) -> None:
+        """Raise the failure of a child at the effect that the owner performs, and cancel the rest of its group."""
+        run, failure = self._run, child_failed(child.id, error)
+        if run.context is not None and run.context.interrupt(failure):
+            family_of(child).observed = True
+        elif run.durable is not None:  # it has an answer it did not get yet: at its next effect
+            self.unseen.append(child)
+        else:
+            run.scheduler.raise_at_next_effect(run, failure, unless_joins=child)
+        group.cancel(SIBLING_FAILED)
 
     def _release_held(self) -> None:
         """Let an owner that only waits for its children end, when none is left that counts."""
@@ -164,6 +193,12 @@ class Family:
 def taken_along_by(owner: str) -> str:
     """The reason of a child that was cancelled because its owner ended."""
     return f"its owner {owner} ended"
+
+
+def child_failed(run_id: str, error: BaseException) -> ChildFailed:
+    """What the owner of a failed child gets."""
+    fields = error_fields(error)
+    return ChildFailed(fields["type"], fields["message"], fields.get("code", ""), run_id)
 
 
 def family_of(run: Run[Any]) -> Family:

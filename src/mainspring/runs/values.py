@@ -13,11 +13,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
-from mainspring.runs.errors import StoredFailure, Unserialisable
+from mainspring.runs.errors import (
+    ChildFailed,
+    EffectFailed,
+    EffectTimeout,
+    StoredFailure,
+    Unserialisable,
+    WaitTimedOut,
+)
 
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 _SCALARS: Final = frozenset({type(None), bool, int, str})
@@ -122,18 +130,42 @@ def usable(hint: Any) -> Any:
 
 def error_fields(error: BaseException) -> dict[str, str]:
     """What is kept of an error: its type, its message, and its code if it has one."""
-    fields = {"type": type(error).__name__, "message": _text(error)}
     if isinstance(error, StoredFailure):
-        fields["type"] = error.error_type
+        kept = {"type": error.type, "message": error.message}
+        return kept if error.code == type(error).code else {**kept, "code": error.code}
+    fields = {"type": type(error).__name__, "message": _text(error)}
     code = getattr(error, "code", None)
     if isinstance(code, str):
         fields["code"] = code
     return fields
 
 
-def stored_failure(fields: dict[str, str]) -> StoredFailure:
+def stored_failure(fields: Mapping[str, str]) -> StoredFailure:
     """The error that stands for one of which only `error_fields` are kept."""
     return StoredFailure(fields.get("type", "?"), fields.get("message", ""), fields.get("code", ""))
+
+
+def failure_fields(error: BaseException) -> dict[str, str]:
+    """What a journal keeps of an effect that failed: `error_fields`, and what else `effect_failure` needs."""
+    fields = error_fields(error)
+    if isinstance(error, EffectTimeout | WaitTimedOut | ChildFailed):
+        fields["raised"] = type(error).__name__
+    if isinstance(error, ChildFailed):
+        fields["run"] = error.run_id
+    return fields
+
+
+def effect_failure(effect: str, fields: Mapping[str, str]) -> Exception:
+    """What is raised at `await perform(...)` when the effect failed: from the journal alone, so always the same."""
+    kind, message, code = fields.get("type", "?"), fields.get("message", ""), fields.get("code", "")
+    match fields.get("raised"):
+        case "EffectTimeout":
+            return EffectTimeout(effect, message)
+        case "WaitTimedOut":
+            return WaitTimedOut(message)
+        case "ChildFailed":
+            return ChildFailed(kind, message, code, fields.get("run", ""))
+    return EffectFailed(effect, kind, message, code)
 
 
 def reason_json(reason: Any) -> Raw:

@@ -24,7 +24,7 @@ from tests.support.serving import Serving, clean_environment
 
 
 def noting(notes: list[Any]) -> App:
-    app = App("batch")
+    app = App("batch", concurrency=1)
 
     @app.command("Note.Take")
     async def take(data: dict, ctx: Any) -> dict:

@@ -24,7 +24,7 @@ from tests.support.serving import Serving
 
 
 def working(ran: list[Any], seconds: float = 1) -> App:
-    app = App("work")
+    app = App("work", concurrency=1)
 
     @app.command("Work.Do", durable=True)
     async def do(data: dict, ctx: Any) -> dict:

@@ -37,7 +37,7 @@ def padded(request: dict[str, Any], size: int, *path: str) -> bytes:
 
 
 def swallowing() -> App:
-    app = App("swallow")
+    app = App("swallow", concurrency=1)
 
     @app.command("Swallow.Text")
     async def swallow(data: dict, ctx: Any) -> int:
@@ -526,7 +526,7 @@ async def test_an_event_with_spaces_between_its_parts_is_streamed_as_one_compact
 @virtual
 async def test_a_client_cannot_fill_the_memory_through_an_actor_that_is_stuck(clock: VirtualClock) -> None:
     """Checklist 107: what is open is bounded in bytes too, and all of it is answered in the end."""
-    app = App("stuck")
+    app = App("stuck", concurrency=1)
     go = asyncio.Event()
 
     @app.command("Stuck.Do")

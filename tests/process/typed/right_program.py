@@ -22,6 +22,7 @@ from mainspring import (
     Client,
     Context,
     Effect,
+    EffectFailed,
     Event,
     Fail,
     MainspringError,
@@ -141,16 +142,30 @@ class Charge(Effect[Receipt]):
     cents: int
 
 
-@app.handles(Charge, timeout_ms=1_000)
+@app.handles(Charge, timeout="1s", give_up_on=ValueError)
 async def charge(effect: Charge) -> resume:
     return resume(Receipt("o", effect.cents))
+
+
+def send(order: Order) -> bytes:
+    return order.id.encode()
+
+
+async def look_up(id: str, *, deep: bool = False) -> int:
+    return len(id)
 
 
 @app.run
 async def checkout(order: Order, perform: Perform) -> str:
     receipt = await perform(Charge(order.cents))
     assert_type(receipt, Receipt)
-    await perform(Sleep(hours=1))
+    assert_type(await perform.step(send, order, max_attempts=3, timeout="30s"), bytes)
+    assert_type(await perform.step(look_up, order.id, deep=True), int)
+    assert_type(await perform.version("fees"), int)
+    try:
+        await perform(Sleep("1h"))
+    except EffectFailed as error:
+        assert_type(error.type, str)
     await perform(Publish("receipts", receipt))
     await perform(Ask("Order.Count"))
     await perform(WaitSignal("paid"))

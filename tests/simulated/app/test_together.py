@@ -178,7 +178,7 @@ async def test_a_run_that_exists_already_is_left_alone_and_the_event_is_acknowle
 
     async with simulate(app) as world:
         await world.publish("n", {"program": "work", "n": 1})
-        await world.publish("n", {"program": "work", "n": 2})
+        await world.publish("n", {"program": "work", "n": 1})
         await world.advance("1s")
         assert (started, world.lag("n", "ids.start")) == ([1], 0)
         await world.publish("n", {"program": "other", "n": 3})

@@ -21,7 +21,7 @@ async def work(count: int, perform: Any) -> list[Any]:
     heard = []
     for n in range(count):
         await perform(Note(n))
-        heard.append(await perform(WaitSignal("news", timeout_ms=10**9)))
+        heard.append(await perform(WaitSignal("news", timeout=10**6)))
         await perform(Hop(n))
     return heard
 

@@ -89,7 +89,7 @@ async def test_signals_that_were_sent_before_a_take_over_are_received_after_it_a
 
 async def sleeps_then_listens(perform: Any) -> list[Any]:
     await perform(Sleep(hours=1))
-    return [await perform(WaitSignal("news", timeout_ms=1_000)) for _ in range(2)]
+    return [await perform(WaitSignal("news", timeout=1)) for _ in range(2)]
 
 
 @in_virtual_time

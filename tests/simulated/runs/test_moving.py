@@ -13,7 +13,7 @@ DAY = 24 * 3_600_000
 
 
 async def patient(perform: Any) -> list[Any]:
-    heard = [await perform(WaitSignal("news", timeout_ms=DAY)) for _ in range(2)]
+    heard = [await perform(WaitSignal("news", timeout="1d")) for _ in range(2)]
     await perform(Sleep(minutes=1))
     await perform(Note(1))
     return heard

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import pairwise
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from mainspring import App, Effect
 from mainspring.kernel import CapabilityError
 from mainspring.log import Append
+from mainspring.runs import Failed
 from mainspring.testing import simulate
 
 
@@ -88,15 +90,28 @@ async def test_a_run_that_is_cancelled_between_attempts_is_not_asked_for_again()
         assert len(attempts) == 1
 
 
-async def test_a_crash_between_attempts_goes_on_with_the_first() -> None:
-    app, attempts = shop(4, max_attempts=3, backoff="10s")
+@pytest.mark.parametrize("outage", [2, 3])
+async def test_a_crash_between_attempts_goes_on_with_the_next(outage: int) -> None:
+    app, attempts = shop(outage, max_attempts=3, backoff="10s")
     async with simulate(app) as world:
         await world.start_run("checkout", 12, id="c")
         await world.advance("15s")  # two attempts
         await world.crash_and_restart()
         await world.advance("1m")
+        assert world.run("c").value == ("12 by c#00000000" if outage == 2 else None)
+        assert len(attempts) == 3
+
+
+async def test_a_run_that_is_retried_begins_with_the_first_attempt() -> None:
+    app, attempts = shop(5, max_attempts=3, backoff="10s")
+    async with simulate(app) as world:
+        await world.start_run("checkout", 12, id="c")
+        await world.advance("1m")
+        assert world.run("c").state == "failed"
+        await world.command("Run.Retry", {"id": "c"})
+        await world.advance("1m")
         assert world.run("c").value == "12 by c#00000000"
-        assert len(attempts) == 5
+        assert len(attempts) == 6
 
 
 async def test_a_node_that_stops_does_not_wait_for_the_next_attempt() -> None:
@@ -110,13 +125,25 @@ async def test_a_node_that_stops_does_not_wait_for_the_next_attempt() -> None:
         assert pauses(attempts) == [1_000], "neither the hour nor what a stop may take at most"
 
 
-async def test_the_time_limit_counts_over_all_attempts() -> None:
-    app, attempts = shop(10, max_attempts=10, backoff="10s", timeout_ms=15_000)
+async def test_the_time_limit_is_for_one_attempt() -> None:
+    app = App("shop")
+    begun: list[int] = []
+
+    @app.handles(Charge, max_attempts=3, backoff="10s", timeout="1m")
+    async def charge(effect: Charge, ctx: Any) -> str:
+        begun.append(ctx.now_ms())
+        await asyncio.Event().wait()
+        return ""
+
+    @app.run
+    async def checkout(perform: Any) -> str:
+        return str(await perform(Charge(1)))
+
     async with simulate(app) as world:
-        await world.start_run("checkout", 12, id="c")
-        await world.advance("10m")
-        assert world.run("c").state == "failed"
-        assert len(attempts) == 2
+        outcome = await world.outcome(await world.start_run(checkout))
+        assert isinstance(outcome, Failed)
+        assert "did not answer within 1m" in str(outcome.error)
+        assert pauses(begun) == [70_000, 80_000]
 
 
 async def test_a_plain_function_may_be_asked_again_too() -> None:
@@ -142,5 +169,5 @@ async def test_a_plain_function_may_be_asked_again_too() -> None:
 
 
 def test_less_than_one_attempt_is_refused() -> None:
-    with pytest.raises(CapabilityError, match="max_attempts is 1 or more"):
-        App("shop").handles(Charge, max_attempts=0)
+    with pytest.raises(CapabilityError, match="max_attempts is 0"):
+        App("shop").handles(Charge, max_attempts=0)(lambda effect: "")

@@ -77,7 +77,7 @@ async def test_an_exception_becomes_an_error_event_and_work_goes_on(clock: Virtu
     actor.post_message(1)
     actor.post_message(2)
     await asyncio.sleep(0.01)
-    assert heard == [("listener", "boom"), ("property", "boom"), 2]
+    assert heard == [("listener", "RuntimeError: boom"), ("property", "boom"), 2]
     assert ErrorEvent(RuntimeError("x"), "x").type == "error"
 
 

@@ -368,7 +368,7 @@ async def test_a_connection_that_goes_leaves_nothing_behind(clock: VirtualClock)
 
 @virtual
 async def test_a_handler_that_would_wait_for_itself_is_told_so(clock: VirtualClock) -> None:
-    app, caught = App("self"), []
+    app, caught = App("self", concurrency=1), []
 
     @app.command("Same.One")
     async def one(data: dict, ctx: Any) -> None:

@@ -15,7 +15,7 @@ from tests.support.kernel import Worker, booted, command, low_level, message, pi
 
 
 def fragile(policy: RestartPolicy | None = None) -> App:
-    app = App("fragile", **({"restart": policy} if policy else {}))
+    app = App("fragile", restart=policy or RestartPolicy(), concurrency=1)
     for name in ("Frail", "Other"):
 
         @app.command(f"{name}.Crash")
@@ -68,7 +68,7 @@ def test_the_default_policy() -> None:
     """Checklist 127."""
     policy = RestartPolicy()
     assert (policy.max_restarts, policy.window_ms, policy.backoff_ms) == (3, 60_000, 1_000)
-    assert App("x").restart == policy
+    assert App("x").restart is None, "functions are supervised only where the program asks for it"
     for wrong in ({"max_restarts": -1}, {"window_ms": 0}, {"backoff_ms": -1}):
         with pytest.raises(ValueError, match="restart policy"):
             RestartPolicy(**wrong)
@@ -283,7 +283,7 @@ async def test_schema_failures_dispatch_nothing(clock: VirtualClock) -> None:
 @virtual
 async def test_mail_nobody_waits_for_does_not_fill_the_memory_of_a_stuck_actor(clock: VirtualClock) -> None:
     """Checklist 125: what timed out before it was begun is dropped once too much of it waits."""
-    app, ran = App("stuck"), []
+    app, ran = App("stuck", concurrency=1), []
 
     @app.query("Stuck.Wait")
     async def wait(data: int, ctx: Any) -> None:
@@ -346,7 +346,7 @@ class Unspeakable(Exception):
     ("error", "told"),
     [
         (Fail(404, "no file na\udcefve"), (404, "no file na?ve")),
-        (RuntimeError("no file na\udcefve"), (500, "no file na?ve")),
+        (RuntimeError("no file na\udcefve"), (500, "RuntimeError: no file na?ve")),
         (Unspeakable(), (500, "Unspeakable")),
         (Fail(404, 17), (404, "17")),  # type: ignore[arg-type]
     ],

@@ -157,7 +157,7 @@ async def test_a_handler_that_never_answers_meets_its_timeout(world: World, form
         finally:
             cancelled.append(True)
 
-    world.runtime.handle(Odd, forever if form == "coroutine" else lambda effect, ctx: ctx.later(), timeout_ms=50)
+    world.runtime.handle(Odd, forever if form == "coroutine" else lambda effect, ctx: ctx.later(), timeout="50ms")
 
     def program() -> Any:
         yield Odd()
@@ -175,7 +175,7 @@ async def test_a_handler_that_never_answers_meets_its_timeout(world: World, form
 
 def test_a_timeout_that_is_not_needed_leaves_nothing_behind(world: World) -> None:
     laters = []
-    world.runtime.handle(Odd, lambda effect, ctx: laters.append(ctx.later()) or laters[-1], timeout_ms=50)
+    world.runtime.handle(Odd, lambda effect, ctx: laters.append(ctx.later()) or laters[-1], timeout="50ms")
 
     def program() -> Any:
         return (yield Odd())

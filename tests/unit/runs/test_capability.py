@@ -79,7 +79,7 @@ async def publishing(count: int, perform: Any) -> list[str]:
 
 
 async def waiting(perform: Any) -> Any:
-    event = await perform(WaitEvent("orders", {"n": 2}, timeout_ms=60_000))
+    event = await perform(WaitEvent("orders", {"n": 2}, timeout="1m"))
     return event["payload"]
 
 
@@ -223,7 +223,7 @@ async def test_an_event_waited_for_is_not_missed_while_the_runtime_was_away(node
 
 async def test_waiting_for_an_event_gives_up_in_time(node: Node) -> None:
     async def impatient(perform: Any) -> Any:
-        return await perform(WaitEvent("orders", {"n": 99}, timeout_ms=20))
+        return await perform(WaitEvent("orders", {"n": 99}, timeout="20ms"))
 
     await node.bus.publish("orders", b'{"n":0}')
     assert await asyncio.wait_for(node.runtime.start(impatient), 10) is None

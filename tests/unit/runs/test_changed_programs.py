@@ -87,7 +87,7 @@ async def test_an_answer_of_a_type_the_effect_no_longer_has_is_a_difference(log:
     outcome = await ended(world, "a")
     assert isinstance(outcome, Failed)
     assert isinstance(outcome.error, StoredFailure)
-    assert outcome.error.error_type == "ReplayMismatch"
+    assert outcome.error.type == "ReplayMismatch"
     assert "effect 0" in str(outcome.error)
     assert "was answered with 5" in str(outcome.error)
     (verdict,) = check([await world.runtime.durable.history("a")], world.runtime.programs)
@@ -158,7 +158,7 @@ async def test_an_endless_sleep_does_not_end(log: Log, clock: VirtualClock, endl
 
 async def patient(ms: float, perform: Any) -> Any:
     try:
-        return await perform.within(ms, hearing)
+        return await perform.within(ms / 1000, hearing)
     except ChildTimedOut:
         return "too late"
 

@@ -138,11 +138,11 @@ class Host:
             self.log.append(f"joined:{kind} {what}")
         elif name == "after":
             async with perform.group() as group:
-                self.known(letter, group.after(given[0], self.program, letter, given[1]))
+                self.known(letter, group.after(given[0] / 1000, self.program, letter, given[1]))
         else:
             every_ms, overlap, until_ms, callback = given
             async with perform.group() as group:
-                interval = group.every(every_ms, self.program, letter, callback, overlap=overlap)
+                interval = group.every(every_ms / 1000, self.program, letter, callback, overlap=overlap)
                 self.known(letter, interval)
                 await perform(Sleep(ms=until_ms))
                 interval.cancel()

@@ -294,7 +294,7 @@ async def test_every_kind_of_ending_survives(nodes: Nodes) -> None:
     failed = await ended(later, "failed")
     assert isinstance(failed, Failed)
     assert isinstance(failed.error, StoredFailure)
-    assert (failed.error.error_type, "on purpose" in str(failed.error)) == ("Boom", True)
+    assert (failed.error.type, "on purpose" in str(failed.error)) == ("Boom", True)
 
 
 async def test_cancel_before_the_beginning_is_stored(nodes: Nodes) -> None:
@@ -619,7 +619,7 @@ async def test_a_signal_sent_but_not_received_before_a_crash_is_not_lost(nodes: 
 
 async def test_waiting_for_a_signal_gives_up_in_time_also_over_a_restart(nodes: Nodes) -> None:
     async def impatient(perform: Any) -> Any:
-        return await perform(WaitSignal("news", timeout_ms=HOUR))
+        return await perform(WaitSignal("news", timeout="1h"))
 
     world = await nodes.boot(programs=(impatient,))
     world.runtime.start(impatient, durable=True, id="a")
@@ -830,7 +830,7 @@ async def test_durable_joins_and_intervals_survive_a_restart(nodes: Nodes) -> No
 
     async def parent(perform: Any) -> str:
         async with perform.group() as group:
-            every = group.every(600_000, tick, overlap="skip")
+            every = group.every(600, tick, overlap="skip")
             outcome = await perform.join(perform.spawn(worker))
             every.cancel()
         return type(outcome).__name__

@@ -68,7 +68,7 @@ async def joins_in_a_group(perform: Any) -> str:
 
 async def tries_within(perform: Any) -> str:
     try:
-        await perform.within(HOUR, failing, 1)
+        await perform.within("1h", failing, 1)
     except Exception:
         await perform(Sleep(hours=1))
     return "coped"

@@ -213,7 +213,7 @@ async def test_a_handlers_coroutine_that_is_not_needed_any_more_is_closed_before
     async def handler(effect: Poll, ctx: Any) -> Any:
         raise Boom
 
-    world.runtime.handle(Poll, handler, timeout_ms=0)
+    world.runtime.handle(Poll, handler, timeout=0)
     run = world.runtime.start(polling)
     gc.collect()  # what other tests left in this process is not this one's
     with warnings.catch_warnings(record=True) as warned:
@@ -227,7 +227,7 @@ async def test_a_handlers_coroutine_that_is_not_needed_any_more_is_closed_before
         gc.collect()
     assert [str(each.message) for each in warned] == []
     assert run.state == ("cancelled" if ending == "cancelled" else "failed")
-    assert not isinstance(run.outcome_now(), Failed) or "within 0 ms" in str(run.outcome_now())
+    assert not isinstance(run.outcome_now(), Failed) or "did not answer" in str(run.outcome_now())
 
 
 def test_a_clock_that_stands_between_two_milliseconds_can_be_advanced() -> None:

@@ -301,11 +301,11 @@ def test_within_gives_the_value_or_raises_when_the_time_is_up(world: World) -> N
     child = nap(world, [])
 
     async def owner(perform: Any) -> Any:
-        value = await perform.within(5, child, 3)
+        value = await perform.within(0.005, child, 3)
         with pytest.raises(ChildTimedOut):
-            await perform.within(5, child, 50)
+            await perform.within(0.005, child, 50)
         with pytest.raises(Boom):
-            await perform.within(5, child, -2)
+            await perform.within(0.005, child, -2)
         return value, world.now
 
     run = world.runtime.start(owner)
@@ -319,7 +319,7 @@ def test_after_runs_once_when_the_time_has_come(world: World) -> None:
 
     async def owner(perform: Any) -> Any:
         async with perform.group() as group:
-            timer = group.after(5, answer, 7)
+            timer = group.after("5ms", answer, 7)
         return timer.outcome_now()
 
     run = world.runtime.start(owner)
@@ -349,7 +349,7 @@ def test_an_interval_of_5_cancelled_at_20(world: World, overlap: str, takes: int
 
     async def owner(perform: Any) -> str:
         async with perform.group() as group:
-            interval = group.every(5, callback, overlap=overlap)
+            interval = group.every("5ms", callback, overlap=overlap)
             await perform(Sleep(ms=20))
             interval.cancel()
         return "done"
@@ -369,7 +369,7 @@ def test_buffer_one_remembers_only_one(world: World) -> None:
 
     async def owner(perform: Any) -> None:
         async with perform.group() as group:
-            interval = group.every(5, callback, overlap="buffer-one")
+            interval = group.every("5ms", callback, overlap="buffer-one")
             await perform(Sleep(ms=60))
             interval.cancel()
 
@@ -384,7 +384,7 @@ def test_an_interval_whose_callback_fails_fails_once(world: World) -> None:
 
     async def owner(perform: Any) -> None:
         async with perform.group() as group:
-            group.every(5, callback)
+            group.every("5ms", callback)
 
     run = world.runtime.start(owner)
     world.runtime.advance(100)
@@ -395,7 +395,7 @@ def test_an_interval_whose_callback_fails_fails_once(world: World) -> None:
 def test_an_unknown_overlap_is_refused(world: World) -> None:
     async def owner(perform: Any) -> None:
         async with perform.group() as group:
-            group.every(5, nap(world, []), 1, overlap="sometimes")
+            group.every("5ms", nap(world, []), 1, overlap="sometimes")
 
     run = world.runtime.start(owner)
     world.runtime.run_until_idle()

@@ -20,7 +20,7 @@ import msgspec
 
 from mainspring.kernel.actors import ErrorEvent, EventListeners, HandlerActor, MessageEvent
 from mainspring.kernel.capability import Capability
-from mainspring.kernel.errors import BadOutput, Fail, fail_from, temporary_refusal, text_of
+from mainspring.kernel.errors import BadOutput, Fail, RemoteError, fail_from, temporary_refusal, text_of
 from mainspring.kernel.mail import Mail
 from mainspring.kernel.processes.frames import Job, ProcessFrame, next_frame, packed
 from mainspring.kernel.processes.locate import check_findable, location_of
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("mainspring.kernel")
 
 
-class ProcessEnded(Exception):
+class ProcessEnded(RemoteError):
     """The actor's process is gone, or could not begin."""
 
 
-class RemoteCrash(Exception):
+class RemoteCrash(RemoteError):
     """A handler raised in the actor's process; the text is that exception's."""
 
 
@@ -235,13 +235,18 @@ class _OwnsProcesses:
 class ProcessSlot(_OwnsProcesses, HandlerSlot):
     """The slot of a declared capability with `isolation="process"`."""
 
+    supervised = True
+
+    def _terminate(self, actor: Any) -> None:
+        actor.end()
+
     def _spawn(self) -> Any:
         actor = ProcessActor(self, job_for(self.plan.capability, self.kernel))
         self._own(actor.child)
         return actor
 
     def process_ended(self, actor: ProcessActor, text: str) -> None:
-        self.broke(actor, None, ProcessEnded(text))
+        self.failed(actor, None, ProcessEnded(text))
 
 
 class ProcessWorker(EventListeners):

@@ -100,7 +100,7 @@ class DurableRuns:
 
     def prepare_run(self, program: Any, args: tuple[Any, ...], run_id: str) -> RunRecord:
         """The record of a new run, to be stored with `submit`. Raises when the arguments do not fit."""
-        name = self.programs.name_for(program)
+        name = self.programs.name_for(program, declared=True)
         return self.new_record(run_id, name, encode_arguments(self.programs.get(name), args))
 
     def submit(self, records: Iterable[RunRecord], batch: Batch, done: Callable[[Result], None]) -> None:
@@ -189,7 +189,7 @@ class DurableRuns:
         state = run.durable
         assert state is not None
         state.record = loaded.record
-        state.entries = loaded.entries or None
+        state.entries = loaded.entries
         state.children = loaded.children
         state.version, state.noted = self.ownership.expected(loaded.version), loaded.noted
         self.signals.begin(run, loaded.signals)

@@ -28,6 +28,7 @@ from mainspring.runs.durable.records import (
     done_key,
     encode_record,
     entry_key,
+    note_key,
 )
 from mainspring.runs.errors import NotFinished, RunConflict, RunError
 from mainspring.runs.run import Run
@@ -53,10 +54,24 @@ async def retry(durable: DurableRuns, run_id: str) -> Run[Any]:
         agains.append(_once_more(durable, each))
         agains[0].attached = False  # a run that is tried again by hand stands on its own
         operations += [Put(LIVE, each.id, encode_record(agains[-1]), ABSENT), Delete(RUNS, each.id, known)]
+        if each.state == "failed":
+            operations += await _forget_failure(durable, each.id)
     if not await durable.commit(operations):
         raise NotFinished(f"run {run_id} changed meanwhile", remedy="look at it again")
     tried = {again.id for again in agains}
     return await durable.go_on_with(agains[0], *(each for each in agains[1:] if each.parent not in tried))
+
+
+async def _forget_failure(durable: DurableRuns, run_id: str) -> list[Operation]:
+    """The effect that a run failed with is performed again, and its attempts are counted from the first again."""
+    journal = await durable.store.journal(run_id)
+    if not journal or not (journal[-1].error or (journal[-1].attempts and not journal[-1].answered)):
+        return []
+    last, index = journal[-1], len(journal) - 1
+    if last.answered:
+        return [Delete(JOURNAL, entry_key(run_id, index))]
+    key = (note_key if durable.ownership.keeps_notes_apart else entry_key)(run_id, index)
+    return [Put(JOURNAL, key, encode_record(msgspec.structs.replace(last, attempts=0)))]
 
 
 def _once_more(durable: DurableRuns, record: RunRecord) -> RunRecord:

@@ -93,9 +93,11 @@ class JournaledEffect(msgspec.Struct, omit_defaults=True, kw_only=True):
     args: Raw = NULL
     answered: bool = False
     value: Raw = NULL
+    error: dict[str, str] | None = None  # instead of a value: how it failed, and what was raised in the program
     note: Raw = NULL  # what the handler remembered for itself
     at: int = 0  # epoch ms when it was performed
     ms: int = 0  # how long the answer took
+    attempts: int = 0  # at this effect that failed or were begun, where they are counted
 
 
 _encode_any = msgspec.json.Encoder().encode

@@ -76,6 +76,9 @@ class _CheckRuntime:
         self.programs = programs
         self._records = records
 
+    def know_step(self, step: type[Effect[Any]]) -> None:
+        """Every effect is known here."""
+
     def spawn(self, owner: Run[Any], program: Any, args: tuple[Any, ...], *, detached: bool = False) -> Run[Any]:
         family = family_of(owner)
         family.spawned += 1

@@ -3,7 +3,8 @@
 A run is started by writing its record with the expectation that none is there; its first step waits for that write.
 When the record is there already, the same id was started before, here or on another node, in this life or an earlier
 one, and the handle becomes a handle of that run: its outcome if it is over, the run itself if this node owns it, and
-otherwise a handle that gets the outcome from the log.
+otherwise a handle that gets the outcome from the log. A run of another program or with other arguments is a conflict:
+somebody gave two runs one id, and the second one must not vanish in silence.
 
 On a log that several nodes share, a run whose program only others have is written down without an owner, and one of
 them takes it. What is started while nothing entitles this node is written when something does.
@@ -14,6 +15,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from mainspring.log import Put, Receipt, Refused
 from mainspring.loop import wake
 from mainspring.runs.durable.records import LIVE, RunRecord, beginning, check_id, encode_record
@@ -21,7 +24,7 @@ from mainspring.runs.durable.writer import Result
 from mainspring.runs.errors import NoHostLoop, RunConflict, TakenOver, UnknownRun
 from mainspring.runs.programs import decode_arguments, encode_arguments
 from mainspring.runs.run import Failed, Outcome, Run
-from mainspring.runs.values import Raw, encode
+from mainspring.runs.values import Raw, decode, encode
 
 if TYPE_CHECKING:
     from mainspring.runs.durable.durable_runs import DurableRuns
@@ -51,7 +54,7 @@ class Starting:
         _need_loop()
         if isinstance(program, str) and not self._ownership.executes(program):
             return self._start_remotely(program, args, self._durable.fresh_id() if run_id is None else check_id(run_id))
-        name = self._durable.programs.name_for(program)
+        name = self._durable.programs.name_for(program, declared=parent is None and self._scheduler.raises)
         program = self._durable.programs.get(name)
         encoded = encode_arguments(program, args)
         if run_id is None:
@@ -59,8 +62,9 @@ class Starting:
         elif parent is None:
             check_id(run_id)
         existing = self._runs.get(run_id)
-        if existing is not None:
-            return _same_program(existing, name)
+        if existing is not None and existing.durable is not None:
+            self.require_same(existing.durable.record, name, encoded)
+            return existing
         record = self._durable.new_record(run_id, name, encoded)
         record.parent, record.attached = (None, False) if parent is None else (parent.id, attached)
         run = self._durable.new_run(record, program, opened=False)
@@ -74,6 +78,33 @@ class Starting:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.setdefault(run.id, []).append(waiter)
             await waiter
+        if isinstance(run.decided, Failed) and isinstance(run.decided.error, RunConflict):
+            raise run.decided.error
+
+    def require_same(self, record: RunRecord, program: str, args: Raw) -> None:
+        """RunConflict unless the run that has this id is one of this program with these arguments."""
+        if record.program != program:
+            raise RunConflict(
+                f"run {record.id} is a run of {record.program}, not of {program}",
+                remedy="give each run an id of its own, for example event.id",
+            )
+        if bytes(record.args) != bytes(args) and not self._means_the_same(program, record.args, args):
+            raise RunConflict(
+                f"run {record.id} of {program} was started with other arguments",
+                remedy="give each run an id of its own, for example event.id",
+            )
+
+    def _means_the_same(self, program: str, one: Raw, other: Raw) -> bool:
+        """Whether arguments that are written differently are equal, as JSON or as the program declares them."""
+        if decode(one) == decode(other):
+            return True
+        if program not in self._durable.programs:
+            return False
+        declared = self._durable.programs.get(program)
+        try:
+            return decode_arguments(declared, one) == decode_arguments(declared, other)
+        except msgspec.ValidationError:  # stored by a former version of the program
+            return False
 
     def release(self, run_id: str) -> None:
         """The beginning of a run is stored, here or by another node: those who wait for it go on."""
@@ -133,8 +164,11 @@ class Starting:
             if await self._ownership.still_entitled() or run.id in self._runs:
                 self._write_start(run)
             return
-        if record.program != run.program:
-            self._conclude(run, Failed(_conflict(run.id, record.program)))
+        assert run.durable is not None
+        try:
+            self.require_same(record, run.program, run.durable.record.args)
+        except RunConflict as conflict:
+            self._conclude(run, Failed(conflict))
             return
         outcome = self._durable.outcome_of(record)
         if outcome is not None:
@@ -177,13 +211,11 @@ class Starting:
         try:
             await self._durable.commit(beginning(record))
             found, _ = await self._found(record.id)
+            self.require_same(found, record.program, record.args)
         except Exception as error:
             self._scheduler.conclude(handle, Failed(error))
         else:
-            if found.program != record.program:
-                self._scheduler.conclude(handle, Failed(_conflict(record.id, found.program)))
-            else:
-                self._durable.watch(handle)
+            self._durable.watch(handle)
         self.release(record.id)
 
     def _conclude(self, run: Run[Any], outcome: Outcome[Any]) -> None:
@@ -199,13 +231,3 @@ def _need_loop() -> None:
         raise NoHostLoop(
             "durable runs write to the log and need a running asyncio loop", remedy="start them inside one"
         ) from None
-
-
-def _same_program(run: Run[Any], name: str) -> Run[Any]:
-    if run.program != name:
-        raise _conflict(run.id, run.program)
-    return run
-
-
-def _conflict(run_id: str, program: str) -> RunConflict:
-    return RunConflict(f"run {run_id} is a run of {program}", remedy="use another id for another program")

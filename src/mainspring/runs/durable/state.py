@@ -39,7 +39,7 @@ from mainspring.runs.durable.records import (
     other_answer,
 )
 from mainspring.runs.effects import GroupEnd, Join, Until, Version, answer_type, journal_arguments
-from mainspring.runs.errors import TakenOver, Unserialisable
+from mainspring.runs.errors import HandlerDied, TakenOver, Unserialisable
 from mainspring.runs.run import FAILURE, RESUME, VALUE, Failed, Outcome, Run, Value
 from mainspring.runs.tree import Family, family_of
 from mainspring.runs.values import NULL, Raw, decode, encode, usable
@@ -81,6 +81,7 @@ class DurableState:
         "_versions",
         "_writer",
         "after_commit",
+        "attempt",
         "cancelled_by",
         "children",
         "ended_with",
@@ -104,11 +105,12 @@ class DurableState:
         self.record: RunRecord = record
         self.version: int = ANY_VERSION  # of its record, where others could change it
         self.noted: int = ABSENT  # version of a note in the place of the next answer
-        self.entries = entries or None  # what is left to replay
+        self.entries = entries  # what is left to replay; None once that is done, and for a new run
         self.opened: bool = False  # its record is in the log
         self.position: int = 0  # the index of the next effect
         self.children: dict[str, LoadedRun] = {}  # what the log knew of its children when it was loaded
         self.note: Raw = NULL
+        self.attempt: int = 1  # at the effect that is being performed
         self.cancelled_by: str = ""  # the record that asked for its cancellation
         self.ended_with: str = ""  # the run that took it along, when that is known before it ends
         self.after_commit: list[Callable[[Receipt], object]] = []
@@ -149,10 +151,20 @@ class DurableState:
     def remember(self, note: Any) -> None:
         """Write a note under the effect's index; the answer will overwrite it, or remove it from a row of its own."""
         self.note = Raw(encode(note, "note"))
+        self._writer.note(self._noted(self.attempt - 1))
+
+    def _noted(self, attempts: int) -> Put:
+        """What is known of an effect before it is answered."""
         entry = JournaledEffect(effect=self._effect.__name__, args=Raw(self._args), note=self.note, at=self._at)
+        entry.attempts = attempts
         self._has_note_row = self._ownership.keeps_notes_apart
         key = (note_key if self._has_note_row else entry_key)(self._run.id, self.position)
-        self._writer.note(Put(JOURNAL, key, encode_record(entry)))
+        return Put(JOURNAL, key, encode_record(entry))
+
+    def attempt_failed(self) -> None:
+        """Another attempt follows; a restart meanwhile does not begin with the first."""
+        self._writer.note(self._noted(self.attempt))
+        self.attempt += 1
 
     # -- performing
 
@@ -167,9 +179,13 @@ class DurableState:
         self._effect = type(effect)
         self._at = -1
         self.note = NULL
+        self.attempt = 1
         self._has_note_row = False
-        if self.entries is not None and self._replay(effect, handler.name):
-            return
+        most: int | None = None
+        if self.entries is not None:
+            if self._replay(effect, handler.name):
+                return
+            self.entries, most = None, handler.most_begun(effect)  # it may be the one that ended the process
         if self._versions is not None and isinstance(effect, Version) and effect.name in self._versions:
             self._scheduler.enqueue(run, RESUME, self._versions[effect.name])
             return
@@ -177,11 +193,31 @@ class DurableState:
             return
         if run.family is not None and run.family.unseen:
             joins = effect.run if isinstance(effect, Join | Until) else None
-            if run.family.cut_short(joins):
+            if run.family.cut_short(joins, handler.name):
                 return
         if self._at < 0:
             self._at = self._scheduler.clock.wall_ms()
-        handler.ask(run, effect)
+        if most is None:
+            handler.ask(run, effect)
+        else:
+            self._begin_again(effect, handler, most)
+
+    def _begin_again(self, effect: Any, handler: RegisteredHandler, most: int) -> None:
+        """Perform the effect that a process ended with, or could have: first it is stored that it is begun again."""
+        run, position = self._run, self.position
+        if self.attempt > most:
+            died = HandlerDied(
+                f"the process ended {most} times while {handler.name} was performed or was to be tried again",
+                remedy="look for what ends the process, then retry the run",
+            )
+            handler.give_up(run, died)
+            return
+
+        def stored(result: Receipt | Exception) -> None:
+            if not isinstance(result, TakenOver) and not run.done and self.position == position:
+                handler.ask(run, effect)
+
+        self._writer.alone([self._noted(self.attempt)], stored)
 
     def _replay(self, effect: Any, name: str) -> bool:
         """Answer from the journal if it can; False when the handler must be asked."""
@@ -192,7 +228,6 @@ class DurableState:
         if not isinstance(effect, Version):
             self._skip_gates()
         if self.position >= len(entries):
-            self.entries = None
             return False
         entry = entries[self.position]
         if entry.effect != name or (bytes(entry.args) != self._args and not isinstance(effect, Version)):
@@ -200,10 +235,15 @@ class DurableState:
             self._scheduler.bring(run, FAILURE, error)
             return True
         if not entry.answered:
-            self.entries = None
-            self.note, self._at = entry.note, entry.at
+            self.note, self._at, self.attempt = entry.note, entry.at, entry.attempts + 1
             self._has_note_row = self._ownership.keeps_notes_apart
             return False
+        if entry.error is not None:
+            self.position += 1
+            if run.family is not None:
+                run.family.failure_known(entry.error.get("run", ""))
+            self._scheduler.enqueue(run, RESUME, self._scheduler.to_raise(run, name, entry.error))
+            return True
         try:
             answer = self._decoded(entry.value)
         except Exception as error:
@@ -267,7 +307,7 @@ class DurableState:
         self._scheduler.enqueue(self._run, brings, value)
 
     def _answer(self, value: Any) -> None:
-        run, effect = self._run, self._effect
+        effect = self._effect
         dump = getattr(effect, "__dump__", None)
         if value.__class__ in _SCALARS and dump is None:
             text = encode(value, f"answer of {effect.__name__}", _answer_type(effect))
@@ -285,12 +325,26 @@ class DurableState:
             at=self._at,
             ms=max(0, self._scheduler.clock.wall_ms() - self._at),
         )
+        self._store(entry, value)
+
+    def effect_failed(self, effect: str, fields: dict[str, str]) -> None:
+        """Write a failure down, then raise it in the program. What the handler wanted to write goes with it."""
+        self.forget_writes()
+        entry = JournaledEffect(effect=self._effect.__name__, args=Raw(self._args), answered=True, error=fields)
+        entry.at, entry.ms = self._at, max(0, self._scheduler.clock.wall_ms() - self._at)
+        self._store(entry, self._scheduler.to_raise(self._run, effect, fields))
+
+    def _store(self, entry: JournaledEffect, answer: Any) -> None:
+        """Write the entry of this effect; the run goes on with `answer` when it is stored."""
+        run = self._run
+        if self.attempt > 1:
+            entry.attempts = self.attempt
         key = entry_key(run.id, self.position)
         if self._batch is None and not self._consumed:
-            self._writer.answer(Put(JOURNAL, key, encode_record(entry)), run, value)
+            self._writer.answer(Put(JOURNAL, key, encode_record(entry)), run, answer)
         else:
             put = Put(JOURNAL, key, encode_record(entry), self._ownership.expected(self.noted))
-            stored = self._after(lambda error: self._stored(value, put, error))
+            stored = self._after(lambda error: self._stored(answer, put, error))
             self._writer.alone([put, *self._own_writes()], stored)
         self.noted = ABSENT
         if self._has_note_row:

@@ -1,0 +1,103 @@
+"""Steps: ordinary functions that a program has called once per success: `await perform.step(charge, order)`.
+
+A step is an effect without the ceremony. Each function has an effect class of its own, made when it is first used: its
+name, the arguments by the names of the parameters and the declared types are what the journal keeps. `async def`
+functions run on the loop, plain ones in a thread. There is no handler to declare, so a test replaces the function
+itself (`app.replace_step`).
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from mainspring.loop import HandlerThreads, runs_in_thread
+from mainspring.runs.effects import Effect, EffectMeta
+from mainspring.runs.errors import RunError
+from mainspring.runs.handlers import Attempts, EffectContext, RegisteredHandler, try_until_it_succeeds
+from mainspring.runs.programs import type_hints_of
+from mainspring.runs.values import Raw, encode, usable
+
+_key: contextvars.ContextVar[str] = contextvars.ContextVar("mainspring_step_key")
+_classes: dict[tuple[Any, ...], type[Step]] = {}
+
+
+class Step(Effect[Any]):
+    """One call of a function. Made by `perform.step`."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    attempts: Attempts
+
+    __hints__: ClassVar[dict[str, Any]]
+
+    def __arguments__(self) -> Any:
+        bound = inspect.signature(self.function).bind(*self.args, **self.kwargs)
+        name, hints = type(self).__name__, self.__hints__
+        return {
+            each: Raw(encode(value, f"{name}({each})", hints.get(each, Any))) for each, value in bound.arguments.items()
+        }
+
+
+class StepHandler(RegisteredHandler):
+    """Calls the function of a step, as often as that step may be tried."""
+
+    __slots__ = ("_replaced", "_threads")
+
+    def __init__(self, step: type[Step], threads: HandlerThreads, replaced: Mapping[str, Callable[..., Any]]) -> None:
+        """`replaced` has functions that stand in for those of steps in a test, by the names of the steps."""
+        super().__init__(step, self._call)
+        self._threads = threads
+        self._replaced = replaced
+
+    def most_begun(self, effect: Step) -> int | None:
+        return effect.attempts.most_begun
+
+    def _call(self, effect: Step, ctx: EffectContext) -> Any:
+        function = self._replaced.get(self.name, effect.function)
+        _key.set(ctx.key)
+        called = functools.partial(function, *effect.args, **effect.kwargs)
+        once = functools.partial(self._threads.call, called) if runs_in_thread(function) else called
+        return try_until_it_succeeds(once, effect.attempts, ctx, self.name)
+
+
+def step_of(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None, attempts: Attempts
+) -> Step:
+    """The effect that calls this function. TypeError when the arguments do not fit, or the function has no name."""
+    if not callable(function):
+        raise TypeError(f"perform.step takes a function and its arguments, not {function!r}")
+    inner: Any = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    name = name or str(getattr(inner, "__name__", type(inner).__name__))
+    key = (getattr(inner, "__code__", inner), name)
+    found = _classes.get(key)
+    if found is None:
+        if name == "<lambda>":
+            raise RunError("a step needs a name, and a lambda has none", remedy="give it one: name=...")
+        hints = {each: usable(hint) for each, hint in type_hints_of(inner).items()}
+        namespace = {
+            "__module__": getattr(inner, "__module__", __name__),
+            "__doc__": f"The step {name}.",
+            "__orig_bases__": (Effect[hints.get("return", Any)],),  # type: ignore[misc]
+            "__hints__": hints,
+        }
+        found = _classes[key] = EffectMeta(name, (Step,), namespace)
+    inspect.signature(function).bind(*args, **kwargs)
+    return found(function, args, kwargs, attempts)
+
+
+def idempotency_key() -> str:
+    """In a step: the same text for this call of this run, also when it is tried again or after a crash.
+
+    Give it to whatever must not happen twice.
+    """
+    try:
+        return _key.get()
+    except LookupError:
+        raise RunError("no step is being executed here", remedy="call idempotency_key() inside a step") from None
