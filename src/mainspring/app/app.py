@@ -9,12 +9,12 @@ and `Stock.Count` take turns, `Order.Place` waits for neither. Declarations are 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from mainspring.app.declared import (
     Declared,
@@ -31,20 +31,27 @@ from mainspring.app.declared import (
     Lifespan,
     answer_from,
     consumer_from,
+    hints_of,
     program_from,
     refuse_bare,
     schedule_from,
 )
-from mainspring.app.task import P, Publish, R, Task
 from mainspring.backoff import Backoff
 from mainspring.beats import BeatsProgram, TargetOf
 from mainspring.builtin import kernel_capabilities
 from mainspring.bus import LATEST, Checker, Compatibility, Start, TopicConfig
-from mainspring.durations import Duration, duration_ms
+from mainspring.durations import Duration, duration_ms, seconds
 from mainspring.kernel import Capability, CapabilityError, Handler, Isolation, Kernel, RestartPolicy, handler_from
 from mainspring.loop import runs_in_thread
 from mainspring.runs import Effect, Errors, Runtime
+from mainspring.tasks import Task, TaskRegistry, retry_policy, starts_per_second
 
+if TYPE_CHECKING:
+    from mainspring.client import Client, SyncClient
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Publish = Callable[..., Awaitable[Any]]
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
@@ -81,9 +88,11 @@ class App:
     payloads: DeclaredSchemas = field(default_factory=DeclaredSchemas, repr=False)
     hooks: Hooks = field(default_factory=Hooks, repr=False)
     replaced_steps: dict[str, Callable[..., Any]] = field(default_factory=dict, repr=False)
-    publisher: Publish | None = field(default=None, repr=False)  # while a node serves it: how tasks are enqueued
+    tasks: TaskRegistry = field(init=False, repr=False)
+    publisher: Publish | None = field(default=None, repr=False)  # while a node serves it
 
     def __post_init__(self) -> None:
+        self.tasks = TaskRegistry(self.name)
         self.hooks.lifespan = self.lifespan
 
     def command(
@@ -295,6 +304,8 @@ class App:
 
         return decorate
 
+    # Tasks
+
     @overload
     def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
@@ -305,10 +316,17 @@ class App:
         /,
         *,
         name: str | None = None,
-        max_attempts: int | None = None,
-        concurrency: int = 1,
+        max_attempts: int = 5,
         backoff: Duration = "1s",
         max_backoff: Duration = "5m",
+        retry_on: Errors = Exception,
+        give_up_on: Errors = (),
+        timeout: Duration | None = None,
+        concurrency: int | None = None,
+        rate: str | None = None,
+        keep_result: bool = True,
+        topic: str | None = None,
+        group: str | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     def task(
@@ -317,32 +335,60 @@ class App:
         /,
         *,
         name: str | None = None,
-        max_attempts: int | None = None,
-        concurrency: int = 1,
+        max_attempts: int = 5,
         backoff: Duration = "1s",
         max_backoff: Duration = "5m",
+        retry_on: Errors = Exception,
+        give_up_on: Errors = (),
+        timeout: Duration | None = None,
+        concurrency: int | None = None,
+        rate: str | None = None,
+        keep_result: bool = True,
+        topic: str | None = None,
+        group: str | None = None,
     ) -> Any:
         """Declare a function that is called later, at least once: `await send_mail.enqueue("ada")`.
 
-        Its arguments are JSON or have declared types. Failures are tried again as for a consumer.
+        It is called in the node, or unchanged in `mainspring worker` processes. Its arguments are JSON or have declared
+        types; a parameter with the type hint `TaskContext` is given what the task knows about itself. A call that
+        raises, or takes longer than `timeout`, is tried again after `backoff`, doubled with each attempt up to
+        `max_backoff` and shortened at random, until it is a dead letter after `max_attempts`; at once for an error that
+        is none of `retry_on`, or one of `give_up_on`. In each process at most `concurrency` calls run at a time, and
+        they start no faster than `rate` ("100/s", "30/m"). What it returns is kept for a day, unless `keep_result` is
+        False. Its calls are events of `tasks.<app>.<name>`, unless `topic` and `group` say otherwise.
         """
         names = sys._getframe(1).f_locals
+        if concurrency is not None and concurrency < 1:
+            raise CapabilityError("the concurrency of a task is 1 or more")
 
         def decorate(function: Callable[P, R]) -> Task[P, R]:
+            known = name or function.__name__
             declared = Task(
-                self,
+                self.tasks,
                 function,
-                name=name or function.__name__,
-                local_names=names,
-                max_attempts=max_attempts,
+                known,
+                hints=hints_of(function, f"the task {known!r}", names),
+                topic=topic,
+                group=group,
+                retry=retry_policy(max_attempts, backoff, max_backoff),
+                timeout=None if timeout is None else seconds(timeout),
+                keep_result=keep_result,
                 concurrency=concurrency,
-                max_inflight=concurrency,
-                backoff=Backoff(duration_ms(backoff), duration_ms(max_backoff)),
+                rate=starts_per_second(rate),
+                retry_on=retry_on,
+                give_up_on=give_up_on,
             )
-            self.consumers.append(declared.consumer)
+            self.tasks.add(declared)
             return declared
 
         return decorate if function is None else decorate(function)
+
+    def use(self, client: Client | SyncClient) -> None:
+        """Enqueue tasks through this client from now on: in a web program, a script, wherever no node serves the app.
+
+        Given a `SyncClient`, `enqueue` and the verbs of its handle wait for their results.
+        """
+        self.tasks.use_client(client)
 
     def pages(self, path: str, folder: str | Path, *, policy: str | None = None) -> None:
         """Serve the files of a folder to browsers, below `path` of the node's port; `index.html` for the folder itself.

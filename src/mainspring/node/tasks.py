@@ -117,7 +117,18 @@ class LeasedTask:
 class NodeLane(Member):
     """A member of a group that collects what it is given for a worker."""
 
-    __slots__ = ("_arrived", "_over", "_told", "group", "group_name", "on_arrival", "on_lost", "port", "settlement", "topic")
+    __slots__ = (
+        "_arrived",
+        "_over",
+        "_told",
+        "group",
+        "group_name",
+        "on_arrival",
+        "on_lost",
+        "port",
+        "settlement",
+        "topic",
+    )
 
     group: Group
     settlement: Settlement
@@ -293,9 +304,7 @@ class NodePort:
 
     def put(self, report: Report) -> None:
         async def store() -> None:
-            await self.bus.publish(
-                report.topic, report.payload, key=report.key, headers=report.headers, id=report.id
-            )
+            await self.bus.publish(report.topic, report.payload, key=report.key, headers=report.headers, id=report.id)
 
         self._tasks.start(store(), "report of a task")
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from mainspring.tasks.ports import Then as Then
     from mainspring.tasks.results import TaskHandle as TaskHandle
     from mainspring.tasks.task import BadTask as BadTask
-    from mainspring.tasks.task import Errors as Errors
     from mainspring.tasks.task import Task as Task
     from mainspring.tasks.task import TaskContext as TaskContext
     from mainspring.tasks.task import TaskRegistry as TaskRegistry
@@ -44,7 +43,7 @@ _HOMES: Final = {
     "mainspring.tasks.in_runs": "StartedTask install_effects",
     "mainspring.tasks.ports": "NewCall Report StoredReport TaskPort Then",
     "mainspring.tasks.results": "TaskHandle",
-    "mainspring.tasks.task": "BadTask Errors Task TaskContext TaskRegistry retry_policy starts_per_second",
+    "mainspring.tasks.task": "BadTask Task TaskContext TaskRegistry retry_policy starts_per_second",
     "mainspring.tasks.topics": "LEASE_MS",
     "mainspring.tasks.worker": "Worker",
 }

@@ -19,6 +19,7 @@ from mainspring.backoff import Backoff
 from mainspring.durations import Duration, duration_ms
 from mainspring.errors import MainspringError
 from mainspring.loop import HandlerThreads, blocking_verb, identifies_work, runs_in_thread
+from mainspring.runs import Errors
 from mainspring.tasks.errors import NotServed
 from mainspring.tasks.topics import EXPIRES, NAME, PRIORITIES, RESERVED, RETRY, TIMEOUT, Priority, TaskTopics
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Errors = type[Exception] | tuple[type[Exception], ...]
 CELERY: Final = {"delay": "enqueue(...)", "apply_async": 'options(delay="1m").enqueue(...)'}
 
 
@@ -50,7 +50,9 @@ class Call(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     kwargs: dict[str, msgspec.Raw] = {}
 
 
+BACKOFF: Final = Backoff(1_000, 300_000)
 _decode_call: Final = msgspec.json.Decoder(Call).decode
+_decode_any: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -59,7 +61,7 @@ class RetryPolicy:
     """How often a task is tried, and how long it waits in between."""
 
     max_attempts: int = 5
-    backoff: Backoff = Backoff(1_000, 300_000)
+    backoff: Backoff = BACKOFF
 
     def header(self) -> str:
         """As it travels with a call that was given its own."""
@@ -125,9 +127,8 @@ class TaskParameters:
         self._context_at: int = in_order.index(self._context) if self._context in in_order else -1
         self._by_place = [self._decoder(each, hints) for each in rest if each.kind in positional]
         self._by_name = {each.name: self._decoder(each, hints) for each in rest if each.kind not in (each.VAR_KEYWORD,)}
-        self._more = next((self._decoder(each, hints) for each in rest if each.kind is each.VAR_POSITIONAL), None)
-        self._named = next((self._decoder(each, hints) for each in rest if each.kind is each.VAR_KEYWORD), None)
-        self._any = msgspec.json.Decoder().decode
+        self._more = self._rest_decoder(inspect.Parameter.VAR_POSITIONAL, rest, hints)
+        self._named = self._rest_decoder(inspect.Parameter.VAR_KEYWORD, rest, hints)
 
     def _decoder(self, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Callable[[Any], Any]:
         hint = hints.get(parameter.name, Any)
@@ -138,6 +139,13 @@ class TaskParameters:
                 f"task {self._name!r}: the argument {parameter.name!r} of type {hint!r} cannot be stored: {error}",
                 remedy="give it a dataclass, a msgspec Struct, a TypedDict or what JSON has",
             ) from None
+
+    def _rest_decoder(
+        self, kind: Any, parameters: Iterable[inspect.Parameter], hints: Mapping[str, Any]
+    ) -> Callable[[Any], Any]:
+        """Of `*args` or `**kwargs`: their hint is that of each."""
+        found = next((each for each in parameters if each.kind is kind), None)
+        return _decode_any if found is None else self._decoder(found, hints)
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """A call as it is stored. Raises TypeError when the function does not take these arguments."""
@@ -155,11 +163,8 @@ class TaskParameters:
             call = Call([] if raw == b"null" and not self._by_place else [msgspec.Raw(raw)])
         places, more = self._by_place, self._more
         try:
-            args = [
-                (places[n] if n < len(places) else more or self._any)(value) for n, value in enumerate(call.args)
-            ]
-            named = self._named or self._any
-            kwargs = {name: self._by_name.get(name, named)(value) for name, value in call.kwargs.items()}
+            args = [(places[n] if n < len(places) else more)(value) for n, value in enumerate(call.args)]
+            kwargs = {name: self._by_name.get(name, self._named)(value) for name, value in call.kwargs.items()}
         except msgspec.ValidationError as error:
             raise BadArguments(f"the arguments do not fit: {error}") from error
         if self._context:
@@ -297,7 +302,7 @@ class Task(Generic[P, R]):
             if self.in_thread:
                 function: Callable[..., Any] = partial(self.function, **kwargs) if kwargs else self.function
                 return await threads.call(function, *args)
-            return await self.function(*args, **kwargs)  # type: ignore[misc, arg-type]
+            return await self.function(*args, **kwargs)  # type: ignore[misc]
         except TypeError as error:
             if wrong := self.parameters.fit(raw, context):
                 raise BadArguments(f"the arguments do not fit: {wrong}") from error
@@ -400,7 +405,7 @@ def _result_decoder(hint: Any) -> Callable[[Any], Any]:
     try:
         return msgspec.json.Decoder(hint).decode
     except TypeError:  # a type of the program's own: whoever waits gets what JSON says
-        return msgspec.json.Decoder().decode
+        return _decode_any
 
 
 def retry_policy(max_attempts: int, backoff: Duration, max_backoff: Duration) -> RetryPolicy:

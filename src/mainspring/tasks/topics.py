@@ -71,7 +71,7 @@ class TaskTopics:
         """All of them, with the settings they need."""
         calls = {"maxAttempts": DELIVERIES, "ackTimeoutMs": LEASE_MS}
         return {
-            **{topic: calls for topic in self.lanes()},
+            **dict.fromkeys(self.lanes(), calls),
             self.results: {"compact": True, "retentionMs": RESULTS_KEPT_MS},
             self.control: {"compact": True, "retentionMs": CONTROL_KEPT_MS},
         }

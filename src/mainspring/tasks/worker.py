@@ -338,6 +338,8 @@ class Worker:
         self._others: list[asyncio.Task[None]] = []
         self._keeping: asyncio.TimerHandle | None = None
         self._stopping = False
+        self._stopped = False
+        self._leaving: asyncio.Future[Any] | None = None
         self._time = asyncio.get_running_loop().time
         self._outcomes = Outcomes(self._port, self._release)
         self._cancelled = Cancellations(self._port, self._cancel)
@@ -382,15 +384,23 @@ class Worker:
         source.on_lost = self._lost
         return lane
 
+    async def finish(self) -> None:
+        """Take no more tasks, give back those that were not started, and wait for those that run."""
+        if self._leaving is None:
+            self._stopping = True
+            for waiter in self._idle:
+                wake(waiter)
+            self._leaving = asyncio.gather(*(self._leave(lane) for lane in self._lanes.values()))
+        await asyncio.wait([self._leaving])
+
     async def stop(self, timeout: float = 30.0) -> None:
-        """Take no more tasks; let running ones finish for `timeout` seconds; give back the rest. Idempotent."""
-        if self._stopping:
+        """`finish`, for at most `timeout` seconds; then interrupt what runs and give it back. Idempotent."""
+        if self._stopped:
             return
-        self._stopping = True
-        for waiter in self._idle:
-            wake(waiter)
-        leaving = asyncio.gather(*(self._leave(lane) for lane in self._lanes.values()))
-        await asyncio.wait([leaving], timeout=timeout)
+        self._stopped = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self.finish()
         for running in list(self._running.values()):
             running.interrupted = "the worker stopped"
             running.loop.cancel()
@@ -398,8 +408,9 @@ class Worker:
         with contextlib.suppress(TimeoutError):  # results and dead letters that are on their way
             async with asyncio.timeout(timeout):
                 await self._port.flush()
-        leaving.cancel()
-        await asyncio.gather(leaving, return_exceptions=True)
+        if self._leaving is not None:
+            self._leaving.cancel()
+            await asyncio.gather(self._leaving, return_exceptions=True)
         if self._keeping is not None:
             self._keeping.cancel()
         for task in self._others:
@@ -553,7 +564,9 @@ class Worker:
         taken = _Taken(event, id, task.name, lane.results, task.keep_result)
         if id in self._cancelled:
             self._outcomes.ended(taken, "cancelled")
-        elif EXPIRES in headers and event.attempt == 1 and self._port.wall_ms() >= _number(headers[EXPIRES], 0.0):
+        elif (
+            EXPIRES in headers and event.attempt == 1 and self._port.wall_ms() >= (_number(headers[EXPIRES], None) or 0)
+        ):
             self._outcomes.ended(taken, "expired")
         elif event.attempt > policy.max_attempts + UNANSWERED:
             reason = f"delivered {event.attempt} times without an answer: its workers died"
