@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
@@ -19,12 +19,10 @@ from mainspring.durations import Duration, seconds
 from mainspring.errors import MainspringError
 from mainspring.loop import blocking_verb, wake
 from mainspring.tasks.errors import TaskCancelled, TaskExpired, TaskFailed
-from mainspring.tasks.ports import Report, StoredReport, TaskPort
+from mainspring.tasks.ports import NewCall, StoredReport, TaskPort
 
 if TYPE_CHECKING:
     from mainspring.tasks.task import Task
-
-R = TypeVar("R")
 
 State = Literal["progress", "retrying", "done", "failed", "cancelled", "expired"]
 FINAL: Final = frozenset({"done", "failed", "cancelled", "expired"})
@@ -158,7 +156,7 @@ class TaskRecords:
             wake(waiter)
 
 
-class TaskHandle(Generic[R]):
+class TaskHandle:
     """One call of a task by its id. Cheap; nothing is asked of the node until a verb is used.
 
     The verbs are awaited, but not in plain functions and not where the app uses a `SyncClient`.
@@ -166,7 +164,7 @@ class TaskHandle(Generic[R]):
 
     __slots__ = ("_mine", "_task", "id")
 
-    def __init__(self, task: Task[..., R], id: str, *, mine: bool) -> None:
+    def __init__(self, task: Task[..., Any], id: str, *, mine: bool) -> None:
         self.id: str = id
         self._task = task
         self._mine = mine
@@ -201,13 +199,12 @@ class TaskHandle(Generic[R]):
         """
         return self._port.call(self._cancel(reason))
 
-    async def _result(self, timeout: Duration | None) -> R:
+    async def _result(self, timeout: Duration | None) -> Any:
         task = self._task
         await task.registry.ready(task)
         limit = None if timeout is None else seconds(timeout)
         record = await task.registry.records(task).wait(self.id, mine=self._mine, timeout=limit)
-        result: R = task.decode_result(record.outcome(self.id))
-        return result
+        return task.decode_result(record.outcome(self.id))
 
     async def _state(self) -> str:
         task = self._task
@@ -221,8 +218,6 @@ class TaskHandle(Generic[R]):
         return await task.registry.records(task).changed(self.id, known, mine=self._mine)
 
     async def _cancel(self, reason: str) -> None:
-        from mainspring.tasks.ports import NewCall
-
         task, port = self._task, self._port
         await task.registry.ready(task)
         call = NewCall(port.new_id(), {"cancel": self.id, "reason": reason}, self.id)
@@ -237,8 +232,3 @@ class TaskHandle(Generic[R]):
 
     def __repr__(self) -> str:
         return f"TaskHandle({self.id!r})"
-
-
-def report_of(topic: str, port: TaskPort, id: str, record: bytes) -> Report:
-    """The event that carries a record."""
-    return Report(topic, port.new_id(), record, id)

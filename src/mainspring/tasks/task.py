@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -105,9 +106,17 @@ class TaskContext:
         self.cancelled: bool = False  # for functions that run in a thread: nothing else can interrupt them
         self._report = report
 
+    @classmethod
+    def current(cls) -> TaskContext:
+        """That of the task that runs now, for code that it calls. Raises LookupError outside a task."""
+        return running_task.get()
+
     def progress(self, value: Any) -> None:
         """Report progress: any JSON, for instance `{"done": 3, "of": 10}`. Does not wait; works from a thread, too."""
         self._report(self, value)
+
+
+running_task: ContextVar[TaskContext] = ContextVar("mainspring task that runs now")
 
 
 class TaskParameters:
@@ -263,7 +272,7 @@ class Task(Generic[P, R]):
         """Have many calls done, each given by a tuple of its arguments; their handles. Durable when it returns."""
         return EnqueueOptions(self, {}).enqueue_many(calls)
 
-    def options(self, **options: Unpack[CallOptions]) -> EnqueueOptions[P, R]:
+    def options(self, **options: Unpack[CallOptions]) -> EnqueueOptions[P]:
         """How the next calls are enqueued: `await send_mail.options(delay="1h").enqueue("ada")`.
 
         `delay` or `at` hold a call back. Calls of a higher `priority` are started first. Calls with the same `key` are
@@ -273,7 +282,7 @@ class Task(Generic[P, R]):
         """
         return EnqueueOptions(self, options)
 
-    def handle(self, id: str) -> TaskHandle[R]:
+    def handle(self, id: str) -> TaskHandle:
         """The handle of a call that was enqueued elsewhere."""
         from mainspring.tasks.results import TaskHandle
 
@@ -309,10 +318,10 @@ class Task(Generic[P, R]):
             raise
 
 
-class EnqueueOptions(Generic[P, R]):
+class EnqueueOptions(Generic[P]):
     """A task together with how its next calls are enqueued. Made by `Task.options`."""
 
-    def __init__(self, task: Task[P, R], options: CallOptions) -> None:
+    def __init__(self, task: Task[P, Any], options: CallOptions) -> None:
         unknown = options.keys() - CallOptions.__annotations__.keys()
         if unknown:
             raise BadTask(
@@ -341,7 +350,7 @@ class EnqueueOptions(Generic[P, R]):
         port = self._task.registry.port
         return port.call(self._enqueue_many(port, calls))
 
-    async def _enqueue(self, port: TaskPort, call: Call) -> TaskHandle[R]:
+    async def _enqueue(self, port: TaskPort, call: Call) -> TaskHandle:
         from mainspring.tasks.results import TaskHandle
 
         task, options = self._task, self._options
@@ -352,12 +361,12 @@ class EnqueueOptions(Generic[P, R]):
         await port.publish(topic, self._new_call(port, id, call, self._headers(port)))
         return TaskHandle(task, id, mine=True)
 
-    async def _enqueue_many(self, port: TaskPort, calls: Iterable[tuple[Any, ...]]) -> list[TaskHandle[R]]:
+    async def _enqueue_many(self, port: TaskPort, calls: Iterable[tuple[Any, ...]]) -> list[TaskHandle]:
         from mainspring.tasks.results import TaskHandle
 
         task = self._task
         await task.registry.ready(task)
-        handles: list[TaskHandle[R]] = []
+        handles: list[TaskHandle] = []
         headers = self._headers(port)
 
         def each() -> Iterator[NewCall]:

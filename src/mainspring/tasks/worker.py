@@ -24,7 +24,7 @@ from mainspring.errors import MainspringError
 from mainspring.loop import HandlerThreads, wake
 from mainspring.tasks.ports import Delivery, Report, StoredReport, TaskLane, TaskPort
 from mainspring.tasks.results import NotStorable, State, encode_record
-from mainspring.tasks.task import BadArguments, RetryPolicy, Task, TaskContext, TaskRegistry
+from mainspring.tasks.task import BadArguments, RetryPolicy, Task, TaskContext, TaskRegistry, running_task
 from mainspring.tasks.topics import EXPIRES, PRIORITIES, RETRY, TASK_ID, TIMEOUT
 from mainspring.tasks.topics import NAME as TASK_NAME
 from mainspring.telemetry import CORRELATION, handling
@@ -598,6 +598,7 @@ class Worker:
             report=lambda context, value: self._outcomes.report(taken.results, context, value),
         )
         self._running[id] = running
+        running_task.set(context)
         handling.set((event.id, event.headers.get(CORRELATION)))
         limit_s = _number(event.headers.get(TIMEOUT), task.timeout)
         limit = asyncio.timeout(limit_s) if limit_s else None
