@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mainspring.kernel import Context as Context
     from mainspring.kernel import Fail as Fail
     from mainspring.kernel import RestartPolicy as RestartPolicy
+    from mainspring.retries import Reject as Reject
     from mainspring.runs import Ask as Ask
     from mainspring.runs import ChildFailed as ChildFailed
     from mainspring.runs import Effect as Effect
@@ -43,6 +44,7 @@ _HOMES: Final = {
     "mainspring.client": "Client SyncClient connect",
     "mainspring.errors": "MainspringError",
     "mainspring.kernel": "Blob Context Fail RestartPolicy",
+    "mainspring.retries": "Reject",
     "mainspring.runs": (
         "Ask ChildFailed Effect EffectFailed Perform Publish Sleep Spawn WaitEvent WaitSignal WaitTimedOut "
         "end resume tail"

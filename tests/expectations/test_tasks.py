@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from mainspring import App, Perform, TaskContext
+from mainspring import App, Perform, Reject, TaskContext
 from mainspring.client import TimedOut
 from mainspring.tasks import BadTask, NotServed, Task, TaskCancelled, TaskExpired, TaskFailed
 from tests.expectations.conftest import Start
@@ -155,13 +155,13 @@ async def test_only_some_errors_are_tried_again(start: Start) -> None:
     @app.task(max_attempts=5, backoff="1ms", retry_on=OSError, give_up_on=FileNotFoundError)
     async def read(how: str) -> None:
         tried.append(how)
-        raise {"value": ValueError, "gone": FileNotFoundError, "later": ConnectionError}[how](how)
+        raise {"value": ValueError, "gone": FileNotFoundError, "no": Reject, "later": ConnectionError}[how](how)
 
     async with start(app):
-        for how in ("value", "gone", "later"):
+        for how in ("value", "gone", "no", "later"):
             with pytest.raises(TaskFailed):
                 await (await read.enqueue(how)).result(WAIT)
-    assert [tried.count(how) for how in ("value", "gone", "later")] == [1, 1, 5]
+    assert [tried.count(how) for how in ("value", "gone", "no", "later")] == [1, 1, 1, 5]
 
 
 async def test_a_call_may_bring_its_own_attempts_and_time_limit(start: Start) -> None:

@@ -164,7 +164,7 @@ class SimulatedNode(RunningNode):
         await self._simulation.__aexit__(*error)
 
     async def until(self, condition: Callable[[], Any]) -> Any:
-        return await self.world.until(condition)
+        return await self.world.until(condition, within="10m")
 
     async def restart(self) -> None:
         await self.world.restart()

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from mainspring.app.declared import (
     Declared,
@@ -30,24 +30,27 @@ from mainspring.app.declared import (
     Hooks,
     Lifespan,
     answer_from,
+    checked_retries,
     consumer_from,
     hints_of,
     program_from,
     refuse_bare,
     schedule_from,
 )
-from mainspring.backoff import Backoff
 from mainspring.beats import BeatsProgram, TargetOf
 from mainspring.builtin import kernel_capabilities
 from mainspring.bus import LATEST, Checker, Compatibility, Start, TopicConfig
-from mainspring.durations import Duration, duration_ms, seconds
+from mainspring.durations import Duration, duration_ms
 from mainspring.kernel import Capability, CapabilityError, Handler, Isolation, Kernel, RestartPolicy, handler_from
 from mainspring.loop import runs_in_thread
-from mainspring.runs import Effect, Errors, Runtime
-from mainspring.tasks import Task, TaskRegistry, retry_policy, starts_per_second
+from mainspring.retries import Errors, RetryOptions
+from mainspring.runs import Effect, Runtime
+from mainspring.tasks import Task, TaskRegistry, starts_per_second
 
 if TYPE_CHECKING:
     from mainspring.client import Client, SyncClient
+
+TASK_RETRIES: RetryOptions = {"max_attempts": 5, "backoff": "1s", "max_backoff": "5m"}
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -216,20 +219,18 @@ class App:
         topic: str,
         *,
         group: str | None = None,
-        max_attempts: int | None = None,
         max_inflight: int | None = None,
         from_: Literal["beginning", "latest"] | int = "beginning",
         concurrency: int = 1,
-        backoff: Duration = "200ms",
-        max_backoff: Duration = "1m",
+        **retries: Unpack[RetryOptions],
     ) -> Callable[[F], F]:
         """Consume a topic: `(event: Event[T])`, called for each event, `concurrency` of them at a time.
 
-        Returning acknowledges; raising refuses with the error's text, and the event comes again after `backoff`,
-        doubled with each attempt up to `max_backoff`, until it is a dead letter after `max_attempts` deliveries (the
-        topic's number unless given). Each group gets every event of the topic; `group` is the names of app and function
-        (`shop.bill`) unless given. `from_` says where a new group starts: at the beginning, behind the latest event, or
-        at an offset. `max_inflight` events are held at a time.
+        Returning acknowledges; raising refuses with the error's text, and the event comes again as `RetryOptions` says
+        (`backoff="200ms"`, `max_backoff="1m"`, `max_attempts`, `retry_on`, `give_up_on`, `timeout`), until it is a dead
+        letter. `raise Reject("why")` makes it one at once. Each group gets every event of the topic; `group` is the
+        names of app and function (`shop.bill`) unless given. `from_` says where a new group starts: at the beginning,
+        behind the latest event, or at an offset. `max_inflight` events are held at a time.
         """
         refuse_bare("@app.consumer", topic, '"orders"')
         names = sys._getframe(1).f_locals
@@ -240,11 +241,10 @@ class App:
                 function,
                 app=self.name,
                 group=group,
-                max_attempts=max_attempts,
                 max_inflight=max_inflight,
                 from_=_start(from_),
                 concurrency=concurrency,
-                backoff=Backoff(duration_ms(backoff), duration_ms(max_backoff)),
+                retries=retries,
                 local_names=names,
             )
             self.consumers.append(declared)
@@ -253,28 +253,28 @@ class App:
         return decorate
 
     def every(
-        self, interval: Duration, *, name: str | None = None, max_attempts: int | None = None
+        self, interval: Duration, *, name: str | None = None, **retries: Unpack[RetryOptions]
     ) -> Callable[[F], F]:
         """Call a function again and again: "5m", "1h30m". The first time is one interval after it was first served.
 
         The next time is kept in the log. A restart neither loses nor doubles a call; times that passed while nothing
-        ran are made up once. A call that fails is tried again with back-off. The function takes nothing, or the
-        `Event` of its firing: what it publishes through that is stored in one commit with the call being done.
+        ran are made up once. A call that fails is tried again as `RetryOptions` says. The function takes nothing, or
+        the `Event` of its firing: what it publishes through that is stored in one commit with the call being done.
         """
         refuse_bare("@app.every", interval, '"5m"')
-        return self._schedule(every=interval, cron=None, name=name, max_attempts=max_attempts)
+        return self._schedule(every=interval, cron=None, name=name, retries=retries)
 
-    def cron(self, line: str, *, name: str | None = None, max_attempts: int | None = None) -> Callable[[F], F]:
+    def cron(self, line: str, *, name: str | None = None, **retries: Unpack[RetryOptions]) -> Callable[[F], F]:
         """Call a function when a cron line says so: minute, hour, day of month, month, day of week, in UTC."""
         refuse_bare("@app.cron", line, '"0 3 * * *"')
-        return self._schedule(every=None, cron=line, name=name, max_attempts=max_attempts)
+        return self._schedule(every=None, cron=line, name=name, retries=retries)
 
     def _schedule(
-        self, *, every: Duration | None, cron: str | None, name: str | None, max_attempts: int | None
+        self, *, every: Duration | None, cron: str | None, name: str | None, retries: RetryOptions
     ) -> Callable[[F], F]:
         def decorate(function: F) -> F:
             known = name or function.__name__
-            declared = schedule_from(function, every=every, cron=cron, name=known, max_attempts=max_attempts)
+            declared = schedule_from(function, every=every, cron=cron, name=known, retries=retries)
             self.schedules.append(declared)
             return function
 
@@ -316,17 +316,12 @@ class App:
         /,
         *,
         name: str | None = None,
-        max_attempts: int = 5,
-        backoff: Duration = "1s",
-        max_backoff: Duration = "5m",
-        retry_on: Errors = Exception,
-        give_up_on: Errors = (),
-        timeout: Duration | None = None,
         concurrency: int | None = None,
         rate: str | None = None,
         keep_result: bool = True,
         topic: str | None = None,
         group: str | None = None,
+        **retries: Unpack[RetryOptions],
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     def task(
@@ -335,27 +330,21 @@ class App:
         /,
         *,
         name: str | None = None,
-        max_attempts: int = 5,
-        backoff: Duration = "1s",
-        max_backoff: Duration = "5m",
-        retry_on: Errors = Exception,
-        give_up_on: Errors = (),
-        timeout: Duration | None = None,
         concurrency: int | None = None,
         rate: str | None = None,
         keep_result: bool = True,
         topic: str | None = None,
         group: str | None = None,
+        **retries: Unpack[RetryOptions],
     ) -> Any:
         """Declare a function that is called later, at least once: `await send_mail.enqueue("ada")`.
 
         It is called in the node, or unchanged in `mainspring worker` processes. Its arguments are JSON or have declared
-        types; a parameter with the type hint `TaskContext` is given what the task knows about itself. A call that
-        raises, or takes longer than `timeout`, is tried again after `backoff`, doubled with each attempt up to
-        `max_backoff` and shortened at random, until it is a dead letter after `max_attempts`; at once for an error that
-        is none of `retry_on`, or one of `give_up_on`. In each process at most `concurrency` calls run at a time, and
-        they start no faster than `rate` ("100/s", "30/m"). What it returns is kept for a day, unless `keep_result` is
-        False. Its calls are events of `tasks.<app>.<name>`, unless `topic` and `group` say otherwise.
+        types; a parameter with the type hint `TaskContext` is given what the task knows about itself. A call that fails
+        is tried again as `RetryOptions` says, with 5 attempts, a `backoff` of 1 s and a `max_backoff` of 5 minutes
+        unless given. In each process at most `concurrency` calls run at a time, and they start no faster than `rate`
+        ("100/s", "30/m"). What it returns is kept for a day, unless `keep_result` is False. Its calls are events of
+        `tasks.<app>.<name>` for the group `<app>`, unless `topic` and `group` say otherwise.
         """
         names = sys._getframe(1).f_locals
         if concurrency is not None and concurrency < 1:
@@ -370,13 +359,10 @@ class App:
                 hints=hints_of(function, f"the task {known!r}", names),
                 topic=topic,
                 group=group,
-                retry=retry_policy(max_attempts, backoff, max_backoff),
-                timeout=None if timeout is None else seconds(timeout),
+                retries=checked_retries(f"the task {known!r}", {**TASK_RETRIES, **retries}),
                 keep_result=keep_result,
                 concurrency=concurrency,
                 rate=starts_per_second(rate),
-                retry_on=retry_on,
-                give_up_on=give_up_on,
             )
             self.tasks.add(declared)
             return declared

@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 
 from mainspring.app.event import Event
-from mainspring.backoff import Backoff
 from mainspring.bus import Compatibility, Start, TopicConfig
 from mainspring.bus.schedules import CronLine
 from mainspring.bus.topics import topic_from
@@ -22,9 +21,8 @@ from mainspring.durations import Duration, duration_ms
 from mainspring.errors import MainspringError
 from mainspring.kernel import CapabilityError, Handler, Isolation, RestartPolicy
 from mainspring.loop import HandlerThreads, runs_in_thread
+from mainspring.retries import ALWAYS, Retries, RetryOptions, retries_of
 from mainspring.runs import Effect, Runtime
-
-CONSUMER_BACKOFF = Backoff(200, 60_000)  # between two attempts at an event, unless the program says otherwise
 
 
 def refuse_bare(decorator: str, given: object, example: str) -> None:
@@ -74,8 +72,7 @@ class DeclaredConsumer:
     start: Start | None = None
     concurrency: int = 1
     max_inflight: int = 1
-    max_attempts: int | None = None
-    backoff: Backoff = CONSUMER_BACKOFF
+    retries: Retries = ALWAYS
     takes_event: bool = True
     store_each: bool = False  # store each acknowledgement at once instead of with others some milliseconds later
     schedule: str = ""  # the schedule whose firings these events are
@@ -96,8 +93,7 @@ class DeclaredSchedule:
     function: Callable[..., Any]
     every_ms: int | None = None
     cron: str | None = None
-    max_attempts: int | None = None
-    backoff: Backoff = CONSUMER_BACKOFF
+    retries: Retries = ALWAYS
     takes_event: bool = False
 
 
@@ -107,11 +103,10 @@ def consumer_from(
     *,
     app: str,
     group: str | None,
-    max_attempts: int | None,
     max_inflight: int | None,
     from_: Start | None,
     concurrency: int,
-    backoff: Backoff,
+    retries: RetryOptions,
     local_names: dict[str, Any],
 ) -> DeclaredConsumer:
     """Read a function's hint: its one parameter is an `Event` of the payload's type. Raises `CapabilityError`.
@@ -119,12 +114,8 @@ def consumer_from(
     Without `group` it is made from the names of the app and the function.
     """
     where = f"the consumer of {topic!r}"
-    if (
-        concurrency < 1
-        or (max_inflight is not None and max_inflight < 1)
-        or (max_attempts is not None and max_attempts < 1)
-    ):
-        raise CapabilityError(f"{where}: concurrency, max_inflight and max_attempts are 1 or more")
+    if concurrency < 1 or (max_inflight is not None and max_inflight < 1):
+        raise CapabilityError(f"{where}: concurrency and max_inflight are 1 or more")
     try:
         signature = inspect.signature(function)
         signature.bind(None)
@@ -145,11 +136,18 @@ def consumer_from(
         from_,
         concurrency,
         max(max_inflight or 0, concurrency),
-        max_attempts,
-        backoff,
+        checked_retries(where, retries),
         place=place_of(function),
         app="" if group else app,
     )
+
+
+def checked_retries(where: str, given: RetryOptions) -> Retries:
+    """Raises CapabilityError for what cannot be."""
+    try:
+        return retries_of(given)
+    except ValueError as error:
+        raise CapabilityError(f"{where}: {error}") from None
 
 
 def _default_group(app: str, function: Callable[..., Any], where: str) -> str:
@@ -212,7 +210,7 @@ def answer_from(effect: type[Effect[Any]], function: Callable[..., Any], **optio
 
 
 def schedule_from(
-    function: Callable[..., Any], *, every: Duration | None, cron: str | None, name: str, max_attempts: int | None
+    function: Callable[..., Any], *, every: Duration | None, cron: str | None, name: str, retries: RetryOptions
 ) -> DeclaredSchedule:
     """Raises `BadDuration`, `BadFrame` (a cron line that is none) or `CapabilityError`."""
     if cron is not None:
@@ -226,7 +224,8 @@ def schedule_from(
             f"the scheduled function {function!r} takes nothing, or the event of its firing",
             remedy="async def nightly(event: Event) -> None",
         )
-    return DeclaredSchedule(name, function, every_ms, cron, max_attempts, takes_event=takes_event)
+    checked = checked_retries(f"the schedule {name!r}", retries)
+    return DeclaredSchedule(name, function, every_ms, cron, checked, takes_event=takes_event)
 
 
 def _takes(function: Callable[..., Any], *arguments: Any) -> bool:

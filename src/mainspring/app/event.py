@@ -32,7 +32,7 @@ class Work(Protocol):
     ) -> str:
         """Check an event that is stored with the acknowledgement; its id."""
 
-    def ask(self, event: Event[Any], kind: str, type: str, data: Any, timeout_ms: float | None) -> Awaitable[Any]: ...
+    def ask(self, event: Event[Any], kind: str, type: str, data: Any, timeout: Duration | None) -> Awaitable[Any]: ...
 
     def emit(self, event: Event[Any], type: str, data: Any) -> None: ...
 
@@ -84,7 +84,7 @@ class Event(Generic[T]):
         self.key: str | None = key
         self.headers: Mapping[str, str] = headers or NO_HEADERS
         self.payload: T = payload
-        self.refusal: tuple[str, int] | None = None
+        self.refusal: tuple[str, int | None] | None = None  # why, and after how many ms it comes again; None: never
 
     def publish(
         self,
@@ -110,9 +110,9 @@ class Event(Generic[T]):
         return self._work.prepare_run(self, program, args, id)
 
     @verb
-    async def ask(self, kind: str, type: str, data: Any = None, *, timeout_ms: float | None = None) -> Any:
+    async def ask(self, kind: str, type: str, data: Any = None, *, timeout: Duration | None = None) -> Any:
         """Send a command or a query and wait for the reply's data; raises `Fail` with the error's code."""
-        return await self._work.ask(self, kind, type, data, timeout_ms)
+        return await self._work.ask(self, kind, type, data, timeout)
 
     def emit(self, type: str, data: Any = None) -> None:
         """Say at once that something happened; kept nowhere."""
@@ -121,6 +121,10 @@ class Event(Generic[T]):
     def nack(self, reason: str = "", *, delay: Duration = 0) -> None:
         """Refuse the event when the function returns: it comes again, after `delay` at the earliest."""
         self.refusal = (reason, duration_ms(delay))
+
+    def reject(self, reason: str) -> None:
+        """Give the event up when the function returns: it is a dead letter at once. `raise Reject(reason)` ends it."""
+        self.refusal = (reason, None)
 
     @property
     def correlation(self) -> str | None:

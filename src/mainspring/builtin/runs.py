@@ -44,6 +44,7 @@ class RunState(msgspec.Struct, omit_defaults=True):
     parent: str | None = None
     forkedFrom: str | None = None
     retries: int = 0
+    progress: Annotated[Any, about("What it published last about its progress.")] = None
     owner: Annotated[str | None, about("The node that executes it, where several share a log.")] = None
     waitsFor: Annotated[str | None, about("Why no node executes it, where that is so.")] = None
 
@@ -99,7 +100,9 @@ class _RunMessages:
     @message("query", "Run.Outcome", "AskRunOutcome")
     async def outcome(self, id: RunId) -> RunState:
         """How a run stands, and how it ended."""
-        return _state(self._durable, await self._durable.store.record(id))
+        state = _state(self._durable, await self._durable.store.record(id))
+        state.progress = msgspec.json.decode(await self._durable.store.progress(id))
+        return state
 
     @message("query", "Run.List", "ListRuns", gives="RunPage.runs")
     async def list_runs(
@@ -117,7 +120,7 @@ class _RunMessages:
     async def history(self, id: RunId) -> dict[str, Any]:
         """A run and its journal."""
         found = await self._durable.history(id)
-        return {"run": found.run, "journal": found.journal}
+        return {"run": found.run, "journal": found.journal, "progress": found.progress}
 
     @message("command", "Run.Retry", "RetryRun", gives="StartedRun.id")
     async def retry(self, id: RunId) -> str:
@@ -188,7 +191,8 @@ class KernelPort:
         correlation = current_correlation()
         self._kernel.note("effect", "Ask", key, causation=key.rpartition("#")[0], correlation=correlation)
         correlation = correlation or key  # a run that no message started is a conversation of its own
-        return await self._kernel.ask(kind, type, data, timeout_ms=timeout_ms, correlation=correlation, causation=key)
+        timeout = None if timeout_ms is None else timeout_ms / 1_000
+        return await self._kernel.ask(kind, type, data, timeout=timeout, correlation=correlation, causation=key)
 
 
 class BusPort:

@@ -190,13 +190,14 @@ class Core:
             self.watchdog.start()
             self._undo.callback(self.watchdog.stop)
         await self._open_log()
+        self._random: Callable[[], float] = self._source.random if self._source else random.random
         self.bus: Bus = Bus(
             self.log,
             self.clock,
             self.loop,
             settings=settings,
             new_id=self._new_id,
-            random=self._source.random if self._source else random.random,
+            random=self._random,
             checker=self._checker or (app.checker if app else None),
             cluster=self.cluster,
         )
@@ -319,13 +320,14 @@ class Core:
         app.beats.install(self.heartbeat)
         self.kernel.register(*app.capabilities(self.kernel.ids_taken))
         parts: dict[str, Any] = {"bus": self.bus, "log": self.log, "loop": self.loop, "kernel": self.kernel}
-        parts |= {"runtime": self.runtime, "versions": self.versions, "threads": self.threads}
+        parts |= {"runtime": self.runtime, "versions": self.versions, "threads": self.threads, "random": self._random}
         consumers = (*app.consumers, *schedule_consumers(app))
         refuse_shared_groups(consumers)
         for declared in consumers:
             self.consuming.append(Consuming(declared, **parts))
-            if declared.max_attempts is not None:
-                self.bus.topics.attempts[(declared.topic, declared.group)] = declared.max_attempts
+            self.bus.groups.in_process.add((declared.topic, declared.group))
+            if declared.retries.max_attempts is not None:
+                self.bus.topics.attempts[(declared.topic, declared.group)] = declared.retries.max_attempts
 
     def _serve_tasks(self, app: App) -> None:
         app.publisher = self._publish

@@ -33,11 +33,12 @@ from mainspring.cluster import Alone, Cluster
 from mainspring.durations import Duration
 from mainspring.log import Log
 from mainspring.loop import Clock, HandlerThreads, Loop, MonotonicClock, VirtualClock
+from mainspring.retries import Errors
 from mainspring.runs.durable.durable_runs import DurableRuns
 from mainspring.runs.effects import Ask, Effect, Publish, Signal, Spawn, WaitEvent, WaitSignal, builtin_handlers, resume
 from mainspring.runs.errors import GroupClosed, NotIdle, RunError
 from mainspring.runs.groups import Perform, WatchfulPerform
-from mainspring.runs.handlers import EffectContext, Errors, Handler, RegisteredHandler, attempts_of, handler_in_thread
+from mainspring.runs.handlers import EffectContext, Handler, RegisteredHandler, attempts_of, handler_in_thread
 from mainspring.runs.lineage import of_here
 from mainspring.runs.ports import AskPort, EventPort, PublishPort, ask_handler, publish_handler, wait_event_handler
 from mainspring.runs.programs import Programs, bind, name_of

@@ -490,9 +490,12 @@ class Scheduler:
         handler = self.handlers.get(request.__class__)
         if handler is None:
             self.bring(run, FAILURE, self._no_handler(request))
-        elif run.durable is not None and request.__journaled__:
+        elif run.durable is not None:
             try:
-                run.durable.perform(request, handler)
+                if request.__journaled__:
+                    run.durable.perform(request, handler)
+                else:
+                    self.enqueue(run, RESUME, handler.answer_now(run, request))
             except Exception as error:  # an effect that cannot even be described is its own run's trouble
                 self.bring(run, FAILURE, error)
         else:

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from mainspring.tasks.task import Task as Task
     from mainspring.tasks.task import TaskContext as TaskContext
     from mainspring.tasks.task import TaskRegistry as TaskRegistry
-    from mainspring.tasks.task import retry_policy as retry_policy
     from mainspring.tasks.task import starts_per_second as starts_per_second
     from mainspring.tasks.topics import LEASE_MS as LEASE_MS
     from mainspring.tasks.worker import Worker as Worker
@@ -43,7 +42,7 @@ _HOMES: Final = {
     "mainspring.tasks.in_runs": "StartedTask install_effects",
     "mainspring.tasks.ports": "NewCall Report StoredReport TaskPort Then",
     "mainspring.tasks.results": "TaskHandle",
-    "mainspring.tasks.task": "BadTask Task TaskContext TaskRegistry retry_policy starts_per_second",
+    "mainspring.tasks.task": "BadTask Task TaskContext TaskRegistry starts_per_second",
     "mainspring.tasks.topics": "LEASE_MS",
     "mainspring.tasks.worker": "Worker",
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack
@@ -20,7 +20,7 @@ from mainspring.backoff import Backoff
 from mainspring.durations import Duration, duration_ms
 from mainspring.errors import MainspringError
 from mainspring.loop import HandlerThreads, blocking_verb, identifies_work, runs_in_thread
-from mainspring.runs import Errors
+from mainspring.retries import Retries, retries_of
 from mainspring.tasks.errors import NotServed
 from mainspring.tasks.topics import EXPIRES, NAME, PRIORITIES, RESERVED, RETRY, TIMEOUT, Priority, TaskTopics
 
@@ -51,34 +51,27 @@ class Call(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     kwargs: dict[str, msgspec.Raw] = {}
 
 
-BACKOFF: Final = Backoff(1_000, 300_000)
 _decode_call: Final = msgspec.json.Decoder(Call).decode
 _decode_any: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """How often a task is tried, and how long it waits in between."""
+def retries_header(retries: Retries) -> str:
+    """As it travels with a call that was given its own: attempts, first pause, factor, longest pause, jitter."""
+    backoff = retries.backoff
+    return f"{retries.max_attempts} {backoff.first_ms / 1000:g} 2 {backoff.longest_ms / 1000:g} 0.5"
 
-    max_attempts: int = 5
-    backoff: Backoff = BACKOFF
 
-    def header(self) -> str:
-        """As it travels with a call that was given its own."""
-        return f"{self.max_attempts} {self.backoff.first_ms / 1000:g} 2 {self.backoff.longest_ms / 1000:g} 0.5"
-
-    @classmethod
-    def from_header(cls, text: str | None, default: RetryPolicy) -> RetryPolicy:
-        """The policy of a call; a header that makes no sense counts as none."""
-        if not text:
-            return default
-        try:
-            attempts, first, _, longest, _ = text.split(" ")
-            policy = cls(int(attempts), Backoff(round(float(first) * 1000), round(float(longest) * 1000)))
-        except (ValueError, OverflowError):
-            return default
-        return policy if policy.max_attempts >= 1 and policy.backoff.first_ms >= 0 else default
+def retries_from(header: str | None, declared: Retries) -> Retries:
+    """Those of a call; a header that makes no sense counts as none."""
+    if not header:
+        return declared
+    try:
+        attempts, first, _, longest, _ = header.split(" ")
+        backoff = Backoff(duration_ms(float(first)), duration_ms(float(longest)))
+        return replace(declared, max_attempts=max(1, int(attempts)), backoff=backoff)
+    except (ValueError, MainspringError):
+        return declared
 
 
 class TaskContext:
@@ -224,13 +217,10 @@ class Task(Generic[P, R]):
         hints: Mapping[str, Any],
         topic: str | None,
         group: str | None,
-        retry: RetryPolicy,
-        timeout: float | None,
+        retries: Retries,
         keep_result: bool,
         concurrency: int | None,
         rate: float | None,
-        retry_on: Errors,
-        give_up_on: Errors,
     ) -> None:
         self.name = name
         self.function = function
@@ -239,13 +229,10 @@ class Task(Generic[P, R]):
         self.topics: TaskTopics = TaskTopics(topic or f"{shared}.{name}", shared)
         self.topic: str = self.topics.normal
         self.group: str = group or registry.app
-        self.retry = retry
-        self.timeout = timeout
+        self.retries = retries
         self.keep_result = keep_result
         self.concurrency = concurrency
         self.rate = rate
-        self.retry_on = retry_on
-        self.give_up_on = give_up_on
         self.in_thread: bool = runs_in_thread(function)
         self.decode_result: Callable[[Any], Any] = _result_decoder(hints.get("return", Any))
         self.parameters: TaskParameters = TaskParameters(function, name, hints)
@@ -398,11 +385,16 @@ class EnqueueOptions(Generic[P]):
             return task.own_headers
         headers = {**options.get("headers", {}), NAME: task.name}
         if options.keys() & {"max_attempts", "backoff", "max_backoff"}:
-            headers[RETRY] = retry_policy(
-                options.get("max_attempts", task.retry.max_attempts),
-                options.get("backoff", task.retry.backoff.first_ms / 1000),
-                options.get("max_backoff", task.retry.backoff.longest_ms / 1000),
-            ).header()
+            declared = task.retries.backoff
+            headers[RETRY] = retries_header(
+                retries_of(
+                    {
+                        "max_attempts": options.get("max_attempts", task.retries.max_attempts),
+                        "backoff": options.get("backoff", declared.first_ms / 1000),
+                        "max_backoff": options.get("max_backoff", declared.longest_ms / 1000),
+                    }
+                )
+            )
         if "timeout" in options:
             headers[TIMEOUT] = f"{duration_ms(options['timeout']) / 1000:g}"
         if "ttl" in options:
@@ -415,13 +407,6 @@ def _result_decoder(hint: Any) -> Callable[[Any], Any]:
         return msgspec.json.Decoder(hint).decode
     except TypeError:  # a type of the program's own: whoever waits gets what JSON says
         return _decode_any
-
-
-def retry_policy(max_attempts: int, backoff: Duration, max_backoff: Duration) -> RetryPolicy:
-    """Raises BadTask and BadDuration."""
-    if max_attempts < 1:
-        raise BadTask("max_attempts is 1 or more")
-    return RetryPolicy(max_attempts, Backoff(duration_ms(backoff), duration_ms(max_backoff)))
 
 
 def starts_per_second(rate: str | None) -> float | None:

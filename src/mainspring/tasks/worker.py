@@ -19,12 +19,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from mainspring.backoff import Backoff
 from mainspring.client import BadPayload, ClientError, Closed, describe
 from mainspring.errors import MainspringError
 from mainspring.loop import HandlerThreads, wake
+from mainspring.retries import Reject, Retries
 from mainspring.tasks.ports import Delivery, Report, StoredReport, TaskLane, TaskPort
 from mainspring.tasks.results import NotStorable, State, encode_record
-from mainspring.tasks.task import BadArguments, RetryPolicy, Task, TaskContext, TaskRegistry, running_task
+from mainspring.tasks.task import BadArguments, Task, TaskContext, TaskRegistry, retries_from, running_task
 from mainspring.tasks.topics import EXPIRES, PRIORITIES, RETRY, TASK_ID, TIMEOUT
 from mainspring.tasks.topics import NAME as TASK_NAME
 from mainspring.telemetry import CORRELATION, handling
@@ -108,6 +110,9 @@ REDRIVEN: Final = "x-redriven"  # of a task that was sent again: where its lette
 UNANSWERED: Final = 10  # deliveries beyond max_attempts that ended without an answer, before a task counts as deadly
 
 
+UNKNOWN: Final = Retries(Backoff(1_000, 300_000), 5)  # of a task that is not declared here
+
+
 class Release(Protocol):
     """Told when a task is no longer this worker's; `retrying`: it waits at the node for its next try."""
 
@@ -140,11 +145,11 @@ class Outcomes:
         self._release = release
         self._loop = asyncio.get_running_loop()
 
-    def failed(self, taken: _Taken, policy: RetryPolicy, reason: str, *, again: bool = True) -> None:
+    def failed(self, taken: _Taken, policy: Retries, reason: str, *, again: bool = True) -> None:
         """Again later, or never again."""
         self.failures += 1
         event = taken.event
-        if not again or event.attempt >= policy.max_attempts:
+        if not again or event.attempt >= (policy.max_attempts or 1):
             self.give_up(taken, reason)
             return
         if taken.keep:
@@ -558,17 +563,15 @@ class Worker:
         if task is None or (name is not None and name != task.name):
             reason = f"UnknownTask: no task {name!r} is declared here"
             taken = _Taken(event, id, name or "", lane.results)
-            self._outcomes.failed(taken, RetryPolicy.from_header(headers.get(RETRY), RetryPolicy()), reason)
+            self._outcomes.failed(taken, retries_from(headers.get(RETRY), UNKNOWN), reason)
             return
-        policy = RetryPolicy.from_header(headers.get(RETRY), task.retry)
+        policy = retries_from(headers.get(RETRY), task.retries)
         taken = _Taken(event, id, task.name, lane.results, task.keep_result)
         if id in self._cancelled:
             self._outcomes.ended(taken, "cancelled")
-        elif (
-            EXPIRES in headers and event.attempt == 1 and self._port.wall_ms() >= (_number(headers[EXPIRES], None) or 0)
-        ):
+        elif EXPIRES in headers and event.attempt == 1 and self._port.wall_ms() >= _number(headers[EXPIRES], 0):
             self._outcomes.ended(taken, "expired")
-        elif event.attempt > policy.max_attempts + UNANSWERED:
+        elif event.attempt > (policy.max_attempts or 1) + UNANSWERED:
             reason = f"delivered {event.attempt} times without an answer: its workers died"
             self._outcomes.give_up(taken, reason)
         elif id in self._running:  # an older copy whose lease was lost still runs here
@@ -586,7 +589,7 @@ class Worker:
                         if each.limited:
                             self._wake_loops(each)
 
-    async def _run_task(self, taken: _Taken, task: Task[..., Any], policy: RetryPolicy, running: _Running) -> None:
+    async def _run_task(self, taken: _Taken, task: Task[..., Any], policy: Retries, running: _Running) -> None:
         event, id = taken.event, taken.id
         context = running.context = TaskContext(
             id=id,
@@ -600,7 +603,7 @@ class Worker:
         self._running[id] = running
         running_task.set(context)
         handling.set((event.id, event.headers.get(CORRELATION)))
-        limit_s = _number(event.headers.get(TIMEOUT), task.timeout)
+        limit_s = _number(event.headers.get(TIMEOUT), (task.retries.timeout_ms or 0) / 1000)
         limit = asyncio.timeout(limit_s) if limit_s else None
         try:
             with event.span.current() if event.span is not None else contextlib.nullcontext():
@@ -626,11 +629,12 @@ class Worker:
         except Exception as error:
             context.cancelled = True
             timed_out = limit is not None and limit.expired()
-            reason = f"took longer than {limit_s:g} s" if timed_out else describe(error)
-            if not timed_out:
+            if timed_out:
+                self._outcomes.failed(taken, policy, f"took longer than {limit_s:g} s")
+            else:
                 logger.warning("task %s %s failed", task.name, id, exc_info=error)
-            again = timed_out or (isinstance(error, task.retry_on) and not isinstance(error, task.give_up_on))
-            self._outcomes.failed(taken, policy, reason, again=again)
+                reason = error.message if isinstance(error, Reject) else describe(error)
+                self._outcomes.failed(taken, policy, reason, again=policy.allow_another(error))
         else:
             self.done += 1
             self._outcomes.ended(taken, "done", value=value)
@@ -683,7 +687,7 @@ class Worker:
             await event.extend(self._lease)
 
 
-def _number(text: str | None, default: float | None) -> float | None:
+def _number(text: str | None, default: float) -> float:
     try:
         return float(text) if text else default
     except ValueError:

@@ -149,27 +149,28 @@ class World:
 
     # -- doing
 
-    async def send(self, kind: str, type: str, data: Any = None, *, timeout_ms: float | None = None) -> Any:
+    async def send(self, kind: str, type: str, data: Any = None, *, timeout: Duration | None = None) -> Any:
         """Send a message. For a command or a query: the reply's data, or `Fail` with the error's code."""
         if kind == "event":
             return await self._call(self._emit(type, data))
-        return await self._call(self._ask(kind, type, data, timeout_ms))
+        return await self._call(self._ask(kind, type, {} if data is None else data, timeout))
 
-    async def command(self, type: str, data: Any = None, *, timeout_ms: float | None = None) -> Any:
+    async def command(self, type: str, data: Any = None, *, timeout: Duration | None = None) -> Any:
         """Send a command."""
-        return await self.send("command", type, data, timeout_ms=timeout_ms)
+        return await self.send("command", type, data, timeout=timeout)
 
-    async def query(self, type: str, data: Any = None, *, timeout_ms: float | None = None) -> Any:
+    async def query(self, type: str, data: Any = None, *, timeout: Duration | None = None) -> Any:
         """Send a query."""
-        return await self.send("query", type, data, timeout_ms=timeout_ms)
+        return await self.send("query", type, data, timeout=timeout)
 
     async def begin(self, kind: str, type: str, data: Any = None) -> None:
         """Send a command or a query and do not wait for its outcome; `messages` has it when it comes."""
         await self._call(self._begin_request(kind, type, data))
 
-    async def publish(self, topic: str, payload: Any, **options: Any) -> Published:
-        """Publish an event; `options` (key, headers, id, delay_ms, ...) are the bus's own."""
-        return await self._call(self.node.bus.publish(topic, encode_bytes(payload), **options))
+    async def publish(self, topic: str, payload: Any, *, delay: Duration = 0, **options: Any) -> Published:
+        """Publish an event; the other `options` (key, headers, id, ...) are the bus's own."""
+        work = self.node.bus.publish(topic, encode_bytes(payload), delay_ms=duration_ms(delay), **options)
+        return await self._call(work)
 
     async def configure(self, topic: TopicConfig) -> None:
         """Create a topic with these settings, or change them."""
@@ -260,8 +261,8 @@ class World:
         await self.settle()
         return result
 
-    async def _ask(self, kind: str, type: str, data: Any, timeout_ms: float | None) -> Any:
-        return await self.node.kernel.ask(kind, type, data, timeout_ms=timeout_ms)
+    async def _ask(self, kind: str, type: str, data: Any, timeout: Duration | None) -> Any:
+        return await self.node.kernel.ask(kind, type, data, timeout=timeout)
 
     async def _begin_request(self, kind: str, type: str, data: Any) -> None:
         outcome = self.node.kernel.ask(kind, type, data)

@@ -159,7 +159,7 @@ async def test_asking_a_kernel_that_does_not_run_says_so(clock: VirtualClock) ->
             with pytest.raises(ValueError, match="not"):
                 await kernel.ask(*wrong, {})
         with pytest.raises(ValueError, match="timeout_ms"):
-            await kernel.ask("query", "Syscall.Ping", {"payload": 1}, timeout_ms=0)
+            await kernel.ask("query", "Syscall.Ping", {"payload": 1}, timeout=0)
 
 
 def test_a_failed_boot_exits_non_zero_and_leaves_no_socket(tmp_path: Path) -> None:

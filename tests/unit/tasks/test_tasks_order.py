@@ -10,22 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.backoff import Backoff
-from mainspring.tasks.task import RetryPolicy
+from mainspring.retries import ALWAYS, Retries
+from mainspring.tasks.task import retries_from, retries_header
 from mainspring.tasks.worker import KeyOrder
 
 
 @given(st.integers(1, 1000), st.integers(0, 10**6), st.integers(0, 10**6))
 def test_a_policy_survives_the_journey(attempts: int, first_ms: int, longest_ms: int) -> None:
-    policy = RetryPolicy(attempts, Backoff(first_ms, longest_ms))
-    travelled = RetryPolicy.from_header(policy.header(), RetryPolicy())
+    retries = Retries(Backoff(first_ms, longest_ms), attempts)
+    travelled = retries_from(retries_header(retries), ALWAYS)
     assert travelled.max_attempts == attempts
     assert travelled.backoff.first_ms == pytest.approx(first_ms, rel=1e-5)
     assert travelled.backoff.longest_ms == pytest.approx(longest_ms, rel=1e-5)
 
 
-@pytest.mark.parametrize("header", [None, "", "1 2 3", "x 1 2 3 4", "0 1 2 3 0"])
+@pytest.mark.parametrize("header", [None, "", "1 2 3", "x 1 2 3 4", "1 -1 2 3 0"])
 def test_a_policy_that_makes_no_sense_counts_as_none(header: str | None) -> None:
-    assert RetryPolicy.from_header(header, RetryPolicy(7)) == RetryPolicy(7)
+    assert retries_from(header, ALWAYS) == ALWAYS
 
 
 class Task:

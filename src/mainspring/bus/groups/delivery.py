@@ -196,6 +196,18 @@ class Delivery:
         assert position.write_locked, "only the holder of a position's write lock may write it"
         return self._supply.put_position(batch, position, settles)
 
+    async def store_now(self, position: Position) -> None:
+        """Make durable what is in memory of this position, and what changed before. Raises the errors of the log."""
+        self.store_changed(True)
+        await self.lock(position)
+        try:
+            batch = Batch()
+            write = self.put_position(batch, position, frozenset())
+            await self._log.commit(batch)
+            write.stored()
+        finally:
+            self.unlock(position)
+
     # -- one writer of a position at a time
 
     async def lock(self, position: Position) -> None:

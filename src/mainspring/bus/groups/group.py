@@ -158,8 +158,11 @@ class Group:
             self._delivery.changed(position)
             self.choice.recheck_room(member)
 
-    def nack(self, member: Member, partition: int, offset: int, reason: str, delay_ms: int, now: int) -> bool:
-        """Refuse one event; it comes again, after `delay_ms` at the earliest. False: this member does not hold it."""
+    def nack(self, member: Member, partition: int, offset: int, reason: str, delay_ms: int | None, now: int) -> bool:
+        """Refuse one event; it comes again, after `delay_ms` at the earliest. False: this member does not hold it.
+
+        `delay_ms` None: it does not come again, but is a dead letter.
+        """
         position = self._delivered_position(partition, offset)
         event = member.held.get(partition, {}).get(offset)
         if event is None:
@@ -242,10 +245,12 @@ class Group:
             self.close(position, event)
         self._delivery.changed(position)
 
-    def redeliver(self, position: Position, event: OpenEvent, now: int, delay_ms: int = 0) -> None:
+    def redeliver(self, position: Position, event: OpenEvent, now: int, delay_ms: int | None = 0) -> None:
         """A delivery failed: the event comes again, or becomes a dead letter when this was its last attempt."""
         self.choice.owners.hold_back(event)
-        if self._is_exhausted(event):
+        if delay_ms is None and not self.topic.has_dead_letters:
+            delay_ms = RETRY_MS
+        if delay_ms is None or self._is_exhausted(event):
             self._write_dead_letter(position, event)
         elif delay_ms:
             position.delay(event, now + delay_ms)

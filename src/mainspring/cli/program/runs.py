@@ -87,9 +87,15 @@ def timeline(history: History) -> Iterator[str]:
     if run.retries:
         yield f"retried {run.retries} times"
     for index, entry in enumerate(history.journal):
-        asked = f"{entry.effect} {_short(entry.args)}"
-        answer = f"-> {_short(entry.value)}" if entry.answered else "... unanswered"
+        tried = f" (attempt {entry.attempts})" if entry.attempts else ""
+        asked = f"{entry.effect} {_short(entry.args)}{tried}"
+        if entry.error is not None:
+            answer = f"failed with {entry.error.get('type', '?')}: {entry.error.get('message', '')}"
+        else:
+            answer = f"-> {_short(entry.value)}" if entry.answered else "... unanswered"
         yield f"  {index:4}  +{max(0, entry.at - run.created):>9} ms  {entry.ms:>7} ms  {asked}  {answer}"
+    if bytes(history.progress) != b"null":
+        yield f"progress {_short(history.progress)}"
     if run.state == "value":
         yield f"value {_short(run.value)}"
     elif run.state == "failed":

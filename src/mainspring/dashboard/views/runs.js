@@ -172,8 +172,8 @@ class Runs {
 
   step(run, step) {
     return h("div", { class: "step" },
-      facts([["Effect", `${step.index + 1}. ${step.effect}`], ["Performed", exact(step.at)], ["Arguments", h("code", { text: brief(step.args ?? null, 400) })]]),
-      step.answered ? h("div", {}, h("h3", { text: "Answer" }), tree(step.value ?? null)) : h("p", { class: "dim", text: "Not answered yet." }),
+      facts([["Effect", `${step.index + 1}. ${step.effect}`], ["Performed", exact(step.at)], ...(step.attempts ? [["Attempts", String(step.attempts)]] : []), ["Arguments", h("code", { text: brief(step.args ?? null, 400) })]]),
+      step.answered ? h("div", {}, h("h3", { text: step.error ? "Failed with" : "Answer" }), tree(step.error ?? step.value ?? null)) : h("p", { class: "dim", text: "Not answered yet." }),
       h("div", { class: "acts" }, action(this.ctx, "Fork after this step…", () => this.fork(run, step.index + 1))));
   }
 

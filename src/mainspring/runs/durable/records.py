@@ -1,12 +1,13 @@
 """What a durable run leaves in the log, and how a journal is compared with a program.
 
-Five spaces of records, all JSON:
+Six spaces of records, all JSON:
 
     runs/live       id -> RunRecord of an unfinished run, with the node that executes it
     runs            id -> RunRecord of a finished one; a run is in one of the two, never in both
     runs/done       end time and id -> nothing; lets retention find the oldest
     journal/runs    id#index -> JournaledEffect: one effect and its answer
     runs/signals    id#name#order -> a signal that was not received yet
+    runs/progress   id -> what the run published last about its progress
 
 On a log that several nodes share there are two more rows, both so that a write whose answer got lost can be tried
 again without harm. A received signal stays as an empty row until its run is forgotten, and a handler's note stands in a
@@ -33,6 +34,7 @@ LIVE: Final = "runs/live"
 DONE: Final = "runs/done"
 JOURNAL: Final = "journal/runs"
 SIGNALS: Final = "runs/signals"
+PROGRESS: Final = "runs/progress"
 
 NOTE: Final = ".note"
 RECEIVED: Final = b""  # what is left of a signal on a shared log

@@ -26,6 +26,7 @@ from mainspring.runs.durable.records import (
     DONE,
     JOURNAL,
     LIVE,
+    PROGRESS,
     RUNS,
     SIGNALS,
     JournaledEffect,
@@ -160,6 +161,11 @@ class DurableState:
         self._has_note_row = self._ownership.keeps_notes_apart
         key = (note_key if self._has_note_row else entry_key)(self._run.id, self.position)
         return Put(JOURNAL, key, encode_record(entry))
+
+    def publish_progress(self, value: Any) -> None:
+        """Store what the run says of its progress; what a replay says again is known."""
+        if not self.replaying:
+            self._writer.note(Put(PROGRESS, self._run.id, encode(value, "progress")))
 
     def attempt_failed(self) -> None:
         """Another attempt follows; a restart meanwhile does not begin with the first."""

@@ -19,6 +19,7 @@ from mainspring.runs.durable.records import (
     JOURNAL,
     LIVE,
     NOTE,
+    PROGRESS,
     RECEIVED,
     RUNS,
     SIGNALS,
@@ -30,6 +31,7 @@ from mainspring.runs.durable.records import (
     done_key,
 )
 from mainspring.runs.errors import UnknownRun
+from mainspring.runs.values import NULL, Raw
 
 CHILD_MARK: Final = child_id("", 0)[:-1]
 _PATIENCE: Final = 64  # rows of others that are read before jumping to the next wanted run
@@ -51,6 +53,7 @@ class History(msgspec.Struct):
 
     run: RunRecord
     journal: list[JournaledEffect]
+    progress: Raw = NULL
 
 
 class RunStore:
@@ -92,7 +95,12 @@ class RunStore:
         return entries
 
     async def history(self, run_id: str) -> History:
-        return History(await self.record(run_id), await self.journal(run_id))
+        return History(await self.record(run_id), await self.journal(run_id), await self.progress(run_id))
+
+    async def progress(self, run_id: str) -> Raw:
+        """What the run published last with `perform.progress`; null when it did not."""
+        stored = await self._log.get(PROGRESS, run_id)
+        return NULL if stored is None else Raw(stored.value)
 
     # -- many runs
 
@@ -202,6 +210,7 @@ class RunStore:
             return
         if found is not None and record is not None and mark == done_key(record.updated, run_id):
             batch.delete(RUNS, run_id, expect=found.version)
+            batch.delete(PROGRESS, run_id)
             for space in (JOURNAL, SIGNALS):
                 async for entry in self._log.scan(space, f"{run_id}#"):
                     batch.delete(space, entry.key)
