@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from mainspring import App, Context, Event
+from mainspring import App, Context, Event, Fail
 from mainspring.client import NodeRefused
+from mainspring.testing import simulate
 from tests.expectations.conftest import Start
 
 
@@ -19,6 +20,14 @@ def shop() -> App:
     async def count(data: dict[str, Any], ctx: Context) -> int:
         await asyncio.sleep(0.2)
         return 3
+
+    @app.query("Stock.Refuse")
+    async def refuse(data: dict[str, Any], ctx: Context) -> int:
+        raise Fail(409, "sold out")
+
+    @app.query("Stock.Break")
+    async def broken(data: dict[str, Any], ctx: Context) -> int:
+        raise KeyError("sku")
 
     @app.consumer("orders", group="billing")
     async def bill(event: Event[dict[str, Any]]) -> None:
@@ -68,14 +77,38 @@ async def test_a_client_goes_on_after_the_node_was_killed(start: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    ("type", "options", "code"),
-    [("No.Such", {}, "routing_error"), ("Stock.Count", {"timeout": 0.05}, "timeout")],
+    ("type", "data", "options", "code"),
+    [
+        ("No.Such", {}, {}, 404),
+        ("Stock.Count", {}, {"timeout": 0.05}, 504),
+        ("Stock.Count", [], {}, 422),
+        ("Stock.Refuse", {}, {}, 409),
+        ("Stock.Break", {}, {}, 500),
+    ],
 )
-async def test_errors_have_the_same_code(start: Start, type: str, options: dict[str, Any], code: str) -> None:
+async def test_errors_have_the_same_code(
+    start: Start, type: str, data: Any, options: dict[str, Any], code: int
+) -> None:
     async with start(shop()) as node:
-        with pytest.raises(NodeRefused) as refused:
-            await node.query(type, **options)
+        with pytest.raises(Fail) as refused:
+            await node.query(type, data, **options)
         assert refused.value.code == code
+
+
+async def test_the_face_of_a_simulation_raises_what_a_client_gets() -> None:
+    async with simulate(shop()) as world, world.client() as bus:
+        for ask in (world.query, bus.query):
+            with pytest.raises(Fail, match="sold out") as refused:
+                await ask("Stock.Refuse", {})
+            assert refused.value.code == 409
+
+
+async def test_groups_are_the_same(start: Start) -> None:
+    async with start(shop()) as node:
+        await node.publish("orders", {"id": 1})
+        await node.comes("bills", {"id": 1})
+        found = await node.query("Bus.Groups", {"topic": "orders"})
+        assert [each["group"] for each in found["groups"]] == ["billing"]
 
 
 async def test_settings_hold(start: Start) -> None:

@@ -153,7 +153,7 @@ class World:
         """Send a message. For a command or a query: the reply's data, or `Fail` with the error's code."""
         if kind == "event":
             return await self._call(self._emit(type, data))
-        return await self._call(self._ask(kind, type, {} if data is None else data, timeout))
+        return await self._call(self._ask(kind, type, data, timeout))
 
     async def command(self, type: str, data: Any = None, *, timeout: Duration | None = None) -> Any:
         """Send a command."""

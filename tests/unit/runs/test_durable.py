@@ -868,8 +868,8 @@ async def test_answers_wait_for_a_log_that_cannot_write(nodes: Nodes) -> None:
     world = await nodes.boot()
     engine = nodes.log.engine
     assert isinstance(engine, MemoryEngine)
-    apply, broken = engine._apply, [True]
-    engine._apply = lambda batch: LogUnavailable("disk full") if broken[0] else apply(batch)  # type: ignore[method-assign]
+    apply, broken = engine._decide, [True]
+    engine._decide = lambda batch: LogUnavailable("disk full") if broken[0] else apply(batch)  # type: ignore[method-assign]
     run = world.runtime.start(add, 3, durable=True, id="a")
     await world.runtime.elapse(1000)
     assert (run.outcome_now(), world.hops) == (None, [])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from mainspring.runs import (
     Failed,
     Join,
     Runtime,
+    Sleep,
     Spawn,
     Value,
     WaitEvent,
@@ -125,3 +128,22 @@ async def test_a_durable_program_in_generator_form_spawns_children() -> None:
     await runtime.settle()
     assert run.outcome_now() == Value(5)
     await log.close()
+
+
+@pytest.mark.parametrize(
+    ("sleep", "ms"),
+    [
+        (Sleep(5), 5_000),
+        (Sleep(0.25), 250),
+        (Sleep("1h30m"), 5_400_000),
+        (Sleep(timedelta(days=2)), 172_800_000),
+        (Sleep(ms=5), 5),
+        (Sleep("1s", ms=5, minutes=1), 61_005),
+        (Sleep(-1), 0),
+        (Sleep(math.nan), 0),
+        (Sleep(timedelta(seconds=-1)), 0),
+    ],
+)
+def test_a_sleep_takes_seconds_a_timedelta_or_text(sleep: Sleep, ms: int) -> None:
+    assert sleep.total_ms == ms
+    assert journal_arguments(sleep) == b'{"ms":%d}' % ms
