@@ -19,7 +19,7 @@ from mainspring.bus.groups import Gate, Group, Member, Position
 from mainspring.bus.topics import ReadyEvent, topic_from
 from mainspring.errors import MainspringError
 from mainspring.kernel import Kernel
-from mainspring.log import Log, StoredEvent
+from mainspring.log import Batch, Log, Receipt, StoredEvent, add_prepared
 from mainspring.loop import BackgroundTasks, resolve
 from mainspring.message import encode_data
 from mainspring.node.causation import note_event
@@ -303,10 +303,14 @@ class NodePort:
         return self.bus.prepare(report.topic, report.payload, key=report.key, headers=report.headers, id=report.id)
 
     def put(self, report: Report) -> None:
-        async def store() -> None:
-            await self.bus.publish(report.topic, report.payload, key=report.key, headers=report.headers, id=report.id)
+        batch = Batch()
+        show = add_prepared(batch, (self._prepared(report),))
 
-        self._tasks.start(store(), "report of a task")
+        def done(result: Receipt | Exception) -> None:
+            if isinstance(result, Receipt):
+                show(result)
+
+        self.log.submit(batch, done)
 
     async def flush(self) -> None:
         if self._settling:

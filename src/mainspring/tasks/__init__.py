@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from mainspring.tasks.in_runs import install_effects as install_effects
     from mainspring.tasks.ports import NewCall as NewCall
     from mainspring.tasks.ports import Report as Report
-    from mainspring.tasks.ports import StoredReport as StoredReport
-    from mainspring.tasks.ports import TaskPort as TaskPort
     from mainspring.tasks.ports import Then as Then
     from mainspring.tasks.results import TaskHandle as TaskHandle
     from mainspring.tasks.task import BadTask as BadTask
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
 _HOMES: Final = {
     "mainspring.tasks.errors": "NotServed TaskCancelled TaskError TaskExpired TaskFailed",
     "mainspring.tasks.in_runs": "StartedTask install_effects",
-    "mainspring.tasks.ports": "NewCall Report StoredReport TaskPort Then",
+    "mainspring.tasks.ports": "NewCall Report Then",
     "mainspring.tasks.results": "TaskHandle",
     "mainspring.tasks.task": "BadTask Task TaskContext TaskRegistry starts_per_second",
     "mainspring.tasks.topics": "LEASE_MS",

@@ -147,6 +147,9 @@ class TaskRecords:
                 self._remember(report.key, record)
 
     def _remember(self, id: str, record: TaskRecord) -> None:
+        known = self._seen.get(id)
+        if known is not None and known.final and not record.final:
+            return  # a report that was late
         self._seen[id] = record
         self._seen.move_to_end(id)
         if len(self._seen) > REMEMBERED:

@@ -105,7 +105,7 @@ class TaskContext:
         return running_task.get()
 
     def progress(self, value: Any) -> None:
-        """Report progress: any JSON, for instance `{"done": 3, "of": 10}`. Does not wait; works from a thread, too."""
+        """Report progress: any JSON, for instance `{"done": 3, "of": 10}`. Works from a thread, too."""
         self._report(self, value)
 
 

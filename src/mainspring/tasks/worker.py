@@ -22,7 +22,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from mainspring.backoff import Backoff
 from mainspring.client import BadPayload, ClientError, Closed, describe
 from mainspring.errors import MainspringError
-from mainspring.loop import HandlerThreads, wake
+from mainspring.loop import HandlerThreads, blocking_verb, wake
 from mainspring.retries import Reject, Retries
 from mainspring.tasks.ports import Delivery, Report, StoredReport, TaskLane, TaskPort
 from mainspring.tasks.results import NotStorable, State, encode_record
@@ -182,11 +182,15 @@ class Outcomes:
         """Again later. If its lease was lost meanwhile, another copy is here or elsewhere already."""
         self._release(event, retrying=event.refuse(delay, reason))
 
+    @blocking_verb
     def report(self, results: str, context: TaskContext, value: Any) -> None:
-        """Progress, perhaps from a thread. What JSON cannot say is raised where it was reported."""
+        """Progress, also from a thread. What JSON cannot say is raised where it was reported."""
         record = encode_record("progress", context.name, context.attempt, value)
         report = Report(results, self._port.new_id(), record, context.id)
-        self._loop.call_soon_threadsafe(self._port.put, report)
+        if asyncio._get_running_loop() is self._loop:
+            self._port.put(report)  # at once: it must come before the result
+        else:  # a thread of the program's own
+            self._loop.call_soon_threadsafe(self._port.put, report)
 
     def _record(self, taken: _Taken, state: State, value: Any, error: str) -> Report:
         record = encode_record(state, taken.name, taken.event.attempt, value, error)
