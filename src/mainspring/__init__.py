@@ -13,12 +13,14 @@ from mainspring.lazy_imports import lazy_imports
 if TYPE_CHECKING:
     __version__: str
     from mainspring.app import App as App
+    from mainspring.app import BlockingEvent as BlockingEvent
     from mainspring.app import Event as Event
     from mainspring.client import Client as Client
     from mainspring.client import SyncClient as SyncClient
     from mainspring.client import connect as connect
     from mainspring.errors import MainspringError as MainspringError
     from mainspring.kernel import Blob as Blob
+    from mainspring.kernel import BlockingContext as BlockingContext
     from mainspring.kernel import Context as Context
     from mainspring.kernel import Fail as Fail
     from mainspring.kernel import RestartPolicy as RestartPolicy
@@ -40,10 +42,10 @@ if TYPE_CHECKING:
     from mainspring.tasks import TaskContext as TaskContext
 
 _HOMES: Final = {
-    "mainspring.app": "App Event",
+    "mainspring.app": "App BlockingEvent Event",
     "mainspring.client": "Client SyncClient connect",
     "mainspring.errors": "MainspringError",
-    "mainspring.kernel": "Blob Context Fail RestartPolicy",
+    "mainspring.kernel": "Blob BlockingContext Context Fail RestartPolicy",
     "mainspring.retries": "Reject",
     "mainspring.runs": (
         "Ask ChildFailed Effect EffectFailed Perform Publish Sleep Spawn WaitEvent WaitSignal WaitTimedOut "

@@ -58,7 +58,7 @@ def shop(threads: list[str]) -> App:
         known = event.ask("query", "Price.Get", event.payload["sku"])
         event.publish("bills", known)
         event.start_run(checkout, known, id=f"checkout-{event.payload['sku']}")
-        thank.enqueue(event.payload["sku"])
+        thank.enqueue(event.payload["sku"])  # type: ignore[unused-coroutine]
 
     @app.task
     def thank(sku: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from mainspring.app.event import Event
+from mainspring.app.event import BlockingEvent, Event
 from mainspring.bus import Compatibility, Start, TopicConfig
 from mainspring.bus.schedules import CronLine
 from mainspring.bus.topics import topic_from
@@ -122,9 +122,9 @@ def consumer_from(
     except (TypeError, ValueError):
         raise CapabilityError(f"{where} must take the event", remedy="async def bill(event: Event[Order])") from None
     hint = hints_of(function, where, local_names).get(next(iter(signature.parameters)), Any)
-    if hint is Any or hint is Event:
+    if hint in (Any, Event, BlockingEvent):
         payload: Any = Any
-    elif typing.get_origin(hint) is Event:
+    elif typing.get_origin(hint) in (Event, BlockingEvent):
         (payload,) = typing.get_args(hint)
     else:
         raise CapabilityError(f"{where} gets an Event, not {hint!r}", remedy="write event: Event[Order]")

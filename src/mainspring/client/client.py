@@ -84,13 +84,15 @@ class Client(ClientConnection):
         id: str | None = None,
         delay: Duration = 0,
         at: datetime | None = None,
+        ttl: Duration = 0,
         expect: int | None = None,
         timeout: Duration | None = None,
     ) -> Place:
         """Publish one event; returns when it is durable. The result is its offset (0 while it is delayed).
 
         `key` keeps events in order; `id` (by default a new one) makes a repetition harmless; `delay` or `at`
-        hold it back; `expect` stores it only directly behind that offset of its partition.
+        hold it back; when `ttl` has passed since it was stored, groups that have not handled it do not get it any more;
+        `expect` stores it only directly behind that offset of its partition.
 
         While the node is away the event waits here and is sent again with its id, so it is stored once. When
         `max_queued` events wait, this waits for room. Raises NodeRefused, Uncertain, Closed, NotEncodable,
@@ -100,10 +102,10 @@ class Client(ClientConnection):
             check_texts(key, headers)
         id = id or self.new_id()
         if self.telemetry is None:
-            event = self._event(id, payload, key, headers, delay, at)
+            event = self._event(id, payload, key, headers, delay, at, ttl)
             return await self._publish(topic, id, event, expect, timeout)
         with self.telemetry.publishing(topic, id, key, headers) as (carried, span):
-            event = self._event(id, payload, key, carried, delay, at)
+            event = self._event(id, payload, key, carried, delay, at, ttl)
             place = await self._publish(topic, id, event, expect, timeout)
             span.note("messaging.destination.partition.id", str(place.partition))
         return place
@@ -165,7 +167,7 @@ class Client(ClientConnection):
         if isinstance(item, New):
             check_texts(item.key, item.headers)
             id = item.id or self.new_id()
-            event = self._event(id, item.payload, item.key, item.headers, item.delay, None)
+            event = self._event(id, item.payload, item.key, item.headers, item.delay, None, item.ttl)
         else:
             id = self.new_id()
             event = self._event(id, item, None, None, 0.0, None)
@@ -180,6 +182,7 @@ class Client(ClientConnection):
         headers: dict[str, str] | None,
         delay: Duration,
         at: datetime | None,
+        ttl: Duration = 0,
     ) -> bytes:
         event = encode_event(
             id,
@@ -188,6 +191,7 @@ class Client(ClientConnection):
             headers,
             duration_ms(delay) if delay else 0,
             moment_ms(at, self.clock.wall_ms()) if at is not None else 0,
+            duration_ms(ttl) if ttl else 0,
         )
         if len(event) > self.options.max_event_bytes:
             raise EventTooLarge(

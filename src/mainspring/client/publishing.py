@@ -291,6 +291,7 @@ class New:
     headers: dict[str, str] | None = None
     id: str | None = None
     delay: Duration = 0
+    ttl: Duration = 0
 
 
 class Awaited(Outgoing):

@@ -11,14 +11,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from mainspring.durations import Duration, duration_ms, seconds, timeout_ms
 from mainspring.errors import fail_from
 from mainspring.kernel.errors import BadOutput
-from mainspring.loop import HandlerThreads, verb, with_blocking_verbs
+from mainspring.loop import HandlerThreads, with_blocking_verbs
 from mainspring.message import Message, NotEncodable, encode_data, is_type
 
 
@@ -49,7 +49,6 @@ class Context(msgspec.Struct, eq=False):
         """Send an event: something happened. Every subscriber gets it; there is no answer."""
         self._port.emit(self.message, _checked(type), _encoded(data, type))
 
-    @verb
     async def send(self, kind: str, type: str, data: Any = None, *, timeout: Duration | None = None) -> Any:
         """Ask another capability and wait; gives the reply's data, raises `Fail` with the error's code and text."""
         if kind not in ("command", "query"):
@@ -66,12 +65,10 @@ class Context(msgspec.Struct, eq=False):
             raise ValueError(f"after takes a command, a query or an event, not {kind!r}")
         return self._port.after(self.message, seconds(delay) * 1_000, kind, _checked(type), _encoded(data, type))
 
-    @verb
     async def sleep(self, span: Duration) -> None:
         """Wait on the loop's own clock, so that a test under virtual time does not wait at all."""
         await self._port.sleep(seconds(span) * 1_000)
 
-    @verb
     async def publish(
         self,
         topic: str,
@@ -82,12 +79,14 @@ class Context(msgspec.Struct, eq=False):
         id: str | None = None,
         delay: Duration = 0,
         at: datetime | None = None,
+        ttl: Duration = 0,
         expect: int | None = None,
     ) -> Any:
         """Append an event to a topic of the bus.
 
-        `key` keeps events in order; `id` makes a repetition harmless; `delay` or `at` hold it back; `expect` stores it
-        only directly behind that offset of its partition.
+        `key` keeps events in order; `id` makes a repetition harmless; `delay` or `at` hold it back; when `ttl` has
+        passed since it was stored, groups that have not handled it do not get it any more; `expect` stores it only
+        directly behind that offset of its partition.
         """
         given = {"key": key, "headers": headers, "id": id, "expect": expect}
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -95,10 +94,22 @@ class Context(msgspec.Struct, eq=False):
             options["delay_ms"] = duration_ms(delay)
         if at is not None:
             options["not_before"] = round(at.timestamp() * 1_000)
+        if ttl:
+            options["ttl"] = seconds(ttl)
         return await self._port.publish(self.message, topic, payload, options)
 
 
-BlockingContext: type[Context] = with_blocking_verbs(Context)
+if TYPE_CHECKING:
+
+    class BlockingContext(Context):
+        """What a plain function is given: its verbs wait in the function's thread."""
+
+        def send(self, *args: Any, **options: Any) -> Any: ...
+        def sleep(self, span: Duration) -> Any: ...
+        def publish(self, topic: str, payload: Any, **options: Any) -> Any: ...
+
+else:
+    BlockingContext = with_blocking_verbs(Context)
 
 
 def in_thread(function: Callable[[Any, Any], Any], threads: HandlerThreads) -> Callable[[Any, Context], Any]:

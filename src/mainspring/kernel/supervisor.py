@@ -268,7 +268,7 @@ class HandlerSlot(ActorSlot):
     """The slot of a declared capability: the kernel makes its actor, and sets the causation of its messages."""
 
     _crowded = CROWDED
-    supervised = False
+    supervised: bool = False
 
     def __init__(self, plan: CapabilityPlan, kernel: Kernel) -> None:
         super().__init__(plan, kernel)

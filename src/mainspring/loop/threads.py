@@ -31,6 +31,7 @@ import logging
 import sys
 import threading
 import traceback
+import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -88,11 +89,12 @@ def with_blocking_verbs(given: type[_T]) -> type[_T]:
         for name, method in inspect.getmembers(given, inspect.isfunction)
         if not name.startswith("_")
     }
-    metaclass: Any = type(given)
     members: dict[str, Any] = {"__module__": given.__module__, "__doc__": given.__doc__, **verbs}
-    if metaclass is type:  # a msgspec Struct makes its own
+    if type(given) is type:  # a msgspec Struct makes its own
         members["__slots__"] = ()
-    made: type[_T] = metaclass(given.__name__, (given,), members)
+    parameters = getattr(given, "__parameters__", ())
+    base: Any = given[parameters] if parameters else given  # type: ignore[index]
+    made: type[_T] = types.new_class(given.__name__, (base,), exec_body=lambda namespace: namespace.update(members))
     return made
 
 

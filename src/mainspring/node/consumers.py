@@ -328,12 +328,19 @@ class _Work:
         return run_id
 
     def prepare_publish(
-        self, event: Event[Any], topic: str, payload: bytes, key: str | None, headers: dict[str, str], id: str | None
+        self,
+        event: Event[Any],
+        topic: str,
+        payload: bytes,
+        key: str | None,
+        headers: dict[str, str],
+        id: str | None,
+        ttl: Duration,
     ) -> str:
         given = id or f"{event.group}/{event.id}/{len(self.together.events)}"
         headers = {**causation_headers(event.id, event.correlation), **headers}
         versions = self._consuming.versions.headers(topic, headers)
-        prepared = self._consuming.bus.prepare(topic, payload, key=key, headers=versions, id=given)
+        prepared = self._consuming.bus.prepare(topic, payload, key=key, headers=versions, id=given, ttl=ttl)
         self.together.events.append(prepared)
         note_event(self._consuming.kernel, topic, given, self._consuming.bus.clock.wall_ms(), headers)
         return given

@@ -224,6 +224,8 @@ class Core:
             cluster=self.cluster,
             recovery_ms=settings.runs_recovery_ms,
             retention_ms=settings.runs_retention_ms or None,
+            early_signal_ms=settings.runs_early_signal_ms,
+            max_steps_per_tick=settings.runs_steps_per_turn,
             contract="app",
             threads=self.threads,
         )
@@ -398,10 +400,11 @@ class Core:
 
     def _prepare_event(self, topic: str, payload: Any, options: dict[str, Any]) -> tuple[Prepared, Published] | None:
         """An event to be stored with the outcome of a durable command; a delayed one is stored by itself."""
-        if options.keys() - {"key", "headers", "id"}:
+        if options.keys() - {"key", "headers", "id", "ttl"}:
             return None
         key, headers, id = options.get("key"), self.versions.headers(topic, options["headers"]), options["id"]
-        prepared = self.bus.prepare(topic, bytes(encode_data(payload)), key=key, headers=headers, id=id)
+        ttl = options.get("ttl", 0)
+        prepared = self.bus.prepare(topic, bytes(encode_data(payload)), key=key, headers=headers, id=id, ttl=ttl)
         (append,) = (operation for operation in prepared.operations if isinstance(operation, Append))
         note_event(self.kernel, topic, id, append.ts, headers)
         return prepared, Published(topic, append.partition, 0, id, append.ts)

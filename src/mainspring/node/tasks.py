@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -212,6 +212,7 @@ class NodePort:
         self.new_id: Callable[[], str] = new_id
         self.random: Callable[[], float] = random
         self.caller: Callable[..., Any] | None = None  # how a simulation carries out the verbs of a test
+        self.store_attempt: Callable[[LeasedTask], Awaitable[bool]] | None = self._store_attempt
         self._kernel = kernel
         self._publish = publish
         self._tasks = BackgroundTasks(logger, "tasks of the node")
@@ -277,6 +278,12 @@ class NodePort:
             links = [headers[TRACEPARENT]] if TRACEPARENT in headers else []
             name = f"process {task.topic}"
             task.span = tracing.recorder.begin(name, "CONSUMER", attributes, parent=headers, links=links)
+
+    async def _store_attempt(self, task: LeasedTask) -> bool:
+        """After an unclean end: a task that ends the process must be counted."""
+        if not task.position.is_careful():
+            return True
+        return await task.lane.settlement.store_attempt(task.position, task.offset)
 
     def settle(self, event: LeasedTask, reports: Sequence[Report], then: Then) -> None:
         settlement = event.lane.settlement

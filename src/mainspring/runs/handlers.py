@@ -153,7 +153,7 @@ class RegisteredHandler:
         self.kind = effect.__kind__
         self.call: Handler = _with_two_arguments(handler)
         self.strict: bool = strict
-        self.attempts = attempts
+        self.attempts: Attempts = attempts
         self.timeout_ms: float | None = None
         if attempts.most == 1:
             self.timeout_ms = attempts.timeout_ms

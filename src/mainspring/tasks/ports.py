@@ -113,6 +113,9 @@ class TaskPort(Protocol):
 
     def wall_ms(self) -> int: ...
 
+    store_attempt: Callable[[Any], Awaitable[bool]] | None
+    """Called before a task begins, where the process that may end is the node itself; False: its lease was lost."""
+
     def call(self, work: Coroutine[Any, Any, Any], *, for_ever: bool = False) -> Any:
         """Carry out a verb for whoever asks: gives something to await, or, for a blocking client, the result."""
 
@@ -170,6 +173,7 @@ class ClientPort:
         self.client = client
         self.new_id: Callable[[], str] = client.new_id
         self.random: Callable[[], float] = client.random
+        self.store_attempt: Callable[[Any], Awaitable[bool]] | None = None  # the node counts it when we are gone
 
     def wall_ms(self) -> int:
         return self.client.wall_ms()

@@ -12,7 +12,7 @@ NAME: Final = "x-task"  # which task it is, on topics that several tasks share
 TASK_ID: Final = "x-task-id"  # only where the event's own id is another one: a task that was sent again
 RETRY: Final = "x-retry"
 TIMEOUT: Final = "x-timeout"
-EXPIRES: Final = "x-expires"  # epoch ms
+EXPIRES: Final = "x-task-expires"  # epoch ms; unlike an event that expires, the task says that it did
 
 LEASE_MS: Final = 30_000  # how long a task stays with a worker that says nothing; workers extend it
 DELIVERIES: Final = 1_000  # by the node; the task's own number of attempts ends it long before

@@ -327,6 +327,7 @@ class Worker:
         self.tasks: list[Task[..., Any]] = [task for task in tasks if not only or task.name in set(only)]
         self.done: int = 0
         self._port = port or tasks.port
+        self._store_attempt = self._port.store_attempt
         self._threads = threads or HandlerThreads(concurrency)
         self._concurrency = concurrency
         self._prefetch = 2 * concurrency
@@ -581,6 +582,9 @@ class Worker:
         elif id in self._running:  # an older copy whose lease was lost still runs here
             self._outcomes.refuse(event, self._lease / 3, "still running")
         else:
+            if self._store_attempt is not None and not await self._store_attempt(event):
+                self._release(event)
+                return
             limit = self._limits.get(task.name)
             if limit is not None:
                 limit.begin(self._time())

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from mainspring.app import App
 from mainspring.bus import DeadLetter, GroupInfo, Published, Schedule, TopicConfig
 from mainspring.durations import Duration, duration_ms
 from mainspring.kernel import draw_tree
 from mainspring.message import Message, encode_bytes
-from mainspring.runs import Outcome, RunRecord
+from mainspring.runs import Outcome, ReplayMismatch, RunRecord
 from mainspring.testing.driving import DidNotHappen
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class SeenEvent:
 
 @dataclass(frozen=True)
 class SeenRun:
-    """One durable run. `state` is running, value, failed or cancelled; then `value`, `error` or `reason` says more."""
+    """One durable run. `state` is running, blocked, value, failed or cancelled; the rest says more."""
 
     id: str
     program: str
@@ -185,11 +186,13 @@ class World:
         return await self._call(self._begin(program, args, id))
 
     async def outcome(self, run_id: str, *, within: Duration = "366d") -> Outcome[Any]:
-        """Let time pass until the run is over; how it ended. Raises DidNotHappen."""
+        """Let time pass until the run is over; how it ended. Raises DidNotHappen, or ReplayMismatch if blocked."""
         await self.until(lambda: self.run(run_id).state != "running", within=within)
         durable = self.node.runtime.durable
-        found = durable.outcome_of(self._run(durable.store.record(run_id)))
-        assert found is not None
+        record = self._run(durable.store.record(run_id))
+        found = durable.outcome_of(record)
+        if found is None:
+            raise ReplayMismatch((record.error or {}).get("message", ""), remedy="restart with an app that fits")
         return found
 
     async def crash_and_restart(self, *, down: Duration = 0) -> None:
@@ -200,10 +203,11 @@ class World:
         self._simulation.crash(duration_ms(down))
         await self.settle()
 
-    async def restart(self, *, down: Duration = 0) -> None:
-        """Stop the node in order, wait, boot a new one on the same log."""
+    async def restart(self, *, down: Duration = 0, app: App | None = None) -> None:
+        """Stop the node in order, wait, boot a new one on the same log: with another `app`, this is a deploy."""
         self._simulation.stop()
         self._simulation.let_pass(duration_ms(down))
+        self._simulation.app = app or self._simulation.app
         self._simulation.start()
         await self.settle()
 

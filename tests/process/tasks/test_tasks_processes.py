@@ -264,7 +264,7 @@ def test_a_worker_without_tasks_says_what_to_write(tmp_path: Path) -> None:
 async def test_processes_share_the_work_and_one_that_is_killed_is_replaced(
     bus: Client, workers: Workers, paper: Path
 ) -> None:
-    """Nothing is lost, and nothing is done twice except what ran in the process that died."""
+    """Nothing is lost, and nothing is done twice except what the process that died had not acknowledged."""
     parent = workers.start("--processes", "3", "--concurrency", "4")
     handles = await task_app.where.enqueue_many([(str(paper), 0.02) for _ in range(150)])
 
@@ -276,7 +276,7 @@ async def test_processes_share_the_work_and_one_that_is_killed_is_replaced(
     os.kill(victim, signal.SIGKILL)
     done = [await handle.result(60) for handle in handles]
     assert len(done) == 150
-    assert 150 <= len(task_app.lines(paper)) <= 150 + 4
+    assert 150 <= len(task_app.lines(paper)) <= 150 + 8  # what one process may hold
 
     late = [await task_app.where.enqueue(str(paper)) for _ in range(40)]
     assert set(await asyncio.gather(*(handle.result(60) for handle in late))) - {victim}

@@ -30,7 +30,7 @@ from mainspring.bus.groups.position import COPIES, OpenEvent, Position, Position
 from mainspring.bus.groups.registry import GroupRegistry
 from mainspring.bus.groups.supply import Reopening, Supply
 from mainspring.bus.names import DEAD_LETTERS
-from mainspring.bus.protocol import MAX_ID
+from mainspring.bus.protocol import EXPIRES, MAX_ID
 from mainspring.bus.publishing.admission import Admission
 from mainspring.bus.publishing.publisher import Placed, Publisher, refusal
 from mainspring.bus.results import DeadLetter, DeadLetterFilter, Published
@@ -340,8 +340,8 @@ class DeadLetterQueue:
             await self.get(topic, letter.offset)
         except UnknownEvent:
             return None
-        target, headers = self._topics.open(topic), {**letter.headers, REDRIVEN: _place(letter)}
-        append = self._admission.own_event(target, bytes(letter.payload), letter.key, headers)
+        target = self._topics.open(topic)
+        append = self._admission.own_event(target, bytes(letter.payload), letter.key, _headers_again(letter))
         # Two redrives may have read the same letter; the second one finds that it was sent. The mark is longer than any
         # id of a client, so that no client can take a letter away by publishing under its mark.
         append = msgspec.structs.replace(
@@ -412,8 +412,14 @@ def _original(letter: DeadLetter) -> StoredEvent:
         letter.original_ts,
         bytes(letter.payload),
         letter.key,
-        _encode({**letter.headers, REDRIVEN: _place(letter)}),
+        _encode(_headers_again(letter)),
     )
+
+
+def _headers_again(letter: DeadLetter) -> dict[str, str]:
+    """Those of the event; it has no more time limit, because somebody wants it handled now."""
+    headers = {name: value for name, value in letter.headers.items() if name != EXPIRES}
+    return {**headers, REDRIVEN: _place(letter)}
 
 
 def read_letter(event: StoredEvent) -> DeadLetter:

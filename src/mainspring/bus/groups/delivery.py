@@ -22,6 +22,7 @@ from mainspring.bus.groups.group import PAGE, Group
 from mainspring.bus.groups.position import COPIES, Position, PositionWrite, decode_copy
 from mainspring.bus.groups.supply import Supply
 from mainspring.bus.topics.follow import read_on
+from mainspring.bus.topics.tail import ReadyEvent
 from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
 from mainspring.log import Batch, DamagedEvent, Log, StoredEvent
@@ -149,6 +150,15 @@ class Delivery:
         if attempt > 1:
             counters.redeliveries += 1
             self._audit.note("redelivery", topic, position.partition, offset, 1, position.group.name)
+
+    def is_expired(self, position: Position, ready: ReadyEvent) -> bool:
+        """Whether nobody shall get the event any more; counted."""
+        expires = ready.expires()
+        if not expires or expires > self._clock.wall_ms():
+            return False
+        self._counters.expired += 1
+        self._audit.note("expired", position.group.topic, position.partition, ready.offset, 1, position.group.name)
+        return True
 
     def settled(self, position: Position, offset: int, count: int) -> None:
         """`count` events were acknowledged, the last one at `offset`."""
