@@ -15,9 +15,10 @@ import msgspec
 
 from mainspring.app.event import BlockingEvent, Event
 from mainspring.bus import Compatibility, Start, TopicConfig
+from mainspring.bus.access import Pattern
 from mainspring.bus.schedules import CronLine
 from mainspring.bus.topics import topic_from
-from mainspring.durations import Duration, duration_ms
+from mainspring.durations import Duration, duration_ms, per_second
 from mainspring.errors import MainspringError
 from mainspring.kernel import CapabilityError, Handler, Isolation, RestartPolicy
 from mainspring.loop import HandlerThreads, runs_in_thread
@@ -62,6 +63,18 @@ class DeclaredAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumerLimits:
+    """How fast a group may be; 0: no limit."""
+
+    per_second: float = 0  # events that one node begins with
+    key_concurrency: int = 0  # events of one key at a time
+    group_concurrency: int = 0  # events at a time, by all members of the group
+
+
+NO_LIMITS = ConsumerLimits()
+
+
+@dataclass(frozen=True, slots=True)
 class DeclaredConsumer:
     """A function that is given the events of a topic as a member of a group."""
 
@@ -73,11 +86,19 @@ class DeclaredConsumer:
     concurrency: int = 1
     max_inflight: int = 1
     retries: Retries = ALWAYS
+    limits: ConsumerLimits = NO_LIMITS
+    batch: int = 0  # 0: the function gets one event, else a list of so many
+    wait_ms: int = 0  # for a batch to become full
     takes_event: bool = True
     store_each: bool = False  # store each acknowledgement at once instead of with others some milliseconds later
     schedule: str = ""  # the schedule whose firings these events are
     place: str = ""  # the file and line of the function
     app: str = ""  # the app's name, where `group` was not given and is made from it
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether `topic` stands for all topics whose names fit."""
+        return "*" in self.topic
 
     @property
     def name(self) -> str:
@@ -103,43 +124,64 @@ def consumer_from(
     *,
     app: str,
     group: str | None,
-    max_inflight: int | None,
     from_: Start | None,
     concurrency: int,
+    numbers: Mapping[str, int | None],
+    rate: str | None,
+    wait: Duration,
     retries: RetryOptions,
     local_names: dict[str, Any],
 ) -> DeclaredConsumer:
     """Read a function's hint: its one parameter is an `Event` of the payload's type. Raises `CapabilityError`.
 
-    Without `group` it is made from the names of the app and the function.
+    Without `group` it is made from the names of the app and the function. `numbers` are options that are 1 or more, or
+    not given: max_inflight, batch, key_concurrency, group_concurrency.
     """
     where = f"the consumer of {topic!r}"
-    if concurrency < 1 or (max_inflight is not None and max_inflight < 1):
-        raise CapabilityError(f"{where}: concurrency and max_inflight are 1 or more")
+    try:
+        Pattern(topic)
+    except MainspringError as error:
+        raise CapabilityError(f"{where}: {error.message}", remedy=error.remedy) from None
+    for name, number in {"concurrency": concurrency, **numbers}.items():
+        if number is not None and number < 1:
+            raise CapabilityError(f"{where}: {name} is 1 or more")
+    given = {name: number or 0 for name, number in numbers.items()}
+    batch = given["batch"]
     try:
         signature = inspect.signature(function)
         signature.bind(None)
     except (TypeError, ValueError):
         raise CapabilityError(f"{where} must take the event", remedy="async def bill(event: Event[Order])") from None
     hint = hints_of(function, where, local_names).get(next(iter(signature.parameters)), Any)
-    if hint in (Any, Event, BlockingEvent):
-        payload: Any = Any
-    elif typing.get_origin(hint) in (Event, BlockingEvent):
-        (payload,) = typing.get_args(hint)
-    else:
-        raise CapabilityError(f"{where} gets an Event, not {hint!r}", remedy="write event: Event[Order]")
     return DeclaredConsumer(
         topic,
         group or _default_group(app, function, where),
         function,
-        payload,
+        _payload_of(hint, where, in_list=bool(batch)),
         from_,
         concurrency,
-        max(max_inflight or 0, concurrency),
+        max(given["max_inflight"], concurrency * max(1, batch)),
         checked_retries(where, retries),
+        ConsumerLimits(0 if rate is None else per_second(rate), given["key_concurrency"], given["group_concurrency"]),
+        batch,
+        duration_ms(wait),
         place=place_of(function),
         app="" if group else app,
     )
+
+
+def _payload_of(hint: Any, where: str, *, in_list: bool) -> Any:
+    """The payload's type in `Event[T]`, or in `list[Event[T]]` for a batch."""
+    wanted = "list[Event[Order]]" if in_list else "Event[Order]"
+    found = hint
+    if in_list and hint is not Any:
+        (found,) = typing.get_args(hint) if typing.get_origin(hint) is list else (None,)
+    if found in (Any, Event, BlockingEvent):
+        return Any
+    if typing.get_origin(found) not in (Event, BlockingEvent):
+        raise CapabilityError(f"{where} gets {wanted}, not {hint!r}", remedy=f"write events: {wanted}")
+    (payload,) = typing.get_args(found)
+    return payload
 
 
 def checked_retries(where: str, given: RetryOptions) -> Retries:
@@ -165,14 +207,24 @@ def place_of(function: Callable[..., Any]) -> str:
 
 def refuse_shared_groups(consumers: Iterable[DeclaredConsumer]) -> None:
     """Each consumer of a topic is a group of its own: two in one group would get a part of the events each."""
-    first: dict[tuple[str, str], DeclaredConsumer] = {}
-    for each in consumers:
-        other = first.setdefault((each.topic, each.group), each)
-        if other is not each:
+    consumers = list(consumers)
+    for number, each in enumerate(consumers):
+        other = next((other for other in consumers[:number] if _share_a_group(each, other)), None)
+        if other is not None:
             raise CapabilityError(
                 f"group {each.group!r} of topic {each.topic!r} is declared twice: {other.place} and {each.place}",
                 remedy="give each its own group=, or one of them concurrency=",
             )
+
+
+def _share_a_group(one: DeclaredConsumer, other: DeclaredConsumer) -> bool:
+    """Whether they may be given events of one topic in one group; of two patterns that is not found out."""
+    if one.group != other.group or not (one.is_pattern or other.is_pattern):
+        return one.group == other.group and one.topic == other.topic
+    if one.is_pattern and other.is_pattern:
+        return True
+    pattern, topic = (one.topic, other.topic) if one.is_pattern else (other.topic, one.topic)
+    return Pattern(pattern).covers_topic(topic)
 
 
 def program_from(function: Any, name: str | None) -> DeclaredProgram:

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 import uuid_utils
 
-from mainspring.app import App, refuse_shared_groups
+from mainspring.app import App, DeclaredConsumer, refuse_shared_groups
 from mainspring.beats import BEATS_ROLE, Driver, Heartbeat
 from mainspring.builtin import KernelPort, beat_capability, bus_capability, kernel_capabilities, run
 from mainspring.bus import Bus, Checker, Published
@@ -28,15 +28,18 @@ from mainspring.kernel import Kernel
 from mainspring.log import Append, Engine, FallibleEngine, Log, Prepared, open_engine
 from mainspring.loop import Clock, HandlerThreads, Loop, MonotonicClock, VirtualClock, Watchdog
 from mainspring.message import Ids, Message, encode_data
+from mainspring.node.batches import BatchConsuming
 from mainspring.node.causation import RunTraces, TracedInlet, TracedPort, note_event
 from mainspring.node.consumers import Consuming
 from mainspring.node.declarations import (
     Declarations,
     PublishedVersions,
+    groups_of,
     install_schemas,
     refuse_former_groups,
     schedule_consumers,
 )
+from mainspring.node.patterns import PatternConsuming
 from mainspring.node.tasks import NodePort
 from mainspring.runs import Runtime
 from mainspring.settings import Settings
@@ -92,7 +95,7 @@ class Core:
             self.watchdog = Watchdog(settings.slow_turn_ms, self.clock, loop=self.loop)
         self.threads: HandlerThreads = HandlerThreads(settings.handler_threads)  # for plain functions of the program
         self.app = app
-        self.consuming: list[Consuming] = []
+        self.consuming: list[Consuming | PatternConsuming] = []
         self.task_worker: Worker | None = None
         self.declarations: Declarations | None = None
         self._engine = engine
@@ -325,11 +328,15 @@ class Core:
         parts |= {"runtime": self.runtime, "versions": self.versions, "threads": self.threads, "random": self._random}
         consumers = (*app.consumers, *schedule_consumers(app))
         refuse_shared_groups(consumers)
-        for declared in consumers:
-            self.consuming.append(Consuming(declared, **parts))
-            self.bus.groups.in_process.add((declared.topic, declared.group))
-            if declared.retries.max_attempts is not None:
-                self.bus.topics.attempts[(declared.topic, declared.group)] = declared.retries.max_attempts
+
+        def consuming(declared: DeclaredConsumer) -> Consuming:
+            return (BatchConsuming if declared.batch else Consuming)(declared, **parts)
+
+        for each in consumers:
+            of_pattern = PatternConsuming(each, consuming, self.bus, self.loop) if each.is_pattern else None
+            self.consuming.append(of_pattern or consuming(each))
+        self.bus.topics.declared = groups_of(consumers)
+        self.bus.groups.has_consumers = bool(consumers)
 
     def _serve_tasks(self, app: App) -> None:
         app.publisher = self._publish

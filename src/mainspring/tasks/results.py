@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from mainspring.client import TimedOut
+from mainspring.data_types import json_encoder
 from mainspring.durations import Duration, seconds
 from mainspring.errors import MainspringError
 from mainspring.loop import blocking_verb, wake
@@ -58,6 +59,7 @@ class TaskRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _decode: Final = msgspec.json.Decoder(TaskRecord).decode
+_encode: Final = json_encoder().encode
 
 
 def read_record(report: StoredReport) -> TaskRecord | None:
@@ -71,7 +73,7 @@ def read_record(report: StoredReport) -> TaskRecord | None:
 def encode_record(state: State, name: str, attempt: int, value: Any = None, error: str = "") -> bytes:
     """A record's payload. Raises NotStorable for a value that JSON cannot say."""
     try:
-        raw = msgspec.Raw(b"null" if value is None else msgspec.json.encode(value))
+        raw = msgspec.Raw(b"null" if value is None else _encode(value))
     except (TypeError, ValueError, RecursionError) as problem:
         raise NotStorable(f"it cannot be written as JSON: {problem}", remedy="return what JSON has") from None
     return msgspec.json.encode(TaskRecord(state, name, attempt, raw, error))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, ParamSpec, Type
 import msgspec
 
 from mainspring.backoff import Backoff
+from mainspring.data_types import USABLE, decoder_of, json_encoder
 from mainspring.durations import Duration, duration_ms
 from mainspring.errors import MainspringError
 from mainspring.loop import HandlerThreads, blocking_verb, identifies_work, runs_in_thread
@@ -53,7 +54,7 @@ class Call(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
 
 _decode_call: Final = msgspec.json.Decoder(Call).decode
 _decode_any: Final = msgspec.json.Decoder().decode
-_encode: Final = msgspec.json.Encoder().encode
+_encode: Final = json_encoder().encode
 
 
 def retries_header(retries: Retries) -> str:
@@ -135,11 +136,11 @@ class TaskParameters:
     def _decoder(self, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Callable[[Any], Any]:
         hint = hints.get(parameter.name, Any)
         try:
-            return msgspec.json.Decoder(hint).decode
+            return decoder_of(hint)
         except TypeError as error:
             raise BadTask(
                 f"task {self._name!r}: the argument {parameter.name!r} of type {hint!r} cannot be stored: {error}",
-                remedy="give it a dataclass, a msgspec Struct, a TypedDict or what JSON has",
+                remedy=USABLE,
             ) from None
 
     def _rest_decoder(
@@ -404,7 +405,7 @@ class EnqueueOptions(Generic[P]):
 
 def _result_decoder(hint: Any) -> Callable[[Any], Any]:
     try:
-        return msgspec.json.Decoder(hint).decode
+        return decoder_of(hint)
     except TypeError:  # a type of the program's own: whoever waits gets what JSON says
         return _decode_any
 

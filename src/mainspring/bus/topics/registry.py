@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mainspring.bus.errors import Conflict, Unavailable, UnknownTopic
 from mainspring.bus.names import check_name
 from mainspring.bus.schemas.upcasting import Step, Upcaster
-from mainspring.bus.topics.config import TopicChange, TopicConfig, encode_topic, parse_topic
+from mainspring.bus.topics.config import UNDECLARED, DeclaredGroup, TopicChange, TopicConfig, encode_topic, parse_topic
 from mainspring.bus.topics.tail import PartitionTail, SharedPartitionTail, TailBudget
 from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
@@ -39,7 +39,8 @@ class TopicRegistry:
         self._topics: dict[str, Topic] = {}
         self._budget = TailBudget()
         self._upcasters: dict[str, Upcaster] = {}
-        self.attempts: dict[tuple[str, str], int] = {}  # (topic, group): the max_attempts that its consumer declares
+        self.declared: Callable[[str, str], DeclaredGroup] = lambda _topic, _group: UNDECLARED
+        self.on_new: list[Callable[[str], object]] = []  # called with the name of a topic that begins to exist
         self.remote_max_attempts: Callable[[str, str], int] = lambda _topic, _group: 0  # by consumers of other nodes
 
     async def start(self) -> None:
@@ -139,7 +140,13 @@ class TopicRegistry:
             raise Conflict(f"topic {config.topic!r} was changed at the same time", remedy="try again")
         topic.stored = True
         self._configure(topic, config)
+        if created:
+            self._appeared(topic)
         return TopicChange(config, created)
+
+    def _appeared(self, topic: Topic) -> None:
+        for listener in self.on_new:
+            listener(topic.name)
 
     def _configure(self, topic: Topic, config: TopicConfig) -> None:
         if topic.config != config:
@@ -153,6 +160,7 @@ class TopicRegistry:
         Where another node may create it at the same time with other settings, theirs must stand: then the default ones
         are a batch of their own, which may be refused.
         """
+        self._appeared(topic)
         if not self._shared:
             batch.put(SPACE, topic.name, encode_topic(topic.config))
         elif topic.version == ABSENT:
@@ -166,16 +174,21 @@ class TopicRegistry:
         config = parse_topic(record.value)
         if topic is None:
             topic = self._add(config, stored=True)
+        is_new = not topic.stored or topic.version == ABSENT
         topic.version, topic.stored = record.version, True
         self._configure(topic, config)
+        if is_new:
+            self._appeared(topic)
         return topic
 
     def apply(self, topic: Topic, group: Group) -> None:
         """The topic's settings as they concern a group."""
         group.ack_timeout_ms = topic.config.ack_timeout_ms or self._settings.ack_timeout_ms
-        declared = self.attempts.get((topic.name, group.name)) or self.remote_max_attempts(topic.name, group.name)
-        limit = declared or topic.config.max_attempts or self._settings.max_attempts
+        declared = self.declared(topic.name, group.name)
+        attempts = declared.max_attempts or self.remote_max_attempts(topic.name, group.name)
+        limit = attempts or topic.config.max_attempts or self._settings.max_attempts
         group.max_attempts = limit if topic.has_dead_letters else 0
+        group.choice.most = declared.concurrency
 
 
 def _put(config: TopicConfig, expect: int) -> Batch:
