@@ -12,12 +12,12 @@ import hashlib
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
 from mainspring.app import BlockingEvent, DeclaredConsumer, Event
-from mainspring.bus import Bus
+from mainspring.bus import Bus, LastCall, Schedules
 from mainspring.bus.groups import Gate, Member, Position
 from mainspring.bus.topics import ReadyEvent
 from mainspring.errors import MainspringError
@@ -44,6 +44,7 @@ from mainspring.telemetry import (
 logger: logging.Logger = logging.getLogger("mainspring.app")
 
 LONGEST_RUN_ID: Final = 180
+_REASON: Final = 1_000  # characters that are kept of why a scheduled call failed
 
 
 class _Envelope(msgspec.Struct):
@@ -98,6 +99,7 @@ class Consuming:
         self._decode = msgspec.json.Decoder(declared.payload).decode
         self._room = asyncio.Semaphore(declared.concurrency)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._new_work: type[_Work] = _ScheduledWork if declared.schedule else _Work
 
     async def start(self) -> None:
         """Join the group; where it starts is durable when this returns."""
@@ -110,6 +112,7 @@ class Consuming:
             await bus.groups.store(self._group)
         self._member = _LocalMember(declared.topic, declared.group, self._given)
         self._member.window = declared.max_inflight
+        self._member.sticky = declared.one_node
         self._settlement = Settlement(bus, self._log, self.runtime, self._group, self._member)
         self._group.join(self._member)
         bus.delivery.wake(self._group)
@@ -150,7 +153,7 @@ class Consuming:
 
     @identifies_work(lambda known: _kind_and_name(known["self"].declared))
     async def _work(self, position: Position, ready: ReadyEvent, attempt: int) -> None:
-        work = _Work(self)
+        work = self._new_work(self)
         doing = None if tracing.recorder is None else self._begin(tracing.recorder, position, ready, attempt)
         entered = None if doing is None else doing.enter()
         try:
@@ -158,14 +161,16 @@ class Consuming:
             await (self._call(event) if self.declared.takes_event else self._call())
             if event.refusal is not None:
                 self._settlement.nack(position, ready.offset, *event.refusal)
+                work.failed(attempt, event.refusal[0])
             elif work.together or self.declared.store_each:
+                work.done(attempt)
                 await self._settlement.ack_with(position, ready.offset, work.together)
             else:
                 self._settlement.ack(position, ready.offset)
         except Exception as error:
             if doing is not None:
                 doing.end(error)
-            self._failed(position, ready.offset, attempt, error)
+            work.failed(attempt, self._failed(position, ready.offset, attempt, error))
         finally:
             if doing is not None:
                 doing.leave(entered)
@@ -207,7 +212,7 @@ class Consuming:
             payload=self._decode(envelope.payload),
         )
 
-    def _failed(self, position: Position, offset: int, attempt: int, error: Exception) -> None:
+    def _failed(self, position: Position, offset: int, attempt: int, error: Exception) -> str:
         if isinstance(error, msgspec.ValidationError):
             reason = f"the payload does not fit: {validation_text(error)}"
         else:
@@ -223,6 +228,7 @@ class Consuming:
             extra={"fields": {"topic": self.declared.topic, "partition": position.partition, "offset": offset}},
         )
         self._settlement.nack(position, offset, reason, self.declared.backoff.delay_ms(attempt))
+        return reason
 
     def _keep_lease(self, position: Position, offset: int) -> Callable[[], object]:
         """Extend the lease every third of its time; gives the function that ends it."""
@@ -241,7 +247,7 @@ class Consuming:
 
 def _kind_and_name(declared: DeclaredConsumer) -> tuple[str, str]:
     if declared.schedule:
-        return "schedule", declared.schedule
+        return "schedule", declared.schedule.rpartition("/")[2]
     return "consumer", f"{getattr(declared.function, '__name__', declared.group)} of topic {declared.topic}"
 
 
@@ -251,6 +257,12 @@ class _Work:
     def __init__(self, consuming: Consuming) -> None:
         self._consuming = consuming
         self.together = Together()
+
+    def done(self, attempt: int) -> None:
+        """The function returned; the event is about to be settled in a commit of its own."""
+
+    def failed(self, attempt: int, reason: str) -> None:
+        """The function raised, or refused the event."""
 
     def prepare_run(self, event: Event[Any], program: Any, args: tuple[Any, ...], id: str | None) -> str:
         run_id = _run_id(event, len(self.together.runs)) if id is None else check_id(id)
@@ -279,6 +291,29 @@ class _Work:
 
     def emit(self, event: Event[Any], type: str, data: Any) -> None:
         self._consuming.kernel.emit(type, data, causation=event.id, correlation=event.correlation)
+
+
+class _ScheduledWork(_Work):
+    """A call of a scheduled function: how it went is kept."""
+
+    def __init__(self, consuming: Consuming) -> None:
+        super().__init__(consuming)
+        self._schedule, self._clock = consuming.declared.schedule, consuming.bus.clock
+        self._began = self._clock.wall_ms()
+
+    def done(self, attempt: int) -> None:
+        self.together.events.append(self._schedules.called(self._schedule, self._call("done", attempt)))
+
+    def failed(self, attempt: int, reason: str) -> None:
+        self._schedules.store_call(self._schedule, self._call("failed", attempt, reason[:_REASON]))
+
+    @property
+    def _schedules(self) -> Schedules:
+        return self._consuming.bus.schedules
+
+    def _call(self, result: Literal["done", "failed"], attempt: int, reason: str = "") -> LastCall:
+        lasted = max(0, self._clock.wall_ms() - self._began)
+        return LastCall(result=result, at_ms=self._began, duration_ms=lasted, attempt=attempt, reason=reason)
 
 
 def _run_id(event: Event[Any], number: int) -> str:
