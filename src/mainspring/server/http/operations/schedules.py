@@ -39,7 +39,7 @@ class ScheduleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 _LISTING: Final = (
     "Every schedule, by name. `nextMs` is when it fires next and `lastMs` when it fired last, in epoch milliseconds. "
-    "`last` is how the last call of a program's function went: done, failed or skipped, when, how long it took, and why."
+    "`last` is how the last call of a program's function went: done, failed or skipped, when, for how long, and why."
 )
 ScheduleListing = described("ScheduleListing", _LISTING, schedules=list[ScheduleInfo])
 
