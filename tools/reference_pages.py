@@ -37,6 +37,7 @@ MODULES: Final = (
     "mainspring.guests",
     "mainspring.node",
     "mainspring.durations",
+    "mainspring.retries",
     "mainspring.errors",
 )
 WIDTH: Final = 100

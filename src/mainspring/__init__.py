@@ -13,15 +13,18 @@ from mainspring.lazy_imports import lazy_imports
 if TYPE_CHECKING:
     __version__: str
     from mainspring.app import App as App
+    from mainspring.app import BlockingEvent as BlockingEvent
     from mainspring.app import Event as Event
     from mainspring.client import Client as Client
     from mainspring.client import SyncClient as SyncClient
     from mainspring.client import connect as connect
     from mainspring.errors import MainspringError as MainspringError
     from mainspring.kernel import Blob as Blob
+    from mainspring.kernel import BlockingContext as BlockingContext
     from mainspring.kernel import Context as Context
     from mainspring.kernel import Fail as Fail
     from mainspring.kernel import RestartPolicy as RestartPolicy
+    from mainspring.retries import Reject as Reject
     from mainspring.runs import Ask as Ask
     from mainspring.runs import ChildFailed as ChildFailed
     from mainspring.runs import Effect as Effect
@@ -39,10 +42,11 @@ if TYPE_CHECKING:
     from mainspring.tasks import TaskQueue as TaskQueue
 
 _HOMES: Final = {
-    "mainspring.app": "App Event",
+    "mainspring.app": "App BlockingEvent Event",
     "mainspring.client": "Client SyncClient connect",
     "mainspring.errors": "MainspringError",
-    "mainspring.kernel": "Blob Context Fail RestartPolicy",
+    "mainspring.kernel": "Blob BlockingContext Context Fail RestartPolicy",
+    "mainspring.retries": "Reject",
     "mainspring.runs": (
         "Ask ChildFailed Effect EffectFailed Perform Publish Sleep Spawn WaitEvent WaitSignal WaitTimedOut "
         "end resume tail"

@@ -15,38 +15,45 @@ _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_40
 _PART: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*", re.ASCII)
 
 
-class BadDuration(MainspringError, code="bad_duration"):
-    """The text or number is not a duration."""
-
-
-def duration_ms(given: Duration) -> int:
-    """The duration in whole milliseconds, never negative. Raises BadDuration."""
-    if isinstance(given, timedelta):
-        given = given.total_seconds()
-    if isinstance(given, str):
-        ms = _from_text(given)
-    elif isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given) or given < 0:
-        ms = None
-    else:
-        ms = round(given * 1_000)
-    if ms is None:
-        raise BadDuration(
-            f"{given!r} is not a duration", remedy='write "250ms", "30s", "5m", "1h30m", "2d" or a number of seconds'
-        )
-    return ms
+class BadDuration(MainspringError, ValueError, code="bad_duration"):
+    """The value is not a duration."""
 
 
 def seconds(given: Duration) -> float:
     """The duration in seconds, never negative. Raises BadDuration."""
-    return duration_ms(given) / 1_000
+    if isinstance(given, str):
+        found = _from_text(given)
+    elif isinstance(given, timedelta):
+        found = given.total_seconds()
+    else:
+        found = None if isinstance(given, bool) or not isinstance(given, int | float) else given
+    if found is None or not math.isfinite(found) or found < 0:
+        raise BadDuration(
+            f"{given!r} is not a duration",
+            remedy='write a number of seconds, a timedelta, or text: "250ms", "30s", "5m", "1h30m", "2d"',
+        )
+    return found
 
 
-def _from_text(text: str) -> int | None:
+def duration_ms(given: Duration) -> int:
+    """The duration in whole milliseconds, never negative. Raises BadDuration."""
+    return round(seconds(given) * 1_000)
+
+
+def timeout_ms(given: Duration) -> float:
+    """How long a request may take, in ms. Raises BadDuration, also for none at all."""
+    ms = seconds(given) * 1_000
+    if not ms:
+        raise BadDuration("a timeout of 0 leaves no time for an answer", remedy="give a longer one")
+    return ms
+
+
+def _from_text(text: str) -> float | None:
     total, at = 0.0, 0
     while found := _PART.match(text, at):
         total += float(found[1]) * _UNITS_MS[found[2]]
         at = found.end()
-    return round(total) if 0 < at == len(text) else None
+    return total / 1_000 if 0 < at == len(text) else None
 
 
 def duration_text(ms: int) -> str:

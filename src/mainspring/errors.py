@@ -1,4 +1,4 @@
-"""The one base class of every error Mainspring raises on purpose, and the status of each code.
+"""The base class of the errors Mainspring raises on purpose, the refusal of a handler, and the status of each code.
 
 An error has a stable `code` that programs compare, a `message` that people read, and a `remedy` that says what to do
 next. Texts never contain payloads or secrets: they end up in logs and on other people's screens.
@@ -63,6 +63,48 @@ _CODES_OF_STATUS: Final = {
     500: "internal damaged",
     503: "limit_reached unavailable log_unavailable in_doubt line_busy not_leading",
 }
+
+
+class Fail(Exception):
+    """Say no to a request: `raise Fail(409, "sold out")` in a handler is an error reply, not a crash.
+
+    `code` is an HTTP-like number from 400 to 599. The text goes to the requester: keep secrets out of it. Whoever asks
+    gets the same exception (`ctx.send`, `kernel.ask`, `client.command`, `simulate`), with `type` telling who refused.
+    """
+
+    def __init__(
+        self, code: int, message: str, *, remedy: str = "", cause: Fail | None = None, type: str | None = None
+    ) -> None:
+        super().__init__(message)
+        # Checked here, where the mistake is, and not when the answer is being sent.
+        if not isinstance(code, int) or isinstance(code, bool) or not 400 <= code <= 599:
+            raise ValueError(f"Fail takes a code from 400 to 599, not {code!r}")
+        if not isinstance(remedy, str) or not (cause is None or isinstance(cause, Fail)):
+            raise TypeError("Fail takes a text as remedy and another Fail as cause")
+        self.code = code
+        self.message: str = str(message) or "refused"
+        self.remedy = remedy
+        self.cause = cause
+        self.type = type
+
+    def __str__(self) -> str:
+        return f"{self.code} {self.message}"
+
+
+def fail_from(data: Any, type: str) -> Fail:
+    """The `Fail` an error message stands for."""
+    if not isinstance(data, dict):
+        return Fail(500, "an error without details", type=type)
+    code, text, cause = data.get("code"), data.get("message"), data.get("cause")
+    return Fail(
+        code if isinstance(code, int) and 400 <= code <= 599 else 500,
+        text if isinstance(text, str) else "an error without details",
+        remedy=str(data.get("remedy", "")),
+        cause=fail_from(cause, type) if isinstance(cause, dict) else None,
+        type=type,
+    )
+
+
 STATUS_OF_CODE: Final[dict[str, int]] = {
     code: status for status, codes in _CODES_OF_STATUS.items() for code in codes.split()
 }

@@ -11,7 +11,6 @@ broken UTF-8, `true` for a number) and its texts name the place of a mistake, ne
 from __future__ import annotations
 
 import itertools
-import math
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
@@ -89,12 +88,6 @@ class Metadata(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     causation: str | None = None
     timeout: _Number = None
     traceparent: _Text = None  # W3C's: the span it was sent in
-
-
-def check_timeout(timeout_ms: float) -> None:
-    """A timeout that a program gives is held to the same rule as one that a client sends."""
-    if not 0 < timeout_ms < math.inf:
-        raise ValueError("timeout_ms must be a positive, finite number")
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):

@@ -129,6 +129,16 @@ class Settings:
         least=0,
     )
 
+    runs_early_signal_ms: int = setting(
+        604_800_000,
+        "How long signals to a run that has not started are kept. 0: not at all.",
+        unit="ms",
+        least=0,
+    )
+    runs_steps_per_turn: int = setting(
+        1_024, "Steps of runs that are taken before everything else has its turn.", unit="steps", least=1
+    )
+
     # Beats
     beat_interval_ms: int = setting(0, "Time between two beats. 0: a beat whenever there is work.", unit="ms", least=0)
     retained_beats: int = setting(

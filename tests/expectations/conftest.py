@@ -18,6 +18,8 @@ A story that needs hours, or says that something does not happen, takes `mainspr
 | `test_tasks.py` | Celery, DBOS | enqueue, retries, delays, results |
 | `test_schedules.py` | Celery beat | intervals, cron |
 | `test_runs.py` | Temporal, DBOS | steps, signals, timeouts, crashes, compensation |
+| `test_run_deploys.py` | Temporal | code that does not fit blocks a run; early signals; a program that is gone |
+| `test_durations.py` | everybody | one way to write time |
 | `test_testing.py` | pytest | what passes in a simulation passes in a node |
 """
 

@@ -7,7 +7,20 @@ from typing import Any
 
 import pytest
 
-from mainspring import App, ChildFailed, Effect, EffectFailed, Perform, Publish, Sleep, WaitSignal, WaitTimedOut
+from mainspring import (
+    App,
+    Ask,
+    ChildFailed,
+    Context,
+    Effect,
+    EffectFailed,
+    Fail,
+    Perform,
+    Publish,
+    Sleep,
+    WaitSignal,
+    WaitTimedOut,
+)
 from mainspring.runs import ChildTimedOut, EffectTimeout
 from mainspring.testing import simulate
 from tests.expectations.conftest import Start
@@ -169,6 +182,25 @@ async def test_failing_children_are_caught_also_after_a_crash(start: Start) -> N
         text = "ConnectionError: the bank is away"
         assert ended.value == [text, f"failed: {text}"]
         assert len(await node.events("attempts")) == 4
+
+
+async def test_the_refusal_of_a_command_that_a_run_asks_has_its_code(start: Start) -> None:
+    app = App("shop")
+
+    @app.command("Order.Place")
+    async def place(data: dict[str, Any], ctx: Context) -> None:
+        raise Fail(409, "sold out")
+
+    @app.run
+    async def checkout(perform: Perform) -> list[str]:
+        try:
+            await perform(Ask("Order.Place", {}))
+        except EffectFailed as error:
+            return [error.type, error.code]
+        return []
+
+    async with start(app) as node:
+        assert (await node.outcome(await node.start_run("checkout"))).value == ["Fail", "409"]
 
 
 # -- effects that are made and never awaited

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mainspring import App, Effect, Publish, Sleep, WaitSignal
+from mainspring import App, Effect, Perform, Publish, Sleep, WaitSignal
 from tests.expectations.conftest import Start
 
 
@@ -41,6 +41,31 @@ async def test_a_run_goes_on_where_it_was_after_a_crash(start: Start) -> None:
         assert (ended.state, ended.value) == ("value", "receipt of o-1")
         assert await node.events("charges") == ["o-1"]
         assert await node.events("decided") == ["ship"]
+
+
+async def test_a_run_says_how_far_it_is(start: Start) -> None:
+    app = App("mailing")
+
+    @app.run
+    async def newsletter(readers: int, perform: Perform) -> int:
+        for reader in range(readers):
+            await perform(Publish("letters", reader))
+            await perform.progress({"sent": reader + 1, "of": readers})
+        await perform(WaitSignal("done"))
+        return readers
+
+    async with start(app) as node:
+        run = await node.start_run("newsletter", 3)
+        await node.until(lambda: progress(node, run, {"sent": 3, "of": 3}))
+        await node.restart()
+        assert await progress(node, run, {"sent": 3, "of": 3})
+        await node.signal(run, "done")
+        assert (await node.outcome(run)).value == 3
+        assert (await node.query("Run.History", {"id": run}))["progress"] == {"sent": 3, "of": 3}
+
+
+async def progress(node: Any, run: str, expected: Any) -> bool:
+    return bool((await node.query("Run.Outcome", {"id": run})).get("progress") == expected)
 
 
 async def test_a_run_that_waits_can_be_cancelled(start: Start) -> None:

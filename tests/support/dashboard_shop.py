@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from mainspring import App, Fail
+from mainspring import App, Fail, RestartPolicy
 from mainspring.runs import Effect, Sleep, WaitSignal
 
 app = App("shop")
@@ -60,9 +60,16 @@ async def noticed(data: Any, ctx: Any) -> None:
     """The warehouse hears of orders."""
 
 
-@app.command("Label.Print", description="Print a label; the printer is old.")
+@app.command("Label.Print", description="Print a label; the printer is old.", restart=RestartPolicy())
 async def label(data: Sku, ctx: Any) -> None:
     raise RuntimeError("the printer is out of paper")
+
+
+@app.command("Scale.Weigh", description="Weigh a parcel.", restart=RestartPolicy(max_restarts=0))
+async def weigh(data: Sku, ctx: Any) -> int:
+    if data.sku == "elephant":
+        raise OverflowError("the scale is broken")
+    return 1
 
 
 @app.query("Report.Build", description="Count everything; takes its time.")

@@ -55,8 +55,8 @@ class RunningNode(ABC):
         """Wait until the condition (plain or async) is true; its value."""
 
     @abstractmethod
-    async def restart(self) -> None:
-        """Stop the node in order and start it again on what it stored."""
+    async def restart(self, app: App | None = None) -> None:
+        """Stop the node in order and start it again on what it stored, with another App if one is given."""
 
     @abstractmethod
     async def crash(self) -> None:
@@ -140,7 +140,7 @@ class RunningNode(ABC):
 
         async def ended() -> RunState | None:
             state = await self.run_state(run_id)
-            return None if state.state == "running" else state
+            return None if state.state in ("running", "blocked") else state
 
         found = await self.until(ended)
         assert isinstance(found, RunState)
@@ -164,10 +164,10 @@ class SimulatedNode(RunningNode):
         await self._simulation.__aexit__(*error)
 
     async def until(self, condition: Callable[[], Any]) -> Any:
-        return await self.world.until(condition)
+        return await self.world.until(condition, within="10m")
 
-    async def restart(self) -> None:
-        await self.world.restart()
+    async def restart(self, app: App | None = None) -> None:
+        await self.world.restart(app=app)
 
     async def crash(self) -> None:
         await self.world.crash_and_restart()
@@ -205,8 +205,9 @@ class NodeInThisProcess(RealNode):
     async def __aexit__(self, *_: Any) -> None:
         await self._life.aclose()
 
-    async def restart(self) -> None:
+    async def restart(self, app: App | None = None) -> None:
         await self._life.aclose()
+        self._app = app or self._app
         await self.__aenter__()
 
     async def crash(self) -> None:
@@ -238,7 +239,8 @@ class NodeProcess(RealNode):
     async def __aexit__(self, *_: Any) -> None:
         await self._life.aclose()
 
-    async def restart(self) -> None:
+    async def restart(self, app: App | None = None) -> None:
+        assert app is None, "a deploy is for stories that give `start` an App"
         await self.bus.close()
         self._process.signal(signal.SIGTERM)
         self._process.wait()

@@ -50,7 +50,7 @@ class Upgraded:
         )
 
     async def ask(self, kind: str, type: str, data: Any) -> Any:
-        return await self.core.kernel.ask(kind, type, data, timeout_ms=5_000)
+        return await self.core.kernel.ask(kind, type, data, timeout=5)
 
     async def publish(self, topic: str, payload: Any) -> None:
         """As a client of this node does."""

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 from mainspring.app.declared import (
     Declared,
@@ -43,7 +43,8 @@ from mainspring.bus import LATEST, Checker, Compatibility, Overlap, Start, Topic
 from mainspring.durations import Duration, duration_ms
 from mainspring.kernel import Capability, CapabilityError, Handler, Isolation, Kernel, RestartPolicy, handler_from
 from mainspring.loop import runs_in_thread
-from mainspring.runs import Effect, Errors, Runtime
+from mainspring.retries import Errors, Retries, RetryOptions
+from mainspring.runs import Effect, Runtime
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -207,20 +208,18 @@ class App:
         topic: str,
         *,
         group: str | None = None,
-        max_attempts: int | None = None,
         max_inflight: int | None = None,
         from_: Literal["beginning", "latest"] | int = "beginning",
         concurrency: int = 1,
-        backoff: Duration = "200ms",
-        max_backoff: Duration = "1m",
+        **retries: Unpack[RetryOptions],
     ) -> Callable[[F], F]:
         """Consume a topic: `(event: Event[T])`, called for each event, `concurrency` of them at a time.
 
-        Returning acknowledges; raising refuses with the error's text, and the event comes again after `backoff`,
-        doubled with each attempt up to `max_backoff`, until it is a dead letter after `max_attempts` deliveries (the
-        topic's number unless given). Each group gets every event of the topic; `group` is the names of app and function
-        (`shop.bill`) unless given. `from_` says where a new group starts: at the beginning, behind the latest event, or
-        at an offset. `max_inflight` events are held at a time.
+        Returning acknowledges; raising refuses with the error's text, and the event comes again as `RetryOptions` says
+        (`backoff="200ms"`, `max_backoff="1m"`, `max_attempts`, `retry_on`, `give_up_on`, `timeout`), until it is a dead
+        letter. `raise Reject("why")` makes it one at once. Each group gets every event of the topic; `group` is the
+        names of app and function (`shop.bill`) unless given. `from_` says where a new group starts: at the beginning,
+        behind the latest event, or at an offset. `max_inflight` events are held at a time.
         """
         refuse_bare("@app.consumer", topic, '"orders"')
         names = sys._getframe(1).f_locals
@@ -231,11 +230,10 @@ class App:
                 function,
                 app=self.name,
                 group=group,
-                max_attempts=max_attempts,
                 max_inflight=max_inflight,
                 from_=_start(from_),
                 concurrency=concurrency,
-                backoff=Backoff(duration_ms(backoff), duration_ms(max_backoff)),
+                retries=retries,
                 local_names=names,
             )
             self.consumers.append(declared)
@@ -250,21 +248,20 @@ class App:
         name: str | None = None,
         jitter: Duration = 0,
         overlap: Overlap = "queue",
-        max_attempts: int | None = None,
+        **retries: Unpack[RetryOptions],
     ) -> Callable[[F], F]:
         """Call a function again and again: "5m", "1h30m". The first time is one interval after it was first served.
 
         The next time is kept in the log. A restart neither loses nor doubles a call; times that passed while nothing
-        ran are made up once. A call that fails is tried again with back-off. The function takes nothing, or the
-        `Event` of its firing: what it publishes through that is stored in one commit with the call being done.
+        ran are made up once. A call that fails is tried again as `RetryOptions` says. The function takes nothing, or
+        the `Event` of its firing: what it publishes through that is stored in one commit with the call being done.
 
         `overlap` says what happens when its time comes and the call before is not finished: "queue" calls it after
         that one, "skip" does not call it, "allow" calls it at once. Each call is late by up to `jitter`, by the same
         for one schedule and time.
         """
         refuse_bare("@app.every", interval, '"5m"')
-        times = {"every": duration_ms(interval)}
-        return self._schedule(times, name=name, jitter=jitter, overlap=overlap, max_attempts=max_attempts)
+        return self._schedule({"every": duration_ms(interval)}, name, jitter, overlap, retries)
 
     def cron(
         self,
@@ -274,7 +271,7 @@ class App:
         name: str | None = None,
         jitter: Duration = 0,
         overlap: Overlap = "queue",
-        max_attempts: int | None = None,
+        **retries: Unpack[RetryOptions],
     ) -> Callable[[F], F]:
         """Call a function when a cron line says so: minute, hour, day of month, month, day of week.
 
@@ -283,17 +280,17 @@ class App:
         """
         refuse_bare("@app.cron", line, '"0 3 * * *"')
         times = {"cron": line, **({} if timezone is None else {"timezone": timezone})}
-        return self._schedule(times, name=name, jitter=jitter, overlap=overlap, max_attempts=max_attempts)
+        return self._schedule(times, name, jitter, overlap, retries)
 
     def _schedule(
-        self, times: dict[str, Any], *, name: str | None, jitter: Duration, overlap: Overlap, max_attempts: int | None
+        self, times: dict[str, Any], name: str | None, jitter: Duration, overlap: Overlap, retries: RetryOptions
     ) -> Callable[[F], F]:
         if jitter_ms := duration_ms(jitter):
             times["jitter"] = jitter_ms
 
         def decorate(function: F) -> F:
             known = name or function.__name__
-            declared = schedule_from(function, times=times, name=known, overlap=overlap, max_attempts=max_attempts)
+            declared = schedule_from(function, times=times, name=known, overlap=overlap, retries=retries)
             self.schedules.append(declared)
             return function
 
@@ -362,10 +359,9 @@ class App:
                 function,
                 name=name or function.__name__,
                 local_names=names,
-                max_attempts=max_attempts,
                 concurrency=concurrency,
                 max_inflight=concurrency,
-                backoff=Backoff(duration_ms(backoff), duration_ms(max_backoff)),
+                retries=Retries(Backoff(duration_ms(backoff), duration_ms(max_backoff)), max_attempts),
             )
             self.consumers.append(declared.consumer)
             return declared

@@ -13,16 +13,14 @@ from typing import Any
 
 import msgspec
 
-from mainspring.app.event import Event
-from mainspring.backoff import Backoff
+from mainspring.app.event import BlockingEvent, Event
 from mainspring.bus import BusError, Compatibility, Overlap, Schedule, Start, TopicConfig
 from mainspring.bus.topics import topic_from
 from mainspring.errors import MainspringError
 from mainspring.kernel import CapabilityError, Handler, Isolation, RestartPolicy
 from mainspring.loop import HandlerThreads, runs_in_thread
+from mainspring.retries import ALWAYS, Retries, RetryOptions, retries_of
 from mainspring.runs import Effect, Runtime
-
-CONSUMER_BACKOFF = Backoff(200, 60_000)  # between two attempts at an event, unless the program says otherwise
 
 
 def refuse_bare(decorator: str, given: object, example: str) -> None:
@@ -72,8 +70,7 @@ class DeclaredConsumer:
     start: Start | None = None
     concurrency: int = 1
     max_inflight: int = 1
-    max_attempts: int | None = None
-    backoff: Backoff = CONSUMER_BACKOFF
+    retries: Retries = ALWAYS
     takes_event: bool = True
     store_each: bool = False  # store each acknowledgement at once instead of with others some milliseconds later
     schedule: str = ""  # the schedule whose firings these events are
@@ -98,8 +95,7 @@ class DeclaredSchedule:
     function: Callable[..., Any]
     times: Mapping[str, Any]
     overlap: Overlap = "queue"
-    max_attempts: int | None = None
-    backoff: Backoff = CONSUMER_BACKOFF
+    retries: Retries = ALWAYS
     takes_event: bool = False
 
 
@@ -109,11 +105,10 @@ def consumer_from(
     *,
     app: str,
     group: str | None,
-    max_attempts: int | None,
     max_inflight: int | None,
     from_: Start | None,
     concurrency: int,
-    backoff: Backoff,
+    retries: RetryOptions,
     local_names: dict[str, Any],
 ) -> DeclaredConsumer:
     """Read a function's hint: its one parameter is an `Event` of the payload's type. Raises `CapabilityError`.
@@ -121,21 +116,17 @@ def consumer_from(
     Without `group` it is made from the names of the app and the function.
     """
     where = f"the consumer of {topic!r}"
-    if (
-        concurrency < 1
-        or (max_inflight is not None and max_inflight < 1)
-        or (max_attempts is not None and max_attempts < 1)
-    ):
-        raise CapabilityError(f"{where}: concurrency, max_inflight and max_attempts are 1 or more")
+    if concurrency < 1 or (max_inflight is not None and max_inflight < 1):
+        raise CapabilityError(f"{where}: concurrency and max_inflight are 1 or more")
     try:
         signature = inspect.signature(function)
         signature.bind(None)
     except (TypeError, ValueError):
         raise CapabilityError(f"{where} must take the event", remedy="async def bill(event: Event[Order])") from None
     hint = hints_of(function, where, local_names).get(next(iter(signature.parameters)), Any)
-    if hint is Any or hint is Event:
+    if hint in (Any, Event, BlockingEvent):
         payload: Any = Any
-    elif typing.get_origin(hint) is Event:
+    elif typing.get_origin(hint) in (Event, BlockingEvent):
         (payload,) = typing.get_args(hint)
     else:
         raise CapabilityError(f"{where} gets an Event, not {hint!r}", remedy="write event: Event[Order]")
@@ -147,11 +138,18 @@ def consumer_from(
         from_,
         concurrency,
         max(max_inflight or 0, concurrency),
-        max_attempts,
-        backoff,
+        checked_retries(where, retries),
         place=place_of(function),
         app="" if group else app,
     )
+
+
+def checked_retries(where: str, given: RetryOptions) -> Retries:
+    """Raises CapabilityError for what cannot be."""
+    try:
+        return retries_of(given)
+    except ValueError as error:
+        raise CapabilityError(f"{where}: {error}") from None
 
 
 def _default_group(app: str, function: Callable[..., Any], where: str) -> str:
@@ -214,12 +212,7 @@ def answer_from(effect: type[Effect[Any]], function: Callable[..., Any], **optio
 
 
 def schedule_from(
-    function: Callable[..., Any],
-    *,
-    times: Mapping[str, Any],
-    name: str,
-    overlap: Overlap,
-    max_attempts: int | None,
+    function: Callable[..., Any], *, times: Mapping[str, Any], name: str, overlap: Overlap, retries: RetryOptions
 ) -> DeclaredSchedule:
     """Raises `CapabilityError` for times that cannot be, and for functions that cannot be called."""
     try:
@@ -235,7 +228,8 @@ def schedule_from(
             f"the scheduled function {function!r} takes nothing, or the event of its firing",
             remedy="async def nightly(event: Event) -> None",
         )
-    return DeclaredSchedule(name, function, times, overlap, max_attempts, takes_event=takes_event)
+    checked = checked_retries(f"the schedule {name!r}", retries)
+    return DeclaredSchedule(name, function, times, overlap, checked, takes_event=takes_event)
 
 
 def _takes(function: Callable[..., Any], *arguments: Any) -> bool:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from mainspring.durations import Duration, duration_ms
-from mainspring.loop import verb, with_blocking_verbs
+from mainspring.loop import with_blocking_verbs
 from mainspring.message import encode_bytes
 from mainspring.telemetry import CORRELATION
 
@@ -28,11 +28,18 @@ class Work(Protocol):
         """Check a run that begins with the acknowledgement; its id."""
 
     def prepare_publish(
-        self, event: Event[Any], topic: str, payload: bytes, key: str | None, headers: dict[str, str], id: str | None
+        self,
+        event: Event[Any],
+        topic: str,
+        payload: bytes,
+        key: str | None,
+        headers: dict[str, str],
+        id: str | None,
+        ttl: Duration,
     ) -> str:
         """Check an event that is stored with the acknowledgement; its id."""
 
-    def ask(self, event: Event[Any], kind: str, type: str, data: Any, timeout_ms: float | None) -> Awaitable[Any]: ...
+    def ask(self, event: Event[Any], kind: str, type: str, data: Any, timeout: Duration | None) -> Awaitable[Any]: ...
 
     def emit(self, event: Event[Any], type: str, data: Any) -> None: ...
 
@@ -84,7 +91,7 @@ class Event(Generic[T]):
         self.key: str | None = key
         self.headers: Mapping[str, str] = headers or NO_HEADERS
         self.payload: T = payload
-        self.refusal: tuple[str, int] | None = None
+        self.refusal: tuple[str, int | None] | None = None  # why, and after how many ms it comes again; None: never
 
     def publish(
         self,
@@ -94,12 +101,14 @@ class Event(Generic[T]):
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
         id: str | None = None,
+        ttl: Duration = 0,
     ) -> str:
         """Publish an event together with the acknowledgement of this one; gives its id.
 
+        When `ttl` has passed (0: never), groups that have not handled it do not get it any more.
         Nobody sees it before the function has returned, and nobody ever when the function fails.
         """
-        return self._work.prepare_publish(self, topic, encode_bytes(payload), key, dict(headers or {}), id)
+        return self._work.prepare_publish(self, topic, encode_bytes(payload), key, dict(headers or {}), id, ttl)
 
     def start_run(self, program: Callable[..., Any] | str, *args: Any, id: str | None = None) -> str:
         """Start a durable run together with the acknowledgement of this event; gives the run's id.
@@ -109,10 +118,9 @@ class Event(Generic[T]):
         """
         return self._work.prepare_run(self, program, args, id)
 
-    @verb
-    async def ask(self, kind: str, type: str, data: Any = None, *, timeout_ms: float | None = None) -> Any:
+    async def ask(self, kind: str, type: str, data: Any = None, *, timeout: Duration | None = None) -> Any:
         """Send a command or a query and wait for the reply's data; raises `Fail` with the error's code."""
-        return await self._work.ask(self, kind, type, data, timeout_ms)
+        return await self._work.ask(self, kind, type, data, timeout)
 
     def emit(self, type: str, data: Any = None) -> None:
         """Say at once that something happened; kept nowhere."""
@@ -121,6 +129,10 @@ class Event(Generic[T]):
     def nack(self, reason: str = "", *, delay: Duration = 0) -> None:
         """Refuse the event when the function returns: it comes again, after `delay` at the earliest."""
         self.refusal = (reason, duration_ms(delay))
+
+    def reject(self, reason: str) -> None:
+        """Give the event up when the function returns: it is a dead letter at once. `raise Reject(reason)` ends it."""
+        self.refusal = (reason, None)
 
     @property
     def correlation(self) -> str | None:
@@ -131,5 +143,12 @@ class Event(Generic[T]):
         return f"Event({self.topic!r}, {self.partition}:{self.offset}, id={self.id!r}, attempt={self.attempt})"
 
 
-BlockingEvent: type[Event[Any]] = with_blocking_verbs(Event)
-"""What a plain function gets: its verbs are carried out on the loop while its thread waits."""
+if TYPE_CHECKING:
+
+    class BlockingEvent(Event[T]):
+        """What a plain function is given: its verbs wait in the function's thread."""
+
+        def ask(self, *args: Any, **options: Any) -> Any: ...
+
+else:
+    BlockingEvent = with_blocking_verbs(Event)

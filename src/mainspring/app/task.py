@@ -17,7 +17,7 @@ from mainspring.app.declared import DeclaredConsumer, hints_of, place_of
 from mainspring.app.event import Event
 from mainspring.durations import Duration, duration_ms
 from mainspring.errors import MainspringError
-from mainspring.loop import blocking_verb, identifies_work, runs_in_thread, verb
+from mainspring.loop import blocking_verb, identifies_work, runs_in_thread
 
 if TYPE_CHECKING:
     from mainspring.app.app import App
@@ -62,13 +62,11 @@ class Task(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     @blocking_verb
-    @verb
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> str:
         """Have it done soon; gives the event's id. Durable when it returns."""
         return await self._enqueue(self.payload(*args, **kwargs))
 
     @blocking_verb
-    @verb
     async def enqueue_in(self, delay: Duration, *args: P.args, **kwargs: P.kwargs) -> str:
         """Have it done after a while, at the earliest; survives restarts in between."""
         return await self._enqueue(self.payload(*args, **kwargs), delay_ms=duration_ms(delay))

@@ -119,11 +119,14 @@ class _BusMessages:
         headers: Annotated[dict[str, str] | None, about("Text by name, stored with the event.")] = None,
         id: Annotated[str | None, about("The same id within the dedupe window is stored once.")] = None,
         delayMs: Annotated[int, msgspec.Meta(ge=0, description="Publish it so many milliseconds later.")] = 0,
+        ttlMs: Annotated[int, msgspec.Meta(ge=0, description="It expires after so many milliseconds; 0: never.")] = 0,
     ) -> PublishResult:
         """Store an event in a topic. It is durable when the answer comes."""
         cause = ctx.message.metadata
         headers = {**causation_headers(cause.id, cause.correlation), **(headers or {})}
-        stored = await self._bus.publish(topic, bytes(payload), key=key, headers=headers, id=id, delay_ms=delayMs)
+        stored = await self._bus.publish(
+            topic, bytes(payload), key=key, headers=headers, id=id, delay_ms=delayMs, ttl=ttlMs / 1000
+        )
         return PublishResult(stored.topic, stored.partition, stored.offset, stored.id, stored.duplicate)
 
     @message("query", "Bus.Read", "ReadRequest")

@@ -1,15 +1,15 @@
 """Run: durable runs as messages, and what runs need from a node.
 
 `Run.Start` answers as soon as the run is written down; the outcome is asked with `Run.Outcome`, or comes as one of the
-events `Run.Completed`, `Run.Failed` and `Run.Cancelled`. Nothing here waits for a run, because a capability answers one
-message after the other.
+events `Run.Completed`, `Run.Failed` and `Run.Cancelled`; `Run.Blocked` is the event of a run that cannot go on. Nothing
+here waits for a run, because a capability answers one message after the other.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -19,7 +19,7 @@ from mainspring.bus import Bus
 from mainspring.errors import MainspringError
 from mainspring.kernel import Capability, Context, Fail, Kernel
 from mainspring.log import Change, Prepared
-from mainspring.runs import DurableRuns, Failed, Outcome, Run, RunRecord, Runtime, Value
+from mainspring.runs import DurableRuns, Failed, Outcome, ReplayMismatch, Run, RunError, RunRecord, Runtime, Value
 from mainspring.runs.durable import ended_runs, error_fields, reason_json
 from mainspring.telemetry import current_correlation
 
@@ -32,25 +32,43 @@ RunId = Annotated[str, about("The id of a durable run.")]
 NotOver = Annotated[bool, about("False when the run was over.")]
 
 
+OnlyState = Annotated[str | None, about("Only running, blocked, value, failed or cancelled ones.")]
+OnlyProgram = Annotated[str | None, about("Only runs of this program.")]
+OnlyPrefix = Annotated[str, about("Only ids that start with this.")]
+OnlyAfter = Annotated[str, about("Only ids greater than this: the next page.")]
+KeepMember = Annotated[
+    Literal["all", "fitting", "nothing"],
+    about("Of the journal: all; what fits the program, of a blocked run; or nothing, to begin anew."),
+]
+
+
+class ChangedRuns(msgspec.Struct):
+    count: Annotated[int, about("How many runs were changed.")] = 0
+    refused: Annotated[dict[str, str], about("Why others were not, by id.")] = {}
+    after: Annotated[str | None, about("There may be more: ask again with this.")] = None
+
+
 class RunState(msgspec.Struct, omit_defaults=True):
     id: str
     program: str
-    state: Annotated[str, about("running, value, failed or cancelled.")]
+    state: Annotated[str, about("running, blocked, value, failed or cancelled.")]
     created: int
     updated: int
     value: Any = None
-    error: dict[str, str] | None = None
+    error: Annotated[dict[str, str] | None, about("Why it failed, or why it is blocked.")] = None
     reason: Any = None
     parent: str | None = None
     forkedFrom: str | None = None
     retries: int = 0
+    progress: Annotated[Any, about("What it published last about its progress.")] = None
     owner: Annotated[str | None, about("The node that executes it, where several share a log.")] = None
-    waitsFor: Annotated[str | None, about("Why no node executes it, where that is so.")] = None
+    waitsFor: Annotated[str | None, about("What no living node has and it needs: program NAME.")] = None
 
 
 def run(kernel: Kernel, runtime: Runtime) -> Capability:
     """The capability `Run` of this node; also announces the ends of durable runs as events."""
     runtime.on_outcome(lambda ended, how: _announce(kernel, ended, how))
+    runtime.durable.blocked.on_blocked.append(lambda blocked, why: _announce_blocked(kernel, blocked, why))
     on_remote_change(kernel, runtime.durable.log, lambda change: _stream_ended(kernel, change))
     return message.of(_RunMessages(kernel, runtime))
 
@@ -99,30 +117,70 @@ class _RunMessages:
     @message("query", "Run.Outcome", "AskRunOutcome")
     async def outcome(self, id: RunId) -> RunState:
         """How a run stands, and how it ended."""
-        return _state(self._durable, await self._durable.store.record(id))
+        state = _state(self._durable, await self._durable.store.record(id))
+        state.progress = msgspec.json.decode(await self._durable.store.progress(id))
+        return state
 
     @message("query", "Run.List", "ListRuns", gives="RunPage.runs")
     async def list_runs(
         self,
-        state: Annotated[str | None, about("Only running, value, failed or cancelled ones.")] = None,
-        prefix: Annotated[str, about("Only ids that start with this.")] = "",
-        after: Annotated[str, about("Only ids greater than this: the next page.")] = "",
+        state: OnlyState = None,
+        program: OnlyProgram = None,
+        prefix: OnlyPrefix = "",
+        after: OnlyAfter = "",
         limit: Annotated[int, msgspec.Meta(ge=1, le=_PAGE, description="How many at most.")] = _PAGE,
     ) -> list[RunState]:
         """Durable runs by id, at most fifty at a time, without their values."""
-        found = await self._durable.store.runs(state=state, prefix=prefix, after=after, limit=limit)
+        found = await self._durable.store.runs(state=state, program=program, prefix=prefix, after=after, limit=limit)
         return [_state(self._durable, record, brief=True) for record in found]
 
     @message("query", "Run.History", "AskRunHistory")
     async def history(self, id: RunId) -> dict[str, Any]:
         """A run and its journal."""
         found = await self._durable.history(id)
-        return {"run": found.run, "journal": found.journal}
+        return {"run": found.run, "journal": found.journal, "progress": found.progress}
 
     @message("command", "Run.Retry", "RetryRun", gives="StartedRun.id")
-    async def retry(self, id: RunId) -> str:
-        """Go on with a run that failed or was cancelled, from its journal."""
-        return (await self._durable.retry(id)).id
+    async def retry(self, id: RunId, keep: KeepMember = "all") -> str:
+        """Go on with a run that failed, was cancelled or is blocked, with the program of now."""
+        return (await self._durable.retry(id, keep)).id
+
+    @message("command", "Run.Fail", "FailRun", gives="FailedRun.failed")
+    async def fail(self, id: RunId, why: Annotated[str, about("Kept with the outcome.")] = "") -> NotOver:
+        """Let a run fail, wherever it is executed; a blocked one with what blocks it."""
+        return await self._durable.fail(id, why)
+
+    @message("command", "Run.Bulk", "ChangeRuns")
+    async def bulk(
+        self,
+        action: Annotated[Literal["retry", "cancel", "fail"], about("What is done to each.")],
+        state: OnlyState = None,
+        program: OnlyProgram = None,
+        prefix: OnlyPrefix = "",
+        after: OnlyAfter = "",
+        keep: KeepMember = "all",
+        reason: Annotated[Any, about("Kept with the outcome, by cancel and fail.")] = None,
+    ) -> ChangedRuns:
+        """Retry, cancel or fail all runs that fit; at most fifty at a time, the next ones with `after`."""
+        found = await self._durable.store.runs(state=state, program=program, prefix=prefix, after=after, limit=_PAGE)
+        changed = ChangedRuns(after=found[-1].id if len(found) == _PAGE else None)
+        for record in found:
+            try:
+                if action == "retry":
+                    await self._durable.retry(record.id, keep)
+                    changed.count += 1
+                elif action == "cancel":
+                    changed.count += await self._durable.cancel(record.id, reason)
+                else:
+                    changed.count += await self._durable.fail(record.id, "" if reason is None else str(reason))
+            except RunError as error:
+                changed.refused[record.id] = error.message
+        return changed
+
+    @message("query", "Run.Programs", gives="RunPrograms.programs")
+    async def programs(self) -> list[str]:
+        """The programs that runs can be started of: those of all living nodes."""
+        return self._durable.ownership.known_programs()
 
     @message("command", "Run.Fork", "ForkRun", gives="StartedRun.id")
     async def fork(
@@ -144,6 +202,11 @@ def _announce(kernel: Kernel, ended: Run[Any], outcome: Outcome[Any]) -> None:
     elif not isinstance(outcome, Value):
         data["reason"] = reason_json(outcome.reason)
     kernel.emit(_EVENTS[ended.state], data, causation=ended.id)
+
+
+def _announce_blocked(kernel: Kernel, blocked: Run[Any], why: ReplayMismatch) -> None:
+    data = {"id": blocked.id, "program": blocked.program, "error": error_fields(why)}
+    kernel.emit("Run.Blocked", data, causation=blocked.id)
 
 
 def _stream_ended(kernel: Kernel, change: Change) -> None:
@@ -188,7 +251,8 @@ class KernelPort:
         correlation = current_correlation()
         self._kernel.note("effect", "Ask", key, causation=key.rpartition("#")[0], correlation=correlation)
         correlation = correlation or key  # a run that no message started is a conversation of its own
-        return await self._kernel.ask(kind, type, data, timeout_ms=timeout_ms, correlation=correlation, causation=key)
+        timeout = None if timeout_ms is None else timeout_ms / 1_000
+        return await self._kernel.ask(kind, type, data, timeout=timeout, correlation=correlation, causation=key)
 
 
 class BusPort:

@@ -1,8 +1,8 @@
 """Syscall: the node about itself.
 
 Ping proves that the whole way works, because its payload takes it; Describe shows contracts from their schemas without
-waking any actor; Outcome finds the answer of a durable command; Trace shows what caused what; Nodes shows which other
-nodes are there.
+waking any actor; Outcome finds the answer of a durable command; Trace shows what caused what; Actors shows how the
+capabilities do, and Restart starts one that failed too often; Nodes shows which other nodes are there.
 
 What only other nodes handle is described and listed too, with the name of one that does. Which types they handle is in
 their pulses; what a type takes and gives only they know, so they are asked. A node that does not answer in time is
@@ -18,7 +18,7 @@ import msgspec
 
 from mainspring.builtin.answers import Messages, about, fitting
 from mainspring.cluster import NodeView
-from mainspring.kernel import Capability, Contract, Fail, Kernel
+from mainspring.kernel import Capability, Contract, Fail, Inspector, Kernel
 
 _TRACE_BYTES: Final = 14_000  # of a line of 16384: the rest is envelope
 _PAGE: Final = 40  # types on one page of Syscall.List
@@ -36,6 +36,11 @@ class Ping(msgspec.Struct):
 class AuthenticateResult(msgspec.Struct):
     authenticated: bool
     message: str
+
+
+class RestartResult(msgspec.Struct):
+    capability: str
+    restarted: bool  # False: it was running
 
 
 class ShutdownResult(msgspec.Struct):
@@ -121,6 +126,23 @@ class _Syscall:
             raise Fail(404, "this message is not known (any more)", remedy="only the latest messages are remembered")
         shown = fitting(tree, _TRACE_BYTES)
         return {"id": id, "messages": shown, "truncated": len(shown) < len(tree)}
+
+    @message("query", "Syscall.Actors")
+    def actors(self) -> dict[str, Any]:
+        """Every capability with the state of its actor: running, restarting or unhealthy."""
+        actors = Inspector(self._kernel).actors()
+        shown = fitting(actors, _TRACE_BYTES)
+        return {"actors": shown, "truncated": len(shown) < len(actors)}
+
+    @message("command", "Syscall.Restart", "RestartRequest")
+    def restart(
+        self, capability: Annotated[str, about("A capability that failed too often, like Order.")]
+    ) -> RestartResult:
+        """Start a capability again that is unhealthy because it failed too often. One that runs is left alone."""
+        try:
+            return RestartResult(capability, self._kernel.start_again(capability))
+        except KeyError:
+            raise Fail(404, "no such capability", remedy="Syscall.Actors lists them") from None
 
     @message("query", "Syscall.Nodes")
     def nodes(self) -> dict[str, list[NodeView]]:

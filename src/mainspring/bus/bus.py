@@ -39,6 +39,7 @@ from mainspring.bus.topics.registry import SPACE as TOPICS
 from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.bus.topics.topic import Topic
 from mainspring.cluster import Alone, Cluster
+from mainspring.durations import Duration, duration_ms
 from mainspring.log import KeptRecord, Log, Prepared, StoredEvent
 from mainspring.loop import Clock, Loop
 from mainspring.settings import Settings
@@ -233,11 +234,15 @@ class Bus:
         id: str | None = None,
         delay_ms: int = 0,
         not_before: int = 0,
+        ttl: Duration = 0,
         expect: int | None = None,
         agent: Who = None,
     ) -> Published:
-        """Store one event; durable when it returns. `payload` is JSON text (checked)."""
-        event = NewEvent(payload, key, check_headers(headers), id, delay_ms, not_before)
+        """Store one event; durable when it returns. `payload` is JSON text (checked).
+
+        When `ttl` has passed since it was stored (0: never), groups that have not handled it do not get it any more.
+        """
+        event = NewEvent(payload, key, check_headers(headers), id, delay_ms, not_before, duration_ms(ttl))
         return (await self._publish(topic, (event,), agent, expect))[0]
 
     async def publish_batch(self, topic: str, events: Sequence[NewEvent], *, agent: Who = None) -> list[Published]:
@@ -253,13 +258,20 @@ class Bus:
         return await self.publisher.store(self.admission.accept(topic, events, agent, expect=expect))
 
     def prepare(
-        self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None, id: str
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        key: str | None,
+        headers: Mapping[str, str] | None,
+        id: str,
+        ttl: Duration = 0,
     ) -> Prepared:
         """Publish within a batch of the caller's own (`mainspring.log.add_prepared`).
 
         The event's `id` makes it exactly one: the same id within the dedupe window is stored once.
         """
-        event = NewEvent(payload, key, check_headers(headers), id)
+        event = NewEvent(payload, key, check_headers(headers), id, ttl_ms=duration_ms(ttl))
         check_event(event)
         return self.publisher.prepare(self.admission.accept(topic, (event,), None, limited=False))
 

@@ -19,6 +19,7 @@ class BusCounters(msgspec.Struct, gc=False):
     nacks: int = 0
     redeliveries: int = 0
     dlq: int = 0
+    expired: int = 0
     inflight: int = 0
     connections: int = 0
 

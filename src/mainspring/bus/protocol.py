@@ -1,8 +1,9 @@
 """The protocol's frames: typed decoding of what clients send, and the bytes of what they get.
 
 A frame is decoded once, straight into its type; fields nobody asked for are skipped, so that newer clients can talk to
-older nodes. `payload` and `corr` stay the bytes they were: a payload is stored and delivered without being decoded.
-Only when decoding fails is the text looked at a second time, to say what exactly is wrong.
+older nodes. Where an event is published they are refused: an option that the node does not know would not be kept.
+`payload` and `corr` stay the bytes they were: a payload is stored and delivered without being decoded. Only when
+decoding fails is the text looked at a second time, to say what exactly is wrong.
 
 Outgoing frames are joined from bytes. Encoding a delivered event again would cost more than everything else the node
 does for it.
@@ -27,6 +28,7 @@ MAX_ID: Final = 255
 EventId = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID)]
 
 NOTHING: Final = msgspec.Raw(b"")
+EXPIRES: Final = "x-expires"  # the header that says when an event expires: epoch ms
 
 
 class Start(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -58,7 +60,7 @@ class ClientFrame(msgspec.Struct, tag_field="type", frozen=True, gc=False):
     corr: msgspec.Raw = NOTHING
 
 
-class PublishFrame(ClientFrame, tag="PUBLISH", frozen=True, gc=False, kw_only=True):
+class PublishFrame(ClientFrame, tag="PUBLISH", frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
     topic: str
     payload: msgspec.Raw
     key: str | None = None
@@ -66,23 +68,27 @@ class PublishFrame(ClientFrame, tag="PUBLISH", frozen=True, gc=False, kw_only=Tr
     id: EventId | None = None
     delay_ms: Offset | None = None
     not_before: Offset | None = None
+    ttl_ms: Count | None = None
     expect: Offset | None = None
     payload_sha256: str | None = None
 
 
-class BatchEvent(msgspec.Struct, frozen=True, gc=False):
+class BatchEvent(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     payload: msgspec.Raw
     key: str | None = None
     headers: dict[str, str] | None = None
     id: EventId | None = None
     delay_ms: Offset | None = None
     not_before: Offset | None = None
+    ttl_ms: Count | None = None
 
 
 OfferedEvent = PublishFrame | BatchEvent | NewEvent  # one event of a request, however it came
 
 
-class PublishBatchFrame(ClientFrame, tag="PUBLISH_BATCH", frozen=True, gc=False, kw_only=True):
+class PublishBatchFrame(
+    ClientFrame, tag="PUBLISH_BATCH", frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True
+):
     topic: str
     events: Annotated[list[BatchEvent], msgspec.Meta(min_length=1)]
 

@@ -34,6 +34,7 @@ class NewEvent(msgspec.Struct, frozen=True, gc=False):
     id: str | None = None
     delay_ms: int = 0
     not_before: int = 0
+    ttl_ms: int = 0  # from when it is stored; 0: it does not expire
 
 
 class GroupOffsets(msgspec.Struct, frozen=True, gc=False):
@@ -76,6 +77,7 @@ class Stats(msgspec.Struct, frozen=True, gc=False):
     nacks: int
     redeliveries: int
     dlq: int
+    expired: int
     inflight: int
     connections: int
     by_topic: dict[str, TopicCount] = msgspec.field(name="byTopic")

@@ -23,6 +23,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "send": ("program.kernel", "send"),
     "describe": ("program.kernel", "describe"),
     "trace": ("program.kernel", "trace"),
+    "actors": ("program.kernel", "actors"),
     "mcp": ("program.mcp", "mcp"),
     "doctor": ("node.doctor", "doctor"),
     "nodes": ("node.engine", "nodes"),

@@ -226,12 +226,13 @@ export class BusClient {
    * Publish one event; resolves to {topic, partition, offset, id} when it is durable (offset 0: it is delayed).
    * Rejects with a BusError the node's code says why; code "uncertain" when the node was away for too long to know.
    */
-  async publish(topic, payload, { key, headers, id = newId(), delayMs, notBefore } = {}) {
+  async publish(topic, payload, { key, headers, id = newId(), delayMs, notBefore, ttlMs } = {}) {
     const event = { id, payload: payload === undefined ? null : payload };
     if (key !== undefined && key !== null) event.key = key;
     if (headers) event.headers = headers;
     if (delayMs) event.delay_ms = delayMs;
     if (notBefore) event.not_before = notBefore;
+    if (ttlMs) event.ttl_ms = ttlMs;
     const text = JSON.stringify(event);
     while (this.#count >= this.#options.maxQueued && !this.#closed) await new Promise((go) => this.#room.push(go));
     if (this.#closed) throw new BusError("closed", "the client is closed");

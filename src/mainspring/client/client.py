@@ -39,7 +39,7 @@ from mainspring.client.publishing import Awaited, Counted, New, Outgoing, Place,
 from mainspring.client.request_reply import Requests, reply, responder
 from mainspring.client.subscription import DeadEvent, Event, StoredEvent, SubscribeOptions, Subscription, decoder
 from mainspring.client.websocket import RandomBytes
-from mainspring.durations import Duration, duration_ms
+from mainspring.durations import Duration, duration_ms, seconds
 from mainspring.loop import Clock, MonotonicClock, reject, resolve
 from mainspring.settings import Settings, load
 
@@ -82,33 +82,35 @@ class Client(ClientConnection):
         key: str | None = None,
         headers: dict[str, str] | None = None,
         id: str | None = None,
-        delay: float = 0.0,
+        delay: Duration = 0,
         at: datetime | None = None,
+        ttl: Duration = 0,
         expect: int | None = None,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
     ) -> Place:
         """Publish one event; returns when it is durable. The result is its offset (0 while it is delayed).
 
-        `key` keeps events in order; `id` (by default a new one) makes a repetition harmless; `delay` seconds or `at`
-        hold it back; `expect` stores it only directly behind that offset of its partition.
+        `key` keeps events in order; `id` (by default a new one) makes a repetition harmless; `delay` or `at`
+        hold it back; when `ttl` has passed since it was stored, groups that have not handled it do not get it any more;
+        `expect` stores it only directly behind that offset of its partition.
 
         While the node is away the event waits here and is sent again with its id, so it is stored once. When
         `max_queued` events wait, this waits for room. Raises NodeRefused, Uncertain, Closed, NotEncodable,
-        EventTooLarge; TimedOut after `timeout` seconds, when it may or may not have been stored.
+        EventTooLarge; TimedOut after `timeout`, when it may or may not have been stored.
         """
         if key is not None or headers is not None:
             check_texts(key, headers)
         id = id or self.new_id()
         if self.telemetry is None:
-            event = self._event(id, payload, key, headers, delay, at)
+            event = self._event(id, payload, key, headers, delay, at, ttl)
             return await self._publish(topic, id, event, expect, timeout)
         with self.telemetry.publishing(topic, id, key, headers) as (carried, span):
-            event = self._event(id, payload, key, carried, delay, at)
+            event = self._event(id, payload, key, carried, delay, at, ttl)
             place = await self._publish(topic, id, event, expect, timeout)
             span.note("messaging.destination.partition.id", str(place.partition))
         return place
 
-    async def _publish(self, topic: str, id: str, event: bytes, expect: int | None, timeout: float | None) -> Place:
+    async def _publish(self, topic: str, id: str, event: bytes, expect: int | None, timeout: Duration | None) -> Place:
         future: asyncio.Future[Place] = self.event_loop.create_future()
         outgoing = Awaited(id, event, future, topic, expect)
         if timeout is None:
@@ -117,13 +119,14 @@ class Client(ClientConnection):
             self.put(topic, outgoing)
             return await future
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(seconds(timeout)):
                 await self._wait_for_room()
                 self.put(topic, outgoing)
                 return await future
         except TimeoutError:
             raise TimedOut(
-                f"the event {id} was not confirmed within {timeout} s", remedy="publish it again with this id"
+                f"the event {id} was not confirmed within {seconds(timeout):g} s",
+                remedy="publish it again with this id",
             ) from None
 
     async def publish_many(
@@ -164,7 +167,7 @@ class Client(ClientConnection):
         if isinstance(item, New):
             check_texts(item.key, item.headers)
             id = item.id or self.new_id()
-            event = self._event(id, item.payload, item.key, item.headers, item.delay, None)
+            event = self._event(id, item.payload, item.key, item.headers, item.delay, None, item.ttl)
         else:
             id = self.new_id()
             event = self._event(id, item, None, None, 0.0, None)
@@ -172,15 +175,23 @@ class Client(ClientConnection):
         self.put(topic, Counted(id, event, tally))
 
     def _event(
-        self, id: str, payload: Any, key: str | None, headers: dict[str, str] | None, delay: float, at: datetime | None
+        self,
+        id: str,
+        payload: Any,
+        key: str | None,
+        headers: dict[str, str] | None,
+        delay: Duration,
+        at: datetime | None,
+        ttl: Duration = 0,
     ) -> bytes:
         event = encode_event(
             id,
             payload,
             key,
             headers,
-            max(0, round(delay * 1000)) if delay else 0,
+            duration_ms(delay) if delay else 0,
             moment_ms(at, self.clock.wall_ms()) if at is not None else 0,
+            duration_ms(ttl) if ttl else 0,
         )
         if len(event) > self.options.max_event_bytes:
             raise EventTooLarge(
@@ -245,7 +256,7 @@ class Client(ClientConnection):
         self.conversation.subscribe(held)
         subscription = Subscription(self, held, decoder(type))
         self._subscriptions.add(subscription)
-        if not self._watched and self.options.stall_check:
+        if not self._watched and seconds(self.options.stall_check):
             self._watched = True
             self.run(self._watch(), "stall watch")
         return subscription
@@ -259,8 +270,8 @@ class Client(ClientConnection):
         concurrency: int = 1,
         policy: Policy = "after",
         retry_delay: Delay = 1.0,
-        timeout: float | None = None,
-        lease: float = 30.0,
+        timeout: Duration | None = None,
+        lease: Duration = 30.0,
         max_inflight: int | None = None,
         **subscribing: Any,
     ) -> Consumer[Any]:
@@ -295,7 +306,7 @@ class Client(ClientConnection):
         *,
         key: str | None = None,
         headers: dict[str, str] | None = None,
-        timeout: float = 30.0,
+        timeout: Duration = 30.0,
         type: Any = None,
     ) -> Any:
         """Publish a request and wait for the payload of its reply, decoded into `type`.
@@ -317,29 +328,29 @@ class Client(ClientConnection):
     # -- commands and queries of the program
 
     async def command(
-        self, type: str, data: Any = None, *, id: str | None = None, timeout: float | None = None, reply: Any = None
+        self, type: str, data: Any = None, *, id: str | None = None, timeout: Duration | None = None, reply: Any = None
     ) -> Any:
         """Send a command to whoever serves it; the data of its reply, decoded into the type `reply`.
 
-        `timeout` is in seconds; without it the node's own counts. Raises NodeRefused with the code and the text of
-        the error (`routing_error`: nobody serves it; `timeout`; `refused`: by the handler), and CannotConnect when
-        the connection broke, in which case the command may have been carried out. A durable command that was given
-        an `id` can be sent again then: it is carried out once, and every sender gets the one outcome.
+        Without a `timeout` the node's own counts. Raises `Fail` with code and text of the error:
+        the one the handler raised, 500 if it failed, 504 if it took too long, 404 if nobody serves it. CannotConnect
+        when the connection broke, in which case the command may have been carried out. A durable command that was
+        given an `id` can be sent again then: it is carried out once, and every sender gets the one outcome.
         """
         return await self._ask("command", type, data, timeout, reply, id)
 
-    async def query(self, type: str, data: Any = None, *, timeout: float | None = None, reply: Any = None) -> Any:
+    async def query(self, type: str, data: Any = None, *, timeout: Duration | None = None, reply: Any = None) -> Any:
         """Ask something that changes nothing; otherwise like `command`."""
         return await self._ask("query", type, data, timeout, reply)
 
     async def _ask(
-        self, kind: str, type: str, data: Any, timeout: float | None, reply: Any, id: str | None = None
+        self, kind: str, type: str, data: Any, timeout: Duration | None, reply: Any, id: str | None = None
     ) -> Any:
         asked: dict[str, Any] = {"kind": kind, "type": type, "data": {} if data is None else data}
         if id is not None:
             asked["id"] = id
         if timeout is not None:
-            asked["timeout"] = timeout * 1000
+            asked["timeout"] = duration_ms(timeout)
         answer = (await self.http.call("POST", "/messages", asked, limit_s=None)).get("data")
         return answer if reply is None else msgspec.convert(answer, reply)
 
@@ -457,7 +468,7 @@ class Client(ClientConnection):
         topic: str,
         payload: Any,
         *,
-        every: float | None = None,
+        every: Duration | None = None,
         cron: str | None = None,
         timezone: str | None = None,
         jitter: Duration = 0,
@@ -465,7 +476,7 @@ class Client(ClientConnection):
         key: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> int:
-        """Publish an event again and again: `every` seconds, or as `cron` says (five fields, in `timezone` or UTC).
+        """Publish an event again and again: `every` so often, or as `cron` says (five fields, in `timezone` or UTC).
 
         The node keeps the schedule; a second one of the same name replaces it, and stays paused if that one was. Each
         event is late by up to `jitter`. With `overlap="skip"`, nothing is published while a group of the topic has
@@ -475,7 +486,7 @@ class Client(ClientConnection):
             "name": name,
             "topic": topic,
             "payload": payload,
-            "every": None if every is None else round(every * 1000),
+            "every": None if every is None else duration_ms(every),
             "cron": cron,
             "timezone": timezone,
             "jitter": duration_ms(jitter),
@@ -542,9 +553,9 @@ class Client(ClientConnection):
     async def _watch(self) -> None:
         """Look at the lag of what is consumed here, and raise the alarm for a consumer that does nothing."""
         watches: dict[Subscription[Any], StallWatch] = {}
-        patience_ms = round(self.options.stall_patience * 1000)
+        patience_ms = round(seconds(self.options.stall_patience) * 1000)
         while True:
-            await asyncio.sleep(self.options.stall_check)
+            await asyncio.sleep(seconds(self.options.stall_check))
             watches = {
                 one: watches.get(one) or StallWatch(one.topic, one.group, patience_ms) for one in self._subscriptions
             }

@@ -21,7 +21,7 @@ from mainspring.client.errors import CannotConnect, ClientError, Closed
 from mainspring.client.http import NodeHttp
 from mainspring.client.telemetry import Telemetry, find_telemetry
 from mainspring.client.websocket import NotLetIn, RandomBytes, Socket, open_socket
-from mainspring.durations import Duration, seconds
+from mainspring.durations import Duration, duration_ms, seconds
 from mainspring.loop import BackgroundTasks, Clock, wake
 
 logger: logging.Logger = logging.getLogger("mainspring.client")
@@ -33,18 +33,18 @@ RECONNECT: Final = Backoff(500, 10_000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a client can be told. Times in seconds."""
+    """What a client can be told."""
 
-    connect_timeout: float = 10.0  # for the first connection, when entering; 0: do not wait for it
-    drain_timeout: float = 10.0  # for `close` to get everything confirmed
+    connect_timeout: Duration = 10.0  # for the first connection, when entering; 0: do not wait for it
+    drain_timeout: Duration = 10.0  # for `close` to get everything confirmed
     max_queued: int = 10_000  # events published and not confirmed; `publish` waits for room beyond
     max_queued_bytes: int = 64 << 20
     max_event_bytes: int = 1 << 20  # the node's default limit of a frame
-    dedupe_window: float = 600.0  # how long the node remembers publish ids (its default)
+    dedupe_window: Duration = 600.0  # how long the node remembers publish ids (its default)
     ping: Duration = 15.0  # a node that says nothing for twice as long is gone
     unix_socket: str = ""  # the path of a socket through which the node is reached, in place of host and port
-    stall_check: float = CHECK_MS / 1000  # 0: no alarm
-    stall_patience: float = PATIENCE_MS / 1000
+    stall_check: Duration = CHECK_MS / 1000  # 0: no alarm
+    stall_patience: Duration = PATIENCE_MS / 1000
     on_stall: Callable[[Stall], object] | None = None  # by default a warning is logged
     on_state: Callable[[str], object] | None = None  # "connecting", "open", "waiting", "closed"
     ssl: ssl_module.SSLContext | None = None
@@ -73,7 +73,7 @@ class ClientConnection:
         self.random = random
         self.clock = clock
         self.conversation: Conversation = Conversation(
-            clock.now_ms, self._plan, dedupe_window_ms=round(options.dedupe_window * 1000)
+            clock.now_ms, self._plan, dedupe_window_ms=duration_ms(options.dedupe_window)
         )
         self.telemetry: Telemetry | None = find_telemetry(options.tracer_provider)
         self.http: NodeHttp = self._new_http(token)
@@ -103,7 +103,7 @@ class ClientConnection:
         self._opened = asyncio.Event()
         self._lost = asyncio.Event()
         self.run(self._run(), "connection")
-        if self.options.connect_timeout:
+        if seconds(self.options.connect_timeout):
             try:
                 await self._first_connection()
             except BaseException:
@@ -126,7 +126,7 @@ class ClientConnection:
 
     async def _first_connection(self) -> None:
         try:
-            async with asyncio.timeout(self.options.connect_timeout):
+            async with asyncio.timeout(seconds(self.options.connect_timeout)):
                 await self._opened.wait()
         except TimeoutError:
             raise self._last_error or CannotConnect(
@@ -144,7 +144,7 @@ class ClientConnection:
             for closing in reversed(self._closing):
                 await closing()
             try:
-                async with asyncio.timeout(self.options.drain_timeout):
+                async with asyncio.timeout(seconds(self.options.drain_timeout)):
                     await self.flush()
                     await self._leave()
             except TimeoutError:

@@ -21,6 +21,7 @@ from typing import Final, Generic, Literal, TypeVar
 
 from mainspring.client.errors import Closed
 from mainspring.client.subscription import Event, Subscription
+from mainspring.durations import Duration, seconds
 from mainspring.telemetry import CORRELATION, handling
 
 CHECK_MS: Final = 30_000
@@ -72,7 +73,7 @@ logger: logging.Logger = logging.getLogger("mainspring.client")
 
 T = TypeVar("T")
 Policy = Literal["after", "before", "manual"]
-Delay = float | Callable[[int], float]  # seconds, or a function of the attempt
+Delay = Duration | Callable[[int], Duration]  # or a function of the attempt
 
 
 class Consumer(Generic[T]):
@@ -90,16 +91,16 @@ class Consumer(Generic[T]):
         concurrency: int,
         policy: Policy,
         retry_delay: Delay,
-        timeout: float | None,
-        lease: float,
+        timeout: Duration | None,
+        lease: Duration,
     ) -> None:
         self.subscription = subscription
         self.failures: int = 0
         self._handler = handler
         self._policy = policy
         self._retry_delay = retry_delay if callable(retry_delay) else lambda _attempt: retry_delay
-        self._timeout = timeout
-        self._lease = lease
+        self._timeout = None if timeout is None else seconds(timeout)
+        self._lease = seconds(lease)
         self._stopping = False
         self._idle: set[asyncio.Task[None]] = set()
         self._running: set[Event[T]] = set()
@@ -113,14 +114,14 @@ class Consumer(Generic[T]):
         finally:
             self._keeper.cancel()
 
-    async def stop(self, timeout: float = 10.0) -> None:
-        """Take no more; let running handlers finish for `timeout` seconds, then cancel them; give back the rest."""
+    async def stop(self, timeout: Duration = 10.0) -> None:
+        """Take no more; let running handlers finish for `timeout`, then cancel them; give back the rest."""
         self._stopping = True
         for loop in self._idle:
             loop.cancel()
         busy = [loop for loop in self._loops if loop not in self._idle and not loop.done()]
         if busy:
-            await asyncio.wait(busy, timeout=timeout)
+            await asyncio.wait(busy, timeout=seconds(timeout))
         for loop in (*self._loops, self._keeper):
             loop.cancel()
         await asyncio.gather(*self._loops, self._keeper, return_exceptions=True)

@@ -28,6 +28,7 @@ class EventToPublish(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     headers: dict[str, str] | None = None
     delay_ms: int = 0
     not_before: int = 0
+    ttl_ms: int = 0
 
 
 class EventEnvelope(msgspec.Struct, frozen=True, gc=False):
@@ -93,11 +94,17 @@ decode_envelope: Final = msgspec.json.Decoder(EventEnvelope).decode
 
 
 def encode_event(
-    id: str, payload: Any, key: str | None, headers: dict[str, str] | None, delay_ms: int = 0, not_before: int = 0
+    id: str,
+    payload: Any,
+    key: str | None,
+    headers: dict[str, str] | None,
+    delay_ms: int = 0,
+    not_before: int = 0,
+    ttl_ms: int = 0,
 ) -> bytes:
     """The bytes of one event. Raises NotEncodable, naming what cannot be said in JSON."""
     try:
-        return encode(EventToPublish(id, payload, key, headers, delay_ms, not_before))
+        return encode(EventToPublish(id, payload, key, headers, delay_ms, not_before, ttl_ms))
     except (TypeError, ValueError, RecursionError) as error:  # an unknown type, half a surrogate pair, NaN
         raise NotEncodable(
             f"the event cannot be written as JSON: {error}",
@@ -138,7 +145,7 @@ def split_address(url: str) -> SplitResult:
         parts = urlsplit(url)
         scheme = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}.get(parts.scheme)
         if scheme is not None and parts.hostname and parts.port != 0:
-            return parts._replace(scheme=scheme)
+            return SplitResult(scheme, *parts[1:])
     except ValueError:  # brackets that do not close, a port that is none
         pass
     raise BadArgument(f"{url!r} is not the address of a node", remedy="write ws://host:port or wss://host:port")

@@ -16,6 +16,7 @@ import msgspec
 
 from mainspring.client.errors import CannotConnect, NodeRefused
 from mainspring.client.frames import EventEnvelope, claims_of, decode_envelope, encode, split_address
+from mainspring.errors import Fail, fail_from
 
 if TYPE_CHECKING:
     import aiohttp
@@ -158,13 +159,16 @@ class NodeHttp:
         return self._session
 
 
-def problem(status: int, data: bytes) -> NodeRefused:
-    """The node's problem report as an exception."""
+def problem(status: int, data: bytes) -> NodeRefused | Fail:
+    """The node's problem report as an exception: `Fail` if it holds the error that answers a message."""
     try:
         told = msgspec.json.decode(data)
     except msgspec.DecodeError:
         told = {}
     if not isinstance(told, dict):
         told = {}
+    error = told.get("error")
+    if isinstance(error, dict):
+        return fail_from(error.get("data"), str(error.get("type")))
     message = str(told.get("message") or told.get("detail") or f"the node answered {status}")
     return NodeRefused(message, remedy=str(told.get("remedy") or ""), code=str(told.get("code") or f"http_{status}"))

@@ -26,6 +26,7 @@ from typing import Any, Final
 from mainspring.backoff import Backoff
 from mainspring.client.errors import ClientError, NodeRefused, Uncertain
 from mainspring.client.frames import ErrorFrame, batch_frame, encode, expecting_frame
+from mainspring.durations import Duration
 from mainspring.loop import reject, wake
 
 MAX_BATCH_EVENTS: Final = 256
@@ -289,7 +290,8 @@ class New:
     key: str | None = None
     headers: dict[str, str] | None = None
     id: str | None = None
-    delay: float = 0.0
+    delay: Duration = 0
+    ttl: Duration = 0
 
 
 class Awaited(Outgoing):

@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 from mainspring.client.errors import BadArgument, ClientError, NodeRefused, TimedOut
 from mainspring.client.subscription import Event, Subscription, decoder
+from mainspring.durations import Duration, seconds
 from mainspring.loop import resolve
 
 if TYPE_CHECKING:
@@ -47,20 +48,22 @@ class Requests:
         self._inboxes: dict[str, asyncio.Task[Subscription[Any]]] = {}
 
     async def request(
-        self, topic: str, payload: Any, key: str | None, headers: dict[str, str] | None, timeout: float, type: Any
+        self, topic: str, payload: Any, key: str | None, headers: dict[str, str] | None, timeout: Duration, type: Any
     ) -> Any:
         reply_to = f"{topic}.replies"
         id = self._client.new_id()
         waiter: asyncio.Future[Event[Any]] = asyncio.get_running_loop().create_future()
         self._waiting[id] = waiter
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(seconds(timeout)):
                 await self._inbox(reply_to)
                 carried = {**(headers or {}), REPLY_TO: reply_to, REPLY_FOR: self._name}
                 await self._client.publish(topic, payload, key=key, headers=carried, id=id)
                 reply = await waiter
         except TimeoutError:
-            raise TimedOut(f"no reply on {topic!r} within {timeout} s", remedy="is a responder running?") from None
+            raise TimedOut(
+                f"no reply on {topic!r} within {seconds(timeout):g} s", remedy="is a responder running?"
+            ) from None
         finally:
             del self._waiting[id]
         if ERROR in reply.headers:

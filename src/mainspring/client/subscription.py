@@ -25,6 +25,7 @@ import msgspec
 from mainspring.client.conversation import SubscriptionRequest
 from mainspring.client.errors import BadPayload, ClientError, Closed, TimedOut
 from mainspring.client.frames import Delivered, OkFrame, Start, seek_frame
+from mainspring.durations import Duration, duration_ms, seconds
 from mainspring.loop import reject, wake
 from mainspring.telemetry import OpenSpan
 
@@ -128,16 +129,16 @@ class Event(Generic[T]):
             await self.subscription.relieved()
         return done
 
-    async def nack(self, *, delay: float = 0.0, reason: str = "") -> bool:
-        """Not done: deliver it again, after `delay` seconds at the earliest. `reason` shows up in a dead letter."""
+    async def nack(self, *, delay: Duration = 0, reason: str = "") -> bool:
+        """Not done: deliver it again, after `delay` at the earliest. `reason` shows up in a dead letter."""
         done = self.refuse(delay, reason)
         if self.subscription.congested:
             await self.subscription.relieved()
         return done
 
-    async def extend(self, seconds: float) -> bool:
-        """The lease ends `seconds` from now instead."""
-        done = self.subscription.extend(self, max(1, round(seconds * 1000)))
+    async def extend(self, lease: Duration) -> bool:
+        """The lease ends so long from now instead."""
+        done = self.subscription.extend(self, max(1, duration_ms(lease)))
         if self.subscription.congested:
             await self.subscription.relieved()
         return done
@@ -146,9 +147,9 @@ class Event(Generic[T]):
         """`ack` without waiting for a connection that is slow to take it."""
         return self.subscription.ack(self)
 
-    def refuse(self, delay: float, reason: str) -> bool:
+    def refuse(self, delay: Duration, reason: str) -> bool:
         """`nack` without waiting."""
-        return self.subscription.nack(self, round(delay * 1000), reason)
+        return self.subscription.nack(self, duration_ms(delay) if delay else 0, reason)
 
     def __repr__(self) -> str:
         return f"Event({self.topic!r}, {self.partition}:{self.offset}, id={self.id!r}, attempt={self.attempt})"
@@ -281,8 +282,8 @@ class Subscription(Generic[T]):
         """Wait until it ends, and why: Closed, or what the node refused."""
         return await asyncio.shield(self._over)
 
-    async def get(self, timeout: float | None = None) -> Event[T]:
-        """The next event. Raises TimedOut after `timeout` seconds, and what ended the subscription."""
+    async def get(self, timeout: Duration | None = None) -> Event[T]:
+        """The next event. Raises TimedOut after `timeout`, and what ended the subscription."""
         while not self._arrived:
             if self._error is not None:
                 raise self._error
@@ -292,10 +293,10 @@ class Subscription(Generic[T]):
                 if timeout is None:
                     await waiter
                 else:
-                    async with asyncio.timeout(timeout):
+                    async with asyncio.timeout(seconds(timeout)):
                         await waiter
             except TimeoutError:
-                raise TimedOut(f"no event of {self.topic!r} came within {timeout} s") from None
+                raise TimedOut(f"no event of {self.topic!r} came within {seconds(timeout or 0):g} s") from None
             finally:
                 if waiter in self._waiters:
                     self._waiters.remove(waiter)

@@ -17,6 +17,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpa
 from mainspring.client.client import Client, connect
 from mainspring.client.errors import Closed
 from mainspring.client.subscription import Event, SubscribeOptions, Subscription
+from mainspring.durations import Duration
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -26,11 +27,16 @@ class Waiter(Protocol):
     """Runs coroutines on an event loop elsewhere, for a caller who waits."""
 
     @property
-    def alive(self) -> bool: ...
+    def alive(self) -> bool:
+        """Whether it still runs things."""
+        ...
 
-    def wait(self, work: Coroutine[Any, Any, T]) -> T: ...
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine that runs there."""
+        ...
 
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        """Run nothing any more."""
 
 
 class _Thread:
@@ -106,11 +112,11 @@ class SyncEvent(Event[T]):
     def ack(self) -> bool:  # type: ignore[override]
         return self._thread.wait(super().ack())
 
-    def nack(self, *, delay: float = 0.0, reason: str = "") -> bool:  # type: ignore[override]
+    def nack(self, *, delay: Duration = 0, reason: str = "") -> bool:  # type: ignore[override]
         return self._thread.wait(super().nack(delay=delay, reason=reason))
 
-    def extend(self, seconds: float) -> bool:  # type: ignore[override]
-        return self._thread.wait(super().extend(seconds))
+    def extend(self, lease: Duration) -> bool:  # type: ignore[override]
+        return self._thread.wait(super().extend(lease))
 
 
 class SyncSubscription(Generic[T]):
@@ -122,8 +128,8 @@ class SyncSubscription(Generic[T]):
         self._subscription = subscription
         self._thread = thread
 
-    def get(self, timeout: float | None = None) -> SyncEvent[T]:
-        """The next event. Raises TimedOut after `timeout` seconds."""
+    def get(self, timeout: Duration | None = None) -> SyncEvent[T]:
+        """The next event. Raises TimedOut after `timeout`."""
         return SyncEvent(self._thread.wait(self._subscription.get(timeout)), self._thread)
 
     def seek(self, to: Any) -> None:

@@ -138,7 +138,7 @@ function stateOf(node, problem) {
 function drawNotice(node, problem) {
   const silent = problem && problem.status !== 401;
   const since = store.answered ? ` What you see is from ${moment(store.answered).replace(/\.\d+$/, "")}.` : "";
-  const text = silent ? `${problem.message}${since} ${problem.remedy}` : node && !problem && !node.ready ? `The node takes no requests now: ${node.reason}.` : "";
+  const text = silent ? `${problem.message}${since} ${problem.remedy}` : node && !problem && !node.ready ? `The node is not ready: ${node.reason}.` : "";
   notice.hidden = !text;
   notice.classList.toggle("warn", !silent);
   say(notice, text);

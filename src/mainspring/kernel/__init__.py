@@ -18,12 +18,13 @@
 
 from __future__ import annotations
 
+from mainspring.errors import Fail
 from mainspring.kernel.actors import Actor, BufferedActor, ErrorEvent, MessageEvent
 from mainspring.kernel.blobs import Blob, BlobPointer, BlobUnavailable, read_blob
 from mainspring.kernel.capability import Capability, Handler, Isolation, RestartPolicy, handler_from
-from mainspring.kernel.context import Context
+from mainspring.kernel.context import BlockingContext, Context
 from mainspring.kernel.contracts import Contract
-from mainspring.kernel.errors import BadOutput, CapabilityError, Fail, NotConfigured, WaitsForItself, refusal
+from mainspring.kernel.errors import BadOutput, CapabilityError, NotConfigured, WaitsForItself, refusal
 from mainspring.kernel.inspect import (
     ActorView,
     CausationNode,
@@ -46,6 +47,7 @@ __all__ = [
     "Blob",
     "BlobPointer",
     "BlobUnavailable",
+    "BlockingContext",
     "BufferedActor",
     "Capability",
     "CapabilityError",

@@ -14,12 +14,14 @@ import inspect
 import types
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterable
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from mainspring.errors import Fail
 from mainspring.kernel.blobs import Blob
 from mainspring.kernel.context import Context
-from mainspring.kernel.errors import Fail, encodable, temporary_refusal, text_of
+from mainspring.kernel.errors import encodable, temporary_refusal, text_of
 from mainspring.kernel.exchange import begin_span
 from mainspring.kernel.mail import Mail
 from mainspring.loop import identifies_work, wake
@@ -231,6 +233,7 @@ class HandlerActor(Mailbox):
         self.asking: int = 0  # functions that wait for an answer of this same mailbox; they do not count
         self._taking = True
         self._workers: set[asyncio.Task[None]] = set()
+        self._context = copy_context()  # of workers: not that of whoever sent the message for which one was needed
         self._seen_to = limit == 1  # whether mail that is left lying will be seen; one worker always comes back to it
 
     def put(self, item: Any) -> None:
@@ -271,7 +274,7 @@ class HandlerActor(Mailbox):
         self.asking -= 1
 
     def _start_worker(self) -> None:
-        worker = asyncio.get_running_loop().create_task(self._serve())
+        worker = asyncio.get_running_loop().create_task(self._serve(), context=self._context.copy())
         self._workers.add(worker)
         worker.add_done_callback(self._workers.discard)
 

@@ -20,11 +20,13 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from mainspring.kernel.errors import Fail, NotConfigured
+from mainspring.durations import Duration, duration_ms
+from mainspring.errors import Fail
+from mainspring.kernel.errors import NotConfigured
 from mainspring.loop import Clock, Loop
 from mainspring.message import Ids
 
-DEFAULT_BLOB_TTL_MS: Final = 3_600_000  # an hour: long enough to fetch, short enough not to fill a disk
+DEFAULT_BLOB_TTL: Final = "1h"  # long enough to fetch, short enough not to fill a disk
 MAX_INLINE_BYTES: Final = 4096  # a `data` pointer holds little, the rest belongs in a file
 _NAME: Final = re.compile(r"([0-9]{15})-.+\.blob")
 _AUTHORITY: Final = re.compile(r"[^\s/?#@]+")
@@ -37,15 +39,15 @@ class BlobUnavailable(Fail):
 
 
 class Blob:
-    """Data to travel beside a message. `ttl_ms` is how long it stays; text is stored as UTF-8."""
+    """Data to travel beside a message. `ttl` is how long it stays; text is stored as UTF-8."""
 
     __slots__ = ("data", "ttl_ms")
 
-    def __init__(self, data: bytes | str, *, ttl_ms: int = DEFAULT_BLOB_TTL_MS) -> None:
-        if ttl_ms <= 0:
-            raise ValueError("ttl_ms must be positive")
+    def __init__(self, data: bytes | str, *, ttl: Duration = DEFAULT_BLOB_TTL) -> None:
         self.data: bytes = data.encode() if isinstance(data, str) else bytes(data)
-        self.ttl_ms: int = ttl_ms
+        self.ttl_ms: int = duration_ms(ttl)
+        if self.ttl_ms <= 0:
+            raise ValueError("ttl must be positive")
 
 
 _text = Annotated[str, msgspec.Meta(min_length=1)]

@@ -9,14 +9,17 @@ node's own loop and one in another process. A plain function gets a `BlockingCon
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from mainspring.kernel.errors import BadOutput, fail_from
-from mainspring.loop import HandlerThreads, verb, with_blocking_verbs
-from mainspring.message import Message, NotEncodable, check_timeout, encode_data, is_type
+from mainspring.durations import Duration, duration_ms, seconds, timeout_ms
+from mainspring.errors import fail_from
+from mainspring.kernel.errors import BadOutput
+from mainspring.loop import HandlerThreads, with_blocking_verbs
+from mainspring.message import Message, NotEncodable, encode_data, is_type
 
 
 class Port(Protocol):
@@ -46,38 +49,67 @@ class Context(msgspec.Struct, eq=False):
         """Send an event: something happened. Every subscriber gets it; there is no answer."""
         self._port.emit(self.message, _checked(type), _encoded(data, type))
 
-    @verb
-    async def send(self, kind: str, type: str, data: Any = None, *, timeout_ms: float | None = None) -> Any:
+    async def send(self, kind: str, type: str, data: Any = None, *, timeout: Duration | None = None) -> Any:
         """Ask another capability and wait; gives the reply's data, raises `Fail` with the error's code and text."""
         if kind not in ("command", "query"):
             raise ValueError(f"send takes a command or a query, not {kind!r}")
-        if timeout_ms is not None:
-            check_timeout(timeout_ms)
-        answer = await self._port.request(self.message, kind, _checked(type), _encoded(data, type), timeout_ms)
+        limit_ms = None if timeout is None else timeout_ms(timeout)
+        answer = await self._port.request(self.message, kind, _checked(type), _encoded(data, type), limit_ms)
         if answer.kind == "reply":
             return answer.data
         raise fail_from(answer.data, answer.type)
 
-    def after(self, seconds: float, kind: str, type: str, data: Any = None) -> str:
+    def after(self, delay: Duration, kind: str, type: str, data: Any = None) -> str:
         """Send a message later; gives the timer's id, which `Timer.Cancel` takes. Its answer is dropped."""
-        if not 0 <= seconds < float("inf"):
-            raise ValueError("after takes a number of seconds from 0 on")
         if kind not in ("command", "query", "event"):
             raise ValueError(f"after takes a command, a query or an event, not {kind!r}")
-        return self._port.after(self.message, seconds * 1000, kind, _checked(type), _encoded(data, type))
+        return self._port.after(self.message, seconds(delay) * 1_000, kind, _checked(type), _encoded(data, type))
 
-    @verb
-    async def sleep(self, seconds: float) -> None:
+    async def sleep(self, span: Duration) -> None:
         """Wait on the loop's own clock, so that a test under virtual time does not wait at all."""
-        await self._port.sleep(max(0.0, seconds) * 1000)
+        await self._port.sleep(seconds(span) * 1_000)
 
-    @verb
-    async def publish(self, topic: str, payload: Any, **options: Any) -> Any:
-        """Append an event to a topic of the bus; `options` (key, headers, ...) are the bus's own."""
+    async def publish(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        id: str | None = None,
+        delay: Duration = 0,
+        at: datetime | None = None,
+        ttl: Duration = 0,
+        expect: int | None = None,
+    ) -> Any:
+        """Append an event to a topic of the bus.
+
+        `key` keeps events in order; `id` makes a repetition harmless; `delay` or `at` hold it back; when `ttl` has
+        passed since it was stored, groups that have not handled it do not get it any more; `expect` stores it only
+        directly behind that offset of its partition.
+        """
+        given = {"key": key, "headers": headers, "id": id, "expect": expect}
+        options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        if delay:
+            options["delay_ms"] = duration_ms(delay)
+        if at is not None:
+            options["not_before"] = round(at.timestamp() * 1_000)
+        if ttl:
+            options["ttl"] = seconds(ttl)
         return await self._port.publish(self.message, topic, payload, options)
 
 
-BlockingContext: type[Context] = with_blocking_verbs(Context)
+if TYPE_CHECKING:
+
+    class BlockingContext(Context):
+        """What a plain function is given: its verbs wait in the function's thread."""
+
+        def send(self, *args: Any, **options: Any) -> Any: ...
+        def sleep(self, span: Duration) -> Any: ...
+        def publish(self, topic: str, payload: Any, **options: Any) -> Any: ...
+
+else:
+    BlockingContext = with_blocking_verbs(Context)
 
 
 def in_thread(function: Callable[[Any, Any], Any], threads: HandlerThreads) -> Callable[[Any, Context], Any]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mainspring.errors import STATUS_OF_CODE, BootError, MainspringError
+from mainspring.errors import STATUS_OF_CODE, BootError, Fail, MainspringError
 
 SCHEMA_ERROR: Final = "Sys.SchemaError"
 ROUTING_ERROR: Final = "Sys.RoutingError"
@@ -37,37 +37,6 @@ class ErrorData(msgspec.Struct, frozen=True, omit_defaults=True):
     originalId: str = ""
     capabilityId: str = ""
     cause: Any = None
-
-
-class Fail(Exception):
-    """Say no to a request: `raise Fail(409, "sold out")` in a handler is an error reply, not a crash.
-
-    `code` is an HTTP-like number from 400 to 599. The text goes to the requester: keep secrets out of it. Asking
-    (`ctx.send`, `kernel.ask`) raises it too, with `type` telling who refused.
-    """
-
-    def __init__(
-        self, code: int, message: str, *, remedy: str = "", cause: Fail | None = None, type: str | None = None
-    ) -> None:
-        super().__init__(message)
-        # Checked here, where the mistake is, and not when the answer is being sent.
-        if not isinstance(code, int) or isinstance(code, bool) or not 400 <= code <= 599:
-            raise ValueError(f"Fail takes a code from 400 to 599, not {code!r}")
-        if not isinstance(remedy, str) or not (cause is None or isinstance(cause, Fail)):
-            raise TypeError("Fail takes a text as remedy and another Fail as cause")
-        self.code = code
-        self.message: str = str(message) or "refused"
-        self.remedy = remedy
-        self.cause = cause
-        self.type = type
-
-    def data(self) -> ErrorData:
-        """This refusal as the data of an error message."""
-        cause = None if self.cause is None else self.cause.data()
-        return ErrorData(self.code, encodable(self.message), remedy=encodable(self.remedy), cause=cause)
-
-    def __str__(self) -> str:
-        return f"{self.code} {self.message}"
 
 
 class BadOutput(MainspringError):
@@ -96,6 +65,12 @@ class CapabilityError(BootError):
     """A capability's declaration does not hold together; the node does not start."""
 
     code = "bad_capability"
+
+
+def data_of(fail: Fail) -> ErrorData:
+    """A refusal as the data of an error message."""
+    cause = None if fail.cause is None else data_of(fail.cause)
+    return ErrorData(fail.code, encodable(fail.message), remedy=encodable(fail.remedy), cause=cause)
 
 
 def refusal(error: MainspringError) -> Fail:
@@ -143,20 +118,6 @@ def text_of(error: BaseException) -> str:
         text = f"{name}: {text}" if text else name
     text = encodable(text or name)
     return text if len(text) <= 500 else text[:500] + "..."
-
-
-def fail_from(data: Any, type: str) -> Fail:
-    """The `Fail` an error message stands for."""
-    if not isinstance(data, dict):
-        return Fail(500, "an error without details", type=type)
-    code, text, cause = data.get("code"), data.get("message"), data.get("cause")
-    return Fail(
-        code if isinstance(code, int) and 400 <= code <= 599 else 500,
-        text if isinstance(text, str) else "an error without details",
-        remedy=str(data.get("remedy", "")),
-        cause=fail_from(cause, type) if isinstance(cause, dict) else None,
-        type=type,
-    )
 
 
 def is_error_data(data: Any) -> bool:

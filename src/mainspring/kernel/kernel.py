@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mainspring.cluster import Alone, Cluster, Membership, NodeView
+from mainspring.durations import Duration, timeout_ms
 from mainspring.errors import BootError
 from mainspring.kernel import errors as faults
 from mainspring.kernel.blobs import BlobKeeper
@@ -37,7 +38,7 @@ from mainspring.kernel.timers import MessageTimers
 from mainspring.kernel.workers import WorkerSlot
 from mainspring.log import Log, Prepared
 from mainspring.loop import Clock, HandlerThreads, Loop, MonotonicClock, wake
-from mainspring.message import Ids, Message, Metadata, check_timeout, counted_ids, encode_data, is_type
+from mainspring.message import Ids, Message, Metadata, counted_ids, encode_data, is_type
 from mainspring.telemetry import tracing
 
 logger: logging.Logger = logging.getLogger("mainspring.kernel")
@@ -332,7 +333,7 @@ class Kernel:
         type: str,
         data: Any = None,
         *,
-        timeout_ms: float | None = None,
+        timeout: Duration | None = None,
         correlation: str | None = None,
         causation: str | None = None,
     ) -> asyncio.Future[Any]:
@@ -344,12 +345,11 @@ class Kernel:
             raise ValueError(f"ask takes a command or a query, not {kind!r}")
         if not is_type(type):
             raise ValueError(f"{type!r} is not a message type: two PascalCase segments, like Memory.Get")
-        if timeout_ms is not None:
-            check_timeout(timeout_ms)
+        limit_ms = None if timeout is None else timeout_ms(timeout)
         if not self.running:
             raise NotConfigured("the kernel is not running", remedy="await kernel.start() first")
         trace = None if tracing.recorder is None else tracing.here()
-        metadata = Metadata(self.ids(), self.exchange.wall_ms(), correlation, causation, timeout_ms, trace)
+        metadata = Metadata(self.ids(), self.exchange.wall_ms(), correlation, causation, limit_ms, trace)
         waiter: asyncio.Future[Any] = self._aio.create_future()
         caller: Origin = AskOrigin(waiter, self._asked)
         message = Message(kind, type, encode_data(data), metadata)  # type: ignore[arg-type]
@@ -394,6 +394,15 @@ class Kernel:
     def closing(self) -> bool:
         """Whether requests of clients are refused, because the kernel is about to stop."""
         return self.exchange.closing
+
+    @property
+    def given_up(self) -> list[str]:
+        """Capabilities that failed too often and answer 503 until `start_again`."""
+        return [slot.id for slot in self._slots if slot.unhealthy]
+
+    def start_again(self, capability: str) -> bool:
+        """Start a capability that was given up. False: it was not. Raises `KeyError` for an unknown one."""
+        return self.exchange.router.slots[capability].start_again()
 
     @property
     def slots(self) -> tuple[ActorSlot, ...]:

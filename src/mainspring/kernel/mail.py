@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import msgspec
 
-from mainspring.kernel.errors import fail_from
+from mainspring.errors import fail_from
 from mainspring.message import Message
 from mainspring.telemetry import OpenSpan
 

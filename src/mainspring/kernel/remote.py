@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from mainspring.cluster import FORMAT, Membership, NodeView, inbox
-from mainspring.errors import MainspringError
+from mainspring.errors import Fail, MainspringError
 from mainspring.kernel import errors as faults
 from mainspring.kernel.contracts import Contract, Shape
-from mainspring.kernel.errors import Fail
 from mainspring.kernel.mail import AskOrigin, Mail, Origin
 from mainspring.log import Append, Batch, DamagedEvent, InDoubt, Log, Receipt, Refused, Remove
 from mainspring.loop import BackgroundTasks, pause

@@ -27,12 +27,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from mainspring.errors import Fail
 from mainspring.kernel import errors as faults
 from mainspring.kernel.actors import HandlerActor, LanedActor, Mailbox
 from mainspring.kernel.blobs import Blob, BlobPointer
 from mainspring.kernel.capability import RestartPolicy
 from mainspring.kernel.contracts import CapabilityPlan, Contract
-from mainspring.kernel.errors import BadOutput, ErrorData, Fail, NotConfigured, WaitsForItself, text_of
+from mainspring.kernel.errors import BadOutput, ErrorData, NotConfigured, WaitsForItself, text_of
 from mainspring.kernel.mail import Mail, Origin
 from mainspring.loop import pause
 from mainspring.message import Message, Metadata, encode_data
@@ -267,7 +268,7 @@ class HandlerSlot(ActorSlot):
     """The slot of a declared capability: the kernel makes its actor, and sets the causation of its messages."""
 
     _crowded = CROWDED
-    supervised = False
+    supervised: bool = False
 
     def __init__(self, plan: CapabilityPlan, kernel: Kernel) -> None:
         super().__init__(plan, kernel)
@@ -332,7 +333,7 @@ class HandlerSlot(ActorSlot):
         if mail.origin is None:
             self._event_done()
             return
-        error = self.exchange.error(mail.message, mail.message.type, refusal.data())
+        error = self.exchange.error(mail.message, mail.message.type, faults.data_of(refusal))
         self.exchange.loop.offer(self.exchange.turn_outcome, (mail, error))
 
     def failed(self, actor: Any, mail: Mail | None, error: BaseException) -> None:

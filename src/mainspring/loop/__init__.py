@@ -20,6 +20,7 @@ from mainspring.loop.clock import VirtualClock as VirtualClock
 from mainspring.loop.clock import pause as pause
 from mainspring.loop.errors import ClockError as ClockError
 from mainspring.loop.errors import DuplicateTimer as DuplicateTimer
+from mainspring.loop.errors import HandlerTimeout as HandlerTimeout
 from mainspring.loop.errors import LoopBusy as LoopBusy
 from mainspring.loop.errors import LoopLimit as LoopLimit
 from mainspring.loop.errors import LoopStalled as LoopStalled
@@ -37,6 +38,7 @@ from mainspring.loop.loop import Turn as Turn
 from mainspring.loop.loop import turn_name as turn_name
 from mainspring.loop.threads import HandlerThreads as HandlerThreads
 from mainspring.loop.threads import blocking_verb as blocking_verb
+from mainspring.loop.threads import in_time as in_time
 from mainspring.loop.threads import runs_in_thread as runs_in_thread
 from mainspring.loop.threads import verb as verb
 from mainspring.loop.threads import with_blocking_verbs as with_blocking_verbs

@@ -23,3 +23,7 @@ class LoopStalled(MainspringError, RuntimeError, code="loop_stalled"):
 
 class LoopBusy(MainspringError, RuntimeError, code="loop_busy"):
     """The loop was driven from inside one of its own turns, or attached to two hosts."""
+
+
+class HandlerTimeout(MainspringError, TimeoutError, code="handler_timeout"):
+    """A function of the program took longer than it may."""

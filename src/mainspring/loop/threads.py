@@ -31,6 +31,7 @@ import logging
 import sys
 import threading
 import traceback
+import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -38,6 +39,8 @@ from contextvars import Context, copy_context
 from queue import Empty, SimpleQueue
 from typing import Any, Final, ParamSpec, TypeVar
 
+from mainspring.durations import duration_text
+from mainspring.loop.errors import HandlerTimeout
 from mainspring.loop.futures_and_tasks import reject, resolve, wake
 from mainspring.loop.virtual_time import VirtualEventLoop
 
@@ -86,12 +89,29 @@ def with_blocking_verbs(given: type[_T]) -> type[_T]:
         for name, method in inspect.getmembers(given, inspect.isfunction)
         if not name.startswith("_")
     }
-    metaclass: Any = type(given)
     members: dict[str, Any] = {"__module__": given.__module__, "__doc__": given.__doc__, **verbs}
-    if metaclass is type:  # a msgspec Struct makes its own
+    if type(given) is type:  # a msgspec Struct makes its own
         members["__slots__"] = ()
-    made: type[_T] = metaclass(given.__name__, (given,), members)
+    parameters = getattr(given, "__parameters__", ())
+    base: Any = given[parameters] if parameters else given  # type: ignore[index]
+    made: type[_T] = types.new_class(given.__name__, (base,), exec_body=lambda namespace: namespace.update(members))
     return made
+
+
+async def in_time(limit_ms: int, function: Callable[..., Coroutine[Any, Any, _T]], /, *args: Any) -> _T:
+    """Await `function(*args)`, at most so long; then it is cancelled. Raises HandlerTimeout."""
+    limit = asyncio.timeout(limit_ms / 1000)
+    try:
+        async with limit:
+            return await function(*args)
+    except TimeoutError:
+        if limit.expired():
+            raise _took_too_long(limit_ms) from None
+        raise
+
+
+def _took_too_long(limit_ms: int) -> HandlerTimeout:
+    return HandlerTimeout(f"the attempt took longer than {duration_text(limit_ms)}")
 
 
 class HandlerThreads:
@@ -111,9 +131,13 @@ class HandlerThreads:
         """Calls for which no thread is free."""
         return len(self._queue)
 
-    def call(self, function: Callable[..., Any], /, *args: Any) -> asyncio.Future[Any]:
-        """Run `function(*args)` in a thread, in a copy of the present context."""
-        call = _Call(self, function, args)
+    def call(self, function: Callable[..., Any], /, *args: Any, limit_ms: int | None = None) -> asyncio.Future[Any]:
+        """Run `function(*args)` in a thread, in a copy of the present context.
+
+        `limit_ms` after a thread has begun with it, nobody waits any longer: the result is HandlerTimeout. The function
+        cannot be interrupted; the log names its thread.
+        """
+        call = _Call(self, function, args, limit_ms)
         self._queue.append(call)
         self._begin_waiting()
         return call.result
@@ -145,7 +169,7 @@ class HandlerThreads:
                 jobs = SimpleQueue()
                 name = f"mainspring-handler-{next(_numbers)}"
                 threading.Thread(target=_serve, args=(jobs,), name=name, daemon=True).start()
-            call.hand_over(jobs, call)
+            call.begin(jobs)
 
     # Called on the loop for a call
 
@@ -194,9 +218,12 @@ def _serve(jobs: SimpleQueue[_Call | None]) -> None:
 class _Call:
     """One function on its way through a thread."""
 
-    def __init__(self, threads: HandlerThreads, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def __init__(
+        self, threads: HandlerThreads, function: Callable[..., Any], args: tuple[Any, ...], limit_ms: int | None
+    ) -> None:
         self.function = function
         self.args = args
+        self._limit_ms = limit_ms
         self.context: Context = copy_context()
         self._threads = threads
         self._aio = asyncio.get_running_loop()
@@ -230,6 +257,23 @@ class _Call:
             self._answers.put((None, asyncio.CancelledError()))
 
     # On the loop
+
+    def begin(self, jobs: SimpleQueue[Any]) -> None:
+        """A thread is free."""
+        if self._limit_ms is not None:
+            timer = self._aio.call_later(self._limit_ms / 1000, self._take_too_long, self._limit_ms)
+            self.result.add_done_callback(lambda _: timer.cancel())
+        self.hand_over(jobs, self)
+
+    def _take_too_long(self, limit_ms: int) -> None:
+        name = next((each.name for each in threading.enumerate() if each.ident == self.thread), "of its own")
+        reject(self.result, _took_too_long(limit_ms))
+        logger.warning(
+            "%s took longer than %s and is not waited for; thread %s goes on until it returns",
+            getattr(self.function, "__qualname__", self.function),
+            duration_text(limit_ms),
+            name,
+        )
 
     def hand_over(self, to: SimpleQueue[Any], item: Any) -> None:
         """Let the thread move. Under virtual time nothing else does, until it has something to tell."""

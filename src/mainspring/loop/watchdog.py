@@ -363,7 +363,8 @@ class Watchdog:
             again = f" ({unlogged} more times since it was last reported)" if unlogged else ""
             _warn(
                 f"{suspect.kind} {suspect.name} has blocked the loop for {duration_ms:,.0f} ms, and nothing else runs "
-                f"until it returns{again}; await instead, or use asyncio.to_thread. It is at {report.where}",
+                f"until it returns{again}; await instead, or write a plain `def`, which runs in a thread. "
+                f"It is at {report.where}",
                 report,
                 report.stack,
             )

@@ -3,6 +3,10 @@
 There is no socket and no frame in between: the member is handed the event in the turn in which it is leased, and gives
 it back in the same way. Otherwise it is a member like any other, and shares the group with members that come over
 WebSocket. A lease is extended as long as its function runs, because this process knows that it does.
+
+A function may end the process. So that this is counted, the attempt is stored before the function is called, where it
+may have happened before: with every event that comes again, and after a start that no stop preceded with what may have
+been handed out before, a few at a time.
 """
 
 from __future__ import annotations
@@ -20,14 +24,16 @@ from mainspring.app import BlockingEvent, DeclaredConsumer, Event
 from mainspring.bus import Bus, LastCall, Schedules
 from mainspring.bus.groups import Gate, Member, Position
 from mainspring.bus.topics import ReadyEvent
+from mainspring.durations import Duration
 from mainspring.errors import MainspringError
 from mainspring.kernel import Kernel
 from mainspring.log import Log
-from mainspring.loop import HandlerThreads, Loop, identifies_work, runs_in_thread
+from mainspring.loop import HandlerThreads, Loop, identifies_work, in_time, runs_in_thread
 from mainspring.message import validation_text
 from mainspring.node.causation import note_event
 from mainspring.node.declarations import PublishedVersions
 from mainspring.node.settlement import Settlement, Together
+from mainspring.retries import Reject, Retries
 from mainspring.runs import Runtime
 from mainspring.runs.durable import check_id
 from mainspring.telemetry import (
@@ -45,6 +51,7 @@ logger: logging.Logger = logging.getLogger("mainspring.app")
 
 LONGEST_RUN_ID: Final = 180
 _REASON: Final = 1_000  # characters that are kept of why a scheduled call failed
+FEW: Final = 16  # events held at a time while one of them may end the process
 
 
 class _Envelope(msgspec.Struct):
@@ -59,15 +66,15 @@ _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 class _LocalMember(Member):
     """A member that is handed events, not frames."""
 
-    __slots__ = ("_take",)
+    __slots__ = ("take",)
 
     def __init__(self, topic: str, group: str, take: Callable[[Position, ReadyEvent, int], None]) -> None:
         super().__init__(topic, group, Gate(), lambda _frame: None)
-        self._take = take
+        self.take = take
         self.ack_each = True
 
     def deliver(self, position: Position, event: ReadyEvent, attempt: int) -> None:
-        self._take(position, event, attempt)
+        self.take(position, event, attempt)
 
 
 class Consuming:
@@ -84,12 +91,12 @@ class Consuming:
         runtime: Runtime,
         versions: PublishedVersions,
         threads: HandlerThreads,
+        random: Callable[[], float],
     ) -> None:
         self.declared = declared
-        function = declared.function
-        in_thread = runs_in_thread(function)
-        self._event_class: type[Event[Any]] = BlockingEvent if in_thread else Event
-        self._call: Callable[..., Awaitable[Any]] = partial(threads.call, function) if in_thread else function
+        self._event_class: type[Event[Any]] = BlockingEvent if runs_in_thread(declared.function) else Event
+        self._call = _caller(declared, threads)
+        self._random = random
         self.versions = versions
         self.kernel = kernel
         self.runtime = runtime
@@ -110,8 +117,9 @@ class Consuming:
         self._group, unstored = await bus.groups.begin(topic, declared.group, start)
         if unstored:
             await bus.groups.store(self._group)
-        self._member = _LocalMember(declared.topic, declared.group, self._given)
-        self._member.window = declared.max_inflight
+        careful = self._is_careful()
+        self._member = _LocalMember(declared.topic, declared.group, self._given_carefully if careful else self._given)
+        self._member.window = min(declared.max_inflight, FEW) if careful else declared.max_inflight
         self._member.sticky = declared.one_node
         self._settlement = Settlement(bus, self._log, self.runtime, self._group, self._member)
         self._group.join(self._member)
@@ -139,9 +147,37 @@ class Consuming:
     # -- one event
 
     def _given(self, position: Position, ready: ReadyEvent, attempt: int) -> None:
-        task = asyncio.get_running_loop().create_task(self._handle(position, ready, attempt))
+        handle = self._handle if attempt == 1 else self._handle_carefully
+        task = asyncio.get_running_loop().create_task(handle(position, ready, attempt))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _given_carefully(self, position: Position, ready: ReadyEvent, attempt: int) -> None:
+        task = asyncio.get_running_loop().create_task(self._handle_carefully(position, ready, attempt))
+        self._tasks.add(task)
+        task.add_done_callback(self._passed)
+
+    def _passed(self, task: asyncio.Task[None]) -> None:
+        """An event that was handled carefully is done; behind the last one it goes on as usual."""
+        self._tasks.discard(task)
+        if self._member.take != self._given and not self._member.gone and not self._is_careful():
+            self._member.take = self._given
+            self._member.window = self.declared.max_inflight
+            self._group.changed_member(self._member)
+            self.bus.delivery.wake(self._group)
+
+    def _is_careful(self) -> bool:
+        return any(position.is_careful() for position in self._group.positions.values())
+
+    async def _handle_carefully(self, position: Position, ready: ReadyEvent, attempt: int) -> None:
+        """Call the function when the attempt is stored: if the call ends the process, it counts."""
+        keeping = self._keep_lease(position, ready.offset)
+        try:
+            async with self._room:
+                if await self._settlement.store_attempt(position, ready.offset):
+                    await self._work(position, ready, attempt)
+        finally:
+            keeping()
 
     async def _handle(self, position: Position, ready: ReadyEvent, attempt: int) -> None:
         keeping = self._keep_lease(position, ready.offset)
@@ -213,21 +249,26 @@ class Consuming:
         )
 
     def _failed(self, position: Position, offset: int, attempt: int, error: Exception) -> str:
+        delay_ms: int | None = self.declared.retries.backoff.delay_ms(attempt, self._random)
+        cause: BaseException | None = error
         if isinstance(error, msgspec.ValidationError):
             reason = f"the payload does not fit: {validation_text(error)}"
+        elif isinstance(error, Reject):
+            reason, cause, delay_ms = str(error), error.__cause__, None
         else:
-            reason = f"{type(error).__name__}: {error}"
+            reason = _described(error)
         logger.warning(
-            "the consumer of %s failed at %d:%d, attempt %d: %s",
+            "the consumer of %s %s at %d:%d, attempt %d: %s",
             self.declared.name,
+            "failed" if delay_ms is not None else "gave up",
             position.partition,
             offset,
             attempt,
             reason,
-            exc_info=None if isinstance(error, MainspringError | msgspec.ValidationError) else error,
+            exc_info=None if isinstance(cause, MainspringError | msgspec.ValidationError) else cause,
             extra={"fields": {"topic": self.declared.topic, "partition": position.partition, "offset": offset}},
         )
-        self._settlement.nack(position, offset, reason, self.declared.backoff.delay_ms(attempt))
+        self._settlement.nack(position, offset, reason, delay_ms)
         return reason
 
     def _keep_lease(self, position: Position, offset: int) -> Callable[[], object]:
@@ -243,6 +284,31 @@ class Consuming:
 
         timer = self._loop.schedule(max(1, group.ack_timeout_ms // 3), extend, None, ref=False)
         return lambda: self._loop.cancel(timer)
+
+
+def _caller(declared: DeclaredConsumer, threads: HandlerThreads) -> Callable[..., Awaitable[Any]]:
+    """How the function is called: in a thread or not, with a limit or not, with a look at its errors or not."""
+    function, retries = declared.function, declared.retries
+    call: Callable[..., Awaitable[Any]] = function
+    if runs_in_thread(function):
+        call = partial(threads.call, function, limit_ms=retries.timeout_ms)
+    elif retries.timeout_ms is not None:
+        call = partial(in_time, retries.timeout_ms, function)
+    return call if retries.takes_every_error else partial(_judge, call, retries)
+
+
+async def _judge(call: Callable[..., Awaitable[Any]], retries: Retries, *args: Any) -> None:
+    """Call it; an error that is not worth another attempt rejects the event."""
+    try:
+        await call(*args)
+    except Exception as error:
+        if isinstance(error, Reject) or retries.allow_another(error):
+            raise
+        raise Reject(_described(error)) from error
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _kind_and_name(declared: DeclaredConsumer) -> tuple[str, str]:
@@ -274,19 +340,26 @@ class _Work:
         return run_id
 
     def prepare_publish(
-        self, event: Event[Any], topic: str, payload: bytes, key: str | None, headers: dict[str, str], id: str | None
+        self,
+        event: Event[Any],
+        topic: str,
+        payload: bytes,
+        key: str | None,
+        headers: dict[str, str],
+        id: str | None,
+        ttl: Duration,
     ) -> str:
         given = id or f"{event.group}/{event.id}/{len(self.together.events)}"
         headers = {**causation_headers(event.id, event.correlation), **headers}
         versions = self._consuming.versions.headers(topic, headers)
-        prepared = self._consuming.bus.prepare(topic, payload, key=key, headers=versions, id=given)
+        prepared = self._consuming.bus.prepare(topic, payload, key=key, headers=versions, id=given, ttl=ttl)
         self.together.events.append(prepared)
         note_event(self._consuming.kernel, topic, given, self._consuming.bus.clock.wall_ms(), headers)
         return given
 
-    def ask(self, event: Event[Any], kind: str, type: str, data: Any, timeout_ms: float | None) -> Awaitable[Any]:
+    def ask(self, event: Event[Any], kind: str, type: str, data: Any, timeout: Duration | None) -> Awaitable[Any]:
         return self._consuming.kernel.ask(
-            kind, type, data, timeout_ms=timeout_ms, correlation=event.correlation, causation=event.id
+            kind, type, data, timeout=timeout, correlation=event.correlation, causation=event.id
         )
 
     def emit(self, event: Event[Any], type: str, data: Any) -> None:

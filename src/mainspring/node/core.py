@@ -185,13 +185,14 @@ class Core:
             self.watchdog.start()
             self._undo.callback(self.watchdog.stop)
         await self._open_log()
+        self._random: Callable[[], float] = self._source.random if self._source else random.random
         self.bus: Bus = Bus(
             self.log,
             self.clock,
             self.loop,
             settings=settings,
             new_id=self._new_id,
-            random=self._source.random if self._source else random.random,
+            random=self._random,
             checker=self._checker or (app.checker if app else None),
             cluster=self.cluster,
         )
@@ -218,6 +219,8 @@ class Core:
             cluster=self.cluster,
             recovery_ms=settings.runs_recovery_ms,
             retention_ms=settings.runs_retention_ms or None,
+            early_signal_ms=settings.runs_early_signal_ms,
+            max_steps_per_tick=settings.runs_steps_per_turn,
             contract="app",
             threads=self.threads,
         )
@@ -312,13 +315,14 @@ class Core:
         app.beats.install(self.heartbeat)
         self.kernel.register(*app.capabilities(self.kernel.ids_taken))
         parts: dict[str, Any] = {"bus": self.bus, "log": self.log, "loop": self.loop, "kernel": self.kernel}
-        parts |= {"runtime": self.runtime, "versions": self.versions, "threads": self.threads}
+        parts |= {"runtime": self.runtime, "versions": self.versions, "threads": self.threads, "random": self._random}
         consumers = (*app.consumers, *schedule_consumers(app))
         refuse_shared_groups(consumers)
         for declared in consumers:
             self.consuming.append(Consuming(declared, **parts))
-            if declared.max_attempts is not None:
-                self.bus.topics.attempts[(declared.topic, declared.group)] = declared.max_attempts
+            self.bus.groups.in_process.add((declared.topic, declared.group))
+            if declared.retries.max_attempts is not None:
+                self.bus.topics.attempts[(declared.topic, declared.group)] = declared.retries.max_attempts
 
     def _serve_tasks(self, app: App) -> None:
         app.publisher = self._publish
@@ -368,10 +372,11 @@ class Core:
 
     def _prepare_event(self, topic: str, payload: Any, options: dict[str, Any]) -> tuple[Prepared, Published] | None:
         """An event to be stored with the outcome of a durable command; a delayed one is stored by itself."""
-        if options.keys() - {"key", "headers", "id"}:
+        if options.keys() - {"key", "headers", "id", "ttl"}:
             return None
         key, headers, id = options.get("key"), self.versions.headers(topic, options["headers"]), options["id"]
-        prepared = self.bus.prepare(topic, bytes(encode_data(payload)), key=key, headers=headers, id=id)
+        ttl = options.get("ttl", 0)
+        prepared = self.bus.prepare(topic, bytes(encode_data(payload)), key=key, headers=headers, id=id, ttl=ttl)
         (append,) = (operation for operation in prepared.operations if isinstance(operation, Append))
         note_event(self.kernel, topic, id, append.ts, headers)
         return prepared, Published(topic, append.partition, 0, id, append.ts)

@@ -30,6 +30,7 @@ from mainspring.runs.effects import (
     HasEnded,
     Join,
     Now,
+    Progress,
     Publish,
     Random,
     Signal,
@@ -51,6 +52,7 @@ from mainspring.runs.errors import (
     ChildTimedOut,
     EffectFailed,
     EffectTimeout,
+    FailedByHand,
     GroupClosed,
     HandlerDied,
     HandlerGaveUp,
@@ -74,7 +76,7 @@ from mainspring.runs.errors import (
     WrongAnswer,
 )
 from mainspring.runs.groups import Perform, RunGroup
-from mainspring.runs.handlers import Attempts, EffectContext, Errors, Later
+from mainspring.runs.handlers import Attempts, EffectContext, Later
 from mainspring.runs.ports import AskPort, EventPort, PublishPort
 from mainspring.runs.programs import Programs
 from mainspring.runs.run import Cancelled, Failed, Outcome, Run, Value
@@ -96,9 +98,9 @@ __all__ = [
     "EffectContext",
     "EffectFailed",
     "EffectTimeout",
-    "Errors",
     "EventPort",
     "Failed",
+    "FailedByHand",
     "GroupClosed",
     "HandlerDied",
     "HandlerGaveUp",
@@ -117,6 +119,7 @@ __all__ = [
     "Perform",
     "Prepared",
     "Programs",
+    "Progress",
     "Publish",
     "PublishPort",
     "Random",

@@ -206,6 +206,12 @@ class Version(Effect[int]):
     version: int = 1
 
 
+class Progress(Effect[None], journaled=False):
+    """Publish a value about the run while it runs: `perform.progress`. The last one is kept, also when it is over."""
+
+    value: Any
+
+
 class Spawn(Effect[Any], journaled=False):
     """Start an attached child, or a detached one; answered with its Run. For programs in generator form."""
 
@@ -424,6 +430,7 @@ def builtin_handlers(source: random.Random) -> dict[type[Effect[Any]], Callable[
         Random: lambda effect, ctx: source.random(),
         Uuid: lambda effect, ctx: str(uuid.UUID(int=source.getrandbits(128), version=4)),
         Version: lambda effect, ctx: effect.version,
+        Progress: lambda effect, ctx: ctx.publish_progress(effect.value),
         Join: _join,
         HasEnded: lambda effect, ctx: effect.run.is_done(),
         Until: _until,

@@ -116,6 +116,12 @@ class RunCancelled(RunError):
 # -- errors of which only the text is kept
 
 
+class FailedByHand(RunError):
+    """An operator let the run fail."""
+
+    code = "failed_by_hand"
+
+
 class StoredFailure(RunError):
     """An error that was raised elsewhere, or earlier: `type` is the name of its class, `message` its text."""
 
@@ -209,7 +215,7 @@ class NotFinished(RunError):
 
 
 class ReplayMismatch(RunError):
-    """The program no longer does what its journal says. The journal is kept: repair the program and retry the run."""
+    """The program no longer does what its journal says: the run is blocked until code that fits is back."""
 
     code = "replay_mismatch"
 

@@ -19,11 +19,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, TypeVarTuple, overload
 
 from mainspring.durations import Duration, duration_text
+from mainspring.retries import Errors
 from mainspring.runs.effects import (
     Effect,
     GroupEnd,
     HasEnded,
     Join,
+    Progress,
     Sleep,
     Until,
     Version,
@@ -32,7 +34,7 @@ from mainspring.runs.effects import (
     whole_ms,
 )
 from mainspring.runs.errors import ChildTimedOut, GroupClosed, NeverAwaited
-from mainspring.runs.handlers import ATTEMPT_OPTIONS, EffectContext, Errors, Later, attempts_of
+from mainspring.runs.handlers import ATTEMPT_OPTIONS, EffectContext, Later, attempts_of
 from mainspring.runs.programs import built_in, call_inline
 from mainspring.runs.run import Failed, Outcome, Run, unwrap
 from mainspring.runs.steps import step_of
@@ -122,6 +124,10 @@ class Perform:
         before the change was made gets 1.
         """
         return self(Version(name, newest))
+
+    def progress(self, value: Any) -> Awaitable[None]:
+        """Publish a JSON value about this run, such as how far it is. Everybody who may look at the run sees it."""
+        return self(Progress(value))
 
     @property
     def run(self) -> Run[Any]:

@@ -28,6 +28,7 @@ from mainspring.durations import Duration, duration_ms, duration_text
 from mainspring.errors import MainspringError
 from mainspring.log import Batch
 from mainspring.loop import BackgroundTasks, HandlerThreads, identifies_work, with_blocking_verbs
+from mainspring.retries import Errors, is_worth_retrying
 from mainspring.runs.effects import Answer, Effect, end, resume, tail
 from mainspring.runs.errors import (
     AlreadyAnswered,
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("mainspring.runs")
 
 Handler = Callable[..., Any]
-Errors = type[Exception] | tuple[type[Exception], ...]
 T = TypeVar("T")
 
 # Results of these exact types are certainly bare values: no look at their attributes is needed.
@@ -90,7 +90,7 @@ class Attempts:
 
     def allow_another(self, attempt: int, error: Exception) -> bool:
         """Whether to try again after this attempt failed."""
-        return attempt < self.most and isinstance(error, self.retry_on) and not isinstance(error, self.give_up_on)
+        return attempt < self.most and is_worth_retrying(error, self.retry_on, self.give_up_on)
 
 
 ONCE: Final = Attempts()
@@ -153,7 +153,7 @@ class RegisteredHandler:
         self.kind = effect.__kind__
         self.call: Handler = _with_two_arguments(handler)
         self.strict: bool = strict
-        self.attempts = attempts
+        self.attempts: Attempts = attempts
         self.timeout_ms: float | None = None
         if attempts.most == 1:
             self.timeout_ms = attempts.timeout_ms
@@ -173,6 +173,11 @@ class RegisteredHandler:
         return self.attempts.most_begun
 
     # -- asking
+
+    def answer_now(self, run: Run[Any], request: Any) -> Any:
+        """The answer to an effect that is not journaled, and so has its answer at once."""
+        answer = self.call(request, context_of(run))
+        return answer.value if isinstance(answer, Answer) else answer
 
     def give_up(self, run: Run[Any], error: Exception) -> None:
         """Let an effect fail without asking the handler."""
@@ -389,6 +394,11 @@ class EffectContext:
         """Keep a JSON value for this effect until it is answered, over a crash. Without a journal: no effect."""
         if self._run.durable is not None:
             self._run.durable.remember(note)
+
+    def publish_progress(self, value: Any) -> None:
+        """Say how far the run is. Without a journal: no effect."""
+        if self._run.durable is not None:
+            self._run.durable.publish_progress(value)
 
     def recall(self) -> Any:
         """What `remember` kept for this effect before the run was interrupted; None if nothing."""

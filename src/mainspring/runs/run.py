@@ -132,9 +132,9 @@ class Run(Generic[T]):
 
     @property
     def state(self) -> str:
-        """running, value, failed or cancelled."""
+        """running, blocked, value, failed or cancelled."""
         if not self.done:
-            return "running"
+            return "running" if self.durable is None or self.durable.misfit is None else "blocked"
         return "cancelled" if self.decided is None else self.decided.kind
 
     @property

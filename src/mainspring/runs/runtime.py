@@ -33,11 +33,12 @@ from mainspring.cluster import Alone, Cluster
 from mainspring.durations import Duration
 from mainspring.log import Log
 from mainspring.loop import Clock, HandlerThreads, Loop, MonotonicClock, VirtualClock
+from mainspring.retries import Errors
 from mainspring.runs.durable.durable_runs import DurableRuns
 from mainspring.runs.effects import Ask, Effect, Publish, Signal, Spawn, WaitEvent, WaitSignal, builtin_handlers, resume
 from mainspring.runs.errors import GroupClosed, NotIdle, RunError
 from mainspring.runs.groups import Perform, WatchfulPerform
-from mainspring.runs.handlers import EffectContext, Errors, Handler, RegisteredHandler, attempts_of, handler_in_thread
+from mainspring.runs.handlers import EffectContext, Handler, RegisteredHandler, attempts_of, handler_in_thread
 from mainspring.runs.lineage import of_here
 from mainspring.runs.ports import AskPort, EventPort, PublishPort, ask_handler, publish_handler, wait_event_handler
 from mainspring.runs.programs import Programs, bind, name_of
@@ -83,6 +84,7 @@ class Runtime:
         cluster: Cluster | None = None,
         recovery_ms: int = 5_000,
         retention_ms: int | None = None,
+        early_signal_ms: int = 604_800_000,
         contract: Literal["strict", "app"] = "strict",
         threads: HandlerThreads | None = None,
     ) -> None:
@@ -91,8 +93,8 @@ class Runtime:
         and an effect that is made and never awaited fails the run.
 
         `recovery_ms` is how often unfinished durable runs are looked for, `retention_ms` how long finished ones are
-        kept (None: for ever). With a `cluster` several nodes share the log: it has the node's name, and `node` means
-        nothing.
+        kept (None: for ever), `early_signal_ms` how long signals to a run that has not started are. With a `cluster`
+        several nodes share the log: it has the node's name, and `node` means nothing.
         """
         self.clock: Clock = clock or MonotonicClock()
         self.programs: Programs = Programs()
@@ -123,6 +125,7 @@ class Runtime:
                 cluster=None if isinstance(cluster, Alone) else cluster,
                 recovery_ms=recovery_ms,
                 retention_ms=retention_ms,
+                early_signal_ms=early_signal_ms,
             )
         for effect, handler in builtin_handlers(source).items():
             self._handle_builtin(effect, handler)

@@ -36,7 +36,7 @@ from typing import Any, Final, Protocol
 from mainspring.errors import MainspringError
 from mainspring.loop import Clock, Loop, TimerEntry, TimerWheel, identifies_work
 from mainspring.runs.effects import Effect, Join, Until, whole_ms
-from mainspring.runs.errors import NotAnEffect, UnhandledEffect
+from mainspring.runs.errors import NotAnEffect, ReplayMismatch, UnhandledEffect
 from mainspring.runs.handlers import RegisteredHandler, clean_up, release_effect
 from mainspring.runs.run import FAILURE, RESUME, START, VALUE, Failed, Outcome, Run, Value, release_waiters
 from mainspring.runs.values import effect_failure, failure_fields
@@ -46,6 +46,7 @@ logger: logging.Logger = logging.getLogger("mainspring.runs")
 DEFAULT_BUDGET: Final = 1024  # the contract's recommendation: long enough to amortise a host turn
 CLOSE_ATTEMPTS: Final = 16  # how often a program that swallows its closing is closed again
 
+Fit = Callable[[Run[Any], ReplayMismatch | None], object]
 Listener = Callable[[Run[Any], Outcome[Any]], object]
 Ending = tuple[Run[Any], Outcome[Any]]
 
@@ -273,6 +274,7 @@ class Scheduler:
         "late_completions",
         "live",
         "on_failure",
+        "on_fit",
         "on_outcome",
         "outcomes",
         "pauses",
@@ -292,10 +294,11 @@ class Scheduler:
         on_failure: FailureSink | None,
         raises: bool = False,
     ) -> None:
-        self.clock = clock
-        self.raises = raises  # the failure of an effect is raised in the program, and does not end the run
+        self.clock: Clock = clock
+        self.raises: bool = raises  # the failure of an effect is raised in the program, and does not end the run
         self.budget: int = normal_budget(budget)
-        self.on_failure = on_failure
+        self.on_failure: FailureSink | None = on_failure
+        self.on_fit: Fit = self._fail_misfit  # called with what does not fit a journal, or None when all of it does
         self.on_outcome: list[Listener] = []
         self.trace: list[str] = []
         self.ticks: int = 0
@@ -451,9 +454,16 @@ class Scheduler:
         run.queued = False
         answer, run.answer = run.answer, None
         if run.brings == FAILURE:
-            self.settle(run, Failed(answer))
+            if run.durable is not None and isinstance(answer, ReplayMismatch):
+                self.on_fit(run, answer)
+            else:
+                self.settle(run, Failed(answer))
         elif run.family is None or not run.family.holds_back(answer):
             self.settle(run, Value(answer))
+
+    def _fail_misfit(self, run: Run[Any], misfit: ReplayMismatch | None) -> None:
+        if misfit is not None:
+            self.settle(run, Failed(misfit))
 
     # -- a step
 
@@ -490,9 +500,12 @@ class Scheduler:
         handler = self.handlers.get(request.__class__)
         if handler is None:
             self.bring(run, FAILURE, self._no_handler(request))
-        elif run.durable is not None and request.__journaled__:
+        elif run.durable is not None:
             try:
-                run.durable.perform(request, handler)
+                if request.__journaled__:
+                    run.durable.perform(request, handler)
+                else:
+                    self.enqueue(run, RESUME, handler.answer_now(run, request))
             except Exception as error:  # an effect that cannot even be described is its own run's trouble
                 self.bring(run, FAILURE, error)
         else:
@@ -708,6 +721,15 @@ class Scheduler:
         for run in stopped:
             release_effect(run)
             self._close_program(run)
+
+    def stop(self, run: Run[Any], below: Iterable[Run[Any]]) -> None:
+        """Close the program of a live run; nothing that it does meanwhile ends one of the live runs below it."""
+        kept = [each for each in below if not each.done]
+        for each in kept:
+            each.done = True
+        self._close_program(run)
+        for each in kept:
+            each.done = False
 
     def conclude(self, run: Run[Any], outcome: Outcome[Any]) -> None:
         """The outcome of a run that was not executed here, or not to its end."""

@@ -181,6 +181,13 @@ class Family:
         if self.owner is not None:
             family_of(self.owner)._child_ended(self._run, outcome)
 
+    def leave(self) -> None:
+        """The run is removed as if it had never been started: its owner does not wait for it."""
+        if self.owner is not None:
+            family = family_of(self.owner)
+            family.children.pop(self._run, None)
+            family.detached.pop(self._run, None)
+
     def unref(self) -> None:
         """The owner no longer waits for this child."""
         self.unreferenced = True

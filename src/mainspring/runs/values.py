@@ -135,8 +135,8 @@ def error_fields(error: BaseException) -> dict[str, str]:
         return kept if error.code == type(error).code else {**kept, "code": error.code}
     fields = {"type": type(error).__name__, "message": _text(error)}
     code = getattr(error, "code", None)
-    if isinstance(code, str):
-        fields["code"] = code
+    if isinstance(code, str | int):  # `Fail` has the number of a status
+        fields["code"] = str(code)
     return fields
 
 

@@ -2,9 +2,10 @@
 
 A node names all of its parts. Where a bus is served alone, the other parts are None and their numbers are absent.
 
-Liveness and readiness are two questions. A node that cannot write now, or that stops, is not ready: clients should not
-send it anything, but a restart would not help. A node whose loop no longer turns is not alive: only a restart helps. A
-process that hangs in one turn answers neither question, which has to be taken for a no.
+Liveness and readiness are two questions. A node that cannot write now, that stops, or one of whose capabilities was
+given up is not ready: clients should not send it anything, but a restart of the process may not help. A node whose loop
+no longer turns is not alive: only a restart helps. A process that hangs in one turn answers neither question, which has
+to be taken for a no.
 """
 
 from __future__ import annotations
@@ -101,6 +102,12 @@ def readiness(node: NodeParts) -> ReadyState:
         return ReadyState(False, f"the log cannot write: {node.log.fault.message}")
     if node.cluster is not None and node.cluster.trouble:
         return ReadyState(False, node.cluster.trouble)
+    if node.kernel is not None and node.kernel.given_up:
+        first, *others = node.kernel.given_up
+        more = f" (and {len(others)} more)" if others else ""
+        return ReadyState(
+            False, f"capability {first} failed too often{more}; `mainspring actors restart {first}` starts it again"
+        )
     return node.bus.readiness()
 
 

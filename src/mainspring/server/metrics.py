@@ -200,6 +200,7 @@ def _events(stats: Stats, topics: Container[str]) -> Iterator[Metric]:
     yield _counter("nacks", "Events a consumer gave back.", stats.nacks)
     yield _counter("redeliveries", "Deliveries that were not the first.", stats.redeliveries)
     yield _counter("dead_letters", "Events a group gave up on.", stats.dlq)
+    yield _counter("expired_events", "Events that no consumer of a group got in time.", stats.expired)
     yield _gauge("inflight_events", "Events delivered and not yet acknowledged.", stats.inflight)
     yield _gauge("connections", "WebSocket connections open now.", stats.connections)
 

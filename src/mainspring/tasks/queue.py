@@ -23,6 +23,7 @@ from typing import Any, Final, ParamSpec, TypeVar, overload
 from urllib.parse import quote
 
 from mainspring.client import BadArgument, Client, New, NodeRefused
+from mainspring.durations import Duration, duration_ms, seconds
 from mainspring.tasks.dead_tasks import DeadTask, dead_tasks, drop, redrive
 from mainspring.tasks.errors import NotBound, UnknownTask
 from mainspring.tasks.queue_topics import (
@@ -39,12 +40,12 @@ from mainspring.tasks.task import DeclaredTask, Retry, TaskSchedule
 P = ParamSpec("P")
 R = TypeVar("R")
 
-LEASE_S: Final = 30.0
-RESULTS_KEPT_S: Final = 86_400.0
+LEASE: Final = "30s"
+RESULTS_KEPT: Final = "1d"
 
 
 class TaskQueue:
-    """A named queue. `retry` is the policy of tasks that bring none; results expire after `results_kept` seconds.
+    """A named queue. `retry` is the policy of tasks that bring none; results expire after `results_kept`.
 
     `lease` is how long a task stays with a worker that says nothing; workers extend it while a task runs.
     """
@@ -56,16 +57,16 @@ class TaskQueue:
         *,
         group: str = "workers",
         retry: Retry | None = None,
-        results_kept: float = RESULTS_KEPT_S,
-        lease: float = LEASE_S,
+        results_kept: Duration = RESULTS_KEPT,
+        lease: Duration = LEASE,
     ) -> None:
         self.name = name
         self.group = group
         self.retry: Retry = retry or Retry()
-        self.lease = lease
+        self.lease: float = seconds(lease)
         self.layout: Layout = Layout(name)
         self.tasks: dict[str, DeclaredTask[..., Any]] = {}
-        self._results_ms = round(results_kept * 1000)
+        self._results_ms = duration_ms(results_kept)
         self._records: TaskRecords | None = None
         self._ready: asyncio.Task[None] | None = None
         if bus is not None:
@@ -84,10 +85,10 @@ class TaskQueue:
         *,
         name: str | None = None,
         retry: Retry | None = None,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         keep_result: bool = True,
         cron: str | None = None,
-        every: float | None = None,
+        every: Duration | None = None,
         payload: Any = None,
     ) -> Callable[[Callable[P, R]], DeclaredTask[P, R]]: ...
 
@@ -98,16 +99,16 @@ class TaskQueue:
         *,
         name: str | None = None,
         retry: Retry | None = None,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         keep_result: bool = True,
         cron: str | None = None,
-        every: float | None = None,
+        every: Duration | None = None,
         payload: Any = None,
     ) -> Any:
         """Declare a task, known by its function's name or the one given.
 
-        `timeout` is its time limit in seconds. With `cron` (five fields, UTC) or `every` (seconds), the node enqueues
-        it by itself, with `payload`, from when the first worker has started.
+        `timeout` is its time limit. With `cron` (five fields, UTC) or `every`, the node enqueues it by itself, with
+        `payload`, from when the first worker has started.
         """
         if cron is not None and every is not None:
             raise BadArgument("a task has either `cron` or `every`", remedy="give one of them")
@@ -164,18 +165,18 @@ class TaskQueue:
         task: DeclaredTask[..., Any] | str,
         payload: Any = None,
         *,
-        delay: float = 0.0,
+        delay: Duration = 0,
         at: datetime | None = None,
         priority: Priority = "normal",
         key: str | None = None,
         unique: str | None = None,
         retry: Retry | None = None,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         headers: dict[str, str] | None = None,
     ) -> TaskHandle:
         """Put a task on the queue; durable when it returns.
 
-        `delay` seconds or `at` hold it back. Tasks of a higher `priority` are taken first. Tasks with the same `key`
+        `delay` or `at` hold it back. Tasks of a higher `priority` are taken first. Tasks with the same `key`
         run one after the other, in the order they were enqueued. A second task with the same `unique` text, within the
         node's dedupe window (10 minutes by default), is not enqueued; its handle is that of the first. `retry` and
         `timeout` override what the task was declared with. `task` may be a name that only workers know.
@@ -202,7 +203,7 @@ class TaskQueue:
         payloads: Iterable[Any] | AsyncIterable[Any],
         *,
         priority: Priority = "normal",
-        delay: float = 0.0,
+        delay: Duration = 0,
         progress: Callable[[int, int | None], object] | None = None,
     ) -> list[TaskHandle]:
         """Put many tasks on the queue, in order and in large batches; durable when it returns."""
@@ -224,7 +225,7 @@ class TaskQueue:
         self,
         task: DeclaredTask[..., Any] | str,
         retry: Retry | None,
-        timeout: float | None,
+        timeout: Duration | None,
         headers: dict[str, str] | None,
     ) -> dict[str, str]:
         declared = self.tasks.get(task) if isinstance(task, str) else task
@@ -232,7 +233,7 @@ class TaskQueue:
         told[RETRY] = (retry or (declared.retry if declared is not None else None) or self.retry).header()
         limit = timeout if timeout is not None else (declared.timeout if declared is not None else None)
         if limit is not None:
-            told[TIMEOUT] = f"{limit:g}"
+            told[TIMEOUT] = f"{seconds(limit):g}"
         return told
 
     def handle(self, id: str) -> TaskHandle:
@@ -277,7 +278,7 @@ class TaskQueue:
         name = f"{self.name}/{task.name}"
         headers = self._headers(task, None, None, None)
         known = await self.bus.insist(lambda: self._known_schedule(name))
-        every_ms = None if cron.every is None else round(cron.every * 1000)
+        every_ms = None if cron.every is None else duration_ms(cron.every)
         same = (known.get("cron"), known.get("every"), known.get("headers")) == (cron.cron, every_ms, headers)
         if not same or known.get("payload") != cron.payload:
             await self.bus.schedule(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from mainspring.client import Client, EventEnvelope, TimedOut, decoder
+from mainspring.durations import Duration, seconds
 from mainspring.loop import wake
 from mainspring.tasks.errors import TaskCancelled, TaskFailed
 
@@ -80,16 +81,17 @@ class TaskRecords:
                     found = read_record(envelope) or found
         return found
 
-    async def wait(self, id: str, *, mine: bool, timeout: float | None) -> TaskRecord:
+    async def wait(self, id: str, *, mine: bool, timeout: Duration | None) -> TaskRecord:
         """The task's final record. `mine`: it was enqueued here, so its records lie behind the mark."""
+        limit_s = None if timeout is None else seconds(timeout)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(limit_s):
                 record = None
                 while record is None or not record.final:
                     record = await self.changed(id, record, mine=mine)
                 return record
         except TimeoutError:
-            raise TimedOut(f"task {id} did not end within {timeout} s", remedy="wait longer, or cancel it") from None
+            raise TimedOut(f"task {id} did not end within {limit_s:g} s", remedy="wait longer, or cancel it") from None
 
     async def changed(self, id: str, known: TaskRecord | None, *, mine: bool) -> TaskRecord:
         """The task's newest record, as soon as it is another one than `known`."""
@@ -152,7 +154,7 @@ class TaskHandle:
         self._queue = queue
         self._mine = mine
 
-    async def result(self, timeout: float | None = None, type: Any = None) -> Any:
+    async def result(self, timeout: Duration | None = None, type: Any = None) -> Any:
         """What the task returned, decoded into `type`.
 
         Raises TaskFailed when it is a dead letter, TaskCancelled when it was cancelled, and TimedOut. A task declared

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from mainspring.client import BadArgument, decoder
+from mainspring.durations import Duration, seconds
 
 if TYPE_CHECKING:
     from mainspring.tasks.queue import TaskQueue
@@ -24,32 +25,33 @@ if TYPE_CHECKING:
 class Retry:
     """How often a task is tried, and how long it waits in between.
 
-    After attempt k it waits `first * factor**(k-1)` seconds, at most `longest`, shortened at random by up to `jitter`
+    After attempt k it waits `first * factor**(k-1)`, at most `longest`, shortened at random by up to `jitter`
     of it. After `attempts` deliveries it is a dead letter. The policy travels with the task, in a header, so that a
     task keeps the promise it was enqueued with, whichever worker gets it. The node counts the attempts and does the
     waiting: a worker that stops loses nothing.
     """
 
     attempts: int = 5
-    first: float = 1.0
+    first: Duration = 1.0
     factor: float = 2.0
-    longest: float = 600.0
+    longest: Duration = 600.0
     jitter: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.attempts < 1 or self.first < 0 or self.factor < 1 or self.longest < 0 or not 0 <= self.jitter <= 1:
-            raise BadArgument(
-                f"{self} makes no sense", remedy="attempts >= 1, first and longest >= 0, factor >= 1, jitter 0 to 1"
-            )
+        seconds(self.first)  # refused where it is said
+        seconds(self.longest)
+        if self.attempts < 1 or self.factor < 1 or not 0 <= self.jitter <= 1:
+            raise BadArgument(f"{self} makes no sense", remedy="attempts >= 1, factor >= 1, jitter 0 to 1")
 
     def delay(self, attempt: int, random: Callable[[], float]) -> float:
         """Seconds to wait after this attempt failed."""
-        full = min(self.first * self.factor ** min(attempt - 1, 64), self.longest)
+        full = min(seconds(self.first) * self.factor ** min(attempt - 1, 64), seconds(self.longest))
         return full * (1 - self.jitter * random())
 
     def header(self) -> str:
         """As it travels with a task."""
-        return f"{self.attempts} {self.first:g} {self.factor:g} {self.longest:g} {self.jitter:g}"
+        first, longest = seconds(self.first), seconds(self.longest)
+        return f"{self.attempts} {first:g} {self.factor:g} {longest:g} {self.jitter:g}"
 
     @classmethod
     def from_header(cls, text: str | None, default: Retry) -> Retry:
@@ -102,10 +104,10 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class TaskSchedule:
-    """When a task enqueues itself: five fields in UTC, or every so many seconds."""
+    """When a task enqueues itself: five fields in UTC, or an interval."""
 
     cron: str | None
-    every: float | None
+    every: Duration | None
     payload: Any
 
 
@@ -119,7 +121,7 @@ class DeclaredTask(Generic[P, R]):
         name: str,
         *,
         retry: Retry | None,
-        timeout: float | None,
+        timeout: Duration | None,
         keep_result: bool,
         cron: TaskSchedule | None,
     ) -> None:
@@ -127,7 +129,7 @@ class DeclaredTask(Generic[P, R]):
         self.function = function
         self.name = name
         self.retry = retry
-        self.timeout = timeout
+        self.timeout: float | None = None if timeout is None else seconds(timeout)
         self.keep_result = keep_result
         self.cron = cron
         self.is_async: bool = inspect.iscoroutinefunction(function)

@@ -33,6 +33,7 @@ from mainspring.client import (
     describe,
     encode_event,
 )
+from mainspring.durations import Duration, seconds
 from mainspring.loop import wake
 from mainspring.tasks.dead_tasks import REDRIVEN, letter_headers
 from mainspring.tasks.errors import UnknownTask
@@ -337,21 +338,21 @@ class Worker:
         self._loops = [asyncio.create_task(self._work()) for _ in range(self._concurrency)]
         self._others.append(self._bus.run(self._keep_leases(), "leases of tasks"))
 
-    async def stop(self, timeout: float = 30.0) -> None:
-        """Take no more tasks; let running ones finish for `timeout` seconds; give back the rest. Idempotent."""
+    async def stop(self, timeout: Duration = 30.0) -> None:
+        """Take no more tasks; let running ones finish for `timeout`; give back the rest. Idempotent."""
         if self._stopping:
             return
         self._stopping = True
         for waiter in self._idle:
             wake(waiter)
         leaving = asyncio.gather(*(self._leave(lane, waiting) for lane, waiting in self._lanes))
-        await asyncio.wait([leaving], timeout=timeout)
+        await asyncio.wait([leaving], timeout=seconds(timeout))
         for running in list(self._running.values()):
             running.interrupted = "the worker stopped"
             running.loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
         with contextlib.suppress(TimeoutError):  # results and dead letters that are on their way
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(seconds(timeout)):
                 await self._bus.flush()
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)

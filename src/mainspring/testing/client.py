@@ -69,7 +69,8 @@ def _iterated(method: Callable[..., AsyncIterator[Any]], for_ever: bool) -> Call
                     return
                 yield item
         finally:
-            await self.process.call(_close(items))
+            if not self.process.is_over:
+                await self.process.call(_close(items))
 
     return verb
 

@@ -105,6 +105,9 @@ class Driver:
         """`run` for a caller who may do other things meanwhile. `for_ever`: it may take any time, see above."""
         if loop.is_running():
             return await work  # the caller is part of the simulation
+        if loop.is_closed():
+            work.close()
+            raise DidNotHappen("the simulation is over", remedy="await it inside the block of `simulate`")
         outer = asyncio._get_running_loop()
         if outer is None:  # the test runs under another library
             return self.run(loop, work)
@@ -225,6 +228,10 @@ class Process:
     def is_running(self) -> bool:
         """Whether the caller is part of it."""
         return self._loop.is_running()
+
+    @property
+    def is_over(self) -> bool:
+        return self._loop.is_closed()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Let everything happen until this is done here; its result."""

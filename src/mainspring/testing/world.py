@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from mainspring.app import App
 from mainspring.bus import DeadLetter, GroupInfo, Published, ScheduleInfo, TopicConfig
 from mainspring.durations import Duration, duration_ms
 from mainspring.kernel import draw_tree
 from mainspring.message import Message, encode_bytes
-from mainspring.runs import Outcome, RunRecord
+from mainspring.runs import Outcome, ReplayMismatch, RunRecord
 from mainspring.testing.driving import DidNotHappen
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class SeenEvent:
 
 @dataclass(frozen=True)
 class SeenRun:
-    """One durable run. `state` is running, value, failed or cancelled; then `value`, `error` or `reason` says more."""
+    """One durable run. `state` is running, blocked, value, failed or cancelled; the rest says more."""
 
     id: str
     program: str
@@ -149,27 +150,28 @@ class World:
 
     # -- doing
 
-    async def send(self, kind: str, type: str, data: Any = None, *, timeout_ms: float | None = None) -> Any:
+    async def send(self, kind: str, type: str, data: Any = None, *, timeout: Duration | None = None) -> Any:
         """Send a message. For a command or a query: the reply's data, or `Fail` with the error's code."""
         if kind == "event":
             return await self._call(self._emit(type, data))
-        return await self._call(self._ask(kind, type, data, timeout_ms))
+        return await self._call(self._ask(kind, type, data, timeout))
 
-    async def command(self, type: str, data: Any = None, *, timeout_ms: float | None = None) -> Any:
+    async def command(self, type: str, data: Any = None, *, timeout: Duration | None = None) -> Any:
         """Send a command."""
-        return await self.send("command", type, data, timeout_ms=timeout_ms)
+        return await self.send("command", type, data, timeout=timeout)
 
-    async def query(self, type: str, data: Any = None, *, timeout_ms: float | None = None) -> Any:
+    async def query(self, type: str, data: Any = None, *, timeout: Duration | None = None) -> Any:
         """Send a query."""
-        return await self.send("query", type, data, timeout_ms=timeout_ms)
+        return await self.send("query", type, data, timeout=timeout)
 
     async def begin(self, kind: str, type: str, data: Any = None) -> None:
         """Send a command or a query and do not wait for its outcome; `messages` has it when it comes."""
         await self._call(self._begin_request(kind, type, data))
 
-    async def publish(self, topic: str, payload: Any, **options: Any) -> Published:
-        """Publish an event; `options` (key, headers, id, delay_ms, ...) are the bus's own."""
-        return await self._call(self.node.bus.publish(topic, encode_bytes(payload), **options))
+    async def publish(self, topic: str, payload: Any, *, delay: Duration = 0, **options: Any) -> Published:
+        """Publish an event; the other `options` (key, headers, id, ...) are the bus's own."""
+        work = self.node.bus.publish(topic, encode_bytes(payload), delay_ms=duration_ms(delay), **options)
+        return await self._call(work)
 
     async def configure(self, topic: TopicConfig) -> None:
         """Create a topic with these settings, or change them."""
@@ -184,11 +186,13 @@ class World:
         return await self._call(self._begin(program, args, id))
 
     async def outcome(self, run_id: str, *, within: Duration = "366d") -> Outcome[Any]:
-        """Let time pass until the run is over; how it ended. Raises DidNotHappen."""
+        """Let time pass until the run is over; how it ended. Raises DidNotHappen, or ReplayMismatch if blocked."""
         await self.until(lambda: self.run(run_id).state != "running", within=within)
         durable = self.node.runtime.durable
-        found = durable.outcome_of(self._run(durable.store.record(run_id)))
-        assert found is not None
+        record = self._run(durable.store.record(run_id))
+        found = durable.outcome_of(record)
+        if found is None:
+            raise ReplayMismatch((record.error or {}).get("message", ""), remedy="restart with an app that fits")
         return found
 
     async def crash_and_restart(self, *, down: Duration = 0) -> None:
@@ -199,10 +203,11 @@ class World:
         self._simulation.crash(duration_ms(down))
         await self.settle()
 
-    async def restart(self, *, down: Duration = 0) -> None:
-        """Stop the node in order, wait, boot a new one on the same log."""
+    async def restart(self, *, down: Duration = 0, app: App | None = None) -> None:
+        """Stop the node in order, wait, boot a new one on the same log: with another `app`, this is a deploy."""
         self._simulation.stop()
         self._simulation.let_pass(duration_ms(down))
+        self._simulation.app = app or self._simulation.app
         self._simulation.start()
         await self.settle()
 
@@ -260,8 +265,8 @@ class World:
         await self.settle()
         return result
 
-    async def _ask(self, kind: str, type: str, data: Any, timeout_ms: float | None) -> Any:
-        return await self.node.kernel.ask(kind, type, data, timeout_ms=timeout_ms)
+    async def _ask(self, kind: str, type: str, data: Any, timeout: Duration | None) -> Any:
+        return await self.node.kernel.ask(kind, type, data, timeout=timeout)
 
     async def _begin_request(self, kind: str, type: str, data: Any) -> None:
         outcome = self.node.kernel.ask(kind, type, data)

@@ -89,7 +89,7 @@ def test_a_node_without_its_server_says_so_and_recovers(pair: Cluster, dashboard
     notice = page.page.locator("#notice")
     expect(notice).to_be_hidden()
     pair.server.kill()
-    expect(notice).to_contain_text("The node takes no requests now:", timeout=30_000)
+    expect(notice).to_contain_text("The node is not ready:", timeout=30_000)
     expect(page.page.locator(".state")).to_have_text("Not ready")
     page.see("2 nodes share the log")
     pair.server.start()

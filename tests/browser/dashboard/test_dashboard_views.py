@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import time
+import urllib.error
 import urllib.request
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.support.dashboard_site import Dashboard, Opener, sent
@@ -306,6 +308,19 @@ def test_the_kernel_shows_actors_open_requests_and_faults(shop: str, dashboard: 
     page.row("Open requests", "Report.Build").wait_for()
     page.page.get_by_role("tab", name="Faults").click()
     page.row("Faults", "out of paper").wait_for()
+
+
+def test_a_capability_that_was_given_up_can_be_started_again(shop: str, dashboard: Opener) -> None:
+    asked = {"kind": "command", "type": "Scale.Weigh", "data": {"sku": "elephant"}}
+    headers = {"Content-Type": "application/json"}
+    with pytest.raises(urllib.error.HTTPError, match="500"):
+        urllib.request.urlopen(urllib.request.Request(f"{shop}/messages", json.dumps(asked).encode(), headers))
+    page = dashboard(shop, "kernel")
+    card = page.page.get_by_role("article", name="Scale")
+    expect(card).to_contain_text("unhealthy")
+    card.get_by_role("button", name="Start again").click()
+    expect(card).to_contain_text("running")
+    expect(card.get_by_role("button", name="Start again")).to_be_hidden()
 
 
 def test_a_message_can_be_sent_and_its_answer_is_shown(shop: str, dashboard: Opener) -> None:

@@ -25,6 +25,7 @@ from mainspring.client import (
     TimedOut,
     connect,
 )
+from mainspring.errors import Fail
 from tests.support.client_node import Node, eventually
 
 
@@ -404,6 +405,6 @@ async def test_commands_and_queries_are_answered_by_the_program(bus: Client, nam
 
 
 async def test_a_message_nobody_serves_is_refused_with_its_code(bus: Client) -> None:
-    with pytest.raises(NodeRefused) as refused:
+    with pytest.raises(Fail) as refused:
         await bus.command("Nobody.Serves", timeout=5)
-    assert refused.value.code == "routing_error"
+    assert (refused.value.code, refused.value.type) == (404, "Sys.RoutingError")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mainspring import Fail
 from mainspring.client import NodeRefused, connect
 from tests.support.serving import serving
 
@@ -29,8 +30,9 @@ async def test_a_durable_command_sent_again_under_its_id_is_carried_out_once(tmp
             assert await client.command("Till.Take", {"cents": 5}, id="first") == {"taken": 5}
             assert await client.command("Till.Take", {"cents": 5}, id="first") == {"taken": 5}
             assert await client.command("Till.Take", {"cents": 5}, id="second") == {"taken": 10}
-            with pytest.raises(NodeRefused, match="another durable command"):
+            with pytest.raises(Fail, match="another durable command") as taken:
                 await client.command("Till.Take", {"cents": 7}, id="first")
+            assert taken.value.code == 409
             with pytest.raises(NodeRefused):
                 await client.command("Till.Take", {"cents": 7}, id="")
             assert await client.command("Till.Take", {"cents": 1}) == {"taken": 11}

@@ -104,7 +104,7 @@ async def test_a_blocked_cpu_there_leaves_the_kernel_responsive(kernel: Kernel) 
     """Checklist 1, 138, 142: it times out like any other; terminating it really ends it."""
     pid = await kernel.ask("command", "Apart.Pid", {})
     with pytest.raises(Fail) as caught:
-        await kernel.ask("command", "Apart.Spin", {}, timeout_ms=200)
+        await kernel.ask("command", "Apart.Spin", {}, timeout=0.2)
     assert caught.value.code == 504
     for number in range(20):
         assert await kernel.ask("query", "Here.Double", number) == number * 2

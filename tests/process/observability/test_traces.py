@@ -72,7 +72,7 @@ async def test_names_and_kinds_follow_the_conventions_for_messaging(spans: Spans
         "messaging.operation.type": "process",
         "messaging.destination.name": "orders",
         "messaging.destination.partition.id": "0",
-        "messaging.consumer.group.name": "shop",
+        "messaging.consumer.group.name": "shop.bill",
         "messaging.message.id": event.id,
         "messaging.mainspring.offset": 1,
         "messaging.mainspring.attempt": 1,

@@ -19,6 +19,8 @@ from mainspring import (
     App,
     Ask,
     Blob,
+    BlockingContext,
+    BlockingEvent,
     Client,
     Context,
     Effect,
@@ -100,6 +102,17 @@ async def called_directly(order: Order, ctx: Context) -> None:
 
 
 # Topics and schedules
+
+
+@app.command("Order.Print")
+def print_order(order: Order, ctx: BlockingContext) -> str:
+    return f"{order.id} of {len(ctx.send('query', 'Order.List'))}"
+
+
+@app.consumer("orders", group="printing")
+def print_event(event: BlockingEvent[Order]) -> None:
+    assert_type(event.payload, Order)
+    event.ask("command", "Order.Print", event.payload)["pages"]
 
 
 @app.consumer("orders", group="billing", max_attempts=3, concurrency=2, backoff="1s", from_="latest")

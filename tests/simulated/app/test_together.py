@@ -72,7 +72,7 @@ async def test_a_delayed_event_of_a_durable_handler_is_stored_once_although_it_r
 
     @app.command("Order.Remind", durable=True)
     async def remind(data: Any, ctx: Any) -> None:
-        await ctx.publish("reminders", data, delay_ms=1_000)
+        await ctx.publish("reminders", data, delay="1s")
         await ctx.sleep(60)
 
     async with simulate(app) as world:

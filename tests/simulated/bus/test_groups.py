@@ -390,3 +390,21 @@ async def test_what_turns_out_to_be_settled_is_not_given_back(town: Town) -> Non
     shared.on_stored(1_000, town.clock.now_ms(), to_wall=0)
     assert not shared.returning
     assert not position.open
+
+
+@in_town
+async def test_an_event_that_expired_goes_to_no_member_of_any_node(town: Town) -> None:
+    first, second = town.nodes
+    await publish(first, 3, ttl_ms=1_000)
+    await publish(first, 3, first=4)
+    await settle(2)
+    one, two = first.connect(), second.connect()
+    await one.subscribe("t", "g", BEGINNING, max_inflight=2)
+    await two.subscribe("t", "g", BEGINNING, max_inflight=2)
+    await settle(0.2)
+    assert sorted(payloads(one) + payloads(two)) == [4, 5, 6]
+    for peer in (one, two):
+        for frame in await peer.messages():
+            peer.ack("t", "g", frame["offset"])
+    await settle(0.2)
+    assert [await node.committed("t", "g") for node in town.nodes] == [6, 6]

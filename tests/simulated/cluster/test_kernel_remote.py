@@ -84,7 +84,7 @@ async def test_the_time_for_an_answer_is_counted_where_it_is_awaited(world: Worl
     await wait(1)
     began = world.clock.now_ms()
     with pytest.raises(Fail) as failure:
-        await a.ask("command", "Stock.Reserve", timeout_ms=500)
+        await a.ask("command", "Stock.Reserve", timeout=0.5)
     assert failure.value.code == 504
     assert world.clock.now_ms() - began == 500
     gate.open.set()
@@ -98,7 +98,7 @@ async def test_a_node_that_dies_while_it_handles_a_request_ends_the_wait_with_a_
     a = await kernel_node(world, "a")
     b = await kernel_node(world, "b", gate.handler)
     await wait(1)
-    waiting = a.ask("command", "Stock.Reserve", timeout_ms=60_000)
+    waiting = a.ask("command", "Stock.Reserve", timeout=60)
     await wait(1)
     assert gate.began == 1
     await b.kill()
@@ -165,7 +165,7 @@ async def test_an_answer_waits_for_the_log_to_come_back(world: World) -> None:
     a = await kernel_node(world, "a")
     b = await kernel_node(world, "b", gate.handler)
     await wait(1)
-    waiting = a.ask("command", "Stock.Reserve", timeout_ms=60_000)
+    waiting = a.ask("command", "Stock.Reserve", timeout=60)
     await wait(1)
     b.member.engine.cut_off = True
     gate.open.set()
@@ -181,7 +181,7 @@ async def test_a_node_that_was_fenced_tells_its_clients_and_serves_again(world: 
     a = await kernel_node(world, "a")
     await kernel_node(world, "b", gate.handler, named("query", "Stock.Count", "b"))
     await wait(1)
-    waiting = a.ask("command", "Stock.Reserve", timeout_ms=600_000)
+    waiting = a.ask("command", "Stock.Reserve", timeout=600)
     await wait(1)
     a.member.engine.cut_off = True
     await wait(2 * LEASE_MS)

@@ -73,7 +73,7 @@ async def test_a_run_says_that_it_waits_for_a_node_with_its_program(world: World
     await a.kill()
     await wait(2 * LEASE_MS)
     found = await b.ask("query", "Run.Outcome", {"id": "o"})
-    assert found["waitsFor"] == "a living node that has the program order"
+    assert found["waitsFor"] == "program order"
     with pytest.raises(Fail) as unknown:
         await b.ask("command", "Run.Start", {"program": "order", "id": "p"})
     assert unknown.value.code == 404

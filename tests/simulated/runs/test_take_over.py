@@ -211,10 +211,10 @@ async def test_a_run_whose_program_no_living_node_has_stays_and_is_reported(
     a.kill()
     with caplog.at_level(logging.WARNING, logger="mainspring.runs"):
         await wait(5 * LEASE_MS)
-    assert [record for record in caplog.records if "no living node has the program nap" in record.getMessage()]
+    assert [record for record in caplog.records if "no living node has program nap" in record.getMessage()]
     assert (await b.durable.store.record("run")).state == "running"
     waiting = await b.durable.store.record("run")
-    assert b.durable.ownership.waits_for(waiting) == "a living node that has the program nap"
+    assert b.durable.ownership.waits_for(waiting) == "program nap"
     b.runtime.register(nap, "nap")
     await wait(LEASE_MS)
     assert await owner_of(world, "run") == "b"

@@ -268,3 +268,51 @@ async def test_many_publishers_in_one_slice_share_a_commit(world: World) -> None
     await settle()
     assert all(peer.got[0]["type"] == "PUBLISHED" for peer in peers)
     assert world.log.commits - before <= 2
+
+
+@in_virtual_time
+async def test_an_event_expires_for_groups_and_stays_for_readers(world: World) -> None:
+    peer = world.connect()
+    await peer.publish("t", 1, ttl_ms=1_000)
+    await peer.ask({"type": "PUBLISH_BATCH", "topic": "t", "events": [{"payload": 2, "ttl_ms": 5_000}, {"payload": 3}]})
+    await settle(2)
+    await peer.subscribe("t", "g", {"kind": "offset", "value": 0}, max_inflight=1)
+    message = await peer.message()
+    assert message["envelope"]["payload"] == 2
+    peer.nack("t", "g", 2, delay_ms=10_000)
+    await settle(20)
+    assert [m["envelope"]["payload"] for m in await peer.messages()] == [3]
+    peer.ack("t", "g", 3)
+    assert await world.committed("t", "g") == 3
+    assert await world.stored("t") == [1, 2, 3]
+    assert world.bus.stats().expired == 2
+
+
+@in_virtual_time
+async def test_a_letter_of_an_event_that_expires_waits_and_goes_back_without_its_limit(world: World) -> None:
+    await world.create("t", maxAttempts=1)
+    peer = world.connect()
+    await peer.subscribe("t", "g", {"kind": "offset", "value": 0})
+    await world.connect().publish("t", 1, ttl_ms=1_000)
+    await peer.message()
+    peer.nack("t", "g", 1)
+    await settle(60)
+    await peer.subscribe("t.DLQ", "people", {"kind": "offset", "value": 0})
+    assert (await peer.message())["topic"] == "t.DLQ"
+    await world.bus.dead_letters.redrive("t")
+    assert (await peer.message())["offset"] == 1
+
+
+@pytest.mark.parametrize("option", ["ttl", "ttl_msec", "delayMs", "priority"])
+@in_virtual_time
+async def test_an_option_that_does_not_exist_is_refused_by_its_name(world: World, option: str) -> None:
+    peer = world.connect()
+    for frame in (
+        {"type": "PUBLISH", "topic": "t", "payload": 1, option: 1},
+        {"type": "PUBLISH_BATCH", "topic": "t", "events": [{"payload": 1, option: 1}]},
+        {"type": "PUBLISH_BATCH", "topic": "t", "events": [{"payload": 1}], option: 1},
+    ):
+        answer = await peer.ask(frame)
+        assert (answer["type"], answer["code"]) == ("ERROR", "bad_frame")
+        assert f"`{option}`" in answer["message"]
+    assert world.bus.topics.configs() == []

@@ -220,7 +220,7 @@ def blobs() -> App:
 
     @app.query("Blob.Make")
     def make(data: dict, ctx: Any) -> Blob:
-        return Blob("x" * data["size"], ttl_ms=data.get("ttl", 60_000))
+        return Blob("x" * data["size"], ttl=data.get("ttl", 60_000) / 1_000)
 
     @app.query("Blob.Read")
     async def read(data: BlobPointer, ctx: Any) -> int:
@@ -328,8 +328,8 @@ def test_a_pointer_is_written_in_its_order_without_empty_members() -> None:
         read_blob(BlobPointer(scheme="file", path="/nothing/here"))
     with pytest.raises(BlobUnavailable, match="fetch"):
         read_blob(pointer)
-    with pytest.raises(ValueError, match="ttl_ms"):
-        Blob(b"", ttl_ms=0)
+    with pytest.raises(ValueError, match="ttl"):
+        Blob(b"", ttl=0)
 
 
 @virtual

@@ -309,10 +309,10 @@ async def test_metadata_timeout_overrides_the_default(clock: VirtualClock) -> No
         await ctx.sleep(3600)
 
     async with booted(app, clock) as kernel:
-        for timeout, expected in ((250, 250), (None, 30_000), (60_000.5, 60_001)):
+        for timeout, expected in ((0.25, 250), (None, 30_000), (60.0005, 60_001)):
             begun = clock.now_ms()
             with pytest.raises(Fail, match="timed out"):
-                await kernel.ask("query", "Slow.Wait", {}, timeout_ms=timeout)
+                await kernel.ask("query", "Slow.Wait", {}, timeout=timeout)
             assert clock.now_ms() - begun == expected
         assert kernel.liveness()["inFlight"] == 0
 
@@ -344,7 +344,7 @@ async def test_nothing_to_do_means_no_turns(clock: VirtualClock) -> None:
         await asyncio.Event().wait()
 
     async with booted(app, clock) as kernel:
-        waiting = asyncio.ensure_future(kernel.ask("query", "Idle.Wait", {}, timeout_ms=3_600_000))
+        waiting = asyncio.ensure_future(kernel.ask("query", "Idle.Wait", {}, timeout=3600))
         await asyncio.sleep(0.001)
         before = kernel.loop.counters().turns
         await asyncio.sleep(1000)

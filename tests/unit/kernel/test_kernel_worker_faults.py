@@ -133,9 +133,9 @@ async def test_an_actor_may_speak_and_fail_from_a_thread_of_its_own() -> None:
     await kernel.start()
     try:
         for _ in range(5):
-            assert await kernel.ask("command", "Low.Do", {"n": "x"}, timeout_ms=20_000) == {"n": "x"}
+            assert await kernel.ask("command", "Low.Do", {"n": "x"}, timeout=20) == {"n": "x"}
         with pytest.raises(Fail, match="boom"):
-            await kernel.ask("command", "Low.Do", {"n": "fail"}, timeout_ms=20_000)
-        assert await kernel.ask("command", "Low.Do", {"n": "y"}, timeout_ms=20_000) == {"n": "y"}
+            await kernel.ask("command", "Low.Do", {"n": "fail"}, timeout=20)
+        assert await kernel.ask("command", "Low.Do", {"n": "y"}, timeout=20) == {"n": "y"}
     finally:
         await kernel.stop()

@@ -27,8 +27,8 @@ class Witness(MemoryEngine):
         self.moments: list[tuple[MemoryEngine, int]] = []
         self._clock = clock
 
-    def _apply(self, batch: Batch) -> Any:
-        result = super()._apply(batch)
+    def _decide(self, batch: Batch) -> Any:
+        result = super()._decide(batch)
         copy = MemoryEngine()
         copy._records = {space: dict(records) for space, records in self._records.items()}
         copy._version = self._version

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.client.errors import BadArgument
+from mainspring.durations import BadDuration
 from mainspring.tasks import Retry
 from mainspring.tasks.worker import KeyOrder
 
@@ -46,7 +47,7 @@ def test_a_policy_that_makes_no_sense_counts_as_none(header: str | None) -> None
 
 @pytest.mark.parametrize("wrong", [{"attempts": 0}, {"first": -1}, {"factor": 0.5}, {"jitter": 2}])
 def test_a_policy_that_makes_no_sense_cannot_be_declared(wrong: dict[str, Any]) -> None:
-    with pytest.raises(BadArgument):
+    with pytest.raises((BadArgument, BadDuration)):
         Retry(**wrong)
 
 

@@ -30,7 +30,7 @@ from mainspring.bus.groups.position import COPIES, OpenEvent, Position, Position
 from mainspring.bus.groups.registry import GroupRegistry
 from mainspring.bus.groups.supply import Reopening, Supply
 from mainspring.bus.names import DEAD_LETTERS
-from mainspring.bus.protocol import MAX_ID
+from mainspring.bus.protocol import EXPIRES, MAX_ID
 from mainspring.bus.publishing.admission import Admission
 from mainspring.bus.publishing.publisher import Placed, Publisher, refusal
 from mainspring.bus.results import DeadLetter, DeadLetterFilter, Published
@@ -129,13 +129,14 @@ class DeadLetterWriter:
         letters, notices = self._topics.find_or_add(group.topic.name + DEAD_LETTERS), self._topics.find_or_add(NOTICES)
         batch = Batch()
         for event, original in stored:
-            batch.append(self._letter(letters, group, event, original))
-            batch.append(self._notice(group, position, event))
+            reason = _reason(position, event)
+            batch.append(self._letter(letters, group, event, reason, original))
+            batch.append(self._notice(group, position, event, reason))
         write = self._delivery.put_position(batch, position, frozenset(event.offset for event in events))
         done = partial(self._on_decided, write, events, len(stored), position.resets)
         self._publisher.submit_batch(batch, (letters, notices) if stored else (), done, audited=False)  # as "dlq"
 
-    def _letter(self, letters: Topic, group: Group, event: OpenEvent, stored: StoredEvent) -> Append:
+    def _letter(self, letters: Topic, group: Group, event: OpenEvent, reason: str, stored: StoredEvent) -> Append:
         headers = {} if stored.headers is None else _decode_headers(stored.headers)
         values = (
             stored.topic,
@@ -145,7 +146,7 @@ class DeadLetterWriter:
             str(stored.ts),
             group.name,
             str(event.deliveries),
-            event.reason or TIMED_OUT,
+            reason,
         )
         headers.update(zip(ADDED, values, strict=True))
         return Append(
@@ -158,14 +159,14 @@ class DeadLetterWriter:
             headers=_encode(headers),
         )
 
-    def _notice(self, group: Group, position: Position, event: OpenEvent) -> Append:
+    def _notice(self, group: Group, position: Position, event: OpenEvent, reason: str) -> Append:
         payload = {
             "topic": group.topic.name,
             "partition": position.partition,
             "offset": event.offset,
             "group": group.name,
             "attempts": event.deliveries,
-            "reason": event.reason or TIMED_OUT,
+            "reason": reason,
         }
         return Append(NOTICES, 0, self._new_id(), self._clock.wall_ms(), _encode(payload))
 
@@ -339,8 +340,8 @@ class DeadLetterQueue:
             await self.get(topic, letter.offset)
         except UnknownEvent:
             return None
-        target, headers = self._topics.open(topic), {**letter.headers, REDRIVEN: _place(letter)}
-        append = self._admission.own_event(target, bytes(letter.payload), letter.key, headers)
+        target = self._topics.open(topic)
+        append = self._admission.own_event(target, bytes(letter.payload), letter.key, _headers_again(letter))
         # Two redrives may have read the same letter; the second one finds that it was sent. The mark is longer than any
         # id of a client, so that no client can take a letter away by publishing under its mark.
         append = msgspec.structs.replace(
@@ -366,6 +367,16 @@ class DeadLetterQueue:
 
     def _note(self, action: str, topic: str, letter: DeadLetter) -> None:
         self._audit.note(action, self._topics.get(topic), letter.partition, letter.offset, 1, letter.group)
+
+
+def _reason(position: Position, event: OpenEvent) -> str:
+    """Why the event died: what was said last, and how often the process ended."""
+    ended, _ = position.ends.get(event.offset, (0, 0))
+    if not ended:
+        return event.reason or TIMED_OUT
+    times = "once" if ended == 1 else f"{ended} times"
+    said = f"; it was refused before: {event.reason}" if event.reason else ""
+    return f"the process ended {times} while this event was handled{said}"
 
 
 def _remove(batch: Batch, topic: str, letters: Sequence[DeadLetter]) -> None:
@@ -401,8 +412,14 @@ def _original(letter: DeadLetter) -> StoredEvent:
         letter.original_ts,
         bytes(letter.payload),
         letter.key,
-        _encode({**letter.headers, REDRIVEN: _place(letter)}),
+        _encode(_headers_again(letter)),
     )
+
+
+def _headers_again(letter: DeadLetter) -> dict[str, str]:
+    """Those of the event; it has no more time limit, because somebody wants it handled now."""
+    headers = {name: value for name, value in letter.headers.items() if name != EXPIRES}
+    return {**headers, REDRIVEN: _place(letter)}
 
 
 def read_letter(event: StoredEvent) -> DeadLetter:

@@ -22,6 +22,7 @@ from mainspring.bus.groups.group import PAGE, Group
 from mainspring.bus.groups.position import COPIES, Position, PositionWrite, decode_copy
 from mainspring.bus.groups.supply import Supply
 from mainspring.bus.topics.follow import read_on
+from mainspring.bus.topics.tail import ReadyEvent
 from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
 from mainspring.log import Batch, DamagedEvent, Log, StoredEvent
@@ -150,6 +151,15 @@ class Delivery:
             counters.redeliveries += 1
             self._audit.note("redelivery", topic, position.partition, offset, 1, position.group.name)
 
+    def is_expired(self, position: Position, ready: ReadyEvent) -> bool:
+        """Whether nobody shall get the event any more; counted."""
+        expires = ready.expires()
+        if not expires or expires > self._clock.wall_ms():
+            return False
+        self._counters.expired += 1
+        self._audit.note("expired", position.group.topic, position.partition, ready.offset, 1, position.group.name)
+        return True
+
     def settled(self, position: Position, offset: int, count: int) -> None:
         """`count` events were acknowledged, the last one at `offset`."""
         self._counters.acks += count
@@ -195,6 +205,18 @@ class Delivery:
         """Write the position's record with this batch, which settles these open events."""
         assert position.write_locked, "only the holder of a position's write lock may write it"
         return self._supply.put_position(batch, position, settles)
+
+    async def store_now(self, position: Position) -> None:
+        """Make durable what is in memory of this position, and what changed before. Raises the errors of the log."""
+        self.store_changed(True)
+        await self.lock(position)
+        try:
+            batch = Batch()
+            write = self.put_position(batch, position, frozenset())
+            await self._log.commit(batch)
+            write.stored()
+        finally:
+            self.unlock(position)
 
     # -- one writer of a position at a time
 

@@ -158,8 +158,11 @@ class Group:
             self._delivery.changed(position)
             self.choice.recheck_room(member)
 
-    def nack(self, member: Member, partition: int, offset: int, reason: str, delay_ms: int, now: int) -> bool:
-        """Refuse one event; it comes again, after `delay_ms` at the earliest. False: this member does not hold it."""
+    def nack(self, member: Member, partition: int, offset: int, reason: str, delay_ms: int | None, now: int) -> bool:
+        """Refuse one event; it comes again, after `delay_ms` at the earliest. False: this member does not hold it.
+
+        `delay_ms` None: it does not come again, but is a dead letter.
+        """
         position = self._delivered_position(partition, offset)
         event = member.held.get(partition, {}).get(offset)
         if event is None:
@@ -242,10 +245,12 @@ class Group:
             self.close(position, event)
         self._delivery.changed(position)
 
-    def redeliver(self, position: Position, event: OpenEvent, now: int, delay_ms: int = 0) -> None:
+    def redeliver(self, position: Position, event: OpenEvent, now: int, delay_ms: int | None = 0) -> None:
         """A delivery failed: the event comes again, or becomes a dead letter when this was its last attempt."""
         self.choice.owners.hold_back(event)
-        if self._is_exhausted(event):
+        if delay_ms is None and not self.topic.has_dead_letters:
+            delay_ms = RETRY_MS
+        if delay_ms is None or self._is_exhausted(event):
             self._write_dead_letter(position, event)
         elif delay_ms:
             position.delay(event, now + delay_ms)
@@ -375,7 +380,9 @@ class Group:
         if not events and before <= position.tail.offset and len(position.open) < MAX_OPEN:
             self.fetch(position, before)
         only = self.choice.only_member
-        if only is not None and not position.skip_before:
+        if position.tail.expiring:
+            self._place_unexpired(position, events, now)
+        elif only is not None and not position.skip_before:
             self._lease_run(position, only, events, now)
         else:
             for ready in events:
@@ -385,6 +392,17 @@ class Group:
             self._delivery.changed(position)
             return True
         return False
+
+    def is_expired(self, position: Position, ready: ReadyEvent) -> bool:
+        """Whether the event is settled because its time is over."""
+        return position.tail.expiring and self._delivery.is_expired(position, ready)
+
+    def _place_unexpired(self, position: Position, events: list[ReadyEvent], now: int) -> None:
+        for ready in events:
+            if self.is_expired(position, ready):
+                position.cursor = ready.offset + 1
+            elif not self._place(position, ready, None, now):
+                break
 
     def _deliver_waiting(self, position: Position, now: int) -> None:
         """Redeliveries, until there are no more or no member has room."""
@@ -396,7 +414,9 @@ class Group:
             if ready is None:
                 self.fetch(position, event.offset)
                 return
-            if not self._place(position, ready, event, now):
+            if self.is_expired(position, ready):
+                self.close(position, event)
+            elif not self._place(position, ready, event, now):
                 return
             self._delivery.changed(position)
 
@@ -549,7 +569,8 @@ class Group:
         kept = []
         stuck: set[str | None] = set()  # keys whose first parked event had to stay
         for position, ready, event in self.parked:
-            if not choice.anyone_accepts(ready) and not self._supply.accepted_remotely(self, ready):
+            unwanted = not choice.anyone_accepts(ready) and not self._supply.accepted_remotely(self, ready)
+            if unwanted or self.is_expired(position, ready):
                 self.close(position, event)
                 self._delivery.changed(position)
                 continue

@@ -10,7 +10,9 @@ delivered again, and the claims go.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Final
 
 from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.group import RETRY_MS, Group, LeaseView
@@ -32,6 +34,12 @@ from mainspring.errors import MainspringError
 from mainspring.log import Batch, Log, Receipt, Result
 from mainspring.loop import Clock, Loop, reject, resolve
 
+RUNNING: Final = ("running", "bus")  # a record while a node with functions that consume runs
+SUSPECT_MS: Final = 100  # how often events that are to be handled alone are looked at
+
+
+logger: logging.Logger = logging.getLogger("mainspring.bus")
+
 
 class LocalSupply:
     """The only node on its log."""
@@ -42,6 +50,8 @@ class LocalSupply:
         self._loop = loop
         self._storing = 0  # batches of positions under way
         self._stored = asyncio.Event()
+        self._ended: list[Position] = []  # those whose events the process before this one may have had when it ended
+        self._suspects: list[tuple[Position, OpenEvent]] = []  # held back until they can be handled alone
 
     def attach(self, delivery: Delivery) -> None:
         self._delivery = delivery
@@ -66,10 +76,50 @@ class LocalSupply:
             if found is not None:
                 found.positions[partition].copies.add(offset)
         await registry.load_topics()
+        if registry.in_process:
+            await self._note_end(registry)
         for group in registry.all():
             group.on_restored(self._clock.now_ms())
         if claims:
             await self._take_over(registry, claims)
+
+    async def _note_end(self, registry: GroupRegistry) -> None:
+        """Find out whether the process before this one was stopped, and leave the mark by which the next one will know.
+
+        If it was not, a function may have ended it. An event with which it ended more than once is held back until
+        nothing else is handled with which it ended, and is then handled alone: so only the event that does it has its
+        attempts used up.
+        """
+        if await self._log.get(*RUNNING) is not None:
+            groups = [registry.find(*name) for name in registry.in_process]
+            self._ended = [each for group in groups if group is not None for each in group.positions.values()]
+            for position in self._ended:
+                position.note_end()
+                suspects = [offset for offset, (ended, _) in position.ends.items() if ended > 1]
+                position.hold(suspects)
+                self._suspects += [(position, position.open[offset]) for offset in suspects]
+            self._suspects.sort(key=lambda each: each[0].ends[each[1].offset])
+            self._release_suspect(None)
+        batch = Batch()
+        batch.put(*RUNNING, b"{}")
+        await self._log.commit(batch)
+
+    def _release_suspect(self, _: None) -> None:
+        """Let the next one wait for its member, if nothing else is handled with which the process ended."""
+        suspects = [
+            (position, event)
+            for position, event in self._suspects
+            if position.open.get(event.offset) is event and not event.dying
+        ]
+        if suspects:
+            self._loop.schedule(SUSPECT_MS, self._release_suspect, None, ref=False)
+            if not any(position.handles_suspect() for position in self._ended):
+                index = next((n for n, (position, _) in enumerate(suspects) if position.group.members), None)
+                if index is not None:
+                    position, event = suspects.pop(index)
+                    position.wait(event)
+                    self._delivery.wake(position.group)
+        self._suspects = suspects
 
     async def _claims_of_former_nodes(self) -> dict[str, list[ClaimRecord]]:
         """What nodes held when the log was still shared by several; by the key of the position."""
@@ -93,7 +143,7 @@ class LocalSupply:
         """No other node writes records."""
 
     async def stop(self) -> None:
-        """Store every changed position, and wait until it is."""
+        """Store every changed position, and wait until it is. The next process knows then that this one was stopped."""
         delivery = self._delivery
         while delivery.has_changes or self._storing:
             delivery.store_changed(True)
@@ -102,6 +152,13 @@ class LocalSupply:
                 await self._stored.wait()
             elif delivery.has_changes:  # only positions whose write lock is held are left
                 await asyncio.sleep(0.001)
+        if self._registry.in_process:
+            batch = Batch()
+            batch.delete(*RUNNING)
+            try:
+                await self._log.commit(batch)
+            except MainspringError as error:
+                logger.warning("the next start will be careful: %s", error.message)
 
     # -- delivering
 

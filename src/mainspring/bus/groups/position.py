@@ -15,6 +15,10 @@ delivered, whether it was refused, until when it must wait, and why. Runs of eve
 as ranges, so that a large window costs no more than a small one. An event counts as delivered once it is below the
 stored cursor.
 
+A function may end the process that calls it. When a node that was not stopped starts again, the events that its
+functions may have had are noted (`ends`), and those that it may have handed out without having stored it are delivered
+carefully (`careful_until`): first the attempt is stored, then the function is called.
+
 The reasons are in docs/decisions/bus-delivery.md.
 """
 
@@ -40,9 +44,11 @@ SPACE: Final = "groups"
 COPIES: Final = "redriven"  # events that were dead letters and are open again, by position and offset
 BYTES_PER_MS: Final = 2_000  # of one position's records: thousands of delayed events must not occupy the disk
 STORE_AT_MOST_MS: Final = 300
+CAREFUL: Final = 1_000  # new events delivered carefully after an end; what was handed out beyond is among the next ones
 
 Range = tuple[int, int]  # the first offset and the last
 Retried = tuple[int, int, bool, int, str]  # offset, deliveries, refused, due (epoch ms), why
+Ended = tuple[int, int, int]  # offset, how often the process ended meanwhile, deliveries when that was last noted
 
 
 class OpenEvent(msgspec.Struct, eq=False):
@@ -69,16 +75,28 @@ class OpenEvent(msgspec.Struct, eq=False):
 
 
 class UnsettledEvent(msgspec.Struct, frozen=True, gc=False):
-    """The state of an open event as records hold it. `due`: epoch ms before which it must not be delivered, or 0."""
+    """The state of an open event as records hold it. `due`: epoch ms before which it must not be delivered, or 0.
+
+    `ended`: how often the process ended while it was handled; `noted`: its deliveries when that was last noted.
+    """
 
     deliveries: int = 0
     refused: bool = False
     due: int = 0
     reason: str = ""
+    ended: int = 0
+    noted: int = 0
 
     def opened(self, offset: int) -> OpenEvent:
         """The event at `offset` in this state, this node's to deliver."""
         return OpenEvent(offset, deliveries=self.deliveries, nacked=self.refused, reason=self.reason)
+
+    def after_end(self) -> UnsettledEvent:
+        """The process that had it has ended: a delivery that was not noted yet counts."""
+        if self.due or (self.ended and self.deliveries <= self.noted):
+            return self
+        deliveries = max(1, self.deliveries)
+        return msgspec.structs.replace(self, deliveries=deliveries, ended=self.ended + 1, noted=deliveries)
 
 
 NEW = UnsettledEvent()
@@ -87,7 +105,7 @@ _ONCE = UnsettledEvent(1)
 
 
 class UnsettledFields(msgspec.Struct, frozen=True):
-    """The three fields of a record that hold unsettled events: ranges never delivered, ranges delivered once, others.
+    """The fields of a record that hold unsettled events: ranges never delivered, ranges delivered once, others.
 
     Most events were delivered once or never, and follow each other; as ranges a large window costs no more than a small
     one.
@@ -96,6 +114,7 @@ class UnsettledFields(msgspec.Struct, frozen=True):
     fresh: tuple[Range, ...] = ()
     open: tuple[Range, ...] = ()
     retried: tuple[Retried, ...] = ()
+    ended: tuple[Ended, ...] = ()
 
     def events(self) -> dict[int, UnsettledEvent]:
         """By ascending offset."""
@@ -103,6 +122,8 @@ class UnsettledFields(msgspec.Struct, frozen=True):
         events.update({offset: _ONCE for first, last in self.open for offset in range(first, last + 1)})
         for offset, deliveries, refused, due, reason in self.retried:
             events[offset] = UnsettledEvent(deliveries, refused, due, reason)
+        for offset, ended, noted in self.ended:
+            events[offset] = msgspec.structs.replace(events[offset], ended=ended, noted=noted)
         return dict(sorted(events.items()))
 
 
@@ -110,7 +131,7 @@ NOTHING = UnsettledFields()
 
 
 class PositionRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The stored form. `open`: ranges delivered once. `retried`: offset, deliveries, refused, due (epoch ms), why.
+    """The stored form. `open`: ranges delivered once. `retried`, `ended`: see the types.
 
     Where several nodes share the group, `cursor` is the next offset that no node has taken, the unsettled events are
     those that any node may take, `fresh` among them were never delivered, and every move raises `generation`.
@@ -127,9 +148,10 @@ class PositionRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     skip_before: int = 0
     generation: int = 0
     fresh: tuple[Range, ...] = ()
+    ended: tuple[Ended, ...] = ()
 
     def fields(self) -> UnsettledFields:
-        return UnsettledFields(self.fresh, self.open, self.retried)
+        return UnsettledFields(self.fresh, self.open, self.retried, self.ended)
 
 
 class PositionWrite:
@@ -162,11 +184,13 @@ class Position:
         "ahead",
         "ahead_at",
         "bodies",
+        "careful_until",
         "copies",
         "cursor",
         "delayed",
         "dirty",
         "durable",
+        "ends",
         "fetching",
         "floor",
         "group",
@@ -202,6 +226,8 @@ class Position:
         self.unread: list[int] = []  # offsets of delayed events, restored without their keys
         self.bodies: dict[int, ReadyEvent] = {}  # read for `waiting`
         self.copies: set[int] = set()  # offsets of events that were dead letters, and of which the log has a copy
+        self.ends: dict[int, tuple[int, int]] = {}  # by offset: how often the process ended, deliveries when noted
+        self.careful_until: int = 0  # events below may have been handed out before the process ended
         self.ahead: list[ReadyEvent] = []  # read for the cursor
         self.ahead_at: int = 0
         self.fetching: bool = False
@@ -337,7 +363,13 @@ class Position:
             open=tuple(ranges),
             retried=tuple(retried),
             skip_before=self.skip_before,
+            ended=self._ended({each[0] for each in retried}) if self.ends else (),
         )
+
+    def _ended(self, retried: set[int]) -> tuple[Ended, ...]:
+        """Of events that are not open any more nothing is kept; one that is written as delivered once needs nothing."""
+        self.ends = {offset: ends for offset, ends in self.ends.items() if offset in self.open}
+        return tuple((offset, *ends) for offset, ends in self.ends.items() if offset in retried)
 
     def written(self, now: int, size: int) -> None:
         """Its record goes to the log now; a large one may be written again only after a while."""
@@ -352,12 +384,38 @@ class Position:
         for offset, state in record.fields().events().items():
             event = state.opened(offset)
             self.open[offset] = event
+            if state.ended:
+                self.ends[offset] = (state.ended, state.noted)
             if state.due:
                 self.delay(event, state.due - to_wall)
                 self.unread.append(offset)
             else:
                 self.wait(event)
         self.durable = self.settled()
+
+    def note_end(self) -> None:
+        """The process ended without having been stopped, and its functions may have had these events."""
+        for offset, event in self.open.items():
+            ended, noted = self.ends.get(offset, (0, 0))
+            if event.deliveries > noted and not event.due:
+                self.ends[offset] = (ended + 1, event.deliveries)
+        self.careful_until = min(self.cursor + CAREFUL, self.tail.offset + 1)
+
+    def is_careful(self) -> bool:
+        """Whether there are events that the process before this one may have had when it ended."""
+        return self.cursor < self.careful_until or any(offset in self.open for offset in self.ends)
+
+    def handles_suspect(self) -> bool:
+        """Whether a member has, or is about to have, an event with which the process ended."""
+        found = [self.open[offset] for offset in self.ends if offset in self.open]
+        return any(event.member is not None or event.offset in self.waiting for event in found) and bool(
+            self.group.members
+        )
+
+    def hold(self, offsets: Collection[int]) -> None:
+        """Deliver these not before `wait`."""
+        self.waiting = [offset for offset in self.waiting if offset not in offsets]
+        heapq.heapify(self.waiting)
 
     @property
     def key(self) -> str:
@@ -373,6 +431,7 @@ def pack(events: Mapping[int, UnsettledEvent]) -> UnsettledFields:
     new: list[int] = []
     once: list[int] = []
     retried: list[Retried] = []
+    ended: list[Ended] = []
     for offset in sorted(events):
         event = events[offset]
         if event == NEW:
@@ -381,7 +440,9 @@ def pack(events: Mapping[int, UnsettledEvent]) -> UnsettledFields:
             once.append(offset)
         else:
             retried.append((offset, event.deliveries, event.refused, event.due, event.reason))
-    return UnsettledFields(_ranges(new), _ranges(once), tuple(retried))
+            if event.ended:
+                ended.append((offset, event.ended, event.noted))
+    return UnsettledFields(_ranges(new), _ranges(once), tuple(retried), tuple(ended))
 
 
 def _ranges(offsets: Iterable[int]) -> tuple[Range, ...]:

@@ -42,6 +42,7 @@ class GroupRegistry:
         self._delivery = delivery
         self._supply = supply
         self._audit = audit
+        self.in_process: set[tuple[str, str]] = set()  # topic, group: those whose events a function of this node gets
 
     async def start(self) -> None:
         """Bring back every group as it was stored."""

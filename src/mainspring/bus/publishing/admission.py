@@ -28,7 +28,7 @@ import msgspec
 
 from mainspring.bus.access.access import Access, Caller, VerifiedHeaders, Who, verified_headers
 from mainspring.bus.errors import BadFrame, RateLimited, TooLarge, Unavailable, bad_text
-from mainspring.bus.protocol import OfferedEvent
+from mainspring.bus.protocol import EXPIRES, OfferedEvent
 from mainspring.bus.publishing.publisher import Accepted
 from mainspring.bus.publishing.rate_limit import TokenBucket
 from mainspring.bus.results import NewEvent
@@ -94,12 +94,13 @@ class Admission:
             if limited and (bucket is not None or topic.bucket is not None):
                 self._check_rates(topic, bucket, len(events))
             now = self.clock.wall_ms()
-            appends = self._appends(topic, events, now, expect, who.verified if isinstance(who, Caller) else b"")
             due: Sequence[int] = ()
             for event in events:
-                if event.delay_ms or event.not_before:
+                if event.delay_ms or event.not_before or event.ttl_ms:
                     due = _due_times(events, now, expect)
+                    events = _with_expiry(topic, events, now, due)
                     break
+            appends = self._appends(topic, events, now, expect, who.verified if isinstance(who, Caller) else b"")
         except MainspringError as error:
             if span is not None:
                 span.end(error)
@@ -204,6 +205,21 @@ def _due_times(events: Sequence[OfferedEvent], now: int, expect: int | None) -> 
     return [each if each > now else 0 for each in due]
 
 
+def _with_expiry(topic: Topic, events: Sequence[OfferedEvent], now: int, due: Sequence[int]) -> Sequence[OfferedEvent]:
+    """The events with a header that says when they expire, where they do."""
+    if not any(event.ttl_ms for event in events):
+        return events
+    topic.has_expiring_events()
+    known = []
+    for number, event in enumerate(events):
+        headers = event.headers
+        if event.ttl_ms:
+            stored = due[number] if due and due[number] else now
+            headers = {**(headers or {}), EXPIRES: str(stored + event.ttl_ms)}
+        known.append(NewEvent(bytes(event.payload), event.key, headers, event.id))
+    return known
+
+
 def _begin_span(recorder: Recorder, topic: str, events: Sequence[OfferedEvent]) -> tuple[OpenSpan, list[NewEvent]]:
     """A span for publishing these events, and the events with headers that carry the trace."""
     carried = next((event.headers for event in events if event.headers and TRACEPARENT in event.headers), None)
@@ -226,6 +242,7 @@ def _begin_span(recorder: Recorder, topic: str, events: Sequence[OfferedEvent]) 
             event.id,
             event.delay_ms or 0,
             event.not_before or 0,
+            event.ttl_ms or 0,
         )
         for event in events
     ]
@@ -240,7 +257,7 @@ def check_event(event: NewEvent) -> None:
         raise BadFrame(HALF_CHARACTER) from None
     if event.id is not None and not 0 < len(event.id) <= 255:
         raise BadFrame("an event's id has 1 to 255 characters")
-    if event.delay_ms < 0 or event.not_before < 0:
+    if event.delay_ms < 0 or event.not_before < 0 or event.ttl_ms < 0:
         raise BadFrame("a delay is not negative")
 
 

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from mainspring.bus.errors import Unavailable, UnknownSchedule
+from mainspring.bus.protocol import EXPIRES
 from mainspring.bus.publishing.admission import Admission
 from mainspring.bus.publishing.publisher import Accepted, OnDone, Placed, Publisher
 from mainspring.bus.results import Published
@@ -430,7 +431,10 @@ class Schedules:
                 dedupe_until=now + row.dedupe_ms if row.dedupe is not None else 0,
             )
         )
-        return self._publisher.commit_batch(batch, (self._topics.find_or_add(row.topic),))
+        topic = self._topics.find_or_add(row.topic)
+        if row.headers is not None and EXPIRES in row.headers:
+            topic.has_expiring_events()
+        return self._publisher.commit_batch(batch, (topic,))
 
     async def _fire_named(self) -> None:
         now = self._clock.wall_ms()

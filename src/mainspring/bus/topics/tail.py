@@ -13,12 +13,14 @@ from typing import Final
 
 import msgspec
 
-from mainspring.bus.protocol import envelope_head, join_envelope
+from mainspring.bus.names import DEAD_LETTERS
+from mainspring.bus.protocol import EXPIRES, envelope_head, join_envelope, json_text
 from mainspring.log import Append, StoredEvent
 
 KEPT_EVENTS: Final = 8_192  # of one partition: several windows of a fast group
 KEPT_BYTES: Final = 4 << 20  # of one partition
 UNKNOWN: Final = -1
+_EXPIRES: Final = json_text(EXPIRES)
 
 _headers = msgspec.json.Decoder(dict[str, str]).decode
 
@@ -35,11 +37,16 @@ class ReadyEvent(msgspec.Struct, frozen=True, gc=False, eq=False):
     def header(self, name: str) -> str | None:
         return None if self.headers is None else _headers(self.headers).get(name)
 
+    def expires(self) -> int:
+        """When: epoch ms; 0: never."""
+        text = self.header(EXPIRES) or ""
+        return int(text) if text.isascii() and text.isdigit() else 0
+
 
 class PartitionTail:
     """One partition's end. `offset` is the last durable offset, UNKNOWN until the log was asked."""
 
-    __slots__ = ("budget", "bytes", "events", "first", "head", "offset", "partition", "topic", "upcast")
+    __slots__ = ("budget", "bytes", "events", "expiring", "first", "head", "offset", "partition", "topic", "upcast")
 
     def __init__(self, topic: str, partition: int, budget: TailBudget) -> None:
         self.topic: str = topic
@@ -50,9 +57,12 @@ class PartitionTail:
         self.first: int = 0  # offset of events[0]
         self.bytes: int = 0
         self.budget: TailBudget = budget
+        self.expiring: bool = False  # some event that is not handled yet may expire
         self.upcast: Callable[[StoredEvent], StoredEvent] | None = None
 
     def ready(self, event: StoredEvent) -> ReadyEvent:
+        if event.headers is not None and _EXPIRES in event.headers:
+            self.expiring = not self.topic.endswith(DEAD_LETTERS)  # a letter waits for whoever looks at it
         if self.upcast is not None:
             event = self.upcast(event)
         return ReadyEvent(

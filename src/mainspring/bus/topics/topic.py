@@ -74,6 +74,11 @@ class Topic:
             tail.upcast = upcaster
             tail.forget()
 
+    def has_expiring_events(self) -> None:
+        """An event with a time limit is stored: from now on groups look at the time."""
+        for tail in self.tails:
+            tail.expiring = True
+
     def set_bounds(self, bounds: list[Bounds]) -> None:
         """The tails as the log has them; never older than what was published meanwhile."""
         for each in bounds:

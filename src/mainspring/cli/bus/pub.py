@@ -49,6 +49,7 @@ def pub(
     key: Annotated[str | None, typer.Option("--key", "-k", help="Events of one key stay in order.")] = None,
     header: Annotated[list[str] | None, typer.Option("--header", "-H", help="NAME=VALUE; may be repeated.")] = None,
     delay: Annotated[str | None, typer.Option(help="Deliver so much later, like 10s or 5m.")] = None,
+    ttl: Annotated[str | None, typer.Option(help="Deliver to nobody after so long, like 10s or 5m.")] = None,
     id: Annotated[str | None, typer.Option(help="Makes a repetition harmless: an id is stored once.")] = None,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Publish it so many times.")] = 1,
     text: Annotated[bool, typer.Option("--text", help="DATA is plain text, not JSON.")] = False,
@@ -65,7 +66,7 @@ def pub(
 
     Examples: `pub orders '{"sku": 1}' -k c-17`, `pub orders @order.json`, `pub orders < orders.ndjson`.
     """
-    extras = _extras(key, header, delay)
+    extras = _extras(key, header, delay, ttl)
     with at.connect() as connection:
         if data == "-":
             if count != 1 or id is not None:
@@ -90,7 +91,7 @@ def pub(
 # -- what an event is
 
 
-def _extras(key: str | None, header: list[str] | None, delay: str | None) -> dict[str, Any]:
+def _extras(key: str | None, header: list[str] | None, delay: str | None, ttl: str | None) -> dict[str, Any]:
     extras: dict[str, Any] = {}
     if key is not None:
         extras["key"] = key
@@ -98,6 +99,8 @@ def _extras(key: str | None, header: list[str] | None, delay: str | None) -> dic
         extras["headers"] = dict(_header(each) for each in header)
     if delay is not None:
         extras["delay_ms"] = duration_option(delay, "--delay")
+    if ttl is not None:
+        extras["ttl_ms"] = duration_option(ttl, "--ttl")
     return extras
 
 

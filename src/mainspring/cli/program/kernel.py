@@ -1,6 +1,6 @@
-"""`mainspring send`, `describe`, `trace` and `run`: the kernel from a terminal.
+"""`mainspring send`, `describe`, `trace`, `actors` and `run`: the kernel from a terminal.
 
-The first three talk to a running node, over its unix socket or at its address; `run` boots a kernel of its own, feeds
+All but the last talk to a running node, over its unix socket or at its address; `run` boots a kernel of its own, feeds
 it standard input and ends. Data goes to standard output, complaints to standard error; an error answer is exit code 1.
 """
 
@@ -20,6 +20,7 @@ import msgspec
 import typer
 
 from mainspring.cli.support.messages import TIMEOUT_MS, Wire, WireOptions
+from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import CommandFailed
 from mainspring.json_text import JsonRefused, check_json
 from mainspring.kernel import CausationNode, draw_tree
@@ -129,6 +130,39 @@ def trace(
     typer.echo(draw_tree(msgspec.convert(answer["data"]["messages"], list[CausationNode]), id))
     if answer["data"]["truncated"]:
         typer.echo("... (more followed; the tree does not fit one answer)")
+
+
+actors: typer.Typer = Commands("Show the capabilities of a node and how they do; start one that was given up.")
+
+
+@actors.command("list")
+def list_actors(*, node: WireOptions, as_json: JsonOption = False) -> None:
+    """Every capability with its state, its restarts, and how many messages are open and wait."""
+    found = node.ask("Syscall.Actors", {}, "query")["actors"]
+    for each in sorted(found, key=lambda each: each["id"] in BUILT_IN):
+        if as_json:
+            typer.echo(json.dumps(each))
+        else:
+            counts = f"{each['open']} open, {each['waiting']} waiting, {each['restarts']} restarts"
+            typer.echo(f"{each['id']:24} {each['state']:11} {counts}")
+
+
+@actors.command()
+def restart(
+    capability: Annotated[str, typer.Argument(help="The capability, like Order.")],
+    *,
+    node: WireOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Start a capability again that is unhealthy because it failed too often. Needs the scope admin.
+
+    Example: `actors restart Order`.
+    """
+    found = node.ask("Syscall.Restart", {"capability": capability})
+    if as_json:
+        typer.echo(json.dumps(found))
+    else:
+        typer.echo(f"{capability} is started again" if found["restarted"] else f"{capability} was running")
 
 
 def run(

@@ -1,7 +1,9 @@
 """`mainspring runs`: look at durable runs, start and steer them, check journals against a changed program.
 
-`list` and `show` read the log and may run beside a node. `start`, `signal`, `cancel`, `retry` and `fork` ask the
-running node, because a run needs somebody to execute it. `check` needs neither node nor log.
+`list` and `show` read the log and may run beside a node; the node of that log, if it runs, is asked which programs it
+has. `start`, `signal`, `cancel`, `fail`, `retry` and `fork` ask the running node, because a run needs somebody to
+execute it; `cancel`, `fail` and `retry` change one run, or all that `--state`, `--program` and `--prefix` describe.
+`check` needs neither node nor log.
 """
 
 from __future__ import annotations
@@ -19,12 +21,14 @@ from mainspring.cli.support.messages import WireOptions
 from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import CommandFailed, JsonOption
 from mainspring.client import NodeRefused
+from mainspring.errors import MainspringError
 from mainspring.json_text import JsonRefused, read_value
 from mainspring.log import Log
-from mainspring.runs import History, Runtime
+from mainspring.runs import History, RunRecord, Runtime
 from mainspring.runs import check as check_histories
 from mainspring.runs.durable import RunStore
 from mainspring.settings import Settings
+from mainspring.unix_socket import is_listening, place_to_ask
 
 T = TypeVar("T")
 
@@ -32,7 +36,16 @@ app: typer.Typer = Commands("List, show, start, steer and check durable runs.")
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id of a run.")]
 
+OneArgument = Annotated[str | None, typer.Argument(metavar="[ID]", help="The id of a run; or say which with --state.")]
+StateOption = Annotated[
+    Literal["running", "blocked", "value", "failed", "cancelled"] | None, typer.Option(help="Only runs in this state.")
+]
+ProgramOption = Annotated[str | None, typer.Option(help="Only runs of this program.")]
+PrefixOption = Annotated[str, typer.Option(help="Only ids that start with this.")]
+
 WIDEST_VALUE = 60
+UNFINISHED = ("running", "blocked")
+STILL = {"running": "still running", "blocked": "blocked"}
 
 
 # -- reading
@@ -40,17 +53,16 @@ WIDEST_VALUE = 60
 
 @app.command("list")
 def list_runs(
-    state: Annotated[
-        Literal["running", "value", "failed", "cancelled"] | None, typer.Option(help="Only runs in this state.")
-    ] = None,
-    prefix: Annotated[str, typer.Option(help="Only ids that start with this.")] = "",
+    state: StateOption = None,
+    program: ProgramOption = None,
+    prefix: PrefixOption = "",
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
     as_json: JsonOption = False,
     *,
     log: LogOptions,
 ) -> None:
     """List durable runs by id, with their state and when they began."""
-    found = _read(stored(log), lambda store: store.runs(state=state, prefix=prefix, limit=limit))
+    found = _read(stored(log), lambda store: store.runs(state=state, program=program, prefix=prefix, limit=limit))
     if as_json:
         for record in found:
             typer.echo(msgspec.json.encode(record).decode())
@@ -58,8 +70,26 @@ def list_runs(
     if not found:
         typer.echo("no runs", err=True)
     width = max((len(record.id) for record in found), default=2)
+    programs = _programs(log) if any(record.state in UNFINISHED for record in found) else None
     for record in found:
-        typer.echo(f"{record.id:{width}}  {record.state:9}  {_time(record.created)}  {record.program}")
+        row = f"{record.id:{width}}  {record.state:9}  {_time(record.created)}  {record.program}"
+        typer.echo(row + (f"  waits for program {record.program}" if _is_waiting(record, programs) else ""))
+
+
+def _programs(log: LogOptions) -> list[str] | None:
+    """The programs that the nodes of this log have; None where none can be asked."""
+    settings = log.load().settings
+    place = place_to_ask(settings.kernel_socket, settings.data, "kernel.sock")
+    if not is_listening(place):
+        return None
+    try:
+        return list(WireOptions(socket_path=place).ask("Run.Programs", {}, "query")["programs"])
+    except MainspringError:  # a node of another version
+        return None
+
+
+def _is_waiting(record: RunRecord, programs: list[str] | None) -> bool:
+    return record.state in UNFINISHED and programs is not None and record.program not in programs
 
 
 @app.command()
@@ -72,29 +102,39 @@ def show(run_id: IdArgument, as_json: JsonOption = False, *, log: LogOptions) ->
     if as_json:
         typer.echo(msgspec.json.encode(history).decode())
         return
-    for line in timeline(history):
+    for line in timeline(history, _programs(log) if history.run.state in UNFINISHED else None):
         typer.echo(line)
 
 
-def timeline(history: History) -> Iterator[str]:
-    """A run for people."""
+def timeline(history: History, programs: list[str] | None = None) -> Iterator[str]:
+    """A run for people. `programs` are those of its nodes, where they are known."""
     run = history.run
     yield f"run {run.id}  {run.program}{bytes(run.args).decode()}  {run.state}"
     ended = f"ended {_time(run.updated)} after {run.updated - run.created} ms"
-    yield f"started {_time(run.created)}, {'still running' if run.state == 'running' else ended}"
+    yield f"started {_time(run.created)}, {STILL.get(run.state, ended)}"
+    if _is_waiting(run, programs):
+        yield f"waits for program {run.program}"
     if run.forked_from is not None:
         yield f"forked from {run.forked_from} at effect {run.forked_at}"
     if run.retries:
         yield f"retried {run.retries} times"
     for index, entry in enumerate(history.journal):
-        asked = f"{entry.effect} {_short(entry.args)}"
-        answer = f"-> {_short(entry.value)}" if entry.answered else "... unanswered"
+        tried = f" (attempt {entry.attempts})" if entry.attempts else ""
+        asked = f"{entry.effect} {_short(entry.args)}{tried}"
+        if entry.error is not None:
+            answer = f"failed with {entry.error.get('type', '?')}: {entry.error.get('message', '')}"
+        else:
+            answer = f"-> {_short(entry.value)}" if entry.answered else "... unanswered"
         yield f"  {index:4}  +{max(0, entry.at - run.created):>9} ms  {entry.ms:>7} ms  {asked}  {answer}"
+    error = run.error or {}
+    if bytes(history.progress) != b"null":
+        yield f"progress {_short(history.progress)}"
     if run.state == "value":
         yield f"value {_short(run.value)}"
     elif run.state == "failed":
-        error = run.error or {}
         yield f"failed with {error.get('type', '?')}: {error.get('message', '')}"
+    elif run.state == "blocked":
+        yield f"blocked: {error.get('message', '')}"
     elif run.state == "cancelled":
         yield f"cancelled, reason {_short(run.reason)}"
 
@@ -146,24 +186,101 @@ def signal(
 
 @app.command()
 def cancel(
-    run_id: IdArgument,
+    run_id: OneArgument = None,
     reason: Annotated[str, typer.Option(help="Kept with the outcome; JSON or plain text.")] = "null",
+    state: StateOption = None,
+    program: ProgramOption = None,
+    prefix: PrefixOption = "",
+    as_json: JsonOption = False,
     *,
     node: WireOptions,
 ) -> None:
-    """Cancel a run, wherever it is executed."""
+    """Cancel a run, or all that the options describe, wherever they are executed."""
     try:
         given = read_value(reason, "the reason")
     except JsonRefused:
         given = reason
+    if run_id is None:
+        _bulk(node, "cancel", "cancelled", state, program, prefix, as_json, reason=given)
+        return
     answer = node.ask("Run.Cancel", {"id": run_id, "reason": given})
     _done(answer["cancelled"], f"{run_id} was cancelled", f"run {run_id} is over or unknown")
 
 
 @app.command()
-def retry(run_id: IdArgument, *, node: WireOptions) -> None:
-    """Go on with a run that failed or was cancelled, from its journal."""
-    typer.echo(node.ask("Run.Retry", {"id": run_id})["id"])
+def fail(
+    run_id: OneArgument = None,
+    why: Annotated[str, typer.Option(help="Kept with the outcome. A blocked run says what blocks it.")] = "",
+    state: StateOption = None,
+    program: ProgramOption = None,
+    prefix: PrefixOption = "",
+    as_json: JsonOption = False,
+    *,
+    node: WireOptions,
+) -> None:
+    """Let a run fail, or all that the options describe, wherever they are executed."""
+    if run_id is None:
+        _bulk(node, "fail", "failed", state, program, prefix, as_json, reason=why or None)
+        return
+    answer = node.ask("Run.Fail", {"id": run_id, "why": why})
+    _done(answer["failed"], f"{run_id} was failed", f"run {run_id} is over or unknown")
+
+
+@app.command()
+def retry(
+    run_id: OneArgument = None,
+    keep: Annotated[
+        Literal["all", "fitting", "nothing"],
+        typer.Option(help="Of the journal: all; what fits the program, of a blocked run; nothing, to begin anew."),
+    ] = "all",
+    state: StateOption = None,
+    program: ProgramOption = None,
+    prefix: PrefixOption = "",
+    as_json: JsonOption = False,
+    *,
+    node: WireOptions,
+) -> None:
+    """Go on with a run that failed, was cancelled or is blocked, or with all that the options describe.
+
+    The program is the one that the node has now. `mainspring runs retry --state blocked --program checkout`
+    """
+    if run_id is None:
+        _bulk(node, "retry", "retried", state, program, prefix, as_json, keep=keep)
+        return
+    typer.echo(node.ask("Run.Retry", {"id": run_id, "keep": keep})["id"])
+
+
+def _bulk(
+    node: WireOptions,
+    action: str,
+    done: str,
+    state: str | None,
+    program: str | None,
+    prefix: str,
+    as_json: bool,
+    **more: Any,
+) -> None:
+    """Change many runs, page by page; says how many, and which could not be changed."""
+    if state is None:
+        raise CommandFailed("say which runs", remedy="give the ID of one, or --state and, if needed, --program")
+    count, after = 0, ""
+    refused: dict[str, str] = {}
+    while True:
+        asked = {"action": action, "state": state, "program": program, "prefix": prefix, "after": after, **more}
+        changed = node.ask("Run.Bulk", asked)
+        count += changed["count"]
+        refused |= changed["refused"]
+        after = changed.get("after") or ""
+        if not after:
+            break
+    if as_json:
+        typer.echo(msgspec.json.encode({"count": count, "refused": refused}).decode())
+    else:
+        for run_id, why in refused.items():
+            typer.echo(f"{run_id}: {why}", err=True)
+        typer.echo(f"{count} {'run was' if count == 1 else 'runs were'} {done}")
+    if refused:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -2,7 +2,7 @@
 // asking something oneself.
 
 import { h, empty, fill, head, panel, say, tag } from "../dom.js";
-import { action, field, refusal, refused } from "../feedback.js";
+import { action, announce, field, refusal, refused } from "../feedback.js";
 import { ago, count, moment, plural, span } from "../format.js";
 import { Grid } from "../grid.js";
 import { tree } from "../json.js";
@@ -17,7 +17,7 @@ const TABS = [["actors", "Actors"], ["requests", "Open requests"], ["faults", "F
 export function open(ctx) {
   const sentence = h("span");
   const body = h("div", { role: "tabpanel", id: "kernel-tab" });
-  const parts = { actors: actors(), requests: requests(), faults: faults(), ask: ask(ctx) };
+  const parts = { actors: actors(ctx), requests: requests(), faults: faults(), ask: ask(ctx) };
   const buttons = TABS.map(([name, label]) => h("button", { type: "button", role: "tab", aria: { controls: "kernel-tab" }, data: { name }, text: label, on: { click: () => choose(name) } }));
   const tabs = h("div", { class: "tabs", role: "tablist", aria: { label: "Parts of the kernel" } }, buttons);
   let chosen = parts[ctx.query.get("tab")] ? ctx.query.get("tab") : "actors";
@@ -58,7 +58,7 @@ export function open(ctx) {
 
 // -- actors
 
-function actors() {
+function actors(ctx) {
   const element = h("div", { class: "actors" });
   const cards = new Map();
   return {
@@ -66,7 +66,7 @@ function actors() {
     update({ kernel }) {
       for (const actor of ownFirst(kernel.actors, ({ id }) => id)) {
         if (!cards.has(actor.id)) {
-          cards.set(actor.id, card(actor));
+          cards.set(actor.id, card(ctx, actor));
           element.append(cards.get(actor.id).element);
         }
         cards.get(actor.id).update(actor);
@@ -81,7 +81,8 @@ function ownFirst(all, segmentOf) {
   return [...all.filter(isOwn), ...all.filter((each) => !isOwn(each))];
 }
 
-function card(actor) {
+function card(ctx, actor) {
+  const again = action(ctx, "Start again", () => startAgain(ctx, actor.id));
   const state = h("span");
   const counts = h("p", { class: "counts" });
   const handles = h("ul", { class: "mono" }, actor.handles.map((each) => h("li", { text: each.replace(":", " ") })), actor.subscribes.map((each) => h("li", { text: `event ${each}` })));
@@ -93,15 +94,22 @@ function card(actor) {
     h("p", { text: actor.description }),
     h("details", {}, h("summary", { text: plural(actor.handles.length + actor.subscribes.length, "type") }), handles),
     counts,
+    again,
   );
   return {
     element,
     update(now) {
+      again.hidden = now.state !== "unhealthy";
       state.className = `tag ${STATES[now.state]}`;
       say(state, now.state);
       say(counts, `${count(now.open)} open, ${count(now.waiting)} waiting, ${plural(now.restarts, "restart")}`);
     },
   };
+}
+
+async function startAgain(ctx, capability) {
+  await ctx.api.command("Syscall.Restart", { capability });
+  announce(`${capability} is started again.`);
 }
 
 // -- open requests

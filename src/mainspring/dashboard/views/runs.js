@@ -7,7 +7,7 @@ import { Grid } from "../grid.js";
 import { tree } from "../json.js";
 import { note, to } from "../router.js";
 
-const STATES = { running: "info", waiting: "warn", value: "good", failed: "bad", cancelled: "warn" };
+const STATES = { running: "info", waiting: "warn", blocked: "bad", value: "good", failed: "bad", cancelled: "warn" };
 const WORDS = { value: "done" };
 const LONG = 500; // effects; a longer run is read anew less often while somebody looks at it
 
@@ -23,7 +23,7 @@ class Runs {
     this.openStep = -1;
     this.sentence = h("span", { text: "Loading…" });
     this.prefix = h("input", { type: "search", placeholder: "Id begins with", value: ctx.query.get("prefix") ?? "" });
-    this.state = h("select", {}, ["", "running", "value", "failed", "cancelled"].map((name) => h("option", { value: name, text: WORDS[name] ?? (name || "any") })));
+    this.state = h("select", {}, ["", "running", "blocked", "value", "failed", "cancelled"].map((name) => h("option", { value: name, text: WORDS[name] ?? (name || "any") })));
     this.state.value = ctx.query.get("state") ?? "";
     this.state.addEventListener("change", () => this.load(true));
     this.more = h("button", { type: "button", hidden: true, text: "Load more", on: { click: () => this.load() } });
@@ -34,10 +34,10 @@ class Runs {
       columns: [
         { label: "Run", width: "minmax(120px, 2fr)", cell: (row) => row.id },
         { label: "Program", width: "minmax(90px, 1.2fr)", least: 440, cell: (row) => row.program },
-        { label: "State", width: "104px", cell: (row) => stateTag(row.waitsFor ? "waiting" : row.state) },
+        { label: "State", width: "104px", cell: (row) => stateTag(row.waitsFor ? "waiting" : row.state, row.waitsFor && `Waits for ${row.waitsFor}`) },
         ...(ctx.store.shared ? [{ label: "Node", width: "minmax(80px, 1fr)", least: 500, cell: (row) => row.owner ?? "" }] : []),
         { label: "Began", width: "minmax(96px, 1fr)", kind: "r", least: 560, cell: (row) => ago(row.created, this.now) },
-        { label: "Lasted", width: "minmax(84px, 0.8fr)", kind: "r", least: 680, cell: (row) => span((row.state === "running" ? this.now : row.updated) - row.created) },
+        { label: "Lasted", width: "minmax(84px, 0.8fr)", kind: "r", least: 680, cell: (row) => span((isOver(row) ? row.updated : this.now) - row.created) },
       ],
     });
     this.grid.element.classList.add("fill");
@@ -107,17 +107,19 @@ class Runs {
     const seen = JSON.stringify([run.updated, now.state, now.owner, now.waitsFor, journal.map((step) => step.answered)]);
     if (this.shown !== id || this.seen === seen) return;
     this.seen = seen;
-    this.pace = now.state === "running" ? 1 + Math.floor(journal.length / LONG) : 0;
+    this.pace = !isOver(now) ? 1 + Math.floor(journal.length / LONG) : 0;
     this.drawRun({ ...run, state: now.state, owner: now.owner, waitsFor: now.waitsFor }, journal);
   }
 
   drawRun(run, journal) {
     this.steps?.close();
     const close = closer(this.grid.element, () => this.hide());
-    const over = run.state !== "running";
+    const over = isOver(run);
     const acts = [
       over ? null : action(this.ctx, "Cancel…", () => this.cancel(run), { kind: "danger" }),
-      run.state === "failed" || run.state === "cancelled" ? action(this.ctx, "Retry", () => this.retry(run)) : null,
+      ["blocked", "failed", "cancelled"].includes(run.state) ? action(this.ctx, "Retry", () => this.retry(run)) : null,
+      run.state === "blocked" ? action(this.ctx, "Move…", () => this.move(run)) : null,
+      run.state === "blocked" ? action(this.ctx, "Fail", () => this.fail(run), { kind: "danger" }) : null,
       action(this.ctx, "Fork…", () => this.fork(run, journal.length)),
       h("a", { class: "button", href: to(["trace", run.id]), text: "What caused it" }),
     ];
@@ -147,7 +149,7 @@ class Runs {
 
   timeline(run, journal, place) {
     const first = run.created;
-    const last = Math.max(run.state === "running" ? this.now : run.updated, ...journal.map((step) => step.at + (step.ms ?? 0)), first + 1);
+    const last = Math.max(isOver(run) ? run.updated : this.now, ...journal.map((step) => step.at + (step.ms ?? 0)), first + 1);
     const rows = journal.map((step, index) => ({ ...step, index }));
     this.steps = new Grid({
       label: "Timeline",
@@ -172,8 +174,8 @@ class Runs {
 
   step(run, step) {
     return h("div", { class: "step" },
-      facts([["Effect", `${step.index + 1}. ${step.effect}`], ["Performed", exact(step.at)], ["Arguments", h("code", { text: brief(step.args ?? null, 400) })]]),
-      step.answered ? h("div", {}, h("h3", { text: "Answer" }), tree(step.value ?? null)) : h("p", { class: "dim", text: "Not answered yet." }),
+      facts([["Effect", `${step.index + 1}. ${step.effect}`], ["Performed", exact(step.at)], ...(step.attempts ? [["Attempts", String(step.attempts)]] : []), ["Arguments", h("code", { text: brief(step.args ?? null, 400) })]]),
+      step.answered ? h("div", {}, h("h3", { text: step.error ? "Failed with" : "Answer" }), tree(step.error ?? step.value ?? null)) : h("p", { class: "dim", text: "Not answered yet." }),
       h("div", { class: "acts" }, action(this.ctx, "Fork after this step…", () => this.fork(run, step.index + 1))));
   }
 
@@ -189,6 +191,20 @@ class Runs {
   async retry(run) {
     await this.ctx.api.command("Run.Retry", { id: run.id });
     toast(`${run.id} goes on from its journal.`);
+    await this.again(run.id);
+  }
+
+  async move(run) {
+    const text = "It goes on with the program of now from the last effect that fits. The answers behind it are dropped, and what they stand for is done again.";
+    if (!(await question({ title: `Move ${run.id}?`, text, yes: "Move the run", danger: true }))) return;
+    await this.ctx.api.command("Run.Retry", { id: run.id, keep: "fitting" });
+    toast(`${run.id} goes on from the last effect that fits.`);
+    await this.again(run.id);
+  }
+
+  async fail(run) {
+    await this.ctx.api.command("Run.Fail", { id: run.id });
+    toast(`${run.id} failed.`);
     await this.again(run.id);
   }
 
@@ -232,8 +248,14 @@ function took(ms) {
   return ms < 1 ? "< 1 ms" : span(ms);
 }
 
-function stateTag(state) {
-  return tag(WORDS[state] ?? state, STATES[state] ?? "");
+function isOver(run) {
+  return run.state !== "running" && run.state !== "blocked";
+}
+
+function stateTag(state, title) {
+  const made = tag(WORDS[state] ?? state, STATES[state] ?? "");
+  if (title) made.title = title;
+  return made;
 }
 
 function bar(step, first, last) {
@@ -245,6 +267,7 @@ function bar(step, first, last) {
 
 function outcome(run) {
   if (run.state === "value") return h("section", {}, h("h3", { text: "Value" }), tree(run.value ?? null));
+  if (run.state === "blocked") return h("section", {}, h("h3", { text: "Why it is blocked" }), h("pre", { text: run.error?.message ?? "" }));
   if (run.state === "failed") return h("section", {}, h("h3", { text: "Error" }), facts(Object.entries(run.error ?? {})));
   if (run.state === "cancelled") return h("section", {}, h("h3", { text: "Reason" }), tree(run.reason ?? null));
   return null;

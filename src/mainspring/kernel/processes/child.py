@@ -22,12 +22,13 @@ from typing import Any
 
 import msgspec
 
+from mainspring.errors import Fail
 from mainspring.kernel.actors import error_event_text, listen
 from mainspring.kernel.blobs import Blob, BlobStore
 from mainspring.kernel.capability import Capability
 from mainspring.kernel.context import Context
 from mainspring.kernel.contracts import CapabilityPlan, Contract
-from mainspring.kernel.errors import BadOutput, Fail, text_of
+from mainspring.kernel.errors import BadOutput, data_of, text_of
 from mainspring.kernel.processes.frames import Job, ProcessFrame, next_frame, packed
 from mainspring.kernel.processes.locate import find_handler, find_spawn, names_of
 from mainspring.loop import HandlerThreads, Loop, MonotonicClock, pause, resolve
@@ -115,7 +116,7 @@ class HandlerHost:
                 with tracing.recorder.incoming({TRACEPARENT: message.metadata.traceparent or ""}):
                     await self._run(contract, message, answer)
         except Fail as refusal:
-            answer.op, answer.raw = "refused", bytes(encode_data(refusal.data()))
+            answer.op, answer.raw = "refused", bytes(encode_data(data_of(refusal)))
         except BadOutput as error:
             answer.op, answer.text = "fault", error.message
         except BaseException as error:

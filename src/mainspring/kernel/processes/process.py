@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from mainspring.errors import Fail, fail_from
 from mainspring.kernel.actors import ErrorEvent, EventListeners, HandlerActor, MessageEvent
 from mainspring.kernel.capability import Capability
-from mainspring.kernel.errors import BadOutput, Fail, RemoteError, fail_from, temporary_refusal, text_of
+from mainspring.kernel.errors import BadOutput, RemoteError, data_of, temporary_refusal, text_of
 from mainspring.kernel.mail import Mail
 from mainspring.kernel.processes.frames import Job, ProcessFrame, next_frame, packed
 from mainspring.kernel.processes.locate import check_findable, location_of
@@ -199,7 +200,7 @@ class ProcessActor(HandlerActor):
                 answer.kind, answer.type, answer.raw = outcome.kind, outcome.type, bytes(outcome.raw)
         except Exception as error:
             failed = error if isinstance(error, Fail) else temporary_refusal(error) or Fail(500, text_of(error))
-            answer.kind, answer.raw = "error", bytes(encode_data(failed.data()))
+            answer.kind, answer.raw = "error", bytes(encode_data(data_of(failed)))
         self.child.send(answer)
 
     def _on_gone(self, text: str) -> None:

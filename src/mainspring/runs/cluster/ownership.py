@@ -39,11 +39,13 @@ from mainspring.loop import wake
 from mainspring.runs.cluster.placement import CODES, PROGRAMS, Placement
 from mainspring.runs.cluster.takeover import Takeover
 from mainspring.runs.durable.records import (
+    EARLY,
     JOURNAL,
     LIVE,
     RECEIVED,
     RUNS,
     SIGNALS,
+    UNFINISHED,
     RunRecord,
     decode_record,
     encode_record,
@@ -154,8 +156,21 @@ class Ownership:
         self._durable.programs.get(name)
 
     def waits_for(self, record: RunRecord) -> str:
-        """What keeps an unfinished run from being executed, among several nodes; empty when nothing does."""
-        return ""
+        """What an unfinished run needs so that it can be executed, like its program; empty when nothing is missing."""
+        is_missing = record.state in UNFINISHED and record.program not in self._durable.programs
+        return f"program {record.program}" if is_missing else ""
+
+    def fits_elsewhere(self, record: RunRecord) -> bool:
+        """Whether a living node has the code that a run had before this node took it."""
+        return False
+
+    def known_programs(self) -> list[str]:
+        """The programs that can be executed."""
+        return self._durable.programs.names()
+
+    async def claim(self, record: RunRecord, version: int) -> bool:
+        """Make this node the owner of an unfinished run and of its children; False when another was faster."""
+        return True
 
     def prepare(self, record: RunRecord) -> None:
         """Complete the record of a new run: this node becomes its owner if it executes the program."""
@@ -300,6 +315,8 @@ class SharedOwnership(Ownership):
                 self._durable.on_finished(record)
             elif record.space == SIGNALS:
                 self._on_signal(record)
+            elif record.space == EARLY:
+                self._durable.signals.on_early(record)
             elif record.space in (PROGRAMS, CODES):
                 self._placement.on_change(record)
             elif record.space == LIVE and record.value:
@@ -315,6 +332,7 @@ class SharedOwnership(Ownership):
         if not self.entitled():
             return False
         await self._placement.announce(self.epoch, self._cluster.guard)
+        await self._durable.blocked.give_away()
         await self._takeover.recover(look_again)
         return True
 
@@ -340,10 +358,15 @@ class SharedOwnership(Ownership):
             self._durable.programs.get(name)
 
     def waits_for(self, record: RunRecord) -> str:
-        if record.state != "running" or self._cluster.alive(record.epoch):
+        if record.state not in UNFINISHED or self._cluster.alive(record.epoch):
             return ""
-        missing = self._placement.missing(record)
-        return f"a living node that has {missing}" if missing else ""
+        return self._placement.missing(record)
+
+    def fits_elsewhere(self, record: RunRecord) -> bool:
+        return bool(record.former_code) and self._placement.has_code(record.program, record.former_code)
+
+    def known_programs(self) -> list[str]:
+        return self._placement.programs()
 
     def prepare(self, record: RunRecord) -> None:
         record.has_children = True  # noted now and not with the first child: the record is not written again
@@ -352,7 +375,9 @@ class SharedOwnership(Ownership):
 
     def sign(self, record: RunRecord) -> None:
         record.owner, record.epoch = self.node, self.epoch
-        record.code = self._durable.programs.code(record.program)
+        code = self._durable.programs.code(record.program)
+        if record.code != code:
+            record.code, record.former_code = code, record.code
 
     async def take(self, record: RunRecord, version: int) -> bool:
         if self.owns(record):
@@ -365,7 +390,6 @@ class SharedOwnership(Ownership):
             return False
 
     async def claim(self, record: RunRecord, version: int) -> bool:
-        """Make this node the owner of an unfinished run and of its children; False when another was faster."""
         operations = [self._signed(record, version)]
         async for stored in self._durable.log.scan(LIVE, record.id + CHILD_MARK):
             child = decode_record(stored.value)

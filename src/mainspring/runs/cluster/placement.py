@@ -124,12 +124,21 @@ class Placement:
         """Whether a living node has the program, this one included."""
         return program in self._programs or bool(self._takers(program))
 
+    def has_code(self, program: str, code: str) -> bool:
+        """Whether a living node has this code of a program."""
+        return any(self._by_epoch[epoch][program] == code for epoch in self._takers(program))
+
+    def programs(self) -> list[str]:
+        """The programs that a living node has, this one included."""
+        theirs = {name for epoch, names in self._by_epoch.items() if self._cluster.alive(epoch) for name in names}
+        return sorted(theirs.union(self._programs.names()))
+
     def may_take(self, record: RunRecord) -> bool:
         """Whether this node has code for a run that has no owner."""
         mine = self._programs.code(record.program)
         if not record.code or not mine or mine == record.code:
             return True
-        if any(self._by_epoch[epoch][record.program] == record.code for epoch in self._takers(record.program)):
+        if self.has_code(record.program, record.code):
             return False
         newer = self._newer(record.program, mine)
         return record.code not in newer or (record.program, record.code) in self._taken_back
@@ -137,12 +146,12 @@ class Placement:
     def missing(self, record: RunRecord) -> str:
         """What no living node has, so that a run without an owner stays as it is; empty when a node will take it."""
         if not self.has_executor(record.program):
-            return f"the program {record.program}"
+            return f"program {record.program}"
         older = [self._by_epoch[epoch][record.program] for epoch in self._takers(record.program)]
         if record.program in self._programs:
             older.append("" if self.may_take(record) else self._programs.code(record.program))
         if all(code and record.code in self._newer(record.program, code) for code in older):
-            return f"the newer code of the program {record.program}"
+            return f"the newer code of program {record.program}"
         return ""
 
     def _newer(self, program: str, code: str) -> tuple[str, ...]:

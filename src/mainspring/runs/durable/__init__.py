@@ -6,7 +6,8 @@
 - `records`: what is in the log, and how a journal is compared with a program
 - `store`: reading runs: one, many, and everything needed to go on with them
 - `writer`: gathers the writes of all runs into few commits
-- `signals`: signals and requests to cancel, through the log
+- `signals`: signals and requests to cancel, fail or retry, through the log
+- `blocked`: runs whose journal does not fit their program
 - `recovery`: going on with unfinished runs, removing old ones
 - `operations`: what people do to runs: retry and fork
 - `replay_check`: whether the program of today fits the journals of yesterday

@@ -20,21 +20,31 @@ from mainspring.cluster import Cluster
 from mainspring.log import ABSENT, Batch, KeptRecord, Log, Operation, Refused
 from mainspring.loop import BackgroundTasks, Clock, resolve
 from mainspring.runs.cluster.ownership import Ownership, SharedOwnership
+from mainspring.runs.durable.blocked import BlockedRuns, Keep
 from mainspring.runs.durable.operations import fork, retry
-from mainspring.runs.durable.records import RUNS, RunRecord, beginning, child_id, decode_record
-from mainspring.runs.durable.recovery import RunRecovery, adopt_detached, end_attached
-from mainspring.runs.durable.signals import DurableSignals
+from mainspring.runs.durable.records import (
+    BLOCKED,
+    RUNS,
+    UNFINISHED,
+    RunRecord,
+    beginning,
+    child_id,
+    decode_record,
+    other_child,
+)
+from mainspring.runs.durable.recovery import RunRecovery, adopt_detached, end_attached, end_below
+from mainspring.runs.durable.signals import BY_HAND, CANCEL, FAIL, RETRY, DurableSignals
 from mainspring.runs.durable.starting import Starting
 from mainspring.runs.durable.state import DurableState
 from mainspring.runs.durable.store import History, LoadedRun, RunStore
 from mainspring.runs.durable.writer import JournalWriter, Result
-from mainspring.runs.errors import ReplayMismatch
+from mainspring.runs.errors import FailedByHand, UnknownRun
 from mainspring.runs.lineage import of_record
 from mainspring.runs.programs import Program, Programs, decode_arguments, encode_arguments, return_type
-from mainspring.runs.run import Failed, Outcome, Run
+from mainspring.runs.run import Cancelled, Failed, Outcome, Run
 from mainspring.runs.scheduler import Scheduler
 from mainspring.runs.signals import Mailboxes
-from mainspring.runs.tree import family_of
+from mainspring.runs.tree import family_of, taken_along_by
 from mainspring.runs.values import Raw
 from mainspring.telemetry import handling, tracing
 
@@ -60,6 +70,7 @@ class DurableRuns:
         cluster: Cluster | None,
         recovery_ms: int,
         retention_ms: int | None,
+        early_signal_ms: int,
     ) -> None:
         """With a `cluster` other nodes use the log too, and `node` means nothing."""
         self.log = log
@@ -72,8 +83,9 @@ class DurableRuns:
             Ownership(self, node, RunStore(log)) if cluster is None else SharedOwnership(self, cluster)
         )
         self.store: RunStore = self.ownership.store
-        self.signals: DurableSignals = DurableSignals(self, mailboxes, runs)
+        self.signals: DurableSignals = DurableSignals(self, mailboxes, runs, early_signal_ms)
         self.starting: Starting = Starting(self, runs)
+        self.blocked: BlockedRuns = BlockedRuns(self)
         self.recovery: RunRecovery = RunRecovery(self, recovery_ms=recovery_ms, retention_ms=retention_ms)
         self.recovered: int = 0  # runs that went on after a restart or another node's end
         self._runs = runs
@@ -86,6 +98,7 @@ class DurableRuns:
     def _on_outcome(self, run: Run[Any], outcome: Outcome[Any]) -> None:
         if run.durable is not None:
             self.signals.forget_run(run.id)
+            self.blocked.forget(run.id)
             self._conclude_watched(run.id, outcome)
 
     # -- starting
@@ -178,9 +191,14 @@ class DurableRuns:
         program = self.programs.get(record.program)
         try:
             run = self.new_run(record, program, opened=True)
-        except Exception as error:  # the stored arguments no longer fit; the journal stays for a repaired program
-            return self.end_at_once(loaded, Failed(error))
+        except Exception as error:  # the stored arguments no longer fit
+            run = self._open(loaded)
+            self.prepare(run, loaded)
+            self.blocked.arguments_misfit(run, error)
+            return run
         self.prepare(run, loaded)
+        if record.state == BLOCKED and not loaded.entries:
+            self.scheduler.on_fit(run, None)
         self.scheduler.launch(run)
         return run
 
@@ -196,12 +214,17 @@ class DurableRuns:
 
     def end_at_once(self, loaded: LoadedRun, outcome: Outcome[Any], ended_with: str = "") -> Run[Any]:
         """End a loaded run without executing it."""
+        run = self._open(loaded, ended_with)
+        self.scheduler.settle(run, outcome)
+        return run
+
+    def _open(self, loaded: LoadedRun, ended_with: str = "") -> Run[Any]:
+        """A loaded run without its program."""
         run = self._run(loaded.record)
         state = run.durable = DurableState(run, loaded.record, None, self.writer, self.ownership)
         state.version, state.opened = self.ownership.expected(loaded.version), True
         state.ended_with = ended_with
         self._add(run)
-        self.scheduler.settle(run, outcome)
         return run
 
     def spawn(self, owner: Run[Any], program: Any, args: tuple[Any, ...], *, detached: bool) -> Run[Any]:
@@ -215,10 +238,10 @@ class DurableRuns:
             return self.starting.start(program, args, run_id, owner, attached=not detached)
         name = self.programs.name_for(program)
         if loaded.record.program != name:
-            raise ReplayMismatch(
-                f"child {family.spawned} of run {owner.id} was {loaded.record.program} and is now {name}",
-                remedy="restore the old order of children, or gate the change with Version",
-            )
+            state, misfit = owner.durable, other_child(owner.id, family.spawned, loaded.record.program, name)
+            family.spawned -= 1
+            state.misfit, state.entries = misfit, state.entries or []  # also when the program catches it
+            raise misfit
         outcome = self.outcome_of(loaded.record)
         if outcome is None:
             return self._child_again(owner.durable, loaded)
@@ -265,6 +288,16 @@ class DurableRuns:
     def _remove(self, run: Run[Any]) -> None:
         self._runs.pop(run.id, None)
         self.signals.forget_run(run.id)
+        self.blocked.forget(run.id)
+
+    def drop(self, run_id: str) -> None:
+        """Stop executing a run that is about to be removed from the log."""
+        run = self._runs.get(run_id)
+        if run is not None:
+            self.scheduler.abandon(run)
+            self._remove(run)
+            if run.family is not None:
+                run.family.leave()
 
     # -- runs that are not executed here
 
@@ -331,17 +364,58 @@ class DurableRuns:
 
     async def cancel(self, run_id: str, reason: Any = None) -> bool:
         """Cancel a durable run, wherever it is executed. Durable when this returns; False if it is over."""
+        return await self._end(run_id, Cancelled(reason)) or await self.signals.request(run_id, CANCEL, reason)
+
+    async def fail(self, run_id: str, why: str = "") -> bool:
+        """Let a durable run fail, wherever it is executed: by default, a blocked one with what blocks it.
+
+        Durable when this returns; False if it is over.
+        """
+        run = self._runs.get(run_id)
+        misfit = None if run is None or run.durable is None or why else run.durable.misfit
+        error = misfit or FailedByHand(why or BY_HAND)
+        return await self._end(run_id, Failed(error)) or await self.signals.request(run_id, FAIL, why)
+
+    async def _end(self, run_id: str, outcome: Outcome[Any]) -> bool:
+        """End a run that is executed here, or that nobody can execute because its program is gone."""
         run = self._runs.get(run_id)
         if run is None:
-            return await self.signals.cancel(run_id, reason)
-        if not run.cancel(reason):
+            run = await self._without_program(run_id)
+        if run is None or run.done:
             return False
+        self.scheduler.settle(run, outcome)
         await run.outcome()
         return True
 
-    async def retry(self, run_id: str) -> Run[Any]:
-        """Go on with a run that failed or was cancelled, from its journal, with the program as it is now."""
-        return await retry(self, run_id)
+    async def _without_program(self, run_id: str) -> Run[Any] | None:
+        """An unfinished run that nobody can execute, to be ended, with those that are attached to it."""
+        try:
+            record, version = await self.store.record_with_version(run_id)
+        except UnknownRun:
+            return None
+        if record.state not in UNFINISHED or not self.ownership.waits_for(record):
+            return None
+        if not await self.ownership.claim(record, version):
+            return None
+        loaded = await self.ownership.load([record])
+        if not loaded or self.executes(run_id):
+            return None
+        await end_below(self, record, taken_along_by(run_id))
+        return self._open(loaded[0])
+
+    async def retry(self, run_id: str, keep: Keep = "all") -> Run[Any]:
+        """Go on with a run that failed, was cancelled or is blocked, with the program as it is now.
+
+        It keeps its whole journal; or the part of it that fits, if it is blocked; or nothing, and begins anew.
+        """
+        run = self._runs.get(run_id)
+        if run is not None and run_id in self.blocked:
+            await self.blocked.retry(run, keep)
+            return run
+        if (await self.store.record(run_id)).state == BLOCKED:
+            await self.signals.request(run_id, RETRY, keep)
+            return await self.find(run_id)
+        return await retry(self, run_id, keep)
 
     async def fork(self, run_id: str, at: int, new_id: str | None = None) -> Run[Any]:
         """A new run of the same program and arguments that begins with the first `at` answers of another."""

@@ -36,17 +36,24 @@ from mainspring.runs.tree import taken_along_by
 from mainspring.runs.values import Raw, decode, encode, reason_json
 
 if TYPE_CHECKING:
+    from mainspring.runs.durable.blocked import Keep
     from mainspring.runs.durable.durable_runs import DurableRuns
 
 
 _ABOUT_RUNS: Final = frozenset({"Join", "HasEnded", "Until"})
 
 
-async def retry(durable: DurableRuns, run_id: str) -> Run[Any]:
+async def retry(durable: DurableRuns, run_id: str, keep: Keep) -> Run[Any]:
     """Go on with a run that failed or was cancelled, and with the children that ended with it."""
     record, version = await durable.store.record_with_version(run_id)
     if record.state not in ("failed", "cancelled"):
-        raise NotFinished(f"run {run_id} is {record.state}", remedy="only failed and cancelled runs are retried")
+        raise NotFinished(
+            f"run {run_id} is {record.state}", remedy="only failed, cancelled and blocked runs are retried"
+        )
+    if keep == "fitting":
+        raise NotFinished(f"run {run_id} is {record.state}, not blocked", remedy="retry it with its whole journal")
+    if keep == "nothing":
+        return await _restart(durable, record, version)
     durable.ownership.require_program(record.program)
     operations: list[Operation] = []
     agains = []
@@ -60,6 +67,18 @@ async def retry(durable: DurableRuns, run_id: str) -> Run[Any]:
         raise NotFinished(f"run {run_id} changed meanwhile", remedy="look at it again")
     tried = {again.id for again in agains}
     return await durable.go_on_with(agains[0], *(each for each in agains[1:] if each.parent not in tried))
+
+
+async def _restart(durable: DurableRuns, record: RunRecord, version: int) -> Run[Any]:
+    """Go on with a finished run as if it had never taken a step: its journal and its children are removed."""
+    durable.ownership.require_program(record.program)
+    again = _once_more(durable, record)
+    again.attached = False
+    operations: list[Operation] = [Put(LIVE, record.id, encode_record(again), ABSENT), Delete(RUNS, record.id, version)]
+    operations += [each async for each in durable.blocked.forgetting(record.id, 0, 0)]
+    if not await durable.commit(operations):
+        raise NotFinished(f"run {record.id} changed meanwhile", remedy="look at it again")
+    return await durable.go_on_with(again)
 
 
 async def _forget_failure(durable: DurableRuns, run_id: str) -> list[Operation]:

@@ -1,12 +1,14 @@
 """What a durable run leaves in the log, and how a journal is compared with a program.
 
-Five spaces of records, all JSON:
+Seven spaces of records, all JSON:
 
     runs/live       id -> RunRecord of an unfinished run, with the node that executes it
     runs            id -> RunRecord of a finished one; a run is in one of the two, never in both
     runs/done       end time and id -> nothing; lets retention find the oldest
     journal/runs    id#index -> JournaledEffect: one effect and its answer
     runs/signals    id#name#order -> a signal that was not received yet
+    runs/early      id -> EarlySignals of a run that has not started
+    runs/progress   id -> what the run published last about its progress
 
 On a log that several nodes share there are two more rows, both so that a write whose answer got lost can be tried
 again without harm. A received signal stays as an empty row until its run is forgotten, and a handler's note stands in a
@@ -33,9 +35,15 @@ LIVE: Final = "runs/live"
 DONE: Final = "runs/done"
 JOURNAL: Final = "journal/runs"
 SIGNALS: Final = "runs/signals"
+EARLY: Final = "runs/early"
+PROGRESS: Final = "runs/progress"
 
 NOTE: Final = ".note"
 RECEIVED: Final = b""  # what is left of a signal on a shared log
+
+RUNNING: Final = "running"
+BLOCKED: Final = "blocked"  # its journal does not fit its program
+UNFINISHED: Final = (RUNNING, BLOCKED)
 
 _INDEX_DIGITS: Final = 8
 _TIME_DIGITS: Final = 15
@@ -44,21 +52,22 @@ _FORBIDDEN: Final = frozenset("#~")  # they separate an id from an index and fro
 
 
 class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """One durable run. `state` is running, value, failed or cancelled."""
+    """One durable run. `state` is running, blocked, value, failed or cancelled."""
 
     id: str
     program: str
     args: Raw = NULL
-    state: str = "running"
+    state: str = RUNNING
     created: int = 0  # epoch ms
     updated: int = 0
     value: Raw = NULL  # of a run that ended with a value
-    error: dict[str, str] | None = None  # type, message and code of one that failed
+    error: dict[str, str] | None = None  # type, message and code of one that failed, or why it is blocked
     reason: Raw = NULL  # of one that was cancelled
     ended_with: str | None = None  # and the run that took it along, or ""; None: a former version did not say
     owner: str | None = None  # the node that executes it, while it is unfinished
     epoch: int = 0  # of the owner's lease, where several nodes share the log; 0: it has no owner
     code: str = ""  # digest of the program's code that wrote the journal last, where several nodes share the log
+    former_code: str = ""  # and the code before that one
     parent: str | None = None
     attached: bool = False  # to its parent, and so to end with it
     has_children: bool = False
@@ -100,12 +109,19 @@ class JournaledEffect(msgspec.Struct, omit_defaults=True, kw_only=True):
     attempts: int = 0  # at this effect that failed or were begun, where they are counted
 
 
+class EarlySignals(msgspec.Struct):
+    """How many signals wait for a run that has not started, and when the last one came."""
+
+    count: int = 0
+    at: int = 0  # epoch ms
+
+
 _encode_any = msgspec.json.Encoder().encode
 _record_decoder = msgspec.json.Decoder(RunRecord)
 _entry_decoder = msgspec.json.Decoder(JournaledEffect)
 
 
-def encode_record(record: RunRecord | JournaledEffect) -> bytes:
+def encode_record(record: RunRecord | JournaledEffect | EarlySignals) -> bytes:
     return _encode_any(record)
 
 
@@ -176,7 +192,7 @@ def beginning(record: RunRecord) -> list[Operation]:
 
 def finish(record: RunRecord, outcome: Outcome[Any], value: bytes, wall_ms: int, ended_with: str) -> None:
     """Write the outcome into the record. `value` is the encoded value of a Value; `ended_with` is for a Cancelled."""
-    record.updated, record.owner, record.epoch = wall_ms, None, 0
+    record.updated, record.owner, record.epoch, record.error = wall_ms, None, 0, None
     if isinstance(outcome, Value):
         record.state, record.value = "value", Raw(value)
     elif isinstance(outcome, Failed):
@@ -185,11 +201,20 @@ def finish(record: RunRecord, outcome: Outcome[Any], value: bytes, wall_ms: int,
         record.state, record.reason, record.ended_with = "cancelled", reason_json(outcome.reason), ended_with
 
 
-def mismatch(run_id: str, index: int, entry: JournaledEffect | None, effect: str | None, args: bytes) -> ReplayMismatch:
+def mismatch(
+    run_id: str,
+    index: int,
+    entry: JournaledEffect | None,
+    effect: str | None,
+    args: bytes = b"",
+    *,
+    raised: BaseException | None = None,
+) -> ReplayMismatch:
     """The readable difference between a journal and what the program did at one index."""
+    did = "returned" if raised is None else f"raised {type(raised).__name__}: {raised}"
     lines = [f"run {run_id} does not fit its journal at effect {index}:"]
     lines.append(f"  journal: {_shown(entry.effect, entry.args) if entry else '(nothing more)'}")
-    lines.append(f"  program: {_shown(effect, args) if effect else 'returned'}")
+    lines.append(f"  program: {_shown(effect, args) if effect else did}")
     if entry is not None and effect == entry.effect:
         lines += _differences(msgspec.json.decode(entry.args), msgspec.json.decode(args))
     return ReplayMismatch("\n".join(lines), remedy="restore the old order of effects, or gate the change with Version")
@@ -202,6 +227,14 @@ def other_answer(run_id: str, index: int, entry: JournaledEffect, error: Excepti
         f"  journal: {_shown(entry.effect, entry.args)} was answered with {_cut(entry.value)}\n"
         f"  program: {error}",
         remedy=f"let {entry.effect} have its old answer too, or give the new one another name behind Version",
+    )
+
+
+def other_child(run_id: str, number: int, old: str, new: str) -> ReplayMismatch:
+    """A child of the program is not the one that the log knows under its number."""
+    return ReplayMismatch(
+        f"child {number} of run {run_id} was {old} and is now {new}",
+        remedy="restore the old order of children, or gate the change with Version",
     )
 
 

@@ -48,6 +48,7 @@ class RunRecovery:
         """Go on with unfinished runs, now and from now on."""
         self._running = True
         await self._durable.ownership.start()
+        await self._durable.signals.load_early()
         await self._passes(first=True)
 
     async def stop(self) -> None:
@@ -112,7 +113,10 @@ class RunRecovery:
 
     async def _remove_old(self) -> None:
         guard = await self._durable.ownership.housekeeping()
-        if guard is None or self._retention_ms is None:
+        if guard is None:
+            return
+        await self._durable.signals.forget_early(guard)
+        if self._retention_ms is None:
             return
         before = self._durable.clock.wall_ms() - self._retention_ms
         async for mark, run_id in self._durable.store.ended_before(before):
@@ -137,6 +141,11 @@ async def _end(durable: DurableRuns, record: RunRecord, reason: Any) -> None:
     for loaded in await durable.ownership.load([record]):
         if durable.ownership.owns(loaded.record) and not durable.executes(record.id):
             durable.end_at_once(loaded, Cancelled(reason), record.parent or "")
+    await end_below(durable, record, reason)
+
+
+async def end_below(durable: DurableRuns, record: RunRecord, reason: Any) -> None:
+    """End the unfinished runs that are attached to one, and what is attached to them."""
     async for stored in durable.log.scan(LIVE, record.id + CHILD_MARK):
         child = decode_record(stored.value)
         if child.parent == record.id and child.attached:

@@ -17,7 +17,7 @@ from mainspring.loop import VirtualClock
 from mainspring.runs.durable.records import RunRecord, child_id, mismatch
 from mainspring.runs.durable.state import DurableState
 from mainspring.runs.durable.store import History
-from mainspring.runs.effects import Effect, Spawn, resume
+from mainspring.runs.effects import Effect, Progress, Spawn, resume
 from mainspring.runs.errors import ReplayMismatch
 from mainspring.runs.groups import Perform
 from mainspring.runs.handlers import EffectContext, Later, RegisteredHandler
@@ -59,6 +59,8 @@ class _Anything(dict[type, RegisteredHandler]):
     def get(self, effect: type, default: Any = None) -> Any:
         if not issubclass(effect, Effect) or effect is Effect:
             return default
+        if effect is Progress:
+            return RegisteredHandler(effect, lambda effect: None)
         return RegisteredHandler(effect, self._spawn if effect is Spawn else self._stop)
 
     def _spawn(self, effect: Spawn, ctx: EffectContext) -> resume:

@@ -154,8 +154,10 @@ class Starting:
         if run.done:
             assert run.decided is not None
             run.durable.settle(run.decided)
-        else:
-            self._scheduler.launch(run)
+            return
+        self._scheduler.launch(run)
+        if run.id in self._durable.signals.early:
+            self._durable.signals.give_early(run)
 
     async def _join_existing(self, run: Run[Any]) -> None:
         try:

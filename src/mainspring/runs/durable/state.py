@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.log import ABSENT, ANY_VERSION, Batch, Delete, Operation, Put, Receipt, Refused
 from mainspring.runs.durable.records import (
+    BLOCKED,
     DONE,
     JOURNAL,
     LIVE,
+    PROGRESS,
     RUNS,
     SIGNALS,
     JournaledEffect,
@@ -39,7 +41,7 @@ from mainspring.runs.durable.records import (
     other_answer,
 )
 from mainspring.runs.effects import GroupEnd, Join, Until, Version, answer_type, journal_arguments
-from mainspring.runs.errors import HandlerDied, TakenOver, Unserialisable
+from mainspring.runs.errors import HandlerDied, ReplayMismatch, TakenOver, Unserialisable
 from mainspring.runs.run import FAILURE, RESUME, VALUE, Failed, Outcome, Run, Value
 from mainspring.runs.tree import Family, family_of
 from mainspring.runs.values import NULL, Raw, decode, encode, usable
@@ -86,11 +88,13 @@ class DurableState:
         "children",
         "ended_with",
         "entries",
+        "misfit",
         "note",
         "noted",
         "opened",
         "position",
         "record",
+        "rewriting",
         "version",
     )
 
@@ -109,6 +113,8 @@ class DurableState:
         self.opened: bool = False  # its record is in the log
         self.position: int = 0  # the index of the next effect
         self.children: dict[str, LoadedRun] = {}  # what the log knew of its children when it was loaded
+        self.misfit: ReplayMismatch | None = None  # why it cannot go on with the program as it is
+        self.rewriting: bool = False  # its record is being written anew: an end waits for that
         self.note: Raw = NULL
         self.attempt: int = 1  # at the effect that is being performed
         self.cancelled_by: str = ""  # the record that asked for its cancellation
@@ -161,6 +167,11 @@ class DurableState:
         key = (note_key if self._has_note_row else entry_key)(self._run.id, self.position)
         return Put(JOURNAL, key, encode_record(entry))
 
+    def publish_progress(self, value: Any) -> None:
+        """Store what the run says of its progress; what a replay says again is known."""
+        if not self.replaying:
+            self._writer.note(Put(PROGRESS, self._run.id, encode(value, "progress")))
+
     def attempt_failed(self) -> None:
         """Another attempt follows; a restart meanwhile does not begin with the first."""
         self._writer.note(self._noted(self.attempt))
@@ -186,6 +197,8 @@ class DurableState:
             if self._replay(effect, handler.name):
                 return
             self.entries, most = None, handler.most_begun(effect)  # it may be the one that ended the process
+            if self.record.state == BLOCKED:
+                self._scheduler.on_fit(run, None)
         if self._versions is not None and isinstance(effect, Version) and effect.name in self._versions:
             self._scheduler.enqueue(run, RESUME, self._versions[effect.name])
             return
@@ -222,6 +235,9 @@ class DurableState:
     def _replay(self, effect: Any, name: str) -> bool:
         """Answer from the journal if it can; False when the handler must be asked."""
         run, entries = self._run, self.entries or []
+        if self.misfit is not None:
+            self._scheduler.bring(run, FAILURE, self.misfit)
+            return True
         if isinstance(effect, Version) and not self._recorded(effect):
             self._scheduler.enqueue(run, RESUME, self._version(effect.name, 1))
             return True
@@ -296,15 +312,33 @@ class DurableState:
             if brings == RESUME:
                 self._answer(value)
                 return
+            if self.entries is not None:
+                self._require_all_replayed(value if brings == FAILURE else None)
             if brings == VALUE:
-                self._skip_gates()
-                if self.replaying:
-                    entry = (self.entries or [])[self.position]
-                    raise mismatch(self._run.id, self.position, entry, None, b"")
                 self._value = encode(value, "return value")
         except Exception as error:
             brings, value = FAILURE, error
         self._scheduler.enqueue(self._run, brings, value)
+
+    def _require_all_replayed(self, raised: BaseException | None) -> None:
+        """A program that ends before its journal does is not the one that wrote it."""
+        if self.misfit is not None:
+            raise self.misfit
+        if isinstance(raised, ReplayMismatch) or not isinstance(raised, Exception | None):
+            return
+        self._skip_gates()
+        if self.replaying:
+            entry = (self.entries or [])[self.position]
+            raise mismatch(self._run.id, self.position, entry, None, raised=raised)
+
+    def begin_anew(self) -> None:
+        """Forget what the last execution did: the program is executed again from its first step."""
+        self.position, self.attempt, self.note, self.misfit = 0, 1, NULL, None
+        self._batch, self._consumed, self._versions, self._has_note_row = None, [], None, False
+        self.after_commit.clear()
+        family = self._run.family
+        if family is not None:
+            family.spawned, family.unseen, family.failed = 0, [], []
 
     def _answer(self, value: Any) -> None:
         effect = self._effect
@@ -383,8 +417,8 @@ class DurableState:
     # -- the end
 
     def settle(self, outcome: Outcome[Any]) -> None:
-        """Write the outcome down, then announce it. A run whose record is not there yet waits for that."""
-        if not self.opened:
+        """Write the outcome down, then announce it. A run whose record is being written waits for that."""
+        if not self.opened or self.rewriting:
             return
         run, wall = self._run, self._scheduler.clock.wall_ms()
         ended_with = self.ended_with if run.family is None else run.family.taken_by or self.ended_with

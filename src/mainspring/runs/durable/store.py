@@ -19,9 +19,11 @@ from mainspring.runs.durable.records import (
     JOURNAL,
     LIVE,
     NOTE,
+    PROGRESS,
     RECEIVED,
     RUNS,
     SIGNALS,
+    UNFINISHED,
     JournaledEffect,
     RunRecord,
     child_id,
@@ -30,6 +32,7 @@ from mainspring.runs.durable.records import (
     done_key,
 )
 from mainspring.runs.errors import UnknownRun
+from mainspring.runs.values import NULL, Raw
 
 CHILD_MARK: Final = child_id("", 0)[:-1]
 _PATIENCE: Final = 64  # rows of others that are read before jumping to the next wanted run
@@ -51,6 +54,7 @@ class History(msgspec.Struct):
 
     run: RunRecord
     journal: list[JournaledEffect]
+    progress: Raw = NULL
 
 
 class RunStore:
@@ -92,27 +96,37 @@ class RunStore:
         return entries
 
     async def history(self, run_id: str) -> History:
-        return History(await self.record(run_id), await self.journal(run_id))
+        return History(await self.record(run_id), await self.journal(run_id), await self.progress(run_id))
+
+    async def progress(self, run_id: str) -> Raw:
+        """What the run published last with `perform.progress`; null when it did not."""
+        stored = await self._log.get(PROGRESS, run_id)
+        return NULL if stored is None else Raw(stored.value)
 
     # -- many runs
 
     async def runs(
-        self, *, state: str | None = None, prefix: str = "", after: str = "", limit: int | None = None
+        self,
+        *,
+        state: str | None = None,
+        program: str | None = None,
+        prefix: str = "",
+        after: str = "",
+        limit: int | None = None,
     ) -> list[RunRecord]:
-        """Runs by id, optionally only those in one state."""
-        if state == "running":
-            return [record async for record in _limited(self._records(LIVE, prefix, after), limit)]
-        if state is not None:
-            finished = (each async for each in self._records(RUNS, prefix, after) if each.state == state)
-            return [record async for record in _limited(finished, limit)]
-        both = [
-            [record async for record in _limited(self._records(space, prefix, after), limit)] for space in (LIVE, RUNS)
-        ]
-        return sorted(both[0] + both[1], key=lambda record: record.id)[:limit]
-
-    async def _records(self, space: str, prefix: str, after: str = "") -> AsyncIterator[RunRecord]:
-        async for stored in self._log.scan(space, prefix, after):
-            yield decode_record(stored.value)
+        """Runs by id, optionally only those in one state or of one program."""
+        found: list[RunRecord] = []
+        for space in (LIVE, RUNS):
+            if state is None or (state in UNFINISHED) == (space == LIVE):
+                count = 0
+                async for stored in self._log.scan(space, prefix, after):
+                    record = decode_record(stored.value)
+                    if state in (None, record.state) and program in (None, record.program):
+                        found.append(record)
+                        count += 1
+                        if count == limit:
+                            break
+        return sorted(found, key=lambda record: record.id)[:limit]
 
     async def load(self, records: Iterable[RunRecord], versions: Mapping[str, int] | None = None) -> list[LoadedRun]:
         """Unfinished runs with everything that belongs to them, their children included.
@@ -127,7 +141,7 @@ class RunStore:
                 async for child in self._children(root.record):
                     # A detached one whose parent is over is a root of its own here: both are the same run.
                     root.children[child.record.id] = loaded.setdefault(child.record.id, child)
-        unfinished = [run_id for run_id, each in loaded.items() if each.record.state == "running"]
+        unfinished = [run_id for run_id, each in loaded.items() if each.record.state in UNFINISHED]
         before = ""
         async for run_id, stored in self._of_runs(JOURNAL, unfinished):
             before = _add(loaded[run_id].entries, stored, before)
@@ -202,6 +216,7 @@ class RunStore:
             return
         if found is not None and record is not None and mark == done_key(record.updated, run_id):
             batch.delete(RUNS, run_id, expect=found.version)
+            batch.delete(PROGRESS, run_id)
             for space in (JOURNAL, SIGNALS):
                 async for entry in self._log.scan(space, f"{run_id}#"):
                     batch.delete(space, entry.key)
@@ -231,12 +246,3 @@ def _add(entries: list[JournaledEffect], stored: Record, before: str) -> str:
     if stored.key != before + NOTE:
         entries.append(decode_entry(stored.value))
     return stored.key
-
-
-async def _limited(records: AsyncIterator[RunRecord], limit: int | None) -> AsyncIterator[RunRecord]:
-    count = 0
-    async for record in records:
-        if limit is not None and count >= limit:
-            return
-        count += 1
-        yield record

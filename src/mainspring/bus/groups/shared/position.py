@@ -164,7 +164,7 @@ class SharedPosition:
     ) -> UnsettledFields:
         """The content of this node's claim, `returning` where the write does not return it yet."""
         events = {
-            offset: event.state(to_wall)
+            offset: self._state(event, to_wall)
             for offset, event in (*self.position.open.items(), *returning.items())
             if offset not in without
         }
@@ -185,11 +185,21 @@ class SharedPosition:
         for offset in passed:
             free[offset] = NEW
         for offset, event in self.returning.items():
-            free[offset] = event.state(to_wall)
+            free[offset] = self._state(event, to_wall)
         for record in orphans:
             if record.generation == self.moves:
-                free.update(record.fields().events())
+                events = record.fields().events()
+                if record.in_process:
+                    events = {offset: event.after_end() for offset, event in events.items()}
+                free.update(events)
         return pack(free)
+
+    def _state(self, event: OpenEvent, to_wall: int) -> UnsettledEvent:
+        state = event.state(to_wall)
+        if event.offset in self.position.ends:
+            ended, noted = self.position.ends[event.offset]
+            state = msgspec.structs.replace(state, ended=ended, noted=noted)
+        return state
 
     # -- what becomes of this node's events
 
@@ -236,6 +246,8 @@ class SharedPosition:
         for offset, taken in write.taken.items():
             state = taken.state
             due = state.due - to_wall if state.due else 0
+            if state.ended:
+                position.ends[offset] = (state.ended, state.noted)
             group.adopt(position, state.opened(offset), taken.ready, due, now, returned=taken.returned)
 
     def drop(self) -> None:

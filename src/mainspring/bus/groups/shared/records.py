@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from mainspring.bus.groups.position import PositionRecord, Range, Retried, UnsettledFields, pack, record_key
+from mainspring.bus.groups.position import Ended, PositionRecord, Range, Retried, UnsettledFields, pack, record_key
 from mainspring.bus.names import SEPARATOR
 from mainspring.bus.protocol import Filter
 
@@ -24,7 +24,10 @@ MEMBERS = "members"
 
 
 class ClaimRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The stored form of a claim; `generation` is that of the position it was taken from."""
+    """The stored form of a claim; `generation` is that of the position it was taken from.
+
+    `in_process`: a function of the node's own program gets the events, and may end the node.
+    """
 
     topic: str
     group: str
@@ -35,6 +38,8 @@ class ClaimRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     fresh: tuple[Range, ...] = ()
     open: tuple[Range, ...] = ()
     retried: tuple[Retried, ...] = ()
+    ended: tuple[Ended, ...] = ()
+    in_process: bool = False
 
     def count(self) -> int:
         """How many events it holds, those not counted that wait for a later time."""
@@ -46,7 +51,7 @@ class ClaimRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
         return min([each[0][0] for each in (self.fresh, self.open, self.retried) if each], default=None)
 
     def fields(self) -> UnsettledFields:
-        return UnsettledFields(self.fresh, self.open, self.retried)
+        return UnsettledFields(self.fresh, self.open, self.retried, self.ended)
 
 
 class PresenceRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -69,8 +74,7 @@ def with_claims(position: PositionRecord, claims: Sequence[ClaimRecord]) -> Posi
     for claim in claims:
         if claim.generation == position.generation:
             free.update(claim.fields().events())
-    fields = pack(free)
-    return msgspec.structs.replace(position, fresh=fields.fresh, open=fields.open, retried=fields.retried)
+    return msgspec.structs.replace(position, **msgspec.structs.asdict(pack(free)))
 
 
 def claim_key(topic: str, group: str, partition: int, epoch: int) -> str:

@@ -470,6 +470,7 @@ class SharedSupply:
             skip_before=skip_before,
             generation=shared.moves if moves is None else moves,
             fresh=free.fresh,
+            ended=free.ended,
         )
         batch.put(SPACE, position.key, encode_position(record), expect=shared.version)
 
@@ -487,6 +488,8 @@ class SharedSupply:
                 fresh=held.fresh,
                 open=held.open,
                 retried=held.retried,
+                ended=held.ended,
+                in_process=(position.group.topic.name, position.group.name) in self._registry.in_process,
             )
         )
         position.written(self._clock.now_ms(), len(text))

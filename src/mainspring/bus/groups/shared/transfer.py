@@ -62,6 +62,9 @@ class Transfer:
             if ready is None:
                 group.fetch(position, offset)
                 return
+            if group.is_expired(position, ready):
+                shared.vanished.add(offset)  # settled
+                continue
             if rooms is not None and not _take_room(rooms, ready):
                 if not presence.anyone_accepts(group, ready):
                     shared.vanished.add(offset)  # settled
@@ -101,6 +104,9 @@ class Transfer:
                 self.taken.clear()
                 group.fetch(position, offset)
                 return
+            if group.is_expired(position, ready):
+                shared.vanished.add(offset)  # settled
+                continue
             self.taken[offset] = TakenEvent(state, ready, at_once=False, returned=True)
         room = min(room + PARKED - len(group.parked), MOST_AT_ONCE, MAX_OPEN - len(position.open))
         if room <= 0 or not group.choice.someone_has_room or len(group.parked) >= PARKED:
@@ -120,11 +126,12 @@ class Transfer:
         return events
 
     def _is_skipped(self, ready: ReadyEvent) -> bool:
-        """Older than the time the group was sent to."""
+        """Older than the time the group was sent to, or expired."""
         if self.skip_before and ready.ts < self.skip_before:
             return True
         self.skip_before = 0
-        return False
+        position = self.shared.position
+        return position.group.is_expired(position, ready)
 
 
 def _take_room(rooms: dict[Member, int], ready: ReadyEvent) -> bool:

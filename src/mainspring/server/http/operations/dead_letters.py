@@ -32,7 +32,7 @@ class DeadLetterTopic(msgspec.Struct, frozen=True, rename="camel"):
 
 
 _TOPICS: Final = "Topics that have, or had, dead letters."
-DeadLetterTopics = described("DeadLetterTopics", _TOPICS, topics=list[DeadLetterTopic])
+DeadLetterTopics: type = described("DeadLetterTopics", _TOPICS, topics=list[DeadLetterTopic])
 
 
 class DeadLetterPage(msgspec.Struct, frozen=True):
@@ -62,7 +62,7 @@ class DropBody(DeadLetterFilter, frozen=True, kw_only=True, forbid_unknown_field
     all: bool = False
 
 
-DropReport = described("DropReport", "How many dead letters were dropped.", topic=str, count=int)
+DropReport: type = described("DropReport", "How many dead letters were dropped.", topic=str, count=int)
 
 
 @operation("GET /dlq", gives("The topics, by name.", DeadLetterTopics))

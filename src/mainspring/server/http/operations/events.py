@@ -93,7 +93,10 @@ _CLOUDEVENT_SCHEMA: Final = {
 
 
 class EventBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One event to be published. `id` makes publishing it again harmless; `expect` is the partition's last offset."""
+    """One event to be published. `id` makes publishing it again harmless; `expect` is the partition's last offset.
+
+    When `ttl_ms` have passed since it was stored, groups that have not handled it do not get it any more.
+    """
 
     payload: msgspec.Raw
     key: str | None = None
@@ -101,17 +104,21 @@ class EventBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: EventId | None = None
     delay_ms: Natural | None = None
     not_before: Natural | None = None
+    ttl_ms: Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER)] | None = None
     expect: Natural | None = None
 
     def event(self) -> NewEvent:
         """What the bus is given."""
-        return NewEvent(bytes(self.payload), self.key, self.headers, self.id, self.delay_ms or 0, self.not_before or 0)
+        payload, delay_ms, not_before = bytes(self.payload), self.delay_ms or 0, self.not_before or 0
+        return NewEvent(payload, self.key, self.headers, self.id, delay_ms, not_before, self.ttl_ms or 0)
 
 
 _BATCH: Final = (
     "Where the events of a batch went: [partition, offset] of each, and their ids, in the order they were sent."
 )
-PublishedBatch = described("PublishedBatch", _BATCH, topic=str, count=int, offsets=list[tuple[int, int]], ids=list[str])
+PublishedBatch: type = described(
+    "PublishedBatch", _BATCH, topic=str, count=int, offsets=list[tuple[int, int]], ids=list[str]
+)
 
 
 @operation(
@@ -157,6 +164,7 @@ async def publish(call: Call) -> web.Response:
         id=event.id,
         delay_ms=event.delay_ms,
         not_before=event.not_before,
+        ttl=event.ttl_ms / 1000,
         expect=expect,
         agent=call.publisher(event.headers),
     )
@@ -261,7 +269,7 @@ class StoredEnvelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _PAGE: Final = "Events, and the cursor that goes on behind them."
-StoredEventPage = described("StoredEventPage", _PAGE, events=list[StoredEnvelope], cursor=str)
+StoredEventPage: type = described("StoredEventPage", _PAGE, events=list[StoredEnvelope], cursor=str)
 
 
 def one_line(event: StoredEvent) -> bytes:

@@ -206,4 +206,4 @@ async def show_readiness(call: Call) -> Ready | web.Response:
     found = readiness(call.face.node)
     if found.ready:
         return Ready()
-    return problem_response(503, "unavailable", f"The node takes no requests: {found.reason}.", "Try again later.")
+    return problem_response(503, "unavailable", f"The node is not ready: {found.reason}.", "Try again later.")

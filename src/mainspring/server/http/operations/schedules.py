@@ -41,7 +41,7 @@ _LISTING: Final = (
     "Every schedule, by name. `nextMs` is when it fires next and `lastMs` when it fired last, in epoch milliseconds. "
     "`last` is how the last call of a program's function went: done, failed or skipped, when, for how long, and why."
 )
-ScheduleListing = described("ScheduleListing", _LISTING, schedules=list[ScheduleInfo])
+ScheduleListing: type = described("ScheduleListing", _LISTING, schedules=list[ScheduleInfo])
 
 
 @operation("GET /schedules", gives("The schedules, by name.", ScheduleListing))
