@@ -67,7 +67,6 @@ from mainspring.bus.schedules import MOST_EVERY_MS as MOST_EVERY_MS
 from mainspring.bus.schedules import LastCall as LastCall
 from mainspring.bus.schedules import Schedule as Schedule
 from mainspring.bus.schedules import ScheduleInfo as ScheduleInfo
-from mainspring.bus.schedules import Schedules as Schedules
 from mainspring.bus.schemas import SCHEMA_HEADER as SCHEMA_HEADER
 from mainspring.bus.schemas import Compatibility as Compatibility
 from mainspring.bus.schemas import SchemaCheck as SchemaCheck

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from mainspring.app import BlockingEvent, DeclaredConsumer, Event
-from mainspring.bus import Bus, LastCall, Schedules
+from mainspring.bus import Bus, LastCall
 from mainspring.bus.groups import Gate, Member, Position
 from mainspring.bus.topics import ReadyEvent
 from mainspring.durations import Duration
@@ -371,7 +371,8 @@ class _ScheduledWork(_Work):
 
     def __init__(self, consuming: Consuming) -> None:
         super().__init__(consuming)
-        self._schedule, self._clock = consuming.declared.schedule, consuming.bus.clock
+        self._schedule, self._schedules = consuming.declared.schedule, consuming.bus.schedules
+        self._clock = consuming.bus.clock
         self._began = self._clock.wall_ms()
 
     def done(self, attempt: int) -> None:
@@ -379,10 +380,6 @@ class _ScheduledWork(_Work):
 
     def failed(self, attempt: int, reason: str) -> None:
         self._schedules.store_call(self._schedule, self._call("failed", attempt, reason[:_REASON]))
-
-    @property
-    def _schedules(self) -> Schedules:
-        return self._consuming.bus.schedules
 
     def _call(self, result: Literal["done", "failed"], attempt: int, reason: str = "") -> LastCall:
         lasted = max(0, self._clock.wall_ms() - self._began)

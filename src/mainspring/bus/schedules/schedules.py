@@ -331,6 +331,7 @@ class Schedules:
                 raise Unavailable(f"the event could not be stored: {error.message}", remedy=error.remedy) from error
 
     def find(self, name: str) -> ScheduleInfo | None:
+        """The schedule of this name; None when there is none."""
         schedule, _ = self._named.get(name, (None, ABSENT))
         return None if schedule is None else info_of(schedule, self._last.get(name))
 
