@@ -56,6 +56,18 @@ def _from_text(text: str) -> float | None:
     return total / 1_000 if 0 < at == len(text) else None
 
 
+def per_second(rate: str) -> float:
+    """How many per second "100/s", "30/m" or "10/h" are. Raises BadDuration."""
+    count, _, unit = rate.partition("/") if isinstance(rate, str) else ("", "", "")
+    try:
+        found = float(count) * 1_000 / _UNITS_MS[unit]
+    except (ValueError, KeyError):
+        found = 0.0
+    if not 0 < found < math.inf:
+        raise BadDuration(f"{rate!r} is not a rate", remedy='write "100/s", "30/m" or "10/h"')
+    return found
+
+
 def duration_text(ms: int) -> str:
     """The shortest way to write it: 7d, 1h30m, 250ms."""
     parts = []

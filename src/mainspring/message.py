@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 import msgspec
 import uuid_utils
 
+from mainspring.data_types import ModelMistake, is_model, json_encoder, model_members
 from mainspring.errors import MainspringError
 from mainspring.json_text import nesting
 
@@ -46,7 +47,7 @@ _TOO_DEEP: Final = "Invalid JSON: nested too deeply"
 _SPACE: Final = re.compile(rb"[ \t\r\n]")
 _N: Final = ord("n")
 _REMEMBERED_TYPES: Final = 4096
-_encode = msgspec.json.Encoder().encode
+_encode = json_encoder().encode
 _decode = msgspec.json.Decoder().decode
 _as_raw = msgspec.json.Decoder(msgspec.Raw).decode
 _as_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -215,11 +216,12 @@ def validation_text(error: Exception) -> str:
     """What the decoder complains about, with everything that could be a sender's value taken out."""
     text = str(error)
     match = _PLACE.search(text)
+    safe = isinstance(error.__cause__, ModelMistake)
     place = f" at {match[1]}" if match else ""
     text = text[: match.start()] if match else text
     if text.startswith("Object contains unknown field"):
         return f"an unknown member{place}"
-    if not _SAFE_TEXTS.match(text):
+    if not safe and not _SAFE_TEXTS.match(text):
         return f"a value that is not allowed{place}"
     return text.replace("`", "") + place
 
@@ -254,4 +256,6 @@ def _hides_a_number(value: Any) -> bool:
         elif isinstance(item, msgspec.Struct) or hasattr(item, "__dataclass_fields__"):
             names = getattr(item, "__struct_fields__", None) or item.__dataclass_fields__
             waiting += [getattr(item, name, None) for name in names]
+        elif is_model(type(item)):
+            waiting.append(model_members(item))
     return False

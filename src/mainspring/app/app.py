@@ -208,9 +208,14 @@ class App:
         topic: str,
         *,
         group: str | None = None,
-        max_inflight: int | None = None,
         from_: Literal["beginning", "latest"] | int = "beginning",
         concurrency: int = 1,
+        key_concurrency: int | None = None,
+        group_concurrency: int | None = None,
+        max_inflight: int | None = None,
+        rate: str | None = None,
+        batch: int | None = None,
+        wait: Duration = "50ms",
         **retries: Unpack[RetryOptions],
     ) -> Callable[[F], F]:
         """Consume a topic: `(event: Event[T])`, called for each event, `concurrency` of them at a time.
@@ -220,9 +225,22 @@ class App:
         letter. `raise Reject("why")` makes it one at once. Each group gets every event of the topic; `group` is the
         names of app and function (`shop.bill`) unless given. `from_` says where a new group starts: at the beginning,
         behind the latest event, or at an offset. `max_inflight` events are held at a time.
+
+        With `batch` the function gets a list of up to so many events, as many as there are after `wait`. Returning
+        acknowledges all of them but those that were refused one by one (`event.nack`, `event.reject`).
+
+        `rate` ("100/s", "30/m") limits how many events this node begins with. Of events with the same key at most
+        `key_concurrency` are handled at a time; 1 keeps their order, also when one of them fails. All members of the
+        group, on all nodes, handle at most `group_concurrency` events at a time.
         """
         refuse_bare("@app.consumer", topic, '"orders"')
         names = sys._getframe(1).f_locals
+        numbers = {
+            "max_inflight": max_inflight,
+            "batch": batch,
+            "key_concurrency": key_concurrency,
+            "group_concurrency": group_concurrency,
+        }
 
         def decorate(function: F) -> F:
             declared = consumer_from(
@@ -230,9 +248,11 @@ class App:
                 function,
                 app=self.name,
                 group=group,
-                max_inflight=max_inflight,
                 from_=_start(from_),
                 concurrency=concurrency,
+                numbers=numbers,
+                rate=rate,
+                wait=wait,
                 retries=retries,
                 local_names=names,
             )
@@ -404,6 +424,8 @@ class App:
 
         def decorate(function: F) -> F:
             self.programs.append(program_from(function, name))
+            if name is not None:
+                function.__run_name__ = name  # type: ignore[attr-defined] # how a client knows it
             return function
 
         return decorate if program is None else decorate(program)

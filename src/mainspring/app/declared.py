@@ -16,6 +16,7 @@ import msgspec
 from mainspring.app.event import BlockingEvent, Event
 from mainspring.bus import BusError, Compatibility, Overlap, Schedule, Start, TopicConfig
 from mainspring.bus.topics import topic_from
+from mainspring.durations import Duration, duration_ms, per_second
 from mainspring.errors import MainspringError
 from mainspring.kernel import CapabilityError, Handler, Isolation, RestartPolicy
 from mainspring.loop import HandlerThreads, runs_in_thread
@@ -60,6 +61,18 @@ class DeclaredAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumerLimits:
+    """How fast a group may be; 0: no limit."""
+
+    per_second: float = 0  # events that one node begins with
+    key_concurrency: int = 0  # events of one key at a time
+    group_concurrency: int = 0  # events at a time, by all members of the group
+
+
+NO_LIMITS = ConsumerLimits()
+
+
+@dataclass(frozen=True, slots=True)
 class DeclaredConsumer:
     """A function that is given the events of a topic as a member of a group."""
 
@@ -71,6 +84,9 @@ class DeclaredConsumer:
     concurrency: int = 1
     max_inflight: int = 1
     retries: Retries = ALWAYS
+    limits: ConsumerLimits = NO_LIMITS
+    batch: int = 0  # 0: the function gets one event, else a list of so many
+    wait_ms: int = 0  # for a batch to become full
     takes_event: bool = True
     store_each: bool = False  # store each acknowledgement at once instead of with others some milliseconds later
     schedule: str = ""  # the schedule whose firings these events are
@@ -105,43 +121,60 @@ def consumer_from(
     *,
     app: str,
     group: str | None,
-    max_inflight: int | None,
     from_: Start | None,
     concurrency: int,
+    numbers: Mapping[str, int | None],
+    rate: str | None,
+    wait: Duration,
     retries: RetryOptions,
     local_names: dict[str, Any],
 ) -> DeclaredConsumer:
     """Read a function's hint: its one parameter is an `Event` of the payload's type. Raises `CapabilityError`.
 
-    Without `group` it is made from the names of the app and the function.
+    Without `group` it is made from the names of the app and the function. `numbers` are options that are 1 or more, or
+    not given: max_inflight, batch, key_concurrency, group_concurrency.
     """
     where = f"the consumer of {topic!r}"
-    if concurrency < 1 or (max_inflight is not None and max_inflight < 1):
-        raise CapabilityError(f"{where}: concurrency and max_inflight are 1 or more")
+    for name, number in {"concurrency": concurrency, **numbers}.items():
+        if number is not None and number < 1:
+            raise CapabilityError(f"{where}: {name} is 1 or more")
+    given = {name: number or 0 for name, number in numbers.items()}
+    batch = given["batch"]
     try:
         signature = inspect.signature(function)
         signature.bind(None)
     except (TypeError, ValueError):
         raise CapabilityError(f"{where} must take the event", remedy="async def bill(event: Event[Order])") from None
     hint = hints_of(function, where, local_names).get(next(iter(signature.parameters)), Any)
-    if hint in (Any, Event, BlockingEvent):
-        payload: Any = Any
-    elif typing.get_origin(hint) in (Event, BlockingEvent):
-        (payload,) = typing.get_args(hint)
-    else:
-        raise CapabilityError(f"{where} gets an Event, not {hint!r}", remedy="write event: Event[Order]")
     return DeclaredConsumer(
         topic,
         group or _default_group(app, function, where),
         function,
-        payload,
+        _payload_of(hint, where, in_list=bool(batch)),
         from_,
         concurrency,
-        max(max_inflight or 0, concurrency),
+        max(given["max_inflight"], concurrency * max(1, batch)),
         checked_retries(where, retries),
+        ConsumerLimits(0 if rate is None else per_second(rate), given["key_concurrency"], given["group_concurrency"]),
+        batch,
+        duration_ms(wait),
         place=place_of(function),
         app="" if group else app,
     )
+
+
+def _payload_of(hint: Any, where: str, *, in_list: bool) -> Any:
+    """The payload's type in `Event[T]`, or in `list[Event[T]]` for a batch."""
+    wanted = "list[Event[Order]]" if in_list else "Event[Order]"
+    found = hint
+    if in_list and hint is not Any:
+        (found,) = typing.get_args(hint) if typing.get_origin(hint) is list else (None,)
+    if found in (Any, Event, BlockingEvent):
+        return Any
+    if typing.get_origin(found) not in (Event, BlockingEvent):
+        raise CapabilityError(f"{where} gets {wanted}, not {hint!r}", remedy=f"write events: {wanted}")
+    (payload,) = typing.get_args(found)
+    return payload
 
 
 def checked_retries(where: str, given: RetryOptions) -> Retries:

@@ -15,6 +15,7 @@ import msgspec
 
 from mainspring.app.declared import DeclaredConsumer, hints_of, place_of
 from mainspring.app.event import Event
+from mainspring.data_types import decode_as, json_encoder
 from mainspring.durations import Duration, duration_ms
 from mainspring.errors import MainspringError
 from mainspring.loop import blocking_verb, identifies_work, runs_in_thread
@@ -74,7 +75,7 @@ class Task(Generic[P, R]):
     def payload(self, *args: P.args, **kwargs: P.kwargs) -> Call:
         """What to publish to `topic` to have it done: with a reply (`ctx.publish`) or an acknowledgement."""
         self._signature.bind(*args, **kwargs)
-        encode = msgspec.json.encode
+        encode = json_encoder().encode
         return Call(
             [msgspec.Raw(encode(value)) for value in args],
             {name: msgspec.Raw(encode(value)) for name, value in kwargs.items()},
@@ -108,7 +109,7 @@ class Task(Generic[P, R]):
         """An argument in the type its parameter declares; those of `*args` and `**kwargs` each."""
         hint = self._hints.get(name, Any)
         if isinstance(value, tuple):
-            return tuple(msgspec.json.decode(each, type=hint) for each in value)
+            return tuple(decode_as(hint, each) for each in value)
         if isinstance(value, dict):
-            return {key: msgspec.json.decode(each, type=hint) for key, each in value.items()}
-        return msgspec.json.decode(value, type=hint)
+            return {key: decode_as(hint, each) for key, each in value.items()}
+        return decode_as(hint, value)

@@ -14,8 +14,9 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 import msgspec
 
 from mainspring.client.errors import BadArgument, NotEncodable
+from mainspring.data_types import json_encoder
 
-_encoder: Final = msgspec.json.Encoder()
+_encoder: Final = json_encoder()
 encode: Final = _encoder.encode
 
 
@@ -108,7 +109,7 @@ def encode_event(
     except (TypeError, ValueError, RecursionError) as error:  # an unknown type, half a surrogate pair, NaN
         raise NotEncodable(
             f"the event cannot be written as JSON: {error}",
-            remedy="give dataclasses, msgspec Structs, TypedDicts, or what JSON has",
+            remedy="give dataclasses, msgspec Structs, TypedDicts, Pydantic models, or what JSON has",
         ) from None
 
 

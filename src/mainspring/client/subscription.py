@@ -25,6 +25,7 @@ import msgspec
 from mainspring.client.conversation import SubscriptionRequest
 from mainspring.client.errors import BadPayload, ClientError, Closed, TimedOut
 from mainspring.client.frames import Delivered, OkFrame, Start, seek_frame
+from mainspring.data_types import decoder_of
 from mainspring.durations import Duration, duration_ms, seconds
 from mainspring.loop import reject, wake
 from mainspring.telemetry import OpenSpan
@@ -195,10 +196,10 @@ class DeadEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def decoder(type: Any) -> Callable[[Any], Any]:
-    """Decodes JSON text into `type`: dataclass, TypedDict, msgspec Struct or anything msgspec knows; None: as it is."""
+    """Decodes JSON text into `type`: dataclass, TypedDict, msgspec Struct, Pydantic model, ...; None: as it is."""
     if type is None or type is Any:
         return _decode_any
-    return msgspec.json.Decoder(type).decode
+    return decoder_of(type)
 
 
 _decode_any: Final = msgspec.json.Decoder().decode

@@ -22,7 +22,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from mainspring.client.errors import BadArgument, CannotConnect, NodeRefused
-from mainspring.client.frames import claims_of, split_address
+from mainspring.client.frames import claims_of, encode, split_address
 
 PATIENCE_S: Final = 30.0  # a node that says nothing for so long is as good as gone
 JSON: Final = "application/json"
@@ -111,7 +111,7 @@ class NodeConnection:
 
         Raises NodeRefused where it was not the kernel that refused, as with a token that does not reach so far.
         """
-        response, data = self._exchange("POST", "/messages", msgspec.json.encode(message), JSON, None)
+        response, data = self._exchange("POST", "/messages", encode(message), JSON, None)
         try:
             told = json.loads(data)  # keeps large integers as they are
         except ValueError:

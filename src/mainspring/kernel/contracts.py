@@ -5,7 +5,7 @@ know only one thing.
 
 A type hint is the whole declaration of data. From it come the check of what arrives, the check of what a handler
 returns, and the JSON Schema that `Syscall.Describe` shows. Plain dataclasses, TypedDicts, msgspec Structs, built-in
-containers and `Any` all work; anything else is refused at boot, with the name of the handler.
+containers, Pydantic models and `Any` all work; anything else is refused at boot, with the name of the handler.
 
 A low-level capability describes its messages as classes with `kind`, `type` and `data`. The kernel routes by the pair
 (kind, type), so the pairs must be few and fixed at boot: `kind` is one literal, `type` one or several. Three forms
@@ -25,6 +25,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Union, get_args, 
 
 import msgspec
 
+from mainspring.data_types import USABLE, decoder_of, schema_of
 from mainspring.kernel import errors as faults
 from mainspring.kernel.blobs import Blob, BlobPointer
 from mainspring.kernel.capability import Capability, HandlerFunction
@@ -34,8 +35,6 @@ from mainspring.loop import HandlerThreads
 from mainspring.message import NotEncodable, encode_bytes, is_type, validation_text
 from mainspring.telemetry import Histogram, nanoseconds
 
-_USABLE: Final = "use a dataclass, a TypedDict, a msgspec Struct, built-in types or Any"
-_WITH_MEMBERS: Final = ("__struct_fields__", "__dataclass_fields__", "__total__")  # structs, dataclasses, typed dicts
 _WORD: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|_")
 
 
@@ -52,14 +51,11 @@ class Shape:
             type = BlobPointer
         self.type: Any = type
         try:
-            decoder = msgspec.json.Decoder(type)
+            self.decode: Callable[[Any], Any] = decoder_of(type)
         except (TypeError, NameError) as error:
-            raise CapabilityError(f"{where} has a type that cannot be a schema: {error}", remedy=_USABLE) from None
-        if _is_opaque(type):
-            raise CapabilityError(f"{where} has the type {type.__name__}, which has no JSON form", remedy=_USABLE)
-        self.decode: Callable[[Any], Any] = decoder.decode
+            raise CapabilityError(f"{where} has a type that cannot be a schema: {error}", remedy=USABLE) from None
         self._first = {dict: b"{", list: b"["}.get(type)
-        self._check: Callable[[Any], Any] | None = None if type is Any or self._first else decoder.decode
+        self._check: Callable[[Any], Any] | None = None if type is Any or self._first else self.decode
 
     def encode(self, value: Any) -> msgspec.Raw:
         """Raises `BadOutput` when the value is not of this shape."""
@@ -86,7 +82,7 @@ class Shape:
     def json_schema(self) -> dict[str, Any]:
         """JSON Schema; every object says what is required, every property has a description."""
         try:
-            schema = msgspec.json.schema(self.type)
+            schema = schema_of(self.type)
         except TypeError:
             schema = {}
         for part in (schema, *schema.get("$defs", {}).values()):
@@ -98,15 +94,6 @@ class Shape:
         if "$ref" not in schema:
             schema.setdefault("required", [])
         return schema
-
-
-def _is_opaque(given: Any) -> bool:
-    """Whether this is a class that says nothing about its members. msgspec takes it, and then refuses every value."""
-    if not isinstance(given, type) or any(hasattr(given, mark) for mark in _WITH_MEMBERS):
-        return False
-    from msgspec.inspect import CustomType, type_info  # only where it is needed: it takes a while to import
-
-    return isinstance(type_info(given), CustomType)
 
 
 # --- contracts ---------------------------------------------------------------------------------------------------

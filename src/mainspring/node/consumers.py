@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final, Literal
@@ -24,11 +25,12 @@ from mainspring.app import BlockingEvent, DeclaredConsumer, Event
 from mainspring.bus import Bus, LastCall
 from mainspring.bus.groups import Gate, Member, Position
 from mainspring.bus.topics import ReadyEvent
+from mainspring.data_types import decoder_of
 from mainspring.durations import Duration
 from mainspring.errors import MainspringError
 from mainspring.kernel import Kernel
 from mainspring.log import Log
-from mainspring.loop import HandlerThreads, Loop, identifies_work, in_time, runs_in_thread
+from mainspring.loop import Clock, HandlerThreads, Loop, identifies_work, in_time, runs_in_thread
 from mainspring.message import validation_text
 from mainspring.node.causation import note_event
 from mainspring.node.declarations import PublishedVersions
@@ -51,6 +53,7 @@ logger: logging.Logger = logging.getLogger("mainspring.app")
 
 LONGEST_RUN_ID: Final = 180
 _REASON: Final = 1_000  # characters that are kept of why a scheduled call failed
+TICK_MS: Final = 5  # of a limited rate
 FEW: Final = 16  # events held at a time while one of them may end the process
 
 
@@ -60,7 +63,47 @@ class _Envelope(msgspec.Struct):
     headers: dict[str, str] | None = None
 
 
-_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+decode_envelope = msgspec.json.Decoder(_Envelope).decode
+
+
+class _Pace:
+    """Lets a member have an event every so often: one by one, or, of fast ones, as many as a few milliseconds bring.
+
+    Deliveries take credits from the member's gate, time gives them back. Nothing ticks while all are there.
+    """
+
+    def __init__(self, per_second: float, clock: Clock, loop: Loop) -> None:
+        self._per_ms = per_second / 1_000
+        self._clock = clock
+        self._loop = loop
+        self._most = math.ceil(self._per_ms * TICK_MS)
+        self._saved: float = self._most
+        self._ticks = False
+        self._at_ms = 0
+
+    def begin(self, gate: Gate, on_credit: Callable[[], object]) -> None:
+        gate.credits = self._most
+        self._gate, self._on_credit = gate, on_credit
+
+    def delivered(self) -> None:
+        """A credit was used."""
+        self._saved -= 1
+        if not self._ticks:
+            self._ticks, self._at_ms = True, self._clock.now_ms()
+            self._plan()
+
+    def _plan(self) -> None:
+        self._loop.schedule(max(TICK_MS, math.ceil((1 - self._saved) / self._per_ms)), self._tick, None, ref=False)
+
+    def _tick(self, _: None) -> None:
+        now = self._clock.now_ms()
+        self._saved = min(self._most + 0.999, self._saved + (now - self._at_ms) * self._per_ms)
+        self._at_ms = now
+        self._gate.credits = int(self._saved)
+        self._ticks = self._saved < self._most
+        if self._ticks:
+            self._plan()
+        self._on_credit()
 
 
 class _LocalMember(Member):
@@ -74,6 +117,18 @@ class _LocalMember(Member):
         self.ack_each = True
 
     def deliver(self, position: Position, event: ReadyEvent, attempt: int) -> None:
+        self.take(position, event, attempt)
+
+
+class _PacedMember(_LocalMember):
+    """One that gets so many a second."""
+
+    __slots__ = ("pace",)
+
+    pace: _Pace
+
+    def deliver(self, position: Position, event: ReadyEvent, attempt: int) -> None:
+        self.pace.delivered()
         self.take(position, event, attempt)
 
 
@@ -103,10 +158,10 @@ class Consuming:
         self.bus = bus
         self._log = log
         self._loop = loop
-        self._decode = msgspec.json.Decoder(declared.payload).decode
+        self._decode = decoder_of(declared.payload)
         self._room = asyncio.Semaphore(declared.concurrency)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._new_work: type[_Work] = _ScheduledWork if declared.schedule else _Work
+        self._new_work: type[EventWork] = _ScheduledWork if declared.schedule else EventWork
 
     async def start(self) -> None:
         """Join the group; where it starts is durable when this returns."""
@@ -118,12 +173,28 @@ class Consuming:
         if unstored:
             await bus.groups.store(self._group)
         careful = self._is_careful()
-        self._member = _LocalMember(declared.topic, declared.group, self._given_carefully if careful else self._given)
+        self._member = self._new_member(self._given_carefully if careful else self._given)
         self._member.window = min(declared.max_inflight, FEW) if careful else declared.max_inflight
         self._member.sticky = declared.one_node
         self._settlement = Settlement(bus, self._log, self.runtime, self._group, self._member)
         self._group.join(self._member)
         bus.delivery.wake(self._group)
+
+    def _new_member(self, take: Callable[[Position, ReadyEvent, int], None]) -> _LocalMember:
+        declared, limits = self.declared, self.declared.limits
+        if limits.per_second:
+            paced = _PacedMember(declared.topic, declared.group, take)
+            paced.pace = _Pace(limits.per_second, self.bus.clock, self._loop)
+            paced.pace.begin(paced.gate, self._has_room_again)
+            member: _LocalMember = paced
+        else:
+            member = _LocalMember(declared.topic, declared.group, take)
+        member.sticky, member.key_window = bool(limits.key_concurrency), limits.key_concurrency
+        return member
+
+    def _has_room_again(self) -> None:
+        self._group.choice.recheck_room(self._member)
+        self.bus.delivery.wake(self._group)
 
     def quiesce(self) -> None:
         """Take no more events."""
@@ -187,7 +258,7 @@ class Consuming:
         finally:
             keeping()
 
-    @identifies_work(lambda known: _kind_and_name(known["self"].declared))
+    @identifies_work(lambda known: kind_and_name(known["self"].declared))
     async def _work(self, position: Position, ready: ReadyEvent, attempt: int) -> None:
         work = self._new_work(self)
         doing = None if tracing.recorder is None else self._begin(tracing.recorder, position, ready, attempt)
@@ -206,7 +277,8 @@ class Consuming:
         except Exception as error:
             if doing is not None:
                 doing.end(error)
-            work.failed(attempt, self._failed(position, ready.offset, attempt, error))
+            self._failed(position, ready.offset, attempt, error)
+            work.failed(attempt, _reason(error))
         finally:
             if doing is not None:
                 doing.leave(entered)
@@ -214,7 +286,7 @@ class Consuming:
 
     def _begin(self, recorder: Recorder, position: Position, ready: ReadyEvent, attempt: int) -> OpenSpan:
         """The span of one delivery: it continues the publisher's trace, and is linked to it."""
-        envelope, declared = _decode_envelope(ready.envelope), self.declared
+        envelope, declared = decode_envelope(ready.envelope), self.declared
         headers = envelope.headers or {}
         attributes = messaging(
             "process",
@@ -230,8 +302,8 @@ class Consuming:
         links = [headers[TRACEPARENT]] if TRACEPARENT in headers else []
         return recorder.begin(f"process {declared.topic}", "CONSUMER", attributes, parent=headers, links=links)
 
-    def _event(self, work: _Work, position: Position, ready: ReadyEvent, attempt: int) -> Event[Any]:
-        envelope = _decode_envelope(ready.envelope)
+    def _event(self, work: EventWork, position: Position, ready: ReadyEvent, attempt: int) -> Event[Any]:
+        envelope = decode_envelope(ready.envelope)
         note_event(self.kernel, self.declared.topic, envelope.id, ready.ts, envelope.headers)
         handling.set((envelope.id, (envelope.headers or {}).get(CORRELATION)))
         return self._event_class(
@@ -248,28 +320,28 @@ class Consuming:
             payload=self._decode(envelope.payload),
         )
 
-    def _failed(self, position: Position, offset: int, attempt: int, error: Exception) -> str:
-        delay_ms: int | None = self.declared.retries.backoff.delay_ms(attempt, self._random)
-        cause: BaseException | None = error
-        if isinstance(error, msgspec.ValidationError):
-            reason = f"the payload does not fit: {validation_text(error)}"
-        elif isinstance(error, Reject):
-            reason, cause, delay_ms = str(error), error.__cause__, None
-        else:
-            reason = _described(error)
+    def _failed(self, position: Position, offset: int, attempt: int, error: Exception) -> None:
+        self._log_failure(position, offset, f"attempt {attempt}", error)
+        self._refuse(position, offset, attempt, error)
+
+    def _refuse(self, position: Position, offset: int, attempt: int, error: Exception) -> None:
+        gives_up = isinstance(error, Reject)
+        delay_ms = None if gives_up else self.declared.retries.backoff.delay_ms(attempt, self._random)
+        self._settlement.nack(position, offset, _reason(error), delay_ms)
+
+    def _log_failure(self, position: Position, offset: int, what: str, error: Exception) -> None:
+        cause = error.__cause__ if isinstance(error, Reject) else error
         logger.warning(
-            "the consumer of %s %s at %d:%d, attempt %d: %s",
+            "the consumer of %s %s at %d:%d, %s: %s",
             self.declared.name,
-            "failed" if delay_ms is not None else "gave up",
+            "gave up" if isinstance(error, Reject) else "failed",
             position.partition,
             offset,
-            attempt,
-            reason,
+            what,
+            _reason(error),
             exc_info=None if isinstance(cause, MainspringError | msgspec.ValidationError) else cause,
             extra={"fields": {"topic": self.declared.topic, "partition": position.partition, "offset": offset}},
         )
-        self._settlement.nack(position, offset, reason, delay_ms)
-        return reason
 
     def _keep_lease(self, position: Position, offset: int) -> Callable[[], object]:
         """Extend the lease every third of its time; gives the function that ends it."""
@@ -304,20 +376,25 @@ async def _judge(call: Callable[..., Awaitable[Any]], retries: Retries, *args: A
     except Exception as error:
         if isinstance(error, Reject) or retries.allow_another(error):
             raise
-        raise Reject(_described(error)) from error
+        raise Reject(_reason(error)) from error
 
 
-def _described(error: Exception) -> str:
+def _reason(error: Exception) -> str:
+    """Why an event was refused, for its dead letter."""
+    if isinstance(error, Reject):
+        return str(error)
+    if isinstance(error, msgspec.ValidationError):
+        return f"the payload does not fit: {validation_text(error)}"
     return f"{type(error).__name__}: {error}"
 
 
-def _kind_and_name(declared: DeclaredConsumer) -> tuple[str, str]:
+def kind_and_name(declared: DeclaredConsumer) -> tuple[str, str]:
     if declared.schedule:
         return "schedule", declared.schedule.rpartition("/")[2]
     return "consumer", f"{getattr(declared.function, '__name__', declared.group)} of topic {declared.topic}"
 
 
-class _Work:
+class EventWork:
     """What one event leads to, collected until its function returns."""
 
     def __init__(self, consuming: Consuming) -> None:
@@ -366,7 +443,7 @@ class _Work:
         self._consuming.kernel.emit(type, data, causation=event.id, correlation=event.correlation)
 
 
-class _ScheduledWork(_Work):
+class _ScheduledWork(EventWork):
     """A call of a scheduled function: how it went is kept."""
 
     def __init__(self, consuming: Consuming) -> None:

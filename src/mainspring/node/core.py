@@ -28,11 +28,13 @@ from mainspring.kernel import Kernel
 from mainspring.log import Append, Engine, FallibleEngine, Log, Prepared, open_engine
 from mainspring.loop import Clock, HandlerThreads, Loop, MonotonicClock, VirtualClock, Watchdog
 from mainspring.message import Ids, Message, encode_data
+from mainspring.node.batches import BatchConsuming
 from mainspring.node.causation import RunTraces, TracedInlet, TracedPort, note_event
 from mainspring.node.consumers import Consuming
 from mainspring.node.declarations import (
     Declarations,
     PublishedVersions,
+    groups_of,
     install_schemas,
     refuse_former_groups,
     schedule_consumers,
@@ -319,10 +321,9 @@ class Core:
         consumers = (*app.consumers, *schedule_consumers(app))
         refuse_shared_groups(consumers)
         for declared in consumers:
-            self.consuming.append(Consuming(declared, **parts))
-            self.bus.groups.in_process.add((declared.topic, declared.group))
-            if declared.retries.max_attempts is not None:
-                self.bus.topics.attempts[(declared.topic, declared.group)] = declared.retries.max_attempts
+            self.consuming.append((BatchConsuming if declared.batch else Consuming)(declared, **parts))
+        self.bus.topics.declared = groups_of(consumers)
+        self.bus.groups.has_consumers = bool(consumers)
 
     def _serve_tasks(self, app: App) -> None:
         app.publisher = self._publish

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +17,7 @@ import msgspec
 from mainspring.app import App, DeclaredConsumer, DeclaredSchedule, DeclaredSchema, DeclaredTopic, place_of
 from mainspring.bus import DECLARED, SCHEMA_HEADER, BadSchema, Bus, Conflict, Schedule, TopicConfig
 from mainspring.bus.schemas import schema_of
+from mainspring.bus.topics import UNDECLARED, DeclaredGroup
 from mainspring.cluster import Cluster, DeclarationsInForce, Declared, ProgramVersions
 from mainspring.errors import MainspringError
 from mainspring.kernel import CapabilityError
@@ -121,6 +122,15 @@ def schedule_consumers(app: App) -> list[DeclaredConsumer]:
         )
         for declared in app.schedules
     ]
+
+
+def groups_of(consumers: Sequence[DeclaredConsumer]) -> Callable[[str, str], DeclaredGroup]:
+    """What the consumers of a program say about a group, by topic and group."""
+    declared = {
+        (each.topic, each.group): DeclaredGroup(each.retries.max_attempts or 0, each.limits.group_concurrency)
+        for each in consumers
+    }
+    return lambda topic, group: declared.get((topic, group), UNDECLARED)
 
 
 def refuse_former_groups(consumers: Sequence[DeclaredConsumer], bus: Bus) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mainspring.bus import Bus
@@ -107,6 +108,10 @@ class Settlement:
             except LogUnavailable as error:
                 logger.info("settling %s %d waits for the log: %s", self._group.topic.name, offset, error.message)
                 await asyncio.sleep(_AWAY_S)
+
+    async def ack_all(self, items: Sequence[tuple[Position, int, Together]]) -> list[BaseException | None]:
+        """Settle them with their runs and events, those of a partition in one commit; the error of each, or None."""
+        return await asyncio.gather(*(self.ack_with(*each) for each in items), return_exceptions=True)
 
     async def _try_ack(self, position: Position, offset: int, together: Together) -> None:
         waiting = _Waiting(offset, together, asyncio.get_running_loop().create_future())

@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import msgspec
 import uuid_utils
 
 from mainspring.client import BadArgument, EventTooLarge, NotEncodable, check_texts
+from mainspring.data_types import json_encoder
 from mainspring.loop import Clock, MonotonicClock
 from mainspring.outbox.sql import ADD, Dialect, bind, create_table, schema, table_name
 from mainspring.outbox.store import TABLE, is_mongo
@@ -114,11 +114,14 @@ class Outbox:
         }
 
 
+_encode: Final = json_encoder().encode
+
+
 def _encoded(value: Any) -> str:
     try:
-        return msgspec.json.encode(value).decode()
+        return _encode(value).decode()
     except (TypeError, ValueError, RecursionError) as error:
         raise NotEncodable(
             f"the event cannot be written as JSON: {error}",
-            remedy="give dataclasses, msgspec Structs, TypedDicts, or what JSON has",
+            remedy="give dataclasses, msgspec Structs, TypedDicts, Pydantic models, or what JSON has",
         ) from None

@@ -2,9 +2,9 @@
 
 A journal is only worth something if a program that is executed again sees exactly what it saw the first time. So in a
 durable run every value goes through JSON once, also when nothing crashed: the program always gets the decoded value.
-Types come from the annotations (`Effect[Receipt]`, the program's parameters), so dataclasses and Structs come back as
-themselves. What JSON would change silently is refused, with the path to the value: NaN and infinities, bytes without a
-declared type, keys that are not text, sets without a declared type.
+Types come from the annotations (`Effect[Receipt]`, the program's parameters), so dataclasses, Structs and Pydantic
+models come back as themselves. What JSON would change silently is refused, with the path to the value: NaN and
+infinities, bytes without a declared type, keys that are not text, sets without a declared type.
 
 Errors and the reasons of cancellations are kept as JSON too, as far as JSON can.
 """
@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
+from mainspring.data_types import decode_as, decoder_of, is_model, json_encoder, model_members
 from mainspring.runs.errors import (
     ChildFailed,
     EffectFailed,
@@ -27,7 +28,7 @@ from mainspring.runs.errors import (
     WaitTimedOut,
 )
 
-_encode: Final = msgspec.json.Encoder(order="deterministic").encode
+_encode: Final = json_encoder("deterministic").encode
 _SCALARS: Final = frozenset({type(None), bool, int, str})
 _DEPTH: Final = 100  # deeper values are almost certainly cycles
 
@@ -47,7 +48,7 @@ def encode(value: Any, path: str, as_type: Any = Any) -> bytes:
     try:
         text = _encode(value)
         if as_type is not Any:
-            msgspec.json.decode(text, type=as_type)
+            decode_as(as_type, text)
     except (TypeError, ValueError, OverflowError, UnicodeEncodeError, RecursionError) as error:
         raise Unserialisable(path, _first_line(error)) from None
     return text
@@ -66,7 +67,7 @@ def encode_fields(struct: msgspec.Struct) -> bytes:
 
 def decode(text: bytes | Raw, as_type: Any = Any) -> Any:
     """The value again, as the declared type."""
-    return msgspec.json.decode(text, type=as_type)
+    return decode_as(as_type, text)
 
 
 def _first_line(error: BaseException) -> str:
@@ -103,6 +104,8 @@ def _check(value: Any, path: str, typed: bool, depth: int) -> None:
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
             _check(getattr(value, field.name), f"{path}.{field.name}", True, depth + 1)
+    elif is_model(kind):
+        _check(model_members(value), path, True, depth + 1)
     else:
         _check_other(value, path)
 
@@ -115,11 +118,11 @@ def _check_other(value: Any, path: str) -> None:
 
 
 def usable(hint: Any) -> Any:
-    """A type msgspec can decode, or Any."""
+    """A type that can be decoded, or Any."""
     if hint is Any or hint is None or hint is type(None):
         return Any
     try:
-        msgspec.json.Decoder(hint)
+        decoder_of(hint)
     except Exception:
         return Any
     return hint

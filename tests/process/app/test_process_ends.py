@@ -22,12 +22,13 @@ from mainspring import App, Event
 
 app = App("shop")
 
-@app.consumer("orders", group="billing", max_attempts=3, concurrency=CONCURRENCY)
-def bill(event: Event[str]) -> None:
-    if event.payload == "deadly":
-        os._exit(1)
-    with open("handled.txt", "a") as handled:
-        handled.write(event.payload + "\\n")
+@app.consumer("orders", group="billing", max_attempts=3, OPTIONS)
+def bill(given: TYPE) -> None:
+    for event in given if isinstance(given, list) else [given]:
+        if event.payload == "deadly":
+            os._exit(1)
+        with open("handled.txt", "a") as handled:
+            handled.write(event.payload + "\\n")
 """
 PATIENCE_S = 60
 MOST_LIVES = 12
@@ -55,16 +56,19 @@ def lives_on(node: Serving) -> bool:
     return False
 
 
-@pytest.mark.parametrize("concurrency", [1, 8])
+@pytest.mark.parametrize(
+    ("options", "given"),
+    [("concurrency=1", "Event[str]"), ("concurrency=8", "Event[str]"), ("batch=7", "list[Event[str]]")],
+)
 def test_an_event_that_ends_the_process_is_a_dead_letter_and_the_others_are_handled(
-    tmp_path: Path, concurrency: int
+    tmp_path: Path, options: str, given: str
 ) -> None:
     (tmp_path / "shop.py").write_text("from mainspring import App\n\napp = App('shop')\n")
     names = [f"order-{n}" for n in range(20)]
     with Serving("shop:app", folder=tmp_path, engine="sqlite") as node:
         for name in (*names[:10], "deadly", *names[10:]):
             ask(node, "POST", "/topics/orders/events", {"payload": name})
-    (tmp_path / "shop.py").write_text(PROGRAM.replace("CONCURRENCY", str(concurrency)))
+    (tmp_path / "shop.py").write_text(PROGRAM.replace("OPTIONS", options).replace("TYPE", given))
     node = Serving("shop:app", folder=tmp_path, engine="sqlite")
     try:
         lives = next(n for n in range(1, MOST_LIVES) if lives_on(node))

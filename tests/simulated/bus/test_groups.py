@@ -7,6 +7,7 @@ import pytest
 from mainspring.bus import Conflict, Start
 from mainspring.bus.groups import PositionWrite
 from mainspring.bus.groups.shared.position import ClaimWrite
+from mainspring.bus.topics import DeclaredGroup
 from tests.support.bus import BEGINNING, LATEST, Peer
 from tests.support.shared_bus import LEASE_MS, Node, Town, in_town, settle
 
@@ -67,6 +68,29 @@ async def test_a_node_takes_no_more_than_its_members_have_room_for(town: Town) -
     await quick.subscribe("t", "g", max_inflight=100)
     await settle(0.1)
     assert payloads(quick) == list(range(3, 21))
+
+
+@pytest.mark.parametrize("sticky", [False, True])
+@in_town(nodes=3)
+async def test_all_nodes_together_have_no_more_than_the_group_may_have(town: Town, sticky: bool) -> None:
+    for node in town.nodes:
+        node.bus.topics.declared = lambda _topic, _group: DeclaredGroup(concurrency=4)
+    peers = [node.connect() for node in town.nodes for _ in range(2)]
+    for peer in peers:
+        await peer.subscribe("t", "g", BEGINNING, max_inflight=3, ack="each", sticky=sticky)
+    await publish(town.nodes[0], 30)
+    handled: list[int] = []
+    most = 0
+    while len(handled) < 30:
+        await settle(0.1)
+        held = [(peer, frame["offset"]) for peer in peers for frame in peer.got if frame["type"] == "MESSAGE"]
+        held = [(peer, offset) for peer, offset in held if offset not in handled]
+        most = max(most, len(held))
+        assert held
+        peer, offset = held[0]
+        peer.ack("t", "g", offset)
+        handled.append(offset)
+    assert most == 4
 
 
 @in_town

@@ -200,6 +200,8 @@ class Group:
         member.inflight -= 1
         if event.deliveries > 1:
             member.retries -= 1
+        if event.key is not None:
+            self.choice.owners.leased(event.key, -1)
         event.member = None
         self._delivery.inflight(-1)
 
@@ -529,6 +531,8 @@ class Group:
         if event.deliveries > 1:
             member.retries += 1
             self.choice.owners.let_pass(event)
+        if event.key is not None:
+            self.choice.owners.leased(event.key, 1)
         gate = member.gate
         if gate.credits is not None:
             gate.credits -= 1

@@ -76,7 +76,7 @@ class LocalSupply:
             if found is not None:
                 found.positions[partition].copies.add(offset)
         await registry.load_topics()
-        if registry.in_process:
+        if registry.has_consumers:
             await self._note_end(registry)
         for group in registry.all():
             group.on_restored(self._clock.now_ms())
@@ -91,8 +91,8 @@ class LocalSupply:
         attempts used up.
         """
         if await self._log.get(*RUNNING) is not None:
-            groups = [registry.find(*name) for name in registry.in_process]
-            self._ended = [each for group in groups if group is not None for each in group.positions.values()]
+            groups = [group for group in registry.all() if registry.is_in_process(group)]
+            self._ended = [each for group in groups for each in group.positions.values()]
             for position in self._ended:
                 position.note_end()
                 suspects = [offset for offset, (ended, _) in position.ends.items() if ended > 1]
@@ -152,7 +152,7 @@ class LocalSupply:
                 await self._stored.wait()
             elif delivery.has_changes:  # only positions whose write lock is held are left
                 await asyncio.sleep(0.001)
-        if self._registry.in_process:
+        if self._registry.has_consumers:
             batch = Batch()
             batch.delete(*RUNNING)
             try:

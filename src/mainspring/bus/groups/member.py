@@ -37,6 +37,7 @@ class Member:
         "held",
         "in_rotation",
         "inflight",
+        "key_window",
         "keys",
         "retries",
         "send",
@@ -52,6 +53,7 @@ class Member:
         self.ack_each: bool = False
         self.batch: int = 1
         self.sticky: bool = False
+        self.key_window: int = 0  # events of one key at a time, where keys stick to members; 0: no limit
         self.filter: Filter | None = None
         self.held: dict[int, dict[int, OpenEvent]] = {}  # partition -> offset -> leased to this member
         self.inflight: int = 0

@@ -24,11 +24,12 @@ MAX_KEYS: Final = 200_000
 
 
 class _Key:
-    __slots__ = ("held_back", "open", "owner")
+    __slots__ = ("held_back", "leased", "open", "owner")
 
     def __init__(self) -> None:
         self.owner: Member | None = None
         self.open = 0
+        self.leased = 0
         self.held_back = 0
 
 
@@ -92,6 +93,15 @@ class KeyOwners:
             if event.key is not None and (state := self._keys.get(event.key)) is not None:
                 state.held_back -= 1
 
+    def leased(self, key: str, change: int) -> None:
+        """An event of this key was given to its member, or taken from it."""
+        if (state := self._keys.get(key)) is not None:
+            state.leased = max(0, state.leased + change)
+
+    def is_busy(self, key: str, owner: Member) -> bool:
+        """Whether its member has as many events of this key as it wants at a time."""
+        return bool(owner.key_window) and self._state(key).leased >= owner.key_window
+
     def must_wait(self, key: str | None, event: OpenEvent | None) -> bool:
         """Whether an earlier event of this key must come first."""
         if key is None or (event is not None and event.holds_key):
@@ -107,17 +117,22 @@ class MemberChoice:
         self.members: list[Member] = []
         self.owners: KeyOwners = KeyOwners()
         self.selective: bool = False
+        self.most: int = 0  # events that all members may have at a time; 0: no limit
         self._rotation: deque[Member] = deque()
 
     @property
     def someone_has_room(self) -> bool:
         """May be true too often, never false too often."""
-        return bool(self._rotation)
+        return bool(self._rotation) and (not self.most or self.free() > 0)
+
+    def free(self) -> int:
+        """How many more events the members may have together, where that is limited."""
+        return self.most - sum(member.inflight for member in self.members)
 
     @property
     def only_member(self) -> Member | None:
         """The one member that gets everything, if the group has just one and it takes everything."""
-        return self.members[0] if len(self.members) == 1 and not self.selective else None
+        return self.members[0] if len(self.members) == 1 and not (self.selective or self.most) else None
 
     def join(self, member: Member) -> None:
         self.members.append(member)
@@ -152,6 +167,8 @@ class MemberChoice:
 
     def choose(self, ready: ReadyEvent, event: OpenEvent | None) -> Member | None:
         """The member for this event, or None while the right one has no room. `event` is None for a new one."""
+        if self.most and self.free() <= 0:
+            return None
         if not self.selective:
             return self._first_with_room()
         if self.owners.active and ready.key is not None:
@@ -161,7 +178,7 @@ class MemberChoice:
             if not candidates:  # members of another node accept it
                 return None
             owner = self.owners.owner(ready.key, candidates)
-            return owner if owner.has_room() else None
+            return owner if owner.has_room() and not self.owners.is_busy(ready.key, owner) else None
         return self._first_that_accepts(ready)
 
     def _first_with_room(self) -> Member | None:

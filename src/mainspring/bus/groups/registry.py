@@ -42,7 +42,7 @@ class GroupRegistry:
         self._delivery = delivery
         self._supply = supply
         self._audit = audit
-        self.in_process: set[tuple[str, str]] = set()  # topic, group: those whose events a function of this node gets
+        self.has_consumers: bool = False  # functions of this node's own program get events
 
     async def start(self) -> None:
         """Bring back every group as it was stored."""
@@ -52,6 +52,10 @@ class GroupRegistry:
 
     def all(self) -> list[Group]:
         return [group for topic in self._topics.all() for group in topic.groups.values()]
+
+    def is_in_process(self, group: Group) -> bool:
+        """Whether a function of this node's own program gets its events."""
+        return self._topics.declared(group.topic.name, group.name).in_process
 
     def get(self, topic: str, name: str) -> Group:
         """The group. Raises UnknownTopic and UnknownGroup."""

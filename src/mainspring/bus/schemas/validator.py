@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 
+from mainspring import data_types
 from mainspring.bus.errors import BadSchema
+from mainspring.data_types import decoder_of
 
 if TYPE_CHECKING:
     import jsonschema_rs
@@ -95,11 +97,11 @@ class SchemaValidator:
 
 
 class TypeValidator:
-    """Asks a Python type: a dataclass, a TypedDict, a msgspec Struct, or whatever else msgspec understands."""
+    """Asks a Python type: a dataclass, a TypedDict, a msgspec Struct, a Pydantic model, or what else msgspec knows."""
 
     def __init__(self, type: Any) -> None:
         try:
-            self._take = msgspec.json.Decoder(type).decode
+            self._take = decoder_of(type)
         except TypeError as error:
             raise BadSchema(f"{type!r} cannot describe a payload: {error}") from None
 
@@ -122,11 +124,11 @@ Validator = SchemaValidator | TypeValidator
 def schema_of(type: Any) -> dict[str, Any]:
     """A Python type as JSON Schema. Raises BadSchema."""
     try:
-        return msgspec.json.schema(type)
+        return data_types.schema_of(type)
     except (TypeError, ValueError) as error:
         raise BadSchema(
             f"{type!r} cannot be written as JSON Schema: {error}",
-            remedy="use a dataclass, a TypedDict or a msgspec Struct",
+            remedy=data_types.USABLE,
         ) from None
 
 

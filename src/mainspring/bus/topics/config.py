@@ -112,3 +112,17 @@ def topic_data(config: TopicConfig) -> dict[str, Any]:
 def encode_topic(config: TopicConfig) -> bytes:
     """The settings as JSON text: topic and partitions always, everything else only where it is not the default."""
     return msgspec.json.encode(topic_data(config))
+
+
+class DeclaredGroup(msgspec.Struct, frozen=True):
+    """What a consumer of this node's own program says about its group; 0: nothing.
+
+    `in_process`: there is such a consumer, a function of this process gets the events.
+    """
+
+    max_attempts: int = 0
+    concurrency: int = 0  # events that all members may have at a time
+    in_process: bool = True
+
+
+UNDECLARED = DeclaredGroup(in_process=False)

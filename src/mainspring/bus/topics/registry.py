@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mainspring.bus.errors import Conflict, Unavailable, UnknownTopic
 from mainspring.bus.names import check_name
 from mainspring.bus.schemas.upcasting import Step, Upcaster
-from mainspring.bus.topics.config import TopicChange, TopicConfig, encode_topic, parse_topic
+from mainspring.bus.topics.config import UNDECLARED, DeclaredGroup, TopicChange, TopicConfig, encode_topic, parse_topic
 from mainspring.bus.topics.tail import PartitionTail, SharedPartitionTail, TailBudget
 from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
@@ -39,7 +39,7 @@ class TopicRegistry:
         self._topics: dict[str, Topic] = {}
         self._budget = TailBudget()
         self._upcasters: dict[str, Upcaster] = {}
-        self.attempts: dict[tuple[str, str], int] = {}  # (topic, group): the max_attempts that its consumer declares
+        self.declared: Callable[[str, str], DeclaredGroup] = lambda _topic, _group: UNDECLARED
         self.remote_max_attempts: Callable[[str, str], int] = lambda _topic, _group: 0  # by consumers of other nodes
 
     async def start(self) -> None:
@@ -173,9 +173,11 @@ class TopicRegistry:
     def apply(self, topic: Topic, group: Group) -> None:
         """The topic's settings as they concern a group."""
         group.ack_timeout_ms = topic.config.ack_timeout_ms or self._settings.ack_timeout_ms
-        declared = self.attempts.get((topic.name, group.name)) or self.remote_max_attempts(topic.name, group.name)
-        limit = declared or topic.config.max_attempts or self._settings.max_attempts
+        declared = self.declared(topic.name, group.name)
+        attempts = declared.max_attempts or self.remote_max_attempts(topic.name, group.name)
+        limit = attempts or topic.config.max_attempts or self._settings.max_attempts
         group.max_attempts = limit if topic.has_dead_letters else 0
+        group.choice.most = declared.concurrency
 
 
 def _put(config: TopicConfig, expect: int) -> Batch:

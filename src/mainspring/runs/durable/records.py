@@ -28,7 +28,7 @@ import msgspec
 from mainspring.log import ABSENT, Change, Guard, Operation, Put
 from mainspring.runs.errors import BadRunId, ReplayMismatch
 from mainspring.runs.run import Cancelled, Failed, Outcome, Value
-from mainspring.runs.values import NULL, Raw, error_fields, reason_json, stored_failure
+from mainspring.runs.values import NULL, Raw, decode, error_fields, reason_json, stored_failure
 
 RUNS: Final = "runs"
 LIVE: Final = "runs/live"
@@ -85,7 +85,7 @@ class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
         """
         if self.state == "value":
             try:
-                return Value(msgspec.json.decode(self.value, type=value_type))
+                return Value(decode(self.value, value_type))
             except msgspec.ValidationError:
                 return Value(msgspec.json.decode(self.value))
         if self.state == "failed":

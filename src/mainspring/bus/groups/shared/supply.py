@@ -84,7 +84,7 @@ class SharedSupply:
         self._loop = loop
         self._topics = topics
         self._cluster = cluster
-        self._presence = Presence(log, loop, cluster, lambda topic, group: topics.attempts.get((topic, group), 0))
+        self._presence = Presence(log, loop, cluster, lambda topic, group: topics.declared(topic, group).max_attempts)
         topics.remote_max_attempts = self._presence.max_attempts
         self._number = 0  # of this node's last write of a claim
         self._changed: dict[SharedPosition, None] = {}  # by the commit that is being shown
@@ -305,6 +305,9 @@ class SharedSupply:
         group.deliver_again(now)
         group.flush()
         room = sum(member.room() for member in group.choice.rotation())
+        if group.choice.most:  # what the others have counts as well
+            remote = sum(self.remote_inflight(position) for position in group.turns)
+            room = min(room, group.choice.free() - remote)
         for shared in _positions(group):
             room -= len(shared.position.waiting) + sum(len(write.taken) for write in shared.writes.values())
         for _ in range(len(group.turns)):
@@ -489,7 +492,7 @@ class SharedSupply:
                 open=held.open,
                 retried=held.retried,
                 ended=held.ended,
-                in_process=(position.group.topic.name, position.group.name) in self._registry.in_process,
+                in_process=self._registry.is_in_process(position.group),
             )
         )
         position.written(self._clock.now_ms(), len(text))

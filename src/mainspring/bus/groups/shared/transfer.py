@@ -108,7 +108,8 @@ class Transfer:
                 shared.vanished.add(offset)  # settled
                 continue
             self.taken[offset] = TakenEvent(state, ready, at_once=False, returned=True)
-        room = min(room + PARKED - len(group.parked), MOST_AT_ONCE, MAX_OPEN - len(position.open))
+        parked = 0 if group.choice.most else PARKED  # what is kept here counts for the other nodes
+        room = min(room + parked - len(group.parked), MOST_AT_ONCE, MAX_OPEN - len(position.open))
         if room <= 0 or not group.choice.someone_has_room or len(group.parked) >= PARKED:
             return
         for ready in self._upcoming(room):
