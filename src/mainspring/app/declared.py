@@ -15,6 +15,7 @@ import msgspec
 
 from mainspring.app.event import BlockingEvent, Event
 from mainspring.bus import BusError, Compatibility, Overlap, Schedule, Start, TopicConfig
+from mainspring.bus.access import Pattern
 from mainspring.bus.topics import topic_from
 from mainspring.durations import Duration, duration_ms, per_second
 from mainspring.errors import MainspringError
@@ -95,6 +96,11 @@ class DeclaredConsumer:
     app: str = ""  # the app's name, where `group` was not given and is made from it
 
     @property
+    def is_pattern(self) -> bool:
+        """Whether `topic` stands for all topics whose names fit."""
+        return "*" in self.topic
+
+    @property
     def name(self) -> str:
         """For people: the topic and the group."""
         return f"{self.topic} as {self.group}"
@@ -135,6 +141,10 @@ def consumer_from(
     not given: max_inflight, batch, key_concurrency, group_concurrency.
     """
     where = f"the consumer of {topic!r}"
+    try:
+        Pattern(topic)
+    except MainspringError as error:
+        raise CapabilityError(f"{where}: {error.message}", remedy=error.remedy) from None
     for name, number in {"concurrency": concurrency, **numbers}.items():
         if number is not None and number < 1:
             raise CapabilityError(f"{where}: {name} is 1 or more")
@@ -200,14 +210,24 @@ def place_of(function: Callable[..., Any]) -> str:
 
 def refuse_shared_groups(consumers: Iterable[DeclaredConsumer]) -> None:
     """Each consumer of a topic is a group of its own: two in one group would get a part of the events each."""
-    first: dict[tuple[str, str], DeclaredConsumer] = {}
-    for each in consumers:
-        other = first.setdefault((each.topic, each.group), each)
-        if other is not each:
+    consumers = list(consumers)
+    for number, each in enumerate(consumers):
+        other = next((other for other in consumers[:number] if _share_a_group(each, other)), None)
+        if other is not None:
             raise CapabilityError(
                 f"group {each.group!r} of topic {each.topic!r} is declared twice: {other.place} and {each.place}",
                 remedy="give each its own group=, or one of them concurrency=",
             )
+
+
+def _share_a_group(one: DeclaredConsumer, other: DeclaredConsumer) -> bool:
+    """Whether they may be given events of one topic in one group; of two patterns that is not found out."""
+    if one.group != other.group or not (one.is_pattern or other.is_pattern):
+        return one.group == other.group and one.topic == other.topic
+    if one.is_pattern and other.is_pattern:
+        return True
+    pattern, topic = (one.topic, other.topic) if one.is_pattern else (other.topic, one.topic)
+    return Pattern(pattern).covers_topic(topic)
 
 
 def program_from(function: Any, name: str | None) -> DeclaredProgram:

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 import uuid_utils
 
-from mainspring.app import App, refuse_shared_groups
+from mainspring.app import App, DeclaredConsumer, refuse_shared_groups
 from mainspring.beats import BEATS_ROLE, Driver, Heartbeat
 from mainspring.builtin import KernelPort, beat_capability, bus_capability, kernel_capabilities, run
 from mainspring.bus import Bus, Checker, Published
@@ -39,6 +39,7 @@ from mainspring.node.declarations import (
     refuse_former_groups,
     schedule_consumers,
 )
+from mainspring.node.patterns import PatternConsuming
 from mainspring.runs import Runtime
 from mainspring.settings import Settings
 from mainspring.telemetry import tracing, with_causation
@@ -92,7 +93,7 @@ class Core:
             self.watchdog = Watchdog(settings.slow_turn_ms, self.clock, loop=self.loop)
         self.threads: HandlerThreads = HandlerThreads(settings.handler_threads)  # for plain functions of the program
         self.app = app
-        self.consuming: list[Consuming] = []
+        self.consuming: list[Consuming | PatternConsuming] = []
         self.declarations: Declarations | None = None
         self._engine = engine
         self._source = source
@@ -320,8 +321,13 @@ class Core:
         parts |= {"runtime": self.runtime, "versions": self.versions, "threads": self.threads, "random": self._random}
         consumers = (*app.consumers, *schedule_consumers(app))
         refuse_shared_groups(consumers)
-        for declared in consumers:
-            self.consuming.append((BatchConsuming if declared.batch else Consuming)(declared, **parts))
+
+        def consuming(declared: DeclaredConsumer) -> Consuming:
+            return (BatchConsuming if declared.batch else Consuming)(declared, **parts)
+
+        for each in consumers:
+            of_pattern = PatternConsuming(each, consuming, self.bus, self.loop) if each.is_pattern else None
+            self.consuming.append(of_pattern or consuming(each))
         self.bus.topics.declared = groups_of(consumers)
         self.bus.groups.has_consumers = bool(consumers)
 

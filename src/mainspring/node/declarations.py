@@ -16,6 +16,7 @@ import msgspec
 
 from mainspring.app import App, DeclaredConsumer, DeclaredSchedule, DeclaredSchema, DeclaredTopic, place_of
 from mainspring.bus import DECLARED, SCHEMA_HEADER, BadSchema, Bus, Conflict, Schedule, TopicConfig
+from mainspring.bus.access import Pattern
 from mainspring.bus.schemas import schema_of
 from mainspring.bus.topics import UNDECLARED, DeclaredGroup
 from mainspring.cluster import Cluster, DeclarationsInForce, Declared, ProgramVersions
@@ -126,11 +127,20 @@ def schedule_consumers(app: App) -> list[DeclaredConsumer]:
 
 def groups_of(consumers: Sequence[DeclaredConsumer]) -> Callable[[str, str], DeclaredGroup]:
     """What the consumers of a program say about a group, by topic and group."""
-    declared = {
-        (each.topic, each.group): DeclaredGroup(each.retries.max_attempts or 0, each.limits.group_concurrency)
-        for each in consumers
-    }
-    return lambda topic, group: declared.get((topic, group), UNDECLARED)
+    declared: dict[tuple[str, str], DeclaredGroup] = {}
+    patterns: list[tuple[Pattern, str, DeclaredGroup]] = []
+    for each in consumers:
+        said = DeclaredGroup(each.retries.max_attempts or 0, each.limits.group_concurrency)
+        if each.is_pattern:
+            patterns.append((Pattern(each.topic), each.group, said))
+        else:
+            declared[(each.topic, each.group)] = said
+
+    def find(topic: str, group: str) -> DeclaredGroup:
+        fitting = (said for pattern, name, said in patterns if name == group and pattern.covers_topic(topic))
+        return declared.get((topic, group)) or next(fitting, UNDECLARED)
+
+    return find
 
 
 def refuse_former_groups(consumers: Sequence[DeclaredConsumer], bus: Bus) -> None:
@@ -242,6 +252,8 @@ async def install_schemas(app: App, bus: Bus, versions: PublishedVersions) -> No
     for declared in app.payloads.schemas:
         versions.register(declared.topic, await _register(bus, declared))
     for consumer in app.consumers:
+        if consumer.is_pattern:
+            continue
         try:
             bus.schemas.expected[consumer.topic] = {} if consumer.payload is Any else schema_of(consumer.payload)
         except BadSchema:
