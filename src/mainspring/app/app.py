@@ -39,7 +39,7 @@ from mainspring.app.declared import (
 )
 from mainspring.beats import BeatsProgram, TargetOf
 from mainspring.builtin import kernel_capabilities
-from mainspring.bus import LATEST, Checker, Compatibility, Start, TopicConfig
+from mainspring.bus import LATEST, Checker, Compatibility, Overlap, Start, TopicConfig
 from mainspring.durations import Duration, duration_ms
 from mainspring.kernel import Capability, CapabilityError, Handler, Isolation, Kernel, RestartPolicy, handler_from
 from mainspring.loop import runs_in_thread
@@ -273,28 +273,55 @@ class App:
         return decorate
 
     def every(
-        self, interval: Duration, *, name: str | None = None, **retries: Unpack[RetryOptions]
+        self,
+        interval: Duration,
+        *,
+        name: str | None = None,
+        jitter: Duration = 0,
+        overlap: Overlap = "queue",
+        **retries: Unpack[RetryOptions],
     ) -> Callable[[F], F]:
         """Call a function again and again: "5m", "1h30m". The first time is one interval after it was first served.
 
         The next time is kept in the log. A restart neither loses nor doubles a call; times that passed while nothing
         ran are made up once. A call that fails is tried again as `RetryOptions` says. The function takes nothing, or
         the `Event` of its firing: what it publishes through that is stored in one commit with the call being done.
+
+        `overlap` says what happens when its time comes and the call before is not finished: "queue" calls it after
+        that one, "skip" does not call it, "allow" calls it at once. Each call is late by up to `jitter`, by the same
+        for one schedule and time.
         """
         refuse_bare("@app.every", interval, '"5m"')
-        return self._schedule(every=interval, cron=None, name=name, retries=retries)
+        return self._schedule({"every": duration_ms(interval)}, name, jitter, overlap, retries)
 
-    def cron(self, line: str, *, name: str | None = None, **retries: Unpack[RetryOptions]) -> Callable[[F], F]:
-        """Call a function when a cron line says so: minute, hour, day of month, month, day of week, in UTC."""
+    def cron(
+        self,
+        line: str,
+        *,
+        timezone: str | None = None,
+        name: str | None = None,
+        jitter: Duration = 0,
+        overlap: Overlap = "queue",
+        **retries: Unpack[RetryOptions],
+    ) -> Callable[[F], F]:
+        """Call a function when a cron line says so: minute, hour, day of month, month, day of week.
+
+        In UTC, or in `timezone` ("Europe/Berlin"). There a fixed time that the clocks skip is called at the end of the
+        gap, and one that they show twice is called the first time. Otherwise as for `every`.
+        """
         refuse_bare("@app.cron", line, '"0 3 * * *"')
-        return self._schedule(every=None, cron=line, name=name, retries=retries)
+        times = {"cron": line, **({} if timezone is None else {"timezone": timezone})}
+        return self._schedule(times, name, jitter, overlap, retries)
 
     def _schedule(
-        self, *, every: Duration | None, cron: str | None, name: str | None, retries: RetryOptions
+        self, times: dict[str, Any], name: str | None, jitter: Duration, overlap: Overlap, retries: RetryOptions
     ) -> Callable[[F], F]:
+        if jitter_ms := duration_ms(jitter):
+            times["jitter"] = jitter_ms
+
         def decorate(function: F) -> F:
             known = name or function.__name__
-            declared = schedule_from(function, every=every, cron=cron, name=known, retries=retries)
+            declared = schedule_from(function, times=times, name=known, overlap=overlap, retries=retries)
             self.schedules.append(declared)
             return function
 
