@@ -14,9 +14,8 @@ from typing import Any
 import msgspec
 
 from mainspring.app.event import BlockingEvent, Event
-from mainspring.bus import Compatibility, Start, TopicConfig
+from mainspring.bus import BusError, Compatibility, Overlap, Schedule, Start, TopicConfig
 from mainspring.bus.access import Pattern
-from mainspring.bus.schedules import CronLine
 from mainspring.bus.topics import topic_from
 from mainspring.durations import Duration, duration_ms, per_second
 from mainspring.errors import MainspringError
@@ -92,6 +91,7 @@ class DeclaredConsumer:
     takes_event: bool = True
     store_each: bool = False  # store each acknowledgement at once instead of with others some milliseconds later
     schedule: str = ""  # the schedule whose firings these events are
+    one_node: bool = False  # one node at a time takes events of the group
     place: str = ""  # the file and line of the function
     app: str = ""  # the app's name, where `group` was not given and is made from it
 
@@ -108,12 +108,15 @@ class DeclaredConsumer:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredSchedule:
-    """A function that is called again and again: its rows are in the log, its firings are events of a topic."""
+    """A function that is called again and again: its rows are in the log, its firings are events of a topic.
+
+    `times` are the members of a `Schedule` that say when, without those that are not given.
+    """
 
     name: str
     function: Callable[..., Any]
-    every_ms: int | None = None
-    cron: str | None = None
+    times: Mapping[str, Any]
+    overlap: Overlap = "queue"
     retries: Retries = ALWAYS
     takes_event: bool = False
 
@@ -262,14 +265,16 @@ def answer_from(effect: type[Effect[Any]], function: Callable[..., Any], **optio
 
 
 def schedule_from(
-    function: Callable[..., Any], *, every: Duration | None, cron: str | None, name: str, retries: RetryOptions
+    function: Callable[..., Any], *, times: Mapping[str, Any], name: str, overlap: Overlap, retries: RetryOptions
 ) -> DeclaredSchedule:
-    """Raises `BadDuration`, `BadFrame` (a cron line that is none) or `CapabilityError`."""
-    if cron is not None:
-        CronLine(cron)
-    every_ms = None if every is None else duration_ms(every)
-    if every_ms is not None and every_ms < 10:
-        raise CapabilityError("a schedule fires at most every 10 ms", remedy='write app.every("1s")')
+    """Raises `CapabilityError` for times that cannot be, and for functions that cannot be called."""
+    try:
+        wanted = Schedule(name=name, topic=name, payload=msgspec.Raw(b"null"), overlap=overlap, **times)
+        wanted.check()
+    except BusError as error:
+        raise CapabilityError(
+            f"the schedule {name!r} ({place_of(function)}): {error.message}", remedy=error.remedy
+        ) from None
     takes_event = not _takes(function)
     if takes_event and not _takes(function, None):
         raise CapabilityError(
@@ -277,7 +282,7 @@ def schedule_from(
             remedy="async def nightly(event: Event) -> None",
         )
     checked = checked_retries(f"the schedule {name!r}", retries)
-    return DeclaredSchedule(name, function, every_ms, cron, checked, takes_event=takes_event)
+    return DeclaredSchedule(name, function, times, overlap, checked, takes_event=takes_event)
 
 
 def _takes(function: Callable[..., Any], *arguments: Any) -> bool:
