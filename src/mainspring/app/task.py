@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import msgspec
 
-from mainspring.app.declared import DeclaredConsumer, hints_of, place_of
+from mainspring.app.declared import DeclaredConsumer, check_types, hints_of, place_of
 from mainspring.app.event import Event
 from mainspring.data_types import decode_as, json_encoder
 from mainspring.durations import Duration, duration_ms
@@ -54,6 +54,7 @@ class Task(Generic[P, R]):
         self._app = app
         self._signature = inspect.signature(function)
         self._hints = hints_of(function, f"the task {name!r}", local_names)
+        check_types(f"the task {name!r}", {each: hint for each, hint in self._hints.items() if each != "return"})
         perform = self._perform_in_thread if runs_in_thread(function) else self._perform
         self.consumer: DeclaredConsumer = DeclaredConsumer(
             self.topic, app.name, perform, payload=Call, place=place_of(function), **options
