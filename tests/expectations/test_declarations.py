@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mainspring import App, Context, Event
-from mainspring.kernel import CapabilityError
+from mainspring.errors import MainspringError
 from mainspring.runs import Effect, EffectContext, Perform
 
 
@@ -76,7 +76,7 @@ def _schema(app: App) -> None:
 
 @pytest.mark.parametrize("declare", [_command, _query, _event, _consumer, _task, _run, _answer, _effect, _schema])
 def test_a_type_without_a_json_form_is_refused_where_it_is_declared(declare: Callable[[App], Any]) -> None:
-    with pytest.raises(CapabilityError, match="Session has no JSON form"):
+    with pytest.raises(MainspringError, match="Session has no JSON form"):
         declare(App("shop"))
 
 

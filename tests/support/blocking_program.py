@@ -66,7 +66,7 @@ async def bill(event: Event[Any]) -> None:
 
 
 @app.task
-def post(letter: str) -> None:
+async def post(letter: str) -> None:
     block()
 
 

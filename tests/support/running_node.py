@@ -121,14 +121,13 @@ class RunningNode(ABC):
 
     async def start_run(self, program: Any, *args: Any, id: str | None = None) -> str:
         """Start a durable run, by function or by name; its id."""
-        name = program if isinstance(program, str) else program.__name__
-        return str((await self.command("Run.Start", {"program": name, "args": list(args), "id": id}))["id"])
+        return (await self.bus.start_run(program, *args, id=id)).id
 
     async def signal(self, run_id: str, name: str, value: Any = None) -> bool:
-        return bool((await self.command("Run.Signal", {"id": run_id, "name": name, "value": value}))["signalled"])
+        return await self.bus.signal(run_id, name, value)
 
     async def cancel(self, run_id: str, reason: Any = None) -> bool:
-        return bool((await self.command("Run.Cancel", {"id": run_id, "reason": reason}))["cancelled"])
+        return await self.bus.cancel(run_id, reason)
 
     async def run_state(self, run_id: str) -> RunState:
         """How a run stands now."""

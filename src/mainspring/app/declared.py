@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from mainspring.app.event import BlockingEvent, Event
-from mainspring.bus import Compatibility, Start, TopicConfig
-from mainspring.bus.schedules import CronLine
+from mainspring.bus import BusError, Compatibility, Overlap, Schedule, Start, TopicConfig
+from mainspring.bus.access import Pattern
 from mainspring.bus.topics import topic_from
 from mainspring.data_types import USABLE, decoder_of
 from mainspring.durations import Duration, duration_ms, per_second
@@ -92,8 +92,14 @@ class DeclaredConsumer:
     takes_event: bool = True
     store_each: bool = False  # store each acknowledgement at once instead of with others some milliseconds later
     schedule: str = ""  # the schedule whose firings these events are
+    one_node: bool = False  # one node at a time takes events of the group
     place: str = ""  # the file and line of the function
     app: str = ""  # the app's name, where `group` was not given and is made from it
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether `topic` stands for all topics whose names fit."""
+        return "*" in self.topic
 
     @property
     def name(self) -> str:
@@ -103,12 +109,15 @@ class DeclaredConsumer:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredSchedule:
-    """A function that is called again and again: its rows are in the log, its firings are events of a topic."""
+    """A function that is called again and again: its rows are in the log, its firings are events of a topic.
+
+    `times` are the members of a `Schedule` that say when, without those that are not given.
+    """
 
     name: str
     function: Callable[..., Any]
-    every_ms: int | None = None
-    cron: str | None = None
+    times: Mapping[str, Any]
+    overlap: Overlap = "queue"
     retries: Retries = ALWAYS
     takes_event: bool = False
 
@@ -133,6 +142,10 @@ def consumer_from(
     not given: max_inflight, batch, key_concurrency, group_concurrency.
     """
     where = f"the consumer of {topic!r}"
+    try:
+        Pattern(topic)
+    except MainspringError as error:
+        raise CapabilityError(f"{where}: {error.message}", remedy=error.remedy) from None
     for name, number in {"concurrency": concurrency, **numbers}.items():
         if number is not None and number < 1:
             raise CapabilityError(f"{where}: {name} is 1 or more")
@@ -210,14 +223,24 @@ def place_of(function: Callable[..., Any]) -> str:
 
 def refuse_shared_groups(consumers: Iterable[DeclaredConsumer]) -> None:
     """Each consumer of a topic is a group of its own: two in one group would get a part of the events each."""
-    first: dict[tuple[str, str], DeclaredConsumer] = {}
-    for each in consumers:
-        other = first.setdefault((each.topic, each.group), each)
-        if other is not each:
+    consumers = list(consumers)
+    for number, each in enumerate(consumers):
+        other = next((other for other in consumers[:number] if _share_a_group(each, other)), None)
+        if other is not None:
             raise CapabilityError(
                 f"group {each.group!r} of topic {each.topic!r} is declared twice: {other.place} and {each.place}",
                 remedy="give each its own group=, or one of them concurrency=",
             )
+
+
+def _share_a_group(one: DeclaredConsumer, other: DeclaredConsumer) -> bool:
+    """Whether they may be given events of one topic in one group; of two patterns that is not found out."""
+    if one.group != other.group or not (one.is_pattern or other.is_pattern):
+        return one.group == other.group and one.topic == other.topic
+    if one.is_pattern and other.is_pattern:
+        return True
+    pattern, topic = (one.topic, other.topic) if one.is_pattern else (other.topic, one.topic)
+    return Pattern(pattern).covers_topic(topic)
 
 
 def program_from(function: Any, name: str | None) -> DeclaredProgram:
@@ -269,14 +292,16 @@ def answer_from(effect: type[Effect[Any]], function: Callable[..., Any], **optio
 
 
 def schedule_from(
-    function: Callable[..., Any], *, every: Duration | None, cron: str | None, name: str, retries: RetryOptions
+    function: Callable[..., Any], *, times: Mapping[str, Any], name: str, overlap: Overlap, retries: RetryOptions
 ) -> DeclaredSchedule:
-    """Raises `BadDuration`, `BadFrame` (a cron line that is none) or `CapabilityError`."""
-    if cron is not None:
-        CronLine(cron)
-    every_ms = None if every is None else duration_ms(every)
-    if every_ms is not None and every_ms < 10:
-        raise CapabilityError("a schedule fires at most every 10 ms", remedy='write app.every("1s")')
+    """Raises `CapabilityError` for times that cannot be, and for functions that cannot be called."""
+    try:
+        wanted = Schedule(name=name, topic=name, payload=msgspec.Raw(b"null"), overlap=overlap, **times)
+        wanted.check()
+    except BusError as error:
+        raise CapabilityError(
+            f"the schedule {name!r} ({place_of(function)}): {error.message}", remedy=error.remedy
+        ) from None
     takes_event = not _takes(function)
     if takes_event and not _takes(function, None):
         raise CapabilityError(
@@ -284,7 +309,7 @@ def schedule_from(
             remedy="async def nightly(event: Event) -> None",
         )
     checked = checked_retries(f"the schedule {name!r}", retries)
-    return DeclaredSchedule(name, function, every_ms, cron, checked, takes_event=takes_event)
+    return DeclaredSchedule(name, function, times, overlap, checked, takes_event=takes_event)
 
 
 def _takes(function: Callable[..., Any], *arguments: Any) -> bool:

@@ -22,6 +22,8 @@ from mainspring.lazy_imports import lazy_imports
 
 if TYPE_CHECKING:
     from mainspring.client.client import Client as Client
+    from mainspring.client.client import RunInfo as RunInfo
+    from mainspring.client.client import StartedRun as StartedRun
     from mainspring.client.client import connect as connect
     from mainspring.client.connection import Options as Options
     from mainspring.client.consumer import Consumer as Consumer
@@ -59,7 +61,7 @@ if TYPE_CHECKING:
     from mainspring.client.sync_http import path as path
 
 _HOMES: Final = {
-    "mainspring.client.client": "Client connect",
+    "mainspring.client.client": "Client RunInfo StartedRun connect",
     "mainspring.client.connection": "Options",
     "mainspring.client.consumer": "Consumer Stall describe",
     "mainspring.client.errors": "AlreadySubscribed BadArgument BadPayload CannotConnect ClientError Closed "

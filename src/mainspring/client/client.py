@@ -12,14 +12,16 @@ import asyncio
 import logging
 import os
 import random as random_module
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sized
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Sized
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 from urllib.parse import quote
 
 import msgspec
 import uuid_utils
 
+from mainspring.backoff import Backoff
 from mainspring.client.connection import RECONNECT, ClientConnection, Options
 from mainspring.client.consumer import Consumer, Delay, Policy, Stall, StallWatch
 from mainspring.client.conversation import SubscriptionRequest
@@ -44,9 +46,14 @@ from mainspring.durations import Duration, duration_ms, seconds
 from mainspring.loop import Clock, MonotonicClock, reject, resolve
 from mainspring.settings import Settings, load
 
+if TYPE_CHECKING:
+    from mainspring.runs import Outcome
+
 logger: logging.Logger = logging.getLogger("mainspring.client")
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+RUN_CHECK_MS: Final = 25  # between the first two looks at a run whose outcome is awaited
 SLICE: Final = 256  # events of `publish_many` before what was put may leave
 
 
@@ -62,6 +69,40 @@ class LetterFilter(TypedDict, total=False):
     reason: str
     before: datetime | timedelta | int
     limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartedRun(Generic[T_co]):
+    """A run that was started here: its id, and the type of the value that its program declares."""
+
+    id: str
+    value_type: Any = Any
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class RunInfo(msgspec.Struct, rename="camel", kw_only=True):
+    """How a run stands. `state` is running, blocked, value, failed or cancelled."""
+
+    id: str
+    program: str
+    state: str
+    created: int  # epoch ms
+    updated: int
+    value: Any = None
+    error: dict[str, str] | None = None  # why it failed, or why it is blocked
+    reason: Any = None
+    progress: Any = None
+    parent: str | None = None
+    forked_from: str | None = None
+    retries: int = 0
+    owner: str | None = None  # the node that executes it, where several share a log
+    waits_for: str | None = None  # what it needs and no node has: "program checkout"
+
+
+class _RunPage(msgspec.Struct):
+    runs: list[RunInfo]
 
 
 class Client(ClientConnection):
@@ -355,6 +396,122 @@ class Client(ClientConnection):
         answer = (await self.http.call("POST", "/messages", asked, limit_s=None)).get("data")
         return answer if reply is None else convert(answer, reply)
 
+    # -- durable runs
+
+    @overload
+    async def start_run(
+        self, program: Callable[..., Coroutine[Any, Any, T]], /, *args: Any, id: str | None = None
+    ) -> StartedRun[T]: ...
+
+    @overload
+    async def start_run(
+        self, program: Callable[..., Generator[Any, Any, T]], /, *args: Any, id: str | None = None
+    ) -> StartedRun[T]: ...
+
+    @overload
+    async def start_run(self, program: str, /, *args: Any, id: str | None = None) -> StartedRun[Any]: ...
+
+    async def start_run(self, program: Any, /, *args: Any, id: str | None = None) -> StartedRun[Any]:
+        """Start a durable run of a declared program, by function or by name; returns when it is stored.
+
+        Starting the same id and arguments again gives the same run, so this is tried again while the node is away.
+        Raises Fail: 404 for an unknown program, 409 when the id belongs to another run, 422 when the arguments do not
+        fit.
+        """
+        name = program if isinstance(program, str) else run_name(program)
+        asked = {"program": name, "args": list(args), "id": self.new_id() if id is None else id}
+        started = await self.insist(lambda: self.command("Run.Start", asked))
+        return StartedRun(started["id"], _value_type(program))
+
+    async def signal(self, run: str | StartedRun[Any], name: str, value: Any = None) -> bool:
+        """Send a value to a run, for `WaitSignal(name)`; durable when this returns. False when the run is over.
+
+        For a run that has not started, or is blocked, it is kept.
+        """
+        answer = await self.command("Run.Signal", {"id": str(run), "name": name, "value": value})
+        return bool(answer["signalled"])
+
+    async def cancel(self, run: str | StartedRun[Any], reason: Any = None) -> bool:
+        """Cancel a run. False when it is over."""
+        return bool((await self.command("Run.Cancel", {"id": str(run), "reason": reason}))["cancelled"])
+
+    @overload
+    async def outcome(
+        self, run: str, program: Callable[..., Coroutine[Any, Any, T]], /, *, timeout: Duration | None = None
+    ) -> Outcome[T]: ...
+
+    @overload
+    async def outcome(self, run: StartedRun[T], /, *, timeout: Duration | None = None) -> Outcome[T]: ...
+
+    @overload
+    async def outcome(self, run: str, /, *, timeout: Duration | None = None) -> Outcome[Any]: ...
+
+    async def outcome(
+        self, run: str | StartedRun[Any], program: Any = None, /, *, timeout: Duration | None = None
+    ) -> Outcome[Any]:
+        """Wait until a run is over: `Value`, `Failed` or `Cancelled`.
+
+        The value has the type that the program declares, if the run was started here or `program` is given. Raises
+        TimedOut, and Fail with 404 when there is no such run.
+        """
+        type = run.value_type if isinstance(run, StartedRun) else _value_type(program)
+        pauses = Backoff(RUN_CHECK_MS, max(1, duration_ms(self.options.run_check))).series()
+        ends_ms = None if timeout is None else self.clock.now_ms() + duration_ms(timeout)
+        while True:
+            info = await self.insist(lambda: self.query("Run.Outcome", {"id": str(run)}, reply=RunInfo))
+            found = _outcome(info, type)
+            if found is not None:
+                return found
+            pause_ms, now_ms = pauses.failed(), self.clock.now_ms()
+            if ends_ms is not None and now_ms >= ends_ms:
+                why = f": {info.error['message']}" if info.error else ""
+                raise TimedOut(f"run {run} is still {info.state}{why}", remedy="ask again with a longer timeout")
+            await asyncio.sleep((pause_ms if ends_ms is None else min(pause_ms, ends_ms - now_ms)) / 1000)
+
+    async def run_info(self, run: str | StartedRun[Any]) -> RunInfo:
+        """How a run stands now. Raises Fail with 404 when there is no such run."""
+        found: RunInfo = await self.query("Run.Outcome", {"id": str(run)}, reply=RunInfo)
+        return found
+
+    async def runs(self, *, state: str | None = None, program: Any = None, prefix: str = "") -> AsyncIterator[RunInfo]:
+        """Durable runs by id: in one state (running, blocked, value, failed, cancelled), of one program."""
+        name = program if program is None or isinstance(program, str) else run_name(program)
+        asked: dict[str, Any] = {"state": state, "program": name, "prefix": prefix, "after": ""}
+        while page := (await self.query("Run.List", asked, reply=_RunPage)).runs:
+            for info in page:
+                yield info
+            asked["after"] = page[-1].id
+
+    async def change_runs(
+        self,
+        action: Literal["retry", "cancel", "fail"],
+        *,
+        state: str,
+        program: Any = None,
+        prefix: str = "",
+        keep: Literal["all", "fitting", "nothing"] = "all",
+        reason: Any = None,
+    ) -> dict[str, str]:
+        """Retry, cancel or fail all runs in a state; why some could not be changed, by id.
+
+        `keep` says how much of its journal a run that is retried keeps: all, what fits the program, or nothing.
+        """
+        name = program if program is None or isinstance(program, str) else run_name(program)
+        asked = {"action": action, "state": state, "program": name, "prefix": prefix, "keep": keep, "reason": reason}
+        refused: dict[str, str] = {}
+        after: str | None = ""
+        while after is not None:
+            changed = await self.command("Run.Bulk", {**asked, "after": after})
+            refused |= changed["refused"]
+            after = changed["after"]
+        return refused
+
+    async def retry_run(
+        self, run: str | StartedRun[Any], *, keep: Literal["all", "fitting", "nothing"] = "all"
+    ) -> None:
+        """Go on with a run that failed, was cancelled or is blocked, with the program of now; see `change_runs`."""
+        await self.command("Run.Retry", {"id": str(run), "keep": keep})
+
     # -- topics, groups and schedules, over HTTP or the open connection: none of it touches the flow of events
 
     async def seek(self, topic: str, group: str, to: Start) -> None:
@@ -471,12 +628,17 @@ class Client(ClientConnection):
         *,
         every: Duration | None = None,
         cron: str | None = None,
+        timezone: str | None = None,
+        jitter: Duration = 0,
+        overlap: Literal["queue", "skip", "allow"] = "queue",
         key: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> int:
-        """Publish an event again and again: `every` so often, or as `cron` says (five fields, UTC).
+        """Publish an event again and again: `every` so often, or as `cron` says (five fields, in `timezone` or UTC).
 
-        The node keeps the schedule; a second one of the same name replaces it. Gives the epoch ms of its next event.
+        The node keeps the schedule; a second one of the same name replaces it, and stays paused if that one was. Each
+        event is late by up to `jitter`. With `overlap="skip"`, nothing is published while a group of the topic has
+        events to settle. Gives the epoch ms of its next event.
         """
         members = {
             "name": name,
@@ -484,14 +646,34 @@ class Client(ClientConnection):
             "payload": payload,
             "every": None if every is None else duration_ms(every),
             "cron": cron,
+            "timezone": timezone,
+            "jitter": duration_ms(jitter),
+            "overlap": overlap,
             "key": key,
             "headers": headers,
         }
         return (await self._request("SCHEDULE", members)).next
 
     async def unschedule(self, name: str) -> None:
-        """Forget a schedule."""
+        """Forget a schedule. One that a program declares comes back when the program starts: pause it instead."""
         await self._request("UNSCHEDULE", {"name": name})
+
+    async def schedules(self) -> list[dict[str, Any]]:
+        """The schedules there are, by name: when each fires next (`nextMs`), and how its last call went (`last`)."""
+        found: list[dict[str, Any]] = (await self.http.call("GET", "/schedules"))["schedules"]
+        return found
+
+    async def pause_schedule(self, name: str) -> None:
+        """Have nothing published until the schedule is resumed, also after a restart."""
+        await self.http.call("POST", f"/schedules/{quote(name, safe='')}/pause")
+
+    async def resume_schedule(self, name: str) -> int:
+        """Let a paused schedule go on from now. Gives the epoch ms of its next event."""
+        return int((await self.http.call("POST", f"/schedules/{quote(name, safe='')}/resume"))["nextMs"])
+
+    async def run_schedule(self, name: str) -> int:
+        """Have a schedule's event published now, also while it is paused; its offset. The next time stays."""
+        return int((await self.http.call("POST", f"/schedules/{quote(name, safe='')}/run"))["offset"])
 
     async def _request(self, type: str, members: dict[str, Any]) -> OkFrame:
         """A request that may safely be made twice: after a lost connection it is made again."""
@@ -543,6 +725,31 @@ class Client(ClientConnection):
                 stall = watch.check(self.clock.now_ms(), self.connected, subscription.settled, lag)
                 if stall is not None:
                     (self.options.on_stall or _log_stall)(stall)
+
+
+def run_name(program: Any) -> str:
+    """The name under which a declared program is known."""
+    return getattr(program, "__run_name__", None) or str(program.__name__)
+
+
+def _value_type(program: Any) -> Any:
+    from mainspring.runs import return_type  # who starts no runs need not pay for it
+
+    return Any if program is None or isinstance(program, str) else return_type(program)
+
+
+def _outcome(info: RunInfo, type: Any) -> Outcome[Any] | None:
+    from mainspring.runs import Cancelled, Failed, StoredFailure, Value
+
+    if info.state == "value":
+        try:
+            return Value(msgspec.convert(info.value, type))
+        except msgspec.ValidationError:  # from a former version of the program
+            return Value(info.value)
+    if info.state == "failed":
+        error = info.error or {}
+        return Failed(StoredFailure(error.get("type", "?"), error.get("message", ""), error.get("code", "")))
+    return Cancelled(info.reason) if info.state == "cancelled" else None
 
 
 def _raise_unless_passing(error: ClientError) -> None:

@@ -43,6 +43,7 @@ class Options:
     dedupe_window: Duration = 600.0  # how long the node remembers publish ids (its default)
     ping: Duration = 15.0  # a node that says nothing for twice as long is gone
     unix_socket: str = ""  # the path of a socket through which the node is reached, in place of host and port
+    run_check: Duration = 1.0  # the longest time between two looks at a run whose outcome is awaited
     stall_check: Duration = CHECK_MS / 1000  # 0: no alarm
     stall_patience: Duration = PATIENCE_MS / 1000
     on_stall: Callable[[Stall], object] | None = None  # by default a warning is logged

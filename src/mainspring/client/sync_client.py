@@ -10,14 +10,17 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from contextlib import suppress
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
-from mainspring.client.client import Client, connect
+from mainspring.client.client import Client, StartedRun, connect
 from mainspring.client.errors import Closed
 from mainspring.client.subscription import Event, SubscribeOptions, Subscription
 from mainspring.durations import Duration
+
+if TYPE_CHECKING:
+    from mainspring.runs import Outcome
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -171,7 +174,17 @@ class SyncClient:
     put_topic = blocking(Client.put_topic)
     schedule = blocking(Client.schedule)
     unschedule = blocking(Client.unschedule)
+    schedules = blocking(Client.schedules)
+    pause_schedule = blocking(Client.pause_schedule)
+    resume_schedule = blocking(Client.resume_schedule)
+    run_schedule = blocking(Client.run_schedule)
     reply = blocking(Client.reply)
+    signal = blocking(Client.signal)
+    cancel = blocking(Client.cancel)
+    run_info = blocking(Client.run_info)
+    retry_run = blocking(Client.retry_run)
+    change_runs = blocking(Client.change_runs)
+    runs = iterating(Client.runs)
     dead_letters = iterating(Client.dead_letters)
     replay = iterating(Client.replay)
     follow = iterating(Client.follow)
@@ -194,6 +207,38 @@ class SyncClient:
             return self.client.subscribe(topic, group=group, type=type, **options)
 
         return SyncSubscription(self.thread.wait(begin()), self.thread)
+
+    @overload
+    def start_run(
+        self, program: Callable[..., Coroutine[Any, Any, T]], /, *args: Any, id: str | None = None
+    ) -> StartedRun[T]: ...
+
+    @overload
+    def start_run(
+        self, program: Callable[..., Generator[Any, Any, T]], /, *args: Any, id: str | None = None
+    ) -> StartedRun[T]: ...
+
+    @overload
+    def start_run(self, program: str, /, *args: Any, id: str | None = None) -> StartedRun[Any]: ...
+
+    @functools.wraps(Client.start_run)
+    def start_run(self, program: Any, /, *args: Any, id: str | None = None) -> StartedRun[Any]:
+        return self.thread.wait(self.client.start_run(program, *args, id=id))
+
+    @overload
+    def outcome(
+        self, run: str, program: Callable[..., Coroutine[Any, Any, T]], /, *, timeout: Duration | None = None
+    ) -> Outcome[T]: ...
+
+    @overload
+    def outcome(self, run: StartedRun[T], /, *, timeout: Duration | None = None) -> Outcome[T]: ...
+
+    @overload
+    def outcome(self, run: str, /, *, timeout: Duration | None = None) -> Outcome[Any]: ...
+
+    @functools.wraps(Client.outcome)
+    def outcome(self, run: Any, program: Any = None, /, *, timeout: Duration | None = None) -> Outcome[Any]:
+        return self.thread.wait(self.client.outcome(run, program, timeout=timeout))
 
     @property
     def connected(self) -> bool:

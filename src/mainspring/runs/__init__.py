@@ -79,7 +79,7 @@ from mainspring.runs.errors import (
 from mainspring.runs.groups import Perform, RunGroup
 from mainspring.runs.handlers import Attempts, EffectContext, Later
 from mainspring.runs.ports import AskPort, EventPort, PublishPort
-from mainspring.runs.programs import Programs
+from mainspring.runs.programs import Programs, return_type
 from mainspring.runs.run import Cancelled, Failed, Outcome, Run, Value
 from mainspring.runs.runtime import RunCounts, Runtime
 from mainspring.runs.steps import idempotency_key
@@ -157,5 +157,6 @@ __all__ = [
     "end",
     "idempotency_key",
     "resume",
+    "return_type",
     "tail",
 ]

@@ -26,7 +26,7 @@ C = TypeVar("C", bound=type)
 T = TypeVar("T")
 
 ADDRESS = "ws://127.0.0.1"  # what requests say; the socket is found by its path
-QUIET: dict[str, Any] = {"ping": "1d", "stall_check": 0}  # months must pass quickly
+QUIET: dict[str, Any] = {"ping": "1d", "stall_check": 0, "run_check": "1d"}  # months must pass quickly
 
 
 def verbs_from(base: type, *, for_ever: tuple[str, ...] = ()) -> Callable[[C], C]:
