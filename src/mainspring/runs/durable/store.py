@@ -24,6 +24,7 @@ from mainspring.runs.durable.records import (
     RUNS,
     SIGNALS,
     UNFINISHED,
+    UPDATES,
     JournaledEffect,
     RunRecord,
     child_id,
@@ -38,6 +39,13 @@ CHILD_MARK: Final = child_id("", 0)[:-1]
 _PATIENCE: Final = 64  # rows of others that are read before jumping to the next wanted run
 
 
+class StoredUpdate(msgspec.Struct):
+    """One update, and its arguments as a JSON array."""
+
+    name: str
+    args: Raw
+
+
 class LoadedRun(msgspec.Struct):
     """What the log knows about a run: enough to go on with it."""
 
@@ -46,6 +54,7 @@ class LoadedRun(msgspec.Struct):
     signals: list[tuple[str, str, Any]]  # key of the record, name, value
     children: dict[str, LoadedRun]
     version: int = ANY_VERSION  # of its record
+    updates: dict[int, list[StoredUpdate]] | None = None  # by the index of the effect
     noted: int = ABSENT  # of a note that stands where the answer comes: from a log that was not shared
 
 
@@ -154,6 +163,11 @@ class RunStore:
         for _, run_id, stored in sorted(signals, key=lambda each: each[0]):  # in the order they came
             name = stored.key.split("#", 2)[1]
             loaded[run_id].signals.append((stored.key, name, msgspec.json.decode(stored.value)))
+        async for run_id, stored in self._of_runs(UPDATES, unfinished):
+            updates = loaded[run_id].updates = loaded[run_id].updates or {}
+            updates.setdefault(int(stored.key.split("#", 2)[1]), []).append(
+                msgspec.json.decode(stored.value, type=StoredUpdate)
+            )
         return roots
 
     async def _children(self, root: RunRecord) -> AsyncIterator[LoadedRun]:
@@ -217,7 +231,7 @@ class RunStore:
         if found is not None and record is not None and mark == done_key(record.updated, run_id):
             batch.delete(RUNS, run_id, expect=found.version)
             batch.delete(PROGRESS, run_id)
-            for space in (JOURNAL, SIGNALS):
+            for space in (JOURNAL, SIGNALS, UPDATES):
                 async for entry in self._log.scan(space, f"{run_id}#"):
                     batch.delete(space, entry.key)
         await self._log.commit(batch)
