@@ -492,7 +492,7 @@ class Client(ClientConnection):
         return value if reply is None else msgspec.convert(value, reply)
 
     async def update_run(self, run: str | StartedRun[Any], update: str, /, *args: Any, reply: Any = None) -> Any:
-        """Change a live run through what its program declared with `perform.update`; what that gives, when it is stored.
+        """Change a live run through what its program declared with `perform.update`; what that gives, once stored.
 
         Raises Fail like `query_run`, and with 422 what the program's function raised.
         """

@@ -64,6 +64,7 @@ class History(msgspec.Struct):
     run: RunRecord
     journal: list[JournaledEffect]
     progress: Raw = NULL
+    updates: dict[int, list[StoredUpdate]] = {}
 
 
 class RunStore:
@@ -105,7 +106,8 @@ class RunStore:
         return entries
 
     async def history(self, run_id: str) -> History:
-        return History(await self.record(run_id), await self.journal(run_id), await self.progress(run_id))
+        record, journal, progress = await self.record(run_id), await self.journal(run_id), await self.progress(run_id)
+        return History(record, journal, progress, (await self._updates([run_id])).get(run_id, {}))
 
     async def progress(self, run_id: str) -> Raw:
         """What the run published last with `perform.progress`; null when it did not."""
@@ -163,12 +165,17 @@ class RunStore:
         for _, run_id, stored in sorted(signals, key=lambda each: each[0]):  # in the order they came
             name = stored.key.split("#", 2)[1]
             loaded[run_id].signals.append((stored.key, name, msgspec.json.decode(stored.value)))
-        async for run_id, stored in self._of_runs(UPDATES, unfinished):
-            updates = loaded[run_id].updates = loaded[run_id].updates or {}
-            updates.setdefault(int(stored.key.split("#", 2)[1]), []).append(
-                msgspec.json.decode(stored.value, type=StoredUpdate)
-            )
+        for run_id, updates in (await self._updates(unfinished)).items():
+            loaded[run_id].updates = updates
         return roots
+
+    async def _updates(self, run_ids: Iterable[str]) -> dict[str, dict[int, list[StoredUpdate]]]:
+        """The updates of these runs, by the index of the effect during which each was made."""
+        found: dict[str, dict[int, list[StoredUpdate]]] = {}
+        async for run_id, stored in self._of_runs(UPDATES, run_ids):
+            index, update = int(stored.key.split("#", 2)[1]), msgspec.json.decode(stored.value, type=StoredUpdate)
+            found.setdefault(run_id, {}).setdefault(index, []).append(update)
+        return found
 
     async def _children(self, root: RunRecord) -> AsyncIterator[LoadedRun]:
         for space in (LIVE, RUNS):
