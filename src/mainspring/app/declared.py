@@ -14,15 +14,16 @@ from typing import Any
 import msgspec
 
 from mainspring.app.event import BlockingEvent, Event
-from mainspring.bus import Compatibility, Start, TopicConfig
-from mainspring.bus.schedules import CronLine
+from mainspring.bus import BusError, Compatibility, Overlap, Schedule, Start, TopicConfig
+from mainspring.bus.access import Pattern
 from mainspring.bus.topics import topic_from
+from mainspring.data_types import USABLE, decoder_of
 from mainspring.durations import Duration, duration_ms, per_second
 from mainspring.errors import MainspringError
-from mainspring.kernel import CapabilityError, Handler, Isolation, RestartPolicy
+from mainspring.kernel import Blob, CapabilityError, Handler, Isolation, RestartPolicy
 from mainspring.loop import HandlerThreads, runs_in_thread
 from mainspring.retries import ALWAYS, Retries, RetryOptions, retries_of
-from mainspring.runs import Effect, Runtime
+from mainspring.runs import Effect, Runtime, answer_type
 
 
 def refuse_bare(decorator: str, given: object, example: str) -> None:
@@ -91,8 +92,14 @@ class DeclaredConsumer:
     takes_event: bool = True
     store_each: bool = False  # store each acknowledgement at once instead of with others some milliseconds later
     schedule: str = ""  # the schedule whose firings these events are
+    one_node: bool = False  # one node at a time takes events of the group
     place: str = ""  # the file and line of the function
     app: str = ""  # the app's name, where `group` was not given and is made from it
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether `topic` stands for all topics whose names fit."""
+        return "*" in self.topic
 
     @property
     def name(self) -> str:
@@ -102,12 +109,15 @@ class DeclaredConsumer:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredSchedule:
-    """A function that is called again and again: its rows are in the log, its firings are events of a topic."""
+    """A function that is called again and again: its rows are in the log, its firings are events of a topic.
+
+    `times` are the members of a `Schedule` that say when, without those that are not given.
+    """
 
     name: str
     function: Callable[..., Any]
-    every_ms: int | None = None
-    cron: str | None = None
+    times: Mapping[str, Any]
+    overlap: Overlap = "queue"
     retries: Retries = ALWAYS
     takes_event: bool = False
 
@@ -132,6 +142,10 @@ def consumer_from(
     not given: max_inflight, batch, key_concurrency, group_concurrency.
     """
     where = f"the consumer of {topic!r}"
+    try:
+        Pattern(topic)
+    except MainspringError as error:
+        raise CapabilityError(f"{where}: {error.message}", remedy=error.remedy) from None
     for name, number in {"concurrency": concurrency, **numbers}.items():
         if number is not None and number < 1:
             raise CapabilityError(f"{where}: {name} is 1 or more")
@@ -171,7 +185,19 @@ def _payload_of(hint: Any, where: str, *, in_list: bool) -> Any:
     if typing.get_origin(found) not in (Event, BlockingEvent):
         raise CapabilityError(f"{where} gets {wanted}, not {hint!r}", remedy=f"write events: {wanted}")
     (payload,) = typing.get_args(found)
+    check_types(where, {"the payload": payload})
     return payload
+
+
+def check_types(where: str, types: Mapping[str, Any]) -> None:
+    """Refuse a type of which no value could ever come or go, by what it is the type of. Raises CapabilityError."""
+    for what, hint in types.items():
+        if hint in (Blob, typing.NoReturn, typing.Never):
+            continue
+        try:
+            decoder_of(hint)
+        except (TypeError, NameError) as error:
+            raise CapabilityError(f"{where}: {what} has an unusable type: {error}", remedy=USABLE) from None
 
 
 def checked_retries(where: str, given: RetryOptions) -> Retries:
@@ -197,14 +223,24 @@ def place_of(function: Callable[..., Any]) -> str:
 
 def refuse_shared_groups(consumers: Iterable[DeclaredConsumer]) -> None:
     """Each consumer of a topic is a group of its own: two in one group would get a part of the events each."""
-    first: dict[tuple[str, str], DeclaredConsumer] = {}
-    for each in consumers:
-        other = first.setdefault((each.topic, each.group), each)
-        if other is not each:
+    consumers = list(consumers)
+    for number, each in enumerate(consumers):
+        other = next((other for other in consumers[:number] if _share_a_group(each, other)), None)
+        if other is not None:
             raise CapabilityError(
                 f"group {each.group!r} of topic {each.topic!r} is declared twice: {other.place} and {each.place}",
                 remedy="give each its own group=, or one of them concurrency=",
             )
+
+
+def _share_a_group(one: DeclaredConsumer, other: DeclaredConsumer) -> bool:
+    """Whether they may be given events of one topic in one group; of two patterns that is not found out."""
+    if one.group != other.group or not (one.is_pattern or other.is_pattern):
+        return one.group == other.group and one.topic == other.topic
+    if one.is_pattern and other.is_pattern:
+        return True
+    pattern, topic = (one.topic, other.topic) if one.is_pattern else (other.topic, one.topic)
+    return Pattern(pattern).covers_topic(topic)
 
 
 def program_from(function: Any, name: str | None) -> DeclaredProgram:
@@ -228,7 +264,17 @@ def program_from(function: Any, name: str | None) -> DeclaredProgram:
             f"{where}: a run is started with positional arguments, so it cannot take `{others[0].name}`",
             remedy=f"write {example}",
         )
+    hints = _known_hints(function)
+    check_types(where, {each: hint for each, hint in hints.items() if each != positional[-1].name})
     return DeclaredProgram(function, name)
+
+
+def _known_hints(given: Any) -> dict[str, Any]:
+    """The type hints of a function or class; none when one of them exists only for type checkers."""
+    try:
+        return typing.get_type_hints(given)
+    except Exception:
+        return {}
 
 
 def answer_from(effect: type[Effect[Any]], function: Callable[..., Any], **options: Any) -> DeclaredAnswer:
@@ -238,18 +284,24 @@ def answer_from(effect: type[Effect[Any]], function: Callable[..., Any], **optio
     except (TypeError, ValueError, MainspringError) as error:
         name = getattr(effect, "__name__", effect)
         raise CapabilityError(f"@app.handles({name}) ({place_of(function)}): {error}") from None
+    where = f"@app.handles({effect.__name__}) ({place_of(function)})"
+    hints = _known_hints(effect)
+    fields = {each: hints.get(each, Any) for each in effect.__struct_fields__}
+    check_types(where, {**fields, "the answer": answer_type(effect)})
     return DeclaredAnswer(effect, function, options)
 
 
 def schedule_from(
-    function: Callable[..., Any], *, every: Duration | None, cron: str | None, name: str, retries: RetryOptions
+    function: Callable[..., Any], *, times: Mapping[str, Any], name: str, overlap: Overlap, retries: RetryOptions
 ) -> DeclaredSchedule:
-    """Raises `BadDuration`, `BadFrame` (a cron line that is none) or `CapabilityError`."""
-    if cron is not None:
-        CronLine(cron)
-    every_ms = None if every is None else duration_ms(every)
-    if every_ms is not None and every_ms < 10:
-        raise CapabilityError("a schedule fires at most every 10 ms", remedy='write app.every("1s")')
+    """Raises `CapabilityError` for times that cannot be, and for functions that cannot be called."""
+    try:
+        wanted = Schedule(name=name, topic=name, payload=msgspec.Raw(b"null"), overlap=overlap, **times)
+        wanted.check()
+    except BusError as error:
+        raise CapabilityError(
+            f"the schedule {name!r} ({place_of(function)}): {error.message}", remedy=error.remedy
+        ) from None
     takes_event = not _takes(function)
     if takes_event and not _takes(function, None):
         raise CapabilityError(
@@ -257,7 +309,7 @@ def schedule_from(
             remedy="async def nightly(event: Event) -> None",
         )
     checked = checked_retries(f"the schedule {name!r}", retries)
-    return DeclaredSchedule(name, function, every_ms, cron, checked, takes_event=takes_event)
+    return DeclaredSchedule(name, function, times, overlap, checked, takes_event=takes_event)
 
 
 def _takes(function: Callable[..., Any], *arguments: Any) -> bool:

@@ -11,7 +11,18 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from mainspring.builtin.answers import Messages, about, fitting
-from mainspring.bus import BadFrame, Bus, DeadLetterFilter, GroupInfo, PartitionOffsets, Schedule, Start, Stats
+from mainspring.bus import (
+    BadFrame,
+    Bus,
+    DeadLetterFilter,
+    GroupInfo,
+    Overlap,
+    PartitionOffsets,
+    Schedule,
+    ScheduleInfo,
+    Start,
+    Stats,
+)
 from mainspring.bus.topics import topic_data
 from mainspring.kernel import Capability, Context, Fail
 from mainspring.log import StoredEvent
@@ -23,6 +34,7 @@ message: Final = Messages("Bus", "Durable topics, events and groups.")
 Topic = Annotated[str, about("The topic's name.")]
 OriginalTopic = Annotated[str, about("The original topic.")]
 GroupName = Annotated[str, about("The group's name.")]
+ScheduleName = Annotated[str, about("The schedule's name.")]
 After = Annotated[str, about("Only names greater than this: the next page.")]
 Limit = Annotated[int, msgspec.Meta(ge=1, le=1_000, description="How many at most.")]
 Natural = Annotated[int, msgspec.Meta(ge=0)]
@@ -244,23 +256,52 @@ class _BusMessages:
         topic: Topic,
         payload: Annotated[msgspec.Raw, about("Any JSON value, published each time.")] = NULL,
         every: Annotated[int | None, about("Milliseconds between two events.")] = None,
-        cron: Annotated[str | None, about("Minute, hour, day of month, month, day of week, in UTC.")] = None,
+        cron: Annotated[str | None, about("Minute, hour, day of month, month, day of week.")] = None,
+        timezone: Annotated[str | None, about("Of the cron line: Europe/Berlin. UTC unless given.")] = None,
+        jitter: Annotated[Natural, about("Milliseconds by which an event may be late.")] = 0,
+        overlap: Annotated[Overlap, about("skip: nothing while a group of the topic has events to settle.")] = "queue",
         key: Annotated[str | None, about("The key of its events.")] = None,
     ) -> ScheduleResult:
         """Publish an event again and again: `every` so many milliseconds, or as `cron` says."""
-        wanted = Schedule(name=name, topic=topic, payload=payload.copy(), every=every, cron=cron, key=key)
+        wanted = Schedule(
+            name=name,
+            topic=topic,
+            payload=payload.copy(),
+            every=every,
+            cron=cron,
+            timezone=timezone,
+            jitter=jitter,
+            overlap=overlap,
+            key=key,
+        )
         put = await self._bus.put_schedule(wanted)
         return ScheduleResult(put.name, put.next_ms)
 
     @message("command", "Bus.Unschedule", "UnscheduleRequest")
-    async def unschedule(self, name: Annotated[str, about("The schedule's name.")]) -> DoneResult:
-        """End a schedule."""
+    async def unschedule(self, name: ScheduleName) -> DoneResult:
+        """End a schedule. One that a program declares comes back when the program starts; pause it instead."""
         await self._bus.schedules.delete(name)
         return DoneResult()
 
+    @message("command", "Bus.PauseSchedule", "PauseScheduleRequest")
+    async def pause_schedule(self, name: ScheduleName) -> ScheduleInfo:
+        """Publish nothing more until the schedule is resumed, also after a restart."""
+        return await self._bus.schedules.pause(name)
+
+    @message("command", "Bus.ResumeSchedule", "ResumeScheduleRequest")
+    async def resume_schedule(self, name: ScheduleName) -> ScheduleInfo:
+        """Let a paused schedule go on from now. What it missed is not made up."""
+        return await self._bus.schedules.resume(name)
+
+    @message("command", "Bus.RunSchedule", "RunScheduleRequest")
+    async def run_schedule(self, name: ScheduleName) -> PublishResult:
+        """Publish the schedule's event now, also while it is paused. Its next time stays."""
+        event = await self._bus.schedules.run(name)
+        return PublishResult(event.topic, event.partition, event.offset, event.id)
+
     @message("query", "Bus.Schedules", "NamesRequest", gives="SchedulesResult.schedules")
-    def schedules(self, after: After = "") -> list[Schedule]:
-        """Schedules by name, and when each fires next."""
+    def schedules(self, after: After = "") -> list[ScheduleInfo]:
+        """Schedules by name: when each fires next, and how its last call went."""
         return fitting([each for each in self._bus.schedules.all() if each.name > after])
 
 

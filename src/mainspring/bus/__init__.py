@@ -47,6 +47,7 @@ from mainspring.bus.errors import UnknownType as UnknownType
 from mainspring.bus.protocol import BEGINNING as BEGINNING
 from mainspring.bus.protocol import LATEST as LATEST
 from mainspring.bus.protocol import EventId as EventId
+from mainspring.bus.protocol import Overlap as Overlap
 from mainspring.bus.protocol import Start as Start
 from mainspring.bus.protocol import envelope as envelope
 from mainspring.bus.publishing.admission import key_hash as key_hash
@@ -60,8 +61,12 @@ from mainspring.bus.results import PartitionOffsets as PartitionOffsets
 from mainspring.bus.results import Published as Published
 from mainspring.bus.results import ReadyState as ReadyState
 from mainspring.bus.results import Stats as Stats
+from mainspring.bus.schedules import DECLARED as DECLARED
 from mainspring.bus.schedules import LEAST_EVERY_MS as LEAST_EVERY_MS
+from mainspring.bus.schedules import MOST_EVERY_MS as MOST_EVERY_MS
+from mainspring.bus.schedules import LastCall as LastCall
 from mainspring.bus.schedules import Schedule as Schedule
+from mainspring.bus.schedules import ScheduleInfo as ScheduleInfo
 from mainspring.bus.schemas import SCHEMA_HEADER as SCHEMA_HEADER
 from mainspring.bus.schemas import Compatibility as Compatibility
 from mainspring.bus.schemas import SchemaCheck as SchemaCheck

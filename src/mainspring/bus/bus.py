@@ -26,8 +26,9 @@ from mainspring.bus.groups.supply import Supply
 from mainspring.bus.publishing.admission import Admission, check_event, check_headers
 from mainspring.bus.publishing.publisher import Accepted, Publisher
 from mainspring.bus.results import NewEvent, Published, ReadyState, Stats
+from mainspring.bus.schedules.schedule import Schedule
+from mainspring.bus.schedules.schedules import CALLS, Schedules
 from mainspring.bus.schedules.schedules import SPACE as SCHEDULES
-from mainspring.bus.schedules.schedules import Schedule, Schedules
 from mainspring.bus.schemas.registry import SPACE as SCHEMAS
 from mainspring.bus.schemas.registry import Compatibility, SchemaRegistry, SchemaVersion
 from mainspring.bus.session import Session
@@ -99,7 +100,15 @@ class Bus:
         )
         self.publisher: Publisher = Publisher(log, self.counters, audit, self.delivery.appended, self.topics.store_new)
         self.schedules: Schedules = Schedules(
-            log, clock, loop, self.topics, self.admission, self.publisher, self.delivery, roles.role("schedules")
+            log,
+            clock,
+            loop,
+            self.topics,
+            self.admission,
+            self.publisher,
+            self.delivery,
+            roles.role("schedules"),
+            self.groups.unsettled,
         )
         self.publisher.store_delayed = self.schedules.store_delayed
         letters = DeadLetterWriter(log, clock, self.delivery, self.publisher, self.counters, audit, self.topics, new_id)
@@ -119,7 +128,12 @@ class Bus:
     async def start(self) -> None:
         """Load topics, groups and schedules; start background work. Call once, on the running asyncio loop."""
         self._supply.listen(
-            {TOPICS: self._on_topic_changed, SCHEMAS: self.schemas.on_changed, SCHEDULES: self.schedules.on_changed}
+            {
+                TOPICS: self._on_topic_changed,
+                SCHEMAS: self.schemas.on_changed,
+                SCHEDULES: self.schedules.on_changed,
+                CALLS: self.schedules.on_called,
+            }
         )
         await self.topics.start()
         await self.schemas.start()

@@ -18,6 +18,7 @@ from mainspring.bus.errors import BadFrame
 MAX_NAME_BYTES: Final = 255
 SEPARATOR: Final = "|"
 DEAD_LETTERS: Final = ".DLQ"
+SYSTEM: Final = "system."  # how the names of topics begin that the node itself writes
 _PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-:/")
 _JOINERS: Final = frozenset("\u200c\u200d")  # they cannot be seen, but some scripts and emoji are not written without
 

@@ -23,6 +23,7 @@ from mainspring.log import Append, StoredEvent
 _SAFE: Final = 2**53  # what every JSON reader can hold exactly
 Offset = Annotated[int, msgspec.Meta(ge=0, le=_SAFE)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=_SAFE)]
+Overlap = Literal["queue", "skip", "allow"]
 MAX_ID: Final = 255
 EventId = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID)]
 
@@ -147,6 +148,9 @@ class ScheduleFrame(ClientFrame, tag="SCHEDULE", frozen=True, gc=False, kw_only=
     payload: msgspec.Raw
     every: Count | None = None
     cron: str | None = None
+    timezone: str | None = None
+    jitter: Offset = 0
+    overlap: Overlap = "queue"
     key: str | None = None
     headers: dict[str, str] | None = None
 

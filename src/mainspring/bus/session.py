@@ -49,7 +49,7 @@ from mainspring.bus.protocol import (
 from mainspring.bus.publishing.admission import check_sha256
 from mainspring.bus.publishing.publisher import Accepted, OnDone, Placed, refusal
 from mainspring.bus.publishing.rate_limit import bucket
-from mainspring.bus.schedules.schedules import Schedule
+from mainspring.bus.schedules.schedule import Schedule
 from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
 
@@ -385,6 +385,9 @@ class Session:
             payload=msgspec.Raw(bytes(frame.payload)),
             every=frame.every,
             cron=frame.cron,
+            timezone=frame.timezone,
+            jitter=frame.jitter,
+            overlap=frame.overlap,
             key=frame.key,
             headers=frame.headers,
         )

@@ -37,6 +37,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "topics": ("bus.topics", "app"),
     "groups": ("bus.groups", "app"),
     "dlq": ("bus.dlq", "app"),
+    "schedules": ("bus.schedules", "app"),
     "outbox": ("bus.outbox", "app"),
     "top": ("node.top", "top"),
     "demo": ("node.demo", "demo"),

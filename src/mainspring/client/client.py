@@ -646,12 +646,17 @@ class Client(ClientConnection):
         *,
         every: Duration | None = None,
         cron: str | None = None,
+        timezone: str | None = None,
+        jitter: Duration = 0,
+        overlap: Literal["queue", "skip", "allow"] = "queue",
         key: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> int:
-        """Publish an event again and again: `every` so often, or as `cron` says (five fields, UTC).
+        """Publish an event again and again: `every` so often, or as `cron` says (five fields, in `timezone` or UTC).
 
-        The node keeps the schedule; a second one of the same name replaces it. Gives the epoch ms of its next event.
+        The node keeps the schedule; a second one of the same name replaces it, and stays paused if that one was. Each
+        event is late by up to `jitter`. With `overlap="skip"`, nothing is published while a group of the topic has
+        events to settle. Gives the epoch ms of its next event.
         """
         members = {
             "name": name,
@@ -659,14 +664,34 @@ class Client(ClientConnection):
             "payload": payload,
             "every": None if every is None else duration_ms(every),
             "cron": cron,
+            "timezone": timezone,
+            "jitter": duration_ms(jitter),
+            "overlap": overlap,
             "key": key,
             "headers": headers,
         }
         return (await self._request("SCHEDULE", members)).next
 
     async def unschedule(self, name: str) -> None:
-        """Forget a schedule."""
+        """Forget a schedule. One that a program declares comes back when the program starts: pause it instead."""
         await self._request("UNSCHEDULE", {"name": name})
+
+    async def schedules(self) -> list[dict[str, Any]]:
+        """The schedules there are, by name: when each fires next (`nextMs`), and how its last call went (`last`)."""
+        found: list[dict[str, Any]] = (await self.http.call("GET", "/schedules"))["schedules"]
+        return found
+
+    async def pause_schedule(self, name: str) -> None:
+        """Have nothing published until the schedule is resumed, also after a restart."""
+        await self.http.call("POST", f"/schedules/{quote(name, safe='')}/pause")
+
+    async def resume_schedule(self, name: str) -> int:
+        """Let a paused schedule go on from now. Gives the epoch ms of its next event."""
+        return int((await self.http.call("POST", f"/schedules/{quote(name, safe='')}/resume"))["nextMs"])
+
+    async def run_schedule(self, name: str) -> int:
+        """Have a schedule's event published now, also while it is paused; its offset. The next time stays."""
+        return int((await self.http.call("POST", f"/schedules/{quote(name, safe='')}/run"))["offset"])
 
     async def _request(self, type: str, members: dict[str, Any]) -> OkFrame:
         """A request that may safely be made twice: after a lost connection it is made again."""

@@ -17,12 +17,12 @@ import logging
 import math
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
 from mainspring.app import BlockingEvent, DeclaredConsumer, Event
-from mainspring.bus import Bus
+from mainspring.bus import Bus, LastCall
 from mainspring.bus.groups import Gate, Member, Position
 from mainspring.bus.topics import ReadyEvent
 from mainspring.data_types import decoder_of
@@ -52,6 +52,7 @@ from mainspring.telemetry import (
 logger: logging.Logger = logging.getLogger("mainspring.app")
 
 LONGEST_RUN_ID: Final = 180
+_REASON: Final = 1_000  # characters that are kept of why a scheduled call failed
 TICK_MS: Final = 5  # of a limited rate
 FEW: Final = 16  # events held at a time while one of them may end the process
 
@@ -160,6 +161,7 @@ class Consuming:
         self._decode = decoder_of(declared.payload)
         self._room = asyncio.Semaphore(declared.concurrency)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._new_work: type[EventWork] = _ScheduledWork if declared.schedule else EventWork
 
     async def start(self) -> None:
         """Join the group; where it starts is durable when this returns."""
@@ -173,6 +175,7 @@ class Consuming:
         careful = self._is_careful()
         self._member = self._new_member(self._given_carefully if careful else self._given)
         self._member.window = min(declared.max_inflight, FEW) if careful else declared.max_inflight
+        self._member.sticky = declared.one_node
         self._settlement = Settlement(bus, self._log, self.runtime, self._group, self._member)
         self._group.join(self._member)
         bus.delivery.wake(self._group)
@@ -257,7 +260,7 @@ class Consuming:
 
     @identifies_work(lambda known: kind_and_name(known["self"].declared))
     async def _work(self, position: Position, ready: ReadyEvent, attempt: int) -> None:
-        work = EventWork(self)
+        work = self._new_work(self)
         doing = None if tracing.recorder is None else self._begin(tracing.recorder, position, ready, attempt)
         entered = None if doing is None else doing.enter()
         try:
@@ -265,7 +268,9 @@ class Consuming:
             await (self._call(event) if self.declared.takes_event else self._call())
             if event.refusal is not None:
                 self._settlement.nack(position, ready.offset, *event.refusal)
+                work.failed(attempt, event.refusal[0])
             elif work.together or self.declared.store_each:
+                work.done(attempt)
                 await self._settlement.ack_with(position, ready.offset, work.together)
             else:
                 self._settlement.ack(position, ready.offset)
@@ -273,6 +278,7 @@ class Consuming:
             if doing is not None:
                 doing.end(error)
             self._failed(position, ready.offset, attempt, error)
+            work.failed(attempt, _reason(error))
         finally:
             if doing is not None:
                 doing.leave(entered)
@@ -384,7 +390,7 @@ def _reason(error: Exception) -> str:
 
 def kind_and_name(declared: DeclaredConsumer) -> tuple[str, str]:
     if declared.schedule:
-        return "schedule", declared.schedule
+        return "schedule", declared.schedule.rpartition("/")[2]
     return "consumer", f"{getattr(declared.function, '__name__', declared.group)} of topic {declared.topic}"
 
 
@@ -394,6 +400,12 @@ class EventWork:
     def __init__(self, consuming: Consuming) -> None:
         self._consuming = consuming
         self.together = Together()
+
+    def done(self, attempt: int) -> None:
+        """The function returned; the event is about to be settled in a commit of its own."""
+
+    def failed(self, attempt: int, reason: str) -> None:
+        """The function raised, or refused the event."""
 
     def prepare_run(self, event: Event[Any], program: Any, args: tuple[Any, ...], id: str | None) -> str:
         run_id = _run_id(event, len(self.together.runs)) if id is None else check_id(id)
@@ -429,6 +441,26 @@ class EventWork:
 
     def emit(self, event: Event[Any], type: str, data: Any) -> None:
         self._consuming.kernel.emit(type, data, causation=event.id, correlation=event.correlation)
+
+
+class _ScheduledWork(EventWork):
+    """A call of a scheduled function: how it went is kept."""
+
+    def __init__(self, consuming: Consuming) -> None:
+        super().__init__(consuming)
+        self._schedule, self._schedules = consuming.declared.schedule, consuming.bus.schedules
+        self._clock = consuming.bus.clock
+        self._began = self._clock.wall_ms()
+
+    def done(self, attempt: int) -> None:
+        self.together.events.append(self._schedules.called(self._schedule, self._call("done", attempt)))
+
+    def failed(self, attempt: int, reason: str) -> None:
+        self._schedules.store_call(self._schedule, self._call("failed", attempt, reason[:_REASON]))
+
+    def _call(self, result: Literal["done", "failed"], attempt: int, reason: str = "") -> LastCall:
+        lasted = max(0, self._clock.wall_ms() - self._began)
+        return LastCall(result=result, at_ms=self._began, duration_ms=lasted, attempt=attempt, reason=reason)
 
 
 def _run_id(event: Event[Any], number: int) -> str:

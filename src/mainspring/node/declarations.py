@@ -15,7 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from mainspring.app import App, DeclaredConsumer, DeclaredSchedule, DeclaredSchema, DeclaredTopic, place_of
-from mainspring.bus import SCHEMA_HEADER, BadSchema, Bus, Conflict, Schedule, TopicConfig
+from mainspring.bus import DECLARED, SCHEMA_HEADER, BadSchema, Bus, Conflict, Schedule, TopicConfig
+from mainspring.bus.access import Pattern
 from mainspring.bus.schemas import schema_of
 from mainspring.bus.topics import UNDECLARED, DeclaredGroup
 from mainspring.cluster import Cluster, DeclarationsInForce, Declared, ProgramVersions
@@ -92,8 +93,11 @@ class Declarations:
 _KEPT_FIRINGS = 1_000  # of each schedule, for people who look back
 
 
+_CALLS_AT_ONCE = 100  # of a function whose calls may overlap
+
+
 def schedule_name(app: App, declared: DeclaredSchedule) -> str:
-    return f"app/{app.name}/{declared.name}"
+    return f"{DECLARED}{app.name}/{declared.name}"
 
 
 def schedule_topic(app: App, declared: DeclaredSchedule) -> str:
@@ -111,7 +115,10 @@ def schedule_consumers(app: App) -> list[DeclaredConsumer]:
             retries=declared.retries,
             takes_event=declared.takes_event,
             store_each=True,
-            schedule=declared.name,
+            schedule=schedule_name(app, declared),
+            one_node=declared.overlap != "allow",
+            concurrency=_CALLS_AT_ONCE if declared.overlap == "allow" else 1,
+            max_inflight=_CALLS_AT_ONCE if declared.overlap == "allow" else 1,
             place=place_of(declared.function),
         )
         for declared in app.schedules
@@ -120,11 +127,20 @@ def schedule_consumers(app: App) -> list[DeclaredConsumer]:
 
 def groups_of(consumers: Sequence[DeclaredConsumer]) -> Callable[[str, str], DeclaredGroup]:
     """What the consumers of a program say about a group, by topic and group."""
-    declared = {
-        (each.topic, each.group): DeclaredGroup(each.retries.max_attempts or 0, each.limits.group_concurrency)
-        for each in consumers
-    }
-    return lambda topic, group: declared.get((topic, group), UNDECLARED)
+    declared: dict[tuple[str, str], DeclaredGroup] = {}
+    patterns: list[tuple[Pattern, str, DeclaredGroup]] = []
+    for each in consumers:
+        said = DeclaredGroup(each.retries.max_attempts or 0, each.limits.group_concurrency)
+        if each.is_pattern:
+            patterns.append((Pattern(each.topic), each.group, said))
+        else:
+            declared[(each.topic, each.group)] = said
+
+    def find(topic: str, group: str) -> DeclaredGroup:
+        fitting = (said for pattern, name, said in patterns if name == group and pattern.covers_topic(topic))
+        return declared.get((topic, group)) or next(fitting, UNDECLARED)
+
+    return find
 
 
 def refuse_former_groups(consumers: Sequence[DeclaredConsumer], bus: Bus) -> None:
@@ -148,7 +164,13 @@ def refuse_former_groups(consumers: Sequence[DeclaredConsumer], bus: Bus) -> Non
 def declared_schedules(app: App) -> dict[str, dict[str, Any]]:
     """The schedules of a program as other nodes read them, by their names in the log."""
     return {
-        schedule_name(app, each): {"topic": schedule_topic(app, each), "every": each.every_ms, "cron": each.cron}
+        schedule_name(app, each): {
+            "topic": schedule_topic(app, each),
+            "every": None,
+            "cron": None,
+            **each.times,
+            **({} if each.overlap == "queue" else {"overlap": each.overlap}),
+        }
         for each in app.schedules
     }
 
@@ -159,7 +181,7 @@ async def plan_schedules(app: App, bus: Bus, in_force: DeclarationsInForce) -> N
         topic = schedule_topic(app, declared)
         if not bus.topics.open(topic).stored:
             await bus.put_topic(TopicConfig(topic=topic, retention_count=_KEPT_FIRINGS))
-    prefix = f"app/{app.name}/"
+    prefix = f"{DECLARED}{app.name}/"
     wanted = {}
     for name, said in in_force.of("schedules").items():
         if name.startswith(prefix):
@@ -230,6 +252,8 @@ async def install_schemas(app: App, bus: Bus, versions: PublishedVersions) -> No
     for declared in app.payloads.schemas:
         versions.register(declared.topic, await _register(bus, declared))
     for consumer in app.consumers:
+        if consumer.is_pattern:
+            continue
         try:
             bus.schemas.expected[consumer.topic] = {} if consumer.payload is Any else schema_of(consumer.payload)
         except BadSchema:

@@ -186,7 +186,7 @@ def _bus(node: NodeParts, topics: Container[str]) -> Iterator[Metric]:
     yield from _positions(info for info in groups if info.topic in topics)
     yield _gauge("topics", "Topics the node keeps.", len(node.bus.topics.configs()))
     yield _gauge("groups", "Groups of all topics.", len(groups))
-    yield _gauge("schedules", "Schedules that are set.", len(node.bus.schedules.all()))
+    yield _gauge("schedules", "Schedules that are set.", len(node.bus.schedules))
 
 
 def _events(stats: Stats, topics: Container[str]) -> Iterator[Metric]:

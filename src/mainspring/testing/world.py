@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from mainspring.app import App
-from mainspring.bus import DeadLetter, GroupInfo, Published, Schedule, TopicConfig
+from mainspring.bus import DeadLetter, GroupInfo, Published, ScheduleInfo, TopicConfig
 from mainspring.durations import Duration, duration_ms
 from mainspring.kernel import draw_tree
 from mainspring.message import Message, encode_bytes
@@ -239,7 +239,7 @@ class World:
         """The events of a topic that a group gave up."""
         return self._run(self.node.bus.dead_letters.page(topic))
 
-    def schedules(self) -> list[Schedule]:
+    def schedules(self) -> list[ScheduleInfo]:
         """What will fire, by name."""
         return self.node.bus.schedules.all()
 

@@ -389,6 +389,19 @@ def test_a_timer_is_cancelled_and_schedules_are_listed(shop: str, dashboard: Ope
     assert asked(shop, "Timer.List", {})["total"] == 0
 
 
+def test_a_schedule_is_run_paused_and_resumed(shop: str, dashboard: Opener) -> None:
+    page = dashboard(shop, "timers")
+    row = page.row("Schedules", "nightly-report")
+    row.get_by_role("button", name="Run now").click()
+    page.toast("nightly-report was run.")
+    row.get_by_role("button", name="Pause").click()
+    row.get_by_text("paused", exact=True).wait_for()
+    (known,) = [each for each in asked(shop, "Bus.Schedules", {})["schedules"] if each["name"] == "nightly-report"]
+    assert known["paused"]
+    row.get_by_role("button", name="Resume").click()
+    row.get_by_role("button", name="Pause").wait_for()
+
+
 # --- runs and beats
 
 

@@ -22,6 +22,7 @@ COMMANDS = (
     ("topics", "list"),
     ("groups", "list"),
     ("dlq", "list"),
+    ("schedules", "list"),
     ("top", "--once"),
 )
 

@@ -128,3 +128,22 @@ def test_what_is_not_there_is_said_with_what_to_do(terminal: Terminal) -> None:
         first, second = terminal.fails(*arguments)
         assert first.startswith("mainspring: ")
         assert second.startswith("  ")
+
+
+def test_schedules_are_listed_paused_resumed_run_and_forgotten(terminal: Terminal) -> None:
+    def data(name: str) -> str:
+        return f'{{"name": "{name}", "topic": "{name}", "payload": 1, "cron": "0 3 * * *", "timezone": "Asia/Tokyo"}}'
+
+    terminal.ok("send", "command", "Bus.Schedule", data("nightly"))
+    assert "0 3 * * * Asia/Tokyo" in terminal.ok("schedules", "list")
+    assert terminal.json("schedules", "pause", "nightly")[0]["paused"]
+    assert "paused" in terminal.ok("schedules", "list")
+    assert terminal.json("schedules", "run", "nightly")[0]["offset"] == 1
+    (known,) = terminal.json("schedules", "list")
+    assert known["lastMs"] > 0
+    assert "resumed nightly; next at 20" in terminal.ok("schedules", "resume", "nightly")
+    assert terminal.ok("schedules", "delete", "nightly", "--yes").strip() == "forgot nightly"
+    first, _ = terminal.fails("schedules", "run", "nightly")
+    assert "no schedule 'nightly'" in first
+    terminal.ok("send", "command", "Bus.Schedule", data("app/shop/nightly"))
+    assert "comes back when the program starts" in terminal.ok("schedules", "delete", "app/shop/nightly", "--yes")

@@ -363,6 +363,11 @@ async def test_schedules_publish_by_themselves_until_they_are_removed(bus: Clien
     async with bus.subscribe(name, group="g") as events:
         assert await bus.schedule(f"{name}/tick", name, {"tick": 1}, every=0.05) > 0
         assert (await events.get(5)).payload == {"tick": 1}
+        await bus.pause_schedule(f"{name}/tick")
+        (known,) = [each for each in await bus.schedules() if each["name"] == f"{name}/tick"]
+        assert known["paused"]
+        assert await bus.run_schedule(f"{name}/tick") > 0
+        assert await bus.resume_schedule(f"{name}/tick") > 0
         await bus.unschedule(f"{name}/tick")
         with pytest.raises(NodeRefused) as refused:
             await bus.unschedule(f"{name}/tick")

@@ -319,6 +319,32 @@ async def test_a_schedule_is_made_shown_replaced_and_forgotten(each_engine: Site
     assert (await site.get("/schedules")).json["schedules"] == []
 
 
+async def test_a_schedule_is_paused_resumed_and_run_now(each_engine: Site) -> None:
+    site = each_engine
+    zone = {"timezone": "Europe/Berlin", "jitter": 1_000, "overlap": "skip"}
+    made = await site.post("/schedules", {"name": "a/b", "topic": "t", "payload": 1, "cron": "0 3 * * *", **zone})
+    assert zone.items() <= made.json.items()
+    assert (await site.post("/schedules/a%2Fb/pause", {})).json["paused"]
+    assert (await site.get("/schedules/a%2Fb")).json["paused"]
+    ran = (await site.post("/schedules/a%2Fb/run", {})).json
+    assert (ran["topic"], ran["offset"]) == ("t", 1)
+    assert [each["payload"] for each in await site.events("t")] == [1]
+    resumed = (await site.post("/schedules/a%2Fb/resume", {})).json
+    assert (resumed["nextMs"], resumed["lastMs"], "paused" in resumed) == (made.json["nextMs"], ran["ts"], False)
+    for verb in ("pause", "resume", "run"):
+        refused = await site.post(f"/schedules/nobody/{verb}", {})
+        assert (refused.status, refused.problem["code"]) == (404, "unknown_schedule")
+
+
+async def test_only_who_may_publish_to_its_topic_changes_a_schedule(site: Site) -> None:
+    await site.post("/topics", {"topic": "t", "publishACL": ["alice"]})
+    body = {"name": "s", "topic": "t", "payload": 1, "every": 60_000}
+    assert (await site.post("/schedules?agent_id=alice", body)).status == 201
+    for verb in ("pause", "resume", "run"):
+        assert (await site.post(f"/schedules/s/{verb}?agent_id=bob", {})).status == 403
+        assert (await site.post(f"/schedules/s/{verb}?agent_id=alice", {})).status == 200
+
+
 async def test_a_schedule_publishes(site: Site) -> None:
     await site.publish("t", "first")
     await site.post("/schedules", {"name": "s", "topic": "t", "payload": {"b": 1}, "every": 10})

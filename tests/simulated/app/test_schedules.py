@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from mainspring import App, Event
-from mainspring.bus import BadFrame
 from mainspring.durations import BadDuration, duration_ms
 from mainspring.kernel import CapabilityError
 from mainspring.node.core import BootFailure
@@ -132,12 +131,18 @@ def test_what_cannot_be_a_schedule_is_refused_where_it_is_declared() -> None:
     app = App("clock")
     with pytest.raises(BadDuration):
         app.every("5 minutes")(lambda: None)
-    with pytest.raises(BadFrame):
-        app.cron("0 3 * *")(lambda: None)
+    with pytest.raises(CapabilityError, match=r"test_schedules.py:\d+\): a cron line has five fields"):
+        app.cron("0 3 * *", name="n")(lambda: None)
     with pytest.raises(CapabilityError, match="or the event of its firing"):
-        app.every("5m")(lambda event, needed: None)
-    with pytest.raises(CapabilityError, match="every 10 ms"):
-        app.every("1ms")(lambda: None)
+        app.every("5m", name="n")(lambda event, needed: None)
+    with pytest.raises(CapabilityError, match="at least 10 ms"):
+        app.every("1ms", name="n")(lambda: None)
+    with pytest.raises(CapabilityError, match="Mars/Olympus"):
+        app.cron("0 3 * * *", name="n", timezone="Mars/Olympus")(lambda: None)
+    with pytest.raises(CapabilityError, match="queue, skip or allow"):
+        app.every("5m", name="n", overlap="never")(lambda: None)  # type: ignore[arg-type]
+    with pytest.raises(CapabilityError, match="cannot name a schedule"):
+        app.every("5m")(lambda: None)
 
 
 @pytest.mark.parametrize(

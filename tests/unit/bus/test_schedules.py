@@ -2,59 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import sys
+from types import FrameType
+from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mainspring.bus import BadFrame, Schedule, UnknownSchedule
-from mainspring.bus.schedules.cron import CronLine
+from mainspring.log import Batch
 from tests.support.bus import World, in_virtual_time, settle
-
-
-def at(text: str) -> int:
-    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1000)
-
-
-@pytest.mark.parametrize(
-    ("line", "after", "following"),
-    [
-        ("* * * * *", "2024-01-01T00:00:00", "2024-01-01T00:01:00"),
-        ("*/15 * * * *", "2024-01-01T00:14:59", "2024-01-01T00:15:00"),
-        ("0 3 * * *", "2024-01-01T03:00:00", "2024-01-02T03:00:00"),
-        ("30 8-10/2 * * *", "2024-01-01T08:31:00", "2024-01-01T10:30:00"),
-        ("0 0 29 2 *", "2023-01-01T00:00:00", "2024-02-29T00:00:00"),
-        ("0 0 29 2 *", "2096-03-01T00:00:00", "2104-02-29T00:00:00"),
-        ("0 12 * * mon", "2024-01-01T12:00:00", "2024-01-08T12:00:00"),
-        ("0 12 * * 7", "2024-01-01T12:00:00", "2024-01-07T12:00:00"),
-        ("0 12 13 * fri", "2024-01-01T00:00:00", "2024-01-05T12:00:00"),
-        ("0 12 13 * *", "2024-01-01T00:00:00", "2024-01-13T12:00:00"),
-        ("0 0 1 jan,jul *", "2024-01-01T00:00:00", "2024-07-01T00:00:00"),
-        ("5,10 0 31 dec *", "2024-12-31T00:05:00", "2024-12-31T00:10:00"),
-    ],
-)
-def test_cron_lines(line: str, after: str, following: str) -> None:
-    assert CronLine(line).next_after(at(after)) == at(following)
-
-
-@pytest.mark.parametrize(
-    "line", ["", "* * * *", "60 * * * *", "* 24 * * *", "* * 0 * *", "* * * 13 *", "* * * * 8", "*/0 * * * *",
-             "5-1 * * * *", "a * * * *", "* * * * * *", "0 0 31 2 *", "1, * * * *", "99999 * * * *"]
-)  # fmt: skip
-def test_lines_that_are_none(line: str) -> None:
-    with pytest.raises(BadFrame):
-        CronLine(line)
-
-
-@given(st.integers(0, 4_000_000_000_000), st.sampled_from(["*/7 * * * *", "0 0 * * 1-5", "30 2 1,15 * *"]))
-def test_the_next_time_is_later_and_nothing_lies_between(ms: int, line: str) -> None:
-    cron = CronLine(line)
-    following = cron.next_after(ms)
-    assert following > ms
-    assert following % 60_000 == 0
-    assert cron.next_after(following - 1) == following
 
 
 def every(ms: int, name: str = "tick") -> Schedule:
@@ -171,3 +128,190 @@ async def test_schedules_fire_on_a_node_that_takes_no_more_topics(world: World) 
     assert (await peer.ask({"type": "PUBLISH", "topic": "second", "payload": 1}))["code"] == "unavailable"
     await settle(5)
     assert await world.stored("late") == [1]
+
+
+# -- pause, resume, run now
+
+
+@in_virtual_time
+async def test_a_paused_schedule_is_silent_also_after_a_crash_and_goes_on_from_now(world: World) -> None:
+    start = world.clock.wall_ms()
+    await world.bus.put_schedule(every(1_000))
+    await settle(2.5)
+    assert (await world.bus.schedules.pause("tick")).paused
+    await settle(5)
+    await world.kill()
+    await settle(5)
+    assert world.bus.schedules.get("tick").paused
+    assert (await world.bus.schedules.resume("tick")).next_ms == start + 13_000, "what passed is not made up"
+    await settle(1)
+    assert [event.ts - start for event in await world.log.read("t", 0, 1, 100)] == [1_000, 2_000, 13_000]
+
+
+@in_virtual_time
+async def test_resuming_what_is_not_paused_changes_nothing(world: World) -> None:
+    await world.bus.put_schedule(every(1_000))
+    before = world.bus.schedules.get("tick")
+    assert await world.bus.schedules.resume("tick") == before
+
+
+@in_virtual_time
+async def test_a_schedule_that_is_replaced_stays_paused(world: World) -> None:
+    await world.bus.put_schedule(every(1_000))
+    await world.bus.schedules.pause("tick")
+    assert (await world.bus.put_schedule(every(2_000))).paused
+    await settle(10)
+    assert not await world.log.read("t", 0, 1, 100)
+
+
+@in_virtual_time
+async def test_run_now_publishes_at_once_and_the_next_time_stays(world: World) -> None:
+    planned = await world.bus.put_schedule(every(10_000))
+    event = await world.bus.schedules.run("tick")
+    assert (event.topic, event.partition, event.offset) == ("t", 0, 1)
+    known = world.bus.schedules.get("tick")
+    assert (known.next_ms, known.last_ms) == (planned.next_ms, world.clock.wall_ms())
+    await world.bus.schedules.pause("tick")
+    assert (await world.bus.schedules.run("tick")).offset == 2
+    await settle(30)
+    assert len(await world.log.read("t", 0, 1, 100)) == 2
+
+
+@in_virtual_time
+async def test_a_schedule_that_is_not_there_cannot_be_changed(world: World) -> None:
+    schedules = world.bus.schedules
+    for verb in (schedules.pause, schedules.resume, schedules.run, schedules.delete):
+        with pytest.raises(UnknownSchedule, match="no schedule 'nobody'"):
+            await verb("nobody")
+
+
+# -- jitter and overlap
+
+
+@in_virtual_time
+async def test_jitter_makes_each_firing_late_by_the_same_every_time(world: World) -> None:
+    async def lateness(name: str) -> list[int]:
+        start = world.clock.wall_ms()
+        schedule = msgspec.structs.replace(every(60_000, name), topic=name, jitter=30_000)
+        await world.bus.put_schedule(schedule)
+        await settle(601)
+        return [event.ts - start - 60_000 * n for n, event in enumerate(await world.log.read(name, 0, 1, 100), 1)]
+
+    first = await lateness("first")
+    assert len(first) in (9, 10)
+    assert all(0 <= each <= 30_000 for each in first)
+    assert len(set(first)) > 5, "they differ"
+    plan = Schedule(name="first", topic="t", payload=msgspec.Raw(b"1"), cron="0 * * * *", jitter=60_000)
+    assert plan.planned(1_700_000_000_000) == plan.planned(1_700_000_000_000)
+    assert plan.planned(1_700_000_000_000).due_ms == 1_700_002_800_000
+
+
+@in_virtual_time
+async def test_skip_publishes_nothing_while_a_group_has_something_to_settle(world: World) -> None:
+    peer = world.connect()
+    await peer.subscribe("t", "g", {"kind": "offset", "value": 0})
+    await world.bus.put_schedule(msgspec.structs.replace(every(1_000), overlap="skip"))
+    await settle(3.5)
+    assert len(await world.log.read("t", 0, 1, 100)) == 1
+    last = world.bus.schedules.get("tick").last
+    assert last is not None
+    assert (last.result, last.reason) == ("skipped", "group 'g' has 1 events to settle")
+    await world.kill()
+    assert world.bus.schedules.get("tick").last == last, "it is kept"
+    peer = world.connect()
+    await peer.subscribe("t", "g")
+    peer.ack("t", "g", 1)
+    await settle(1)
+    assert len(await world.log.read("t", 0, 1, 100)) == 2
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"jitter": 2_000}, {"jitter": -1}, {"timezone": "Europe/Berlin"}, {"overlap": "maybe"}, {"every": None},
+     {"every": None, "cron": "0 3 * * *", "timezone": "Mars/Olympus"}],
+)  # fmt: skip
+def test_what_cannot_be_a_schedule_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadFrame):
+        msgspec.structs.replace(every(1_000), **wrong).check()
+
+
+# -- many
+
+
+def lines_run(code: Any) -> Any:
+    """How many lines of `bus/schedules` run while `code` is awaited."""
+
+    async def count() -> int:
+        lines = 0
+
+        def trace(frame: FrameType, event: str, _: Any) -> Any:
+            nonlocal lines
+            if "bus/schedules" not in frame.f_code.co_filename:
+                return None
+            lines += event == "line"
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            await code
+        finally:
+            sys.settrace(before)
+        return lines
+
+    return count()
+
+
+@in_virtual_time
+async def test_a_firing_does_the_same_work_however_many_others_there_are(world: World) -> None:
+    async def put(count: int, first: int = 0) -> None:
+        for number in range(first, count):
+            await world.bus.schedules.put(every(86_400_000, f"daily{number}"))
+
+    await world.bus.put_schedule(every(1_000))
+    await put(10)
+    await settle(1.5)
+    few = await lines_run(settle(10))
+    await put(2_000, 10)
+    many = await lines_run(settle(10))
+    assert few > 0
+    assert many == few
+    assert len(await world.log.read("t", 0, 1, 100)) == 21
+
+
+@in_virtual_time
+async def test_those_of_former_versions_do_not_pile_up(world: World) -> None:
+    for _ in range(2_000):
+        await world.bus.put_schedule(every(86_400_000))
+    assert len(world.bus.schedules._heap) < 1_000
+
+
+@in_virtual_time
+async def test_all_that_are_due_at_once_share_their_commits(world: World) -> None:
+    for number in range(1_200):
+        await world.bus.schedules.put(
+            Schedule(name=f"s{number}", topic="t", payload=msgspec.Raw(b"1"), cron="0 * * * *")
+        )
+    before = world.log.commits
+    await settle(3_600)
+    assert len(await world.log.read("t", 0, 1, 2_000)) == 1_200
+    assert world.log.commits - before < 100
+
+
+# -- what the version before wrote
+
+
+@in_virtual_time
+async def test_rows_of_the_version_before_keep_their_next_time(world: World) -> None:
+    due = world.clock.wall_ms() + 7_000
+    row = b'{"name":"old","topic":"t","payload":{"n":1},"every":60000,"nextMs":%d}' % due
+    batch = Batch()
+    batch.put("schedules", "named/old", row)
+    await world.log.commit(batch)
+    await world.kill()
+    known = world.bus.schedules.get("old")
+    assert (known.next_ms, known.overlap, known.paused, known.last) == (due, "queue", False, None)
+    await settle(8)
+    (event,) = await world.log.read("t", 0, 1, 100)
+    assert event.ts == due
+    assert world.bus.schedules.get("old").next_ms == due + 60_000

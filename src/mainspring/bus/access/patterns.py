@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 from mainspring.bus.errors import BadFrame
+from mainspring.bus.names import DEAD_LETTERS, SYSTEM
 
 ONE: Final = "*"
 ANY: Final = "**"
@@ -58,6 +59,18 @@ class Pattern:
             else:
                 return False
         return all(segment == ANY for segment in pattern[at:])
+
+    def covers_topic(self, name: str) -> bool:
+        """Whether who consumes this pattern is given the events of this topic.
+
+        Topics of dead letters and of the system must be named: `orders.*` would be given the dead letters of `orders`,
+        and a consumer of everything what its own work makes the node write.
+        """
+        if name.startswith(SYSTEM) and not self.text.startswith(SYSTEM):
+            return False
+        if name.endswith(DEAD_LETTERS) and not self.text.endswith(DEAD_LETTERS):
+            return False
+        return self.matches(name)
 
 
 class NameSet:

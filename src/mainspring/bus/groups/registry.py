@@ -197,6 +197,16 @@ class GroupRegistry:
             for tail in topic.tails
         ]
 
+    async def unsettled(self, topic_name: str) -> str:
+        """A sentence about a group of the topic that has events to settle; "" when none has."""
+        if self._topics.find(topic_name) is None:
+            return ""
+        for partition in await self.offsets(topic_name):
+            for name, each in partition.groups.items():
+                if each.lag:
+                    return f"group {name!r} has {each.lag} events to settle"
+        return ""
+
     def _offsets(self, position: Position) -> GroupOffsets:
         committed = position.committed()
         return GroupOffsets(

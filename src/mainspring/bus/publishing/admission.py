@@ -43,7 +43,7 @@ from mainspring.settings import Settings
 from mainspring.telemetry import TRACEPARENT, OpenSpan, Recorder, messaging, tracing
 
 if TYPE_CHECKING:
-    from mainspring.bus.schedules.schedules import Schedule
+    from mainspring.bus.schedules.schedule import Schedule
 
 MAX_DELAY_MS: Final = 10 * 366 * 86_400_000  # ten years: beyond that a delay is a mistake in its unit
 

@@ -10,8 +10,12 @@ A delayed event gets its offset when it is due, not when it is accepted. Giving 
 every group's cursor as an open event for as long as it waits, hold back every commit, and make an hour of delayed
 events an hour of memory.
 
-Memory does not grow with the number of delayed events: rows are read in the order of their time, when it has come. A
-firing missed while no node ran is made up once.
+Memory does not grow with the number of delayed events: rows are read in the order of their time, when it has come.
+Schedules are in memory, their next times in a heap: a firing looks at what is due and at nothing else. A firing missed
+while no node ran is made up once; what passes while a schedule is paused is not.
+
+How the last call of a schedule went is a row of its own (`CALLS`), written by whoever made the call in one commit with
+the acknowledgement of its event.
 
 The reasons are in docs/decisions/schedules.md.
 """
@@ -19,23 +23,23 @@ The reasons are in docs/decisions/schedules.md.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import heapq
 import logging
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Final
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from mainspring.bus.errors import BadFrame, Unavailable, UnknownSchedule
-from mainspring.bus.names import check_name
+from mainspring.bus.errors import Unavailable, UnknownSchedule
 from mainspring.bus.protocol import EXPIRES
 from mainspring.bus.publishing.admission import Admission
 from mainspring.bus.publishing.publisher import Accepted, OnDone, Placed, Publisher
-from mainspring.bus.schedules.cron import CronLine
+from mainspring.bus.results import Published
+from mainspring.bus.schedules.schedule import LastCall, Schedule, ScheduleInfo, info_of
 from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.cluster import Role
 from mainspring.errors import MainspringError
-from mainspring.log import ABSENT, Append, Batch, KeptRecord, Log, Record, Refused
+from mainspring.log import ABSENT, Append, Batch, KeptRecord, Log, Prepared, Put, Receipt, Record, Refused, add_prepared
 from mainspring.loop import Clock, Loop
 
 if TYPE_CHECKING:
@@ -46,46 +50,11 @@ logger: logging.Logger = logging.getLogger("mainspring.bus")
 SPACE: Final = "schedules"
 DELAYED: Final = "delayed/"
 NAMED: Final = "named/"
+CALLS: Final = "schedule_calls"  # a space: how the last call of each went, by name
 PAGE: Final = 500
 RETRY_MS: Final = 1_000
-CLOCKS_DIFFER_MS: Final = 60_000  # by so much the clocks of nodes may differ without a grid being counted anew
-LEAST_EVERY_MS: Final = 10
-MOST_EVERY_MS: Final = 2**53
 
 _encode = msgspec.json.Encoder().encode
-
-
-class Schedule(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """An event published again and again: `every` ms, or as `cron` says (five fields, UTC). Exactly one of the two."""
-
-    name: str
-    topic: str
-    payload: msgspec.Raw
-    every: Annotated[int, msgspec.Meta(ge=LEAST_EVERY_MS, le=MOST_EVERY_MS)] | None = None
-    cron: str | None = None
-    key: str | None = None
-    headers: dict[str, str] | None = None
-    next_ms: int = 0
-
-    def following(self, after_ms: int) -> int:
-        """When it fires next, strictly after this instant. A grid of `every` is kept, however late a firing was."""
-        if self.cron is not None:
-            return CronLine(self.cron).next_after(after_ms)
-        assert self.every is not None
-        if not self.next_ms:
-            return after_ms + self.every
-        missed = max(0, after_ms - self.next_ms) // self.every
-        return self.next_ms + (missed + 1) * self.every
-
-    def rescheduled(self, now_ms: int) -> Schedule | None:
-        """The same, counted from now, when the clock was set back so far that the next time is intervals away.
-
-        Only for `every`, which is about time that passes. A cron line is about the time of day: what was called at that
-        time today is not called again because the clock shows it a second time.
-        """
-        if self.every is None or self.next_ms - now_ms <= 2 * self.every + CLOCKS_DIFFER_MS:
-            return None
-        return msgspec.structs.replace(self, next_ms=now_ms + self.every)
 
 
 class _Delayed(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -103,6 +72,7 @@ class _Delayed(msgspec.Struct, frozen=True, omit_defaults=True):
 
 _decode_delayed = msgspec.json.Decoder(_Delayed).decode
 _decode_schedule = msgspec.json.Decoder(Schedule).decode
+_decode_call = msgspec.json.Decoder(LastCall).decode
 
 
 class Schedules:
@@ -118,7 +88,9 @@ class Schedules:
         publisher: Publisher,
         delivery: Delivery,
         role: Role,
+        unsettled: Callable[[str], Awaitable[str]],
     ) -> None:
+        self._unsettled = unsettled
         self._role = role
         self._log = log
         self._clock = clock
@@ -128,6 +100,9 @@ class Schedules:
         self._publisher = publisher
         self._delivery = delivery
         self._named: dict[str, tuple[Schedule, int]] = {}
+        self._heap: list[tuple[int, int, str]] = []  # next time, version and name; those of former versions are dropped
+        self._last: dict[str, LastCall] = {}
+        self._check_all = True  # the clock may have been set since all next times were looked at
         self._timer: tuple[int, Hashable] | None = None
         self._firing = False
         self._again = False
@@ -140,11 +115,14 @@ class Schedules:
             except msgspec.DecodeError as error:
                 logger.error("schedule %r cannot be read and does not fire: %s", record.key, error)
                 continue
-            self._named[schedule.name] = (schedule, record.version)
+            self._keep(schedule, record.version)
+        async for record in self._log.scan(CALLS, ""):
+            self._last[record.key] = _decode_call(record.value)
         self._role.on_change(self._role_changed)
 
     def _role_changed(self, held: bool) -> None:
         if held:
+            self._check_all = True
             self._fire(None)
 
     def on_changed(self, record: KeptRecord) -> None:
@@ -154,9 +132,16 @@ class Schedules:
                 self.plan(_due_of(record.key))
             return
         if record.version == ABSENT:
-            self._named.pop(record.key.removeprefix(NAMED), None)
+            self._forget(record.key.removeprefix(NAMED))
         else:
             self._keep(_decode_schedule(record.value), record.version)
+
+    def on_called(self, record: KeptRecord) -> None:
+        """A call was made or skipped, here or on another node."""
+        if record.version == ABSENT:
+            self._last.pop(record.key, None)
+        else:
+            self._last[record.key] = _decode_call(record.value)
 
     def stop(self) -> None:
         self._stopped = True
@@ -203,6 +188,7 @@ class Schedules:
         """The time of day jumped: the clock was set, or the machine slept. What was planned is not to be trusted."""
         if self._timer is not None:
             self._loop.cancel(self._timer[1])
+        self._check_all = True
         if not self._stopped:
             self._fire(None)
 
@@ -229,73 +215,160 @@ class Schedules:
         guard(batch)
         put: list[Schedule] = []
         gone: list[str] = []
-        versions = dict.fromkeys(wanted, ABSENT)
+        kept: dict[str, Record] = {}
         async for record in self._log.scan(SPACE, NAMED + prefix):
             name = record.key.removeprefix(NAMED)
-            if name not in wanted:
-                batch.delete(SPACE, record.key, expect=record.version)
-                gone.append(name)
-            elif _fires_like(record.value, wanted[name]):
-                del versions[name]
+            if name in wanted:
+                kept[name] = record
             else:
-                versions[name] = record.version
-        for name, version in versions.items():
-            put.append(self._from_now(wanted[name]))
-            batch.put(SPACE, NAMED + name, _encode(put[-1]), expect=version)
+                batch.delete(SPACE, record.key, expect=record.version)
+                batch.delete(CALLS, name)
+                gone.append(name)
+        for name, schedule in wanted.items():
+            known = _readable(kept.get(name))
+            changed = self._replacing(known, schedule)
+            if known != changed:
+                put.append(changed)
+                batch.put(SPACE, NAMED + name, _encode(changed), expect=kept[name].version if name in kept else ABSENT)
         if not put and not gone:
             return
         receipt = await self._log.commit(batch)
         for name in gone:
-            self._named.pop(name, None)
+            self._forget(name)
         for each, version in zip(put, receipt.versions, strict=True):
             self._keep(each, version)
 
-    def _from_now(self, schedule: Schedule) -> Schedule:
-        check_name("schedule", schedule.name)
-        schedule = msgspec.structs.replace(schedule, next_ms=0)
-        return msgspec.structs.replace(schedule, next_ms=schedule.following(self._clock.wall_ms()))
+    def _replacing(self, known: Schedule | None, wanted: Schedule) -> Schedule:
+        """A declared schedule, with what is kept of the one that is stored: its times if they are the same, a pause."""
+        wanted.check()
+        if known is None:
+            return wanted.planned_anew(self._clock.wall_ms())
+        wanted = msgspec.structs.replace(wanted, paused=known.paused, last_ms=known.last_ms)
+        if known.fires_like(wanted):
+            return msgspec.structs.replace(wanted, next_ms=known.next_ms, due_ms=known.due_ms)
+        return wanted.planned_anew(self._clock.wall_ms())
 
     def _keep(self, schedule: Schedule, version: int) -> None:
         """Remember this version of a schedule, unless a newer one is here, and plan its firing."""
         _, current = self._named.get(schedule.name, (None, ABSENT))
         if current < version:
             self._named[schedule.name] = (schedule, version)
-            if self._role.held:
-                self.plan(schedule.next_ms)
+            self._push(schedule, version)
+
+    def _push(self, schedule: Schedule, version: int) -> None:
+        if schedule.paused:
+            return
+        if len(self._heap) > 2 * len(self._named) + PAGE:  # most are of former versions
+            self._heap = [(each.next_ms, its, name) for name, (each, its) in self._named.items() if not each.paused]
+            heapq.heapify(self._heap)
+        heapq.heappush(self._heap, (schedule.next_ms, version, schedule.name))
+        if self._role.held:
+            self.plan(schedule.next_ms)
+
+    def _forget(self, name: str) -> None:
+        self._named.pop(name, None)
+        self._last.pop(name, None)
 
     async def put(self, schedule: Schedule) -> Schedule:
-        if (schedule.every is None) == (schedule.cron is None):
-            raise BadFrame("a schedule has either `every` or `cron`", remedy="give exactly one of them")
-        if schedule.every is not None and not LEAST_EVERY_MS <= schedule.every <= MOST_EVERY_MS:
-            raise BadFrame(f"`every` is {schedule.every} ms", remedy=f"give at least {LEAST_EVERY_MS} ms")
+        """Create or replace a schedule. One that is paused stays so."""
+        schedule.check()
         self._topics.open(schedule.topic)
-        schedule = self._from_now(schedule)
-        batch = Batch()
-        batch.put(SPACE, NAMED + schedule.name, _encode(schedule))
-        try:
-            receipt = await self._log.commit(batch)
-        except MainspringError as error:
-            raise Unavailable(f"the schedule could not be stored: {error.message}", remedy=error.remedy) from error
-        self._keep(schedule, receipt.versions[0])
-        return schedule
 
-    def find(self, name: str) -> Schedule | None:
+        def replaced(known: Schedule | None) -> Schedule:
+            anew = schedule.planned_anew(self._clock.wall_ms())
+            return anew if known is None else msgspec.structs.replace(anew, paused=known.paused, last_ms=known.last_ms)
+
+        return await self._change(schedule.name, replaced)
+
+    async def pause(self, name: str) -> ScheduleInfo:
+        """Publish nothing more until it is resumed, also after a restart. Raises UnknownSchedule."""
+        await self._change(name, lambda known: msgspec.structs.replace(_known(name, known), paused=True))
+        return self.get(name)
+
+    async def resume(self, name: str) -> ScheduleInfo:
+        """Go on from now: what passed meanwhile is not made up. Raises UnknownSchedule."""
+
+        def resumed(known: Schedule | None) -> Schedule:
+            schedule = _known(name, known)
+            if not schedule.paused:
+                return schedule
+            return msgspec.structs.replace(schedule, paused=False).planned(self._clock.wall_ms())
+
+        await self._change(name, resumed)
+        return self.get(name)
+
+    async def _change(self, name: str, change: Callable[[Schedule | None], Schedule]) -> Schedule:
+        """Write what `change` makes of a schedule; again when it changed (it fired) meanwhile."""
+        while True:
+            try:
+                record = await self._log.get(SPACE, NAMED + name)
+                known = _readable(record)
+                changed = change(known)
+                if changed == known:
+                    return changed
+                batch = Batch()
+                batch.put(SPACE, NAMED + name, _encode(changed), expect=ABSENT if record is None else record.version)
+                receipt = await self._log.commit(batch)
+            except Refused:
+                continue
+            except UnknownSchedule:
+                raise
+            except MainspringError as error:
+                raise Unavailable(f"the schedule could not be stored: {error.message}", remedy=error.remedy) from error
+            self._keep(changed, receipt.versions[0])
+            return changed
+
+    async def run(self, name: str) -> Published:
+        """Publish its event now, also while it is paused; its next time stays. Raises UnknownSchedule."""
+        while True:
+            schedule, version = self._named.get(name, (None, ABSENT))
+            schedule = _known(name, schedule)
+            try:
+                return await self._publish(schedule, version, self._clock.wall_ms(), Batch())
+            except Refused:
+                await self._look_again(name)
+            except MainspringError as error:
+                raise Unavailable(f"the event could not be stored: {error.message}", remedy=error.remedy) from error
+
+    def find(self, name: str) -> ScheduleInfo | None:
+        """The schedule of this name; None when there is none."""
         schedule, _ = self._named.get(name, (None, ABSENT))
-        return schedule
+        return None if schedule is None else info_of(schedule, self._last.get(name))
 
-    def all(self) -> list[Schedule]:
-        return [schedule for _, (schedule, _) in sorted(self._named.items())]
+    def get(self, name: str) -> ScheduleInfo:
+        """Raises UnknownSchedule."""
+        return info_of(_known(name, self._named.get(name, (None, ABSENT))[0]), self._last.get(name))
+
+    def all(self) -> list[ScheduleInfo]:
+        """By name."""
+        return [info_of(schedule, self._last.get(name)) for name, (schedule, _) in sorted(self._named.items())]
+
+    def __len__(self) -> int:
+        return len(self._named)
 
     async def delete(self, name: str) -> None:
-        if name not in self._named:
-            raise UnknownSchedule(f"there is no schedule {name!r}")
+        """Raises UnknownSchedule. One that a program declares comes back when a node of it starts."""
+        _known(name, self._named.get(name, (None, ABSENT))[0])
         batch = Batch()
         batch.delete(SPACE, NAMED + name)
+        batch.delete(CALLS, name)
         try:
             await self._log.commit(batch)
         except MainspringError as error:
             raise Unavailable(f"the schedule could not be deleted: {error.message}", remedy=error.remedy) from error
-        self._named.pop(name, None)
+        self._forget(name)
+
+    # -- how calls went
+
+    def called(self, name: str, call: LastCall) -> Prepared:
+        """How a call went, to be stored in one batch with what it led to."""
+        return Prepared([Put(CALLS, name, _encode(call))], lambda _receipt: self._last.__setitem__(name, call))
+
+    def store_call(self, name: str, call: LastCall) -> None:
+        """How a call went, stored by itself and soon."""
+        batch = Batch()
+        stored = add_prepared(batch, [self.called(name, call)])
+        self._log.submit(batch, lambda result: stored(result) if isinstance(result, Receipt) else None)
 
     # -- firing
 
@@ -319,6 +392,7 @@ class Schedules:
                 await self._fire_delayed()
         except MainspringError as error:
             logger.error("a scheduled event could not be stored, trying again: %s", error)
+            self._check_all = True
             self.plan(self._clock.wall_ms() + RETRY_MS)
         finally:
             self._firing = False
@@ -365,46 +439,108 @@ class Schedules:
 
     async def _fire_named(self) -> None:
         now = self._clock.wall_ms()
+        if self._check_all:
+            self._check_all = False
+            await self._reschedule_all(now)
+        due = self._pop_due(now)
+        if len(due) == PAGE:
+            self._again = True
+        results = await asyncio.gather(*(self._fire_one(*each, now) for each in due), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        if (first := self._first()) is not None:
+            self.plan(first)
+
+    def _first(self) -> int | None:
+        """The next time of all; what the heap holds of former versions before it is dropped."""
+        while self._heap:
+            at, version, name = self._heap[0]
+            schedule, current = self._named.get(name, (None, ABSENT))
+            if schedule is not None and current == version:
+                return at
+            heapq.heappop(self._heap)
+        return None
+
+    def _pop_due(self, now: int) -> list[tuple[Schedule, int]]:
+        due: list[tuple[Schedule, int]] = []
+        while len(due) < PAGE and (first := self._first()) is not None and first <= now:
+            due.append(self._named[heapq.heappop(self._heap)[2]])
+        return due
+
+    async def _reschedule_all(self, now: int) -> None:
+        """After the clock was set: intervals whose next time is now far away count from now."""
         for name, (schedule, version) in list(self._named.items()):
-            if schedule.next_ms <= now:
-                await self._fire_one(name, schedule, version, now)
-            elif moved := schedule.rescheduled(now):
-                await self._reschedule(name, moved, version)
-        for schedule, _ in self._named.values():
-            self.plan(schedule.next_ms)
+            moved = None if schedule.paused else schedule.rescheduled(now)
+            if moved is not None:
+                logger.warning("the clock was set back: the schedule %s counts from now", name)
+                batch = Batch()
+                self._role.guard(batch)
+                batch.put(SPACE, NAMED + name, _encode(moved), expect=version)
+                try:
+                    self._keep(moved, (await self._log.commit(batch)).versions[0])
+                except Refused:
+                    await self._look_again(name)
 
-    async def _reschedule(self, name: str, moved: Schedule, version: int) -> None:
-        logger.warning("the clock was set back: the schedule %s counts from now", name)
+    async def _fire_one(self, schedule: Schedule, version: int, now: int) -> None:
         batch = Batch()
         self._role.guard(batch)
-        batch.put(SPACE, NAMED + name, _encode(moved), expect=version)
-        with contextlib.suppress(Refused):  # someone else changed or fired it
-            receipt = await self._log.commit(batch)
-            self._named[name] = (moved, receipt.versions[0])
+        try:
+            why = await self._unsettled(schedule.topic) if schedule.overlap == "skip" else ""
+            if why:
+                await self._skip(schedule, version, now, batch, why)
+            else:
+                await self._publish(schedule.planned(now), version, now, batch)
+        except Refused:  # someone else changed or fired it
+            await self._look_again(schedule.name)
+        except BaseException:
+            heapq.heappush(self._heap, (schedule.next_ms, version, schedule.name))
+            raise
 
-    async def _fire_one(self, name: str, schedule: Schedule, version: int, now: int) -> None:
+    async def _publish(self, schedule: Schedule, version: int, now: int, batch: Batch) -> Published:
+        """Publish the event in one commit with the schedule as it is then. Raises Refused when it changed meanwhile."""
         topic = self._topics.find_or_add(schedule.topic)
-        moved = msgspec.structs.replace(schedule, next_ms=schedule.following(now))
-        batch = Batch()
-        self._role.guard(batch)
-        batch.put(SPACE, NAMED + name, _encode(moved), expect=version)
-        batch.append(self._admission.own_event(topic, bytes(schedule.payload), schedule.key, schedule.headers))
-        with contextlib.suppress(Refused):  # someone else changed or fired it
-            await self._publisher.commit_batch(batch, (topic,))
+        moved = msgspec.structs.replace(schedule, last_ms=now)
+        batch.put(SPACE, NAMED + schedule.name, _encode(moved), expect=version)
+        event = self._admission.own_event(topic, bytes(schedule.payload), schedule.key, schedule.headers)
+        accepted = Accepted(topic, [event])
+        stored = add_prepared(batch, [self._publisher.prepare(accepted)])
+        receipt = await self._log.commit(batch)
+        stored(receipt)
+        self._keep(moved, receipt.versions[0])
+        return accepted.published(receipt.offsets)[0]
+
+    async def _skip(self, schedule: Schedule, version: int, now: int, batch: Batch, why: str) -> None:
+        moved = schedule.planned(now)
+        batch.put(SPACE, NAMED + schedule.name, _encode(moved), expect=version)
+        call = LastCall(result="skipped", at_ms=now, reason=why)
+        stored = add_prepared(batch, [self.called(schedule.name, call)])
+        receipt = await self._log.commit(batch)
+        stored(receipt)
+        self._keep(moved, receipt.versions[0])
+        logger.info("the schedule %s was skipped: %s", schedule.name, why)
+
+    async def _look_again(self, name: str) -> None:
+        """What is kept in memory was not what the log has."""
         record = await self._log.get(SPACE, NAMED + name)
         if record is None:
+            self._forget(name)
+        elif (schedule := _readable(record)) is not None:
             self._named.pop(name, None)
-        else:
-            self._named[name] = (_decode_schedule(record.value), record.version)
+            self._keep(schedule, record.version)
 
 
-def _fires_like(stored: bytes, wanted: Schedule) -> bool:
-    """At the same times, into the same topic."""
+def _readable(record: Record | None) -> Schedule | None:
     try:
-        schedule = _decode_schedule(stored)
+        return None if record is None else _decode_schedule(record.value)
     except msgspec.DecodeError:
-        return False
-    return (schedule.every, schedule.cron, schedule.topic) == (wanted.every, wanted.cron, wanted.topic)
+        return None
+
+
+def _known(name: str, schedule: Schedule | None) -> Schedule:
+    if schedule is None:
+        raise UnknownSchedule(f"there is no schedule {name!r}", remedy="GET /schedules lists the schedules there are")
+    return schedule
 
 
 def _due_of(key: str) -> int:

@@ -40,6 +40,7 @@ class TopicRegistry:
         self._budget = TailBudget()
         self._upcasters: dict[str, Upcaster] = {}
         self.declared: Callable[[str, str], DeclaredGroup] = lambda _topic, _group: UNDECLARED
+        self.on_new: list[Callable[[str], object]] = []  # called with the name of a topic that begins to exist
         self.remote_max_attempts: Callable[[str, str], int] = lambda _topic, _group: 0  # by consumers of other nodes
 
     async def start(self) -> None:
@@ -139,7 +140,13 @@ class TopicRegistry:
             raise Conflict(f"topic {config.topic!r} was changed at the same time", remedy="try again")
         topic.stored = True
         self._configure(topic, config)
+        if created:
+            self._appeared(topic)
         return TopicChange(config, created)
+
+    def _appeared(self, topic: Topic) -> None:
+        for listener in self.on_new:
+            listener(topic.name)
 
     def _configure(self, topic: Topic, config: TopicConfig) -> None:
         if topic.config != config:
@@ -153,6 +160,7 @@ class TopicRegistry:
         Where another node may create it at the same time with other settings, theirs must stand: then the default ones
         are a batch of their own, which may be refused.
         """
+        self._appeared(topic)
         if not self._shared:
             batch.put(SPACE, topic.name, encode_topic(topic.config))
         elif topic.version == ABSENT:
@@ -166,8 +174,11 @@ class TopicRegistry:
         config = parse_topic(record.value)
         if topic is None:
             topic = self._add(config, stored=True)
+        is_new = not topic.stored or topic.version == ABSENT
         topic.version, topic.stored = record.version, True
         self._configure(topic, config)
+        if is_new:
+            self._appeared(topic)
         return topic
 
     def apply(self, topic: Topic, group: Group) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import KW_ONLY, InitVar, dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from mainspring.bus.names import DEAD_LETTERS
+from mainspring.bus.names import DEAD_LETTERS, SYSTEM
 from mainspring.bus.protocol import json_text
 from mainspring.bus.publishing.rate_limit import TokenBucket, bucket
 from mainspring.bus.schemas.upcasting import Upcaster
@@ -20,8 +20,6 @@ from mainspring.log import ABSENT, Bounds
 
 if TYPE_CHECKING:
     from mainspring.bus.groups.group import Group
-
-SYSTEM: Final = "system."
 
 
 @dataclass(slots=True, eq=False)

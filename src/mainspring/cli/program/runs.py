@@ -1,9 +1,8 @@
 """`mainspring runs`: look at durable runs, start and steer them, check journals against a changed program.
 
 `list` and `show` read the log and may run beside a node; the node of that log, if it runs, is asked which programs it
-has. `start`, `signal`, `query`, `update`, `cancel`, `fail`, `retry` and `fork` ask the running node, because a run needs somebody to
-execute it; `cancel`, `fail` and `retry` change one run, or all that `--state`, `--program` and `--prefix` describe.
-`check` needs neither node nor log.
+has. `check` needs neither node nor log. All others ask the running node, because a run needs somebody to execute it;
+`cancel`, `fail` and `retry` change one run, or all that `--state`, `--program` and `--prefix` describe.
 """
 
 from __future__ import annotations

@@ -3,13 +3,20 @@
 import { topicPath } from "../api.js";
 import { h, empty, head, panel, say } from "../dom.js";
 import { action, prose, question, toast, trouble } from "../feedback.js";
-import { brief, exact, moment, plural, span } from "../format.js";
+import { ago, brief, exact, moment, plural, span } from "../format.js";
 import { Grid, Pages } from "../grid.js";
 import { to } from "../router.js";
 import { kindTag } from "./trace.js";
 
 const PAGE = 50; // what Timer.List gives at once
 const MOST_RIGHTS = 50; // topics whose rights are looked up at once; the node refuses anyway
+
+const schedulePath = (row, verb = "") => `/schedules/${encodeURIComponent(row.name)}${verb}`;
+
+/** How a call went, in a word or two; the reason is its title. */
+function outcome(last) {
+  return last.result === "skipped" ? "skipped" : `${last.result} in ${span(last.durationMs ?? 0)}`;
+}
 
 export function open(ctx) {
   const sentence = h("span", { text: "Loading…" });
@@ -40,10 +47,14 @@ export function open(ctx) {
     none: empty("No schedules", prose("`@app.every` and `@app.cron` in a program make them; so does `POST /schedules`.")),
     columns: [
       { label: "Schedule", width: "minmax(96px, 1.4fr)", cell: (row) => row.name },
-      { label: "When", width: "minmax(128px, 1fr)", kind: "m", least: 440, cell: (row) => row.cron ?? `every ${span(row.every)}` },
-      { label: "Next", width: "minmax(110px, 1fr)", cell: (row) => due(row.nextMs) },
-      { label: "Topic", width: "minmax(90px, 1fr)", least: 620, cell: (row) => h("a", { href: to(["topics", row.topic]), tabindex: "-1", text: row.topic }) },
-      { label: "Payload", width: "minmax(90px, 1.6fr)", kind: "m", least: 820, cell: (row) => brief(row.payload, 100) },
+      { label: "When", width: "minmax(128px, 1fr)", kind: "m", least: 440, cell: (row) => `${row.cron ?? `every ${span(row.every)}`}${row.timezone ? ` ${row.timezone}` : ""}` },
+      { label: "Next", width: "minmax(110px, 1fr)", cell: (row) => row.paused ? h("span", { class: "dim", text: "paused" }) : due(row.nextMs) },
+      { label: "Last", width: "minmax(110px, 1fr)", least: 720, cell: (row) => row.lastMs ? h("span", { title: exact(row.lastMs), text: ago(row.lastMs, now()) }) : "" },
+      { label: "Result", width: "minmax(110px, 1.2fr)", least: 900, cell: (row) => row.last ? h("span", { title: row.last.reason ?? exact(row.last.atMs), text: outcome(row.last) }) : "" },
+      { label: "Topic", width: "minmax(90px, 1fr)", least: 1100, cell: (row) => h("a", { href: to(["topics", row.topic]), tabindex: "-1", text: row.topic }) },
+      { label: "Payload", width: "minmax(90px, 1.6fr)", kind: "m", least: 1280, cell: (row) => brief(row.payload, 100) },
+      { label: "", width: "104px", kind: "r", least: 620, keep: (row) => row.name, cell: (row) => action(ctx, "Run now", () => run(row), { kind: "plain", why: refusals.get(row.topic) ?? "" }) },
+      { label: "", width: "96px", kind: "r", least: 540, keep: (row) => `${row.name} ${row.paused}`, cell: (row) => action(ctx, row.paused ? "Resume" : "Pause", () => pause(row), { kind: "plain", why: refusals.get(row.topic) ?? "" }) },
       { label: "", width: "96px", kind: "r", keep: (row) => row.name, cell: (row) => action(ctx, "Forget", () => forget(row), { kind: "plain", why: refusals.get(row.topic) ?? "" }) },
     ],
   });
@@ -80,9 +91,22 @@ export function open(ctx) {
     await load();
   }
 
+  async function run(row) {
+    await ctx.api.send("POST", schedulePath(row, "/run"));
+    toast(`${row.name} was run.`);
+    await load();
+  }
+
+  async function pause(row) {
+    await ctx.api.send("POST", schedulePath(row, row.paused ? "/resume" : "/pause"));
+    toast(row.paused ? `${row.name} goes on.` : `${row.name} is paused, also after a restart.`);
+    await load();
+  }
+
   async function forget(row) {
-    if (!(await question({ title: `Forget ${row.name}?`, text: "It publishes nothing more.", yes: "Forget it", danger: true }))) return;
-    await ctx.api.send("DELETE", `/schedules/${encodeURIComponent(row.name)}`);
+    const text = row.declared ? "A program declares it: it comes back when the program starts. Pause it to stop it for good." : "It publishes nothing more.";
+    if (!(await question({ title: `Forget ${row.name}?`, text, yes: "Forget it", danger: true }))) return;
+    await ctx.api.send("DELETE", schedulePath(row));
     toast(`${row.name} was forgotten.`);
     await load();
   }

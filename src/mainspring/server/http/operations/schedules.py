@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import msgspec
 from aiohttp import web
 
-from mainspring.bus import LEAST_EVERY_MS, Schedule, UnknownSchedule
+from mainspring.bus import LEAST_EVERY_MS, Overlap, Published, Schedule, ScheduleInfo
 from mainspring.server.http.call import MAX_INTEGER, Call, json_response
 from mainspring.server.http.table import Operations, described, gives, takes
 
@@ -19,23 +19,33 @@ operation: Final = Operations("schedules")
 
 
 class ScheduleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An event to be published `every` so many milliseconds, or as `cron` says (five fields, UTC): one of the two."""
+    """An event to be published `every` so many milliseconds, or as `cron` says (five fields): one of the two.
+
+    A cron line is in `timezone` (UTC unless given). Each event is late by up to `jitter` milliseconds, always the same
+    for one name and time. With `overlap` skip, nothing is published while a group of the topic has events to settle.
+    """
 
     name: str
     topic: str
     payload: msgspec.Raw
     every: Annotated[int, msgspec.Meta(ge=LEAST_EVERY_MS, le=MAX_INTEGER)] | None = None
     cron: str | None = None
+    timezone: str | None = None
+    jitter: Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)] = 0
+    overlap: Overlap = "queue"
     key: str | None = None
     headers: dict[str, str] | None = None
 
 
-_LISTING: Final = "Every schedule, by name. `nextMs` is when it fires next, in epoch milliseconds."
-ScheduleListing: type = described("ScheduleListing", _LISTING, schedules=list[Schedule])
+_LISTING: Final = (
+    "Every schedule, by name. `nextMs` is when it fires next and `lastMs` when it fired last, in epoch milliseconds. "
+    "`last` is how the last call of a program's function went: done, failed or skipped, when, for how long, and why."
+)
+ScheduleListing: type = described("ScheduleListing", _LISTING, schedules=list[ScheduleInfo])
 
 
 @operation("GET /schedules", gives("The schedules, by name.", ScheduleListing))
-async def list_schedules(call: Call) -> dict[str, list[Schedule]]:
+async def list_schedules(call: Call) -> dict[str, list[ScheduleInfo]]:
     """Every schedule.
 
     Only those of topics the caller may know of.
@@ -43,7 +53,7 @@ async def list_schedules(call: Call) -> dict[str, list[Schedule]]:
     schedules = call.bus.schedules.all()
     visible = await call.visible({each.topic for each in schedules})
     seen = [each for each in schedules if each.topic in visible]
-    return {"schedules": sorted(seen, key=lambda each: each.name)}
+    return {"schedules": seen}
 
 
 @operation(
@@ -55,18 +65,18 @@ async def list_schedules(call: Call) -> dict[str, list[Schedule]]:
 async def put_schedule(call: Call) -> web.Response:
     """Create or replace a schedule.
 
-    It is durable when the answer comes.
+    It is durable when the answer comes. One that is paused stays paused.
     """
     given = await call.json(ScheduleBody)
-    for other in call.bus.schedules.all():
-        if other.name == given.name:  # replacing one takes it away from its topic
-            await call.check("publish", other.topic)
+    other = call.bus.schedules.find(given.name)
+    if other is not None:  # replacing one takes it away from its topic
+        await call.check("publish", other.topic)
     members = msgspec.structs.asdict(given) | {"payload": given.payload.copy()}
     return json_response(await call.bus.put_schedule(Schedule(**members), agent=call.caller), status=201)
 
 
 @operation("GET /schedules/{schedule}", "The schedule.", errors=(404,))
-async def show_schedule(call: Call) -> Schedule:
+async def show_schedule(call: Call) -> ScheduleInfo:
     """One schedule."""
     schedule = _find(call)
     await call.check_visible(schedule.topic)
@@ -77,17 +87,46 @@ async def show_schedule(call: Call) -> Schedule:
 async def delete_schedule(call: Call) -> web.Response:
     """Forget a schedule.
 
-    What it published stays.
+    What it published stays. One that a program declares (`declared`) comes back when a node of the program starts:
+    pause it instead.
     """
-    schedule = _find(call)
-    await call.check("publish", schedule.topic)
-    await call.bus.schedules.delete(schedule.name)
+    await call.bus.schedules.delete(await _changeable(call))
     return web.Response(status=204)
 
 
-def _find(call: Call) -> Schedule:
-    name = call.request.match_info["schedule"]
-    for schedule in call.bus.schedules.all():
-        if schedule.name == name:
-            return schedule
-    raise UnknownSchedule(f"there is no schedule {name!r}", remedy="GET /schedules lists the schedules there are")
+@operation("POST /schedules/{schedule}/pause", "The schedule.", errors=(404, 503))
+async def pause_schedule(call: Call) -> ScheduleInfo:
+    """Pause a schedule.
+
+    It publishes nothing until it is resumed, also after a restart of the node or of the program that declares it.
+    """
+    return await call.bus.schedules.pause(await _changeable(call))
+
+
+@operation("POST /schedules/{schedule}/resume", "The schedule, and when it fires next.", errors=(404, 503))
+async def resume_schedule(call: Call) -> ScheduleInfo:
+    """Resume a schedule.
+
+    It goes on from now: what it missed is not made up.
+    """
+    return await call.bus.schedules.resume(await _changeable(call))
+
+
+@operation("POST /schedules/{schedule}/run", "Where the event is.", errors=(404, 503))
+async def run_schedule(call: Call) -> Published:
+    """Publish a schedule's event now.
+
+    Also while it is paused, and whatever its `overlap` is. Its next time stays.
+    """
+    return await call.bus.schedules.run(await _changeable(call))
+
+
+def _find(call: Call) -> ScheduleInfo:
+    return call.bus.schedules.get(call.request.match_info["schedule"])
+
+
+async def _changeable(call: Call) -> str:
+    """The schedule's name, where the caller may publish to its topic."""
+    schedule = _find(call)
+    await call.check("publish", schedule.topic)
+    return schedule.name
