@@ -90,12 +90,13 @@ async def ours() -> AsyncIterator[Contest]:
         async with peers.node() as node:
             url = f"ws://127.0.0.1:{node.port}"
             async with connect(url) as bus:
-                queue = work.make_queue().use(bus)
+                app = work.make_app()
+                app.use(bus)
 
                 async def enqueue(count: int) -> None:
-                    await queue.enqueue_many("nothing", range(count))
+                    await app.tasks.get("nothing").enqueue_many((n,) for n in range(count))
 
-                command = [sys.executable, "-m", "mainspring", "worker", "bench.peers.task_workers:queue", "--url", url]
+                command = [sys.executable, "-m", "mainspring", "worker", "bench.peers.task_workers:app", "--url", url]
                 yield Contest(enqueue, [*command, "--concurrency", "256"], {}, Path(made))
 
 

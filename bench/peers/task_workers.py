@@ -1,6 +1,6 @@
 """The same task that does nothing, in three queues, and a count of how often it ran that any process can read.
 
-Imported by the workers themselves: `mainspring worker bench.peers.task_workers:queue`, `celery -A
+Imported by the workers themselves: `mainspring worker bench.peers.task_workers:app`, `celery -A
 bench.peers.task_workers`, `taskiq worker bench.peers.task_workers:stream`. Each worker process counts in a file of its
 own, because counting must not be what is measured.
 """
@@ -34,10 +34,10 @@ def runs(folder: Path) -> int:
     return sum(struct.unpack("<q", file.read_bytes())[0] for file in folder.glob("count.*") if file.stat().st_size == 8)
 
 
-def make_queue() -> Any:
-    from mainspring.tasks import TaskQueue
+def make_app() -> Any:
+    from mainspring import App
 
-    made = TaskQueue("bench")
+    made = App("bench")
 
     @made.task(name="nothing", keep_result=False)
     async def nothing(_: int) -> None:
@@ -79,7 +79,7 @@ def make_taskiq(kind: str) -> Any:
 def __getattr__(name: str) -> Any:
     """Each worker asks for its own; nobody pays for the others."""
     makers: dict[str, Callable[[], Any]] = {
-        "queue": make_queue,
+        "app": make_app,
         "celery": make_celery,
         "stream": lambda: make_taskiq("stream"),
         "list": lambda: make_taskiq("list"),

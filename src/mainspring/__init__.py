@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mainspring.runs import end as end
     from mainspring.runs import resume as resume
     from mainspring.runs import tail as tail
-    from mainspring.tasks import TaskQueue as TaskQueue
+    from mainspring.tasks import TaskContext as TaskContext
 
 _HOMES: Final = {
     "mainspring.app": "App BlockingEvent Event",
@@ -51,7 +51,7 @@ _HOMES: Final = {
         "Ask ChildFailed Effect EffectFailed Perform Publish Sleep Spawn WaitEvent WaitSignal WaitTimedOut "
         "end resume tail"
     ),
-    "mainspring.tasks": "TaskQueue",
+    "mainspring.tasks": "TaskContext",
 }
 
 

@@ -70,6 +70,8 @@ class Settings:
     handler_threads: int = setting(
         40, "Plain `def` functions of the program that may run at one time.", unit="threads", least=1
     )
+    run_tasks: bool = setting(True, "Run the program's tasks in the node. No: `mainspring worker` processes do.")
+    task_concurrency: int = setting(100, "Tasks that run in the node at one time.", unit="tasks", least=1)
     uvloop: bool = setting(True, "Use uvloop when it is installed.")
 
     # Kernel

@@ -1,4 +1,7 @@
-"""A program in which everything that can block the loop does so, until the node has said it."""
+"""A program in which everything that can block the loop does so, until the node has said it.
+
+Plain functions run in threads and block nothing; what can block are coroutine functions, runs and enzymes.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +31,8 @@ def block() -> None:
     assert _reported.wait(PATIENCE_S)
 
 
-class Charge(Effect[None]):
-    """Its handler is an ordinary function."""
-
-
 class Refund(Effect[None]):
-    """Its handler is a coroutine function."""
+    pass
 
 
 app = App("shop")
@@ -45,13 +44,13 @@ async def place(data: Any, ctx: Any) -> None:
 
 
 @app.query("Order.Count")
-def count(data: Any, ctx: Any) -> int:
+async def count(data: Any, ctx: Any) -> int:
     block()
     return 1
 
 
 @app.on("Order.Placed")
-def hear(data: Any, ctx: Any) -> None:
+async def hear(data: Any, ctx: Any) -> None:
     block()
 
 
@@ -66,7 +65,7 @@ async def bill(event: Event[Any]) -> None:
 
 
 @app.task
-def post(letter: str) -> None:
+async def post(letter: str) -> None:
     block()
 
 
@@ -79,25 +78,15 @@ _swept = threading.Event()
 
 
 @app.every("1s", name="sweep")
-def sweep() -> None:
+async def sweep() -> None:
     if not _swept.is_set():
         _swept.set()
         block()
 
 
-@app.handles(Charge)
-def charge(effect: Charge) -> None:
-    block()
-
-
 @app.handles(Refund)
 async def refund(effect: Refund) -> None:
     block()
-
-
-@app.run
-async def pay(perform: Any) -> None:
-    await perform(Charge())
 
 
 @app.run
@@ -112,7 +101,7 @@ async def compute(perform: Any) -> None:
 
 @app.consumer("payments")
 async def start(event: Event[Any]) -> None:
-    event.start_run({"pay": pay, "give_back": give_back, "compute": compute}[event.payload])
+    event.start_run({"give_back": give_back, "compute": compute}[event.payload])
 
 
 @app.enzyme("/topics/parcels", match="prefix")

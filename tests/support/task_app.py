@@ -1,4 +1,4 @@
-"""A queue for tests with real worker processes: `mainspring worker task_app:queue`."""
+"""Tasks for tests with real worker processes: `mainspring worker tests.support.task_app:app`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ import time
 from pathlib import Path
 from typing import TypedDict
 
-from mainspring.tasks import Retry, TaskContext, TaskQueue
+from mainspring import App, TaskContext
 
-queue = TaskQueue("jobs", retry=Retry(attempts=4, first=0.05, jitter=0), lease=1.0)
+app = App("jobs")
+app.state.started = 0
+
+
+@app.on_start
+def count_starts() -> None:
+    app.state.started += 1
 
 
 class Note(TypedDict):
@@ -25,13 +31,13 @@ def write(path: str, text: str) -> None:
     os.close(descriptor)
 
 
-@queue.task
+@app.task(max_attempts=4, backoff="50ms")
 async def note(what: Note) -> int:
     write(what["path"], what["text"])
     return len(what["text"])
 
 
-@queue.task
+@app.task(max_attempts=4, backoff="50ms")
 async def slow_note(what: Note) -> str:
     write(what["path"], f"begin {what['text']}")
     await asyncio.sleep(0.5)
@@ -39,7 +45,7 @@ async def slow_note(what: Note) -> str:
     return what["text"]
 
 
-@queue.task
+@app.task(max_attempts=4, backoff="50ms")
 async def endless(what: Note) -> None:
     try:
         write(what["path"], "begin")
@@ -49,14 +55,14 @@ async def endless(what: Note) -> None:
         raise
 
 
-@queue.task
+@app.task(max_attempts=4, backoff="50ms")
 def threaded(what: Note, task: TaskContext) -> str:
     task.progress({"at": "half"})
     time.sleep(0.05)
     return what["text"].upper()
 
 
-@queue.task
+@app.task(max_attempts=4, backoff="50ms")
 async def deadly(what: Note, task: TaskContext) -> str:
     """Kills its worker the first time, without a word."""
     write(what["path"], f"attempt {task.attempt}")
@@ -65,15 +71,23 @@ async def deadly(what: Note, task: TaskContext) -> str:
     return "survived"
 
 
-@queue.task
+@app.task(max_attempts=4, backoff="50ms")
 async def failing(what: Note, task: TaskContext) -> None:
     write(what["path"], f"attempt {task.attempt}")
     raise RuntimeError(what["text"])
 
 
-@queue.task(retry=Retry(attempts=1), timeout=0.2)
+@app.task(max_attempts=1, timeout="200ms")
 async def limited(what: Note) -> None:
     await asyncio.Event().wait()
+
+
+@app.task
+def where(path: str, seconds: float = 0.0) -> int:
+    """Blocks its thread, as plain code does."""
+    write(path, str(os.getpid()))
+    time.sleep(seconds)
+    return app.state.started * os.getpid()
 
 
 def lines(path: Path) -> list[str]:

@@ -2,7 +2,9 @@
 
 - `app`: `App` with its decorators
 - `declared`: what decorators leave behind, as plain data
-- `event`: what a consumer gets; `task`: a function that is called later
+- `event`: what a consumer gets
+
+Tasks are declared here and are `mainspring.tasks`
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ from mainspring.app.declared import (
     refuse_shared_groups,
 )
 from mainspring.app.event import BlockingEvent, Event
-from mainspring.app.task import NotServed, Task
 
 __all__ = [
     "App",
@@ -29,8 +30,6 @@ __all__ = [
     "DeclaredSchema",
     "DeclaredTopic",
     "Event",
-    "NotServed",
-    "Task",
     "place_of",
     "refuse_shared_groups",
 ]

@@ -9,12 +9,12 @@ and `Stock.Count` take turns, `Order.Place` waits for neither. Declarations are 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from mainspring.app.declared import (
     Declared,
@@ -30,22 +30,33 @@ from mainspring.app.declared import (
     Hooks,
     Lifespan,
     answer_from,
+    check_types,
+    checked_retries,
     consumer_from,
+    hints_of,
+    place_of,
     program_from,
     refuse_bare,
     schedule_from,
 )
-from mainspring.app.task import P, Publish, R, Task
-from mainspring.backoff import Backoff
 from mainspring.beats import BeatsProgram, TargetOf
 from mainspring.builtin import kernel_capabilities
 from mainspring.bus import LATEST, Checker, Compatibility, Overlap, Start, TopicConfig
 from mainspring.durations import Duration, duration_ms
 from mainspring.kernel import Capability, CapabilityError, Handler, Isolation, Kernel, RestartPolicy, handler_from
 from mainspring.loop import runs_in_thread
-from mainspring.retries import Errors, Retries, RetryOptions
+from mainspring.retries import Errors, RetryOptions
 from mainspring.runs import Effect, Runtime
+from mainspring.tasks import Task, TaskRegistry, starts_per_second
 
+if TYPE_CHECKING:
+    from mainspring.client import Client, SyncClient
+
+TASK_RETRIES: RetryOptions = {"max_attempts": 5, "backoff": "1s", "max_backoff": "5m"}
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Publish = Callable[..., Awaitable[Any]]
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
@@ -82,9 +93,11 @@ class App:
     payloads: DeclaredSchemas = field(default_factory=DeclaredSchemas, repr=False)
     hooks: Hooks = field(default_factory=Hooks, repr=False)
     replaced_steps: dict[str, Callable[..., Any]] = field(default_factory=dict, repr=False)
-    publisher: Publish | None = field(default=None, repr=False)  # while a node serves it: how tasks are enqueued
+    tasks: TaskRegistry = field(init=False, repr=False)
+    publisher: Publish | None = field(default=None, repr=False)  # while a node serves it
 
     def __post_init__(self) -> None:
+        self.tasks = TaskRegistry(self.name)
         self.hooks.lifespan = self.lifespan
 
     def command(
@@ -326,6 +339,8 @@ class App:
         """
 
         def decorate(given: T) -> T:
+            if not isinstance(given, dict | bool):
+                check_types(f"the schema of {topic!r}", {"the payload": given})
             self.payloads.schemas.append(DeclaredSchema(topic, given, compatibility))
             return given
 
@@ -340,6 +355,8 @@ class App:
 
         return decorate
 
+    # Tasks
+
     @overload
     def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
@@ -350,10 +367,12 @@ class App:
         /,
         *,
         name: str | None = None,
-        max_attempts: int | None = None,
-        concurrency: int = 1,
-        backoff: Duration = "1s",
-        max_backoff: Duration = "5m",
+        concurrency: int | None = None,
+        rate: str | None = None,
+        keep_result: bool = True,
+        topic: str | None = None,
+        group: str | None = None,
+        **retries: Unpack[RetryOptions],
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     def task(
@@ -362,31 +381,51 @@ class App:
         /,
         *,
         name: str | None = None,
-        max_attempts: int | None = None,
-        concurrency: int = 1,
-        backoff: Duration = "1s",
-        max_backoff: Duration = "5m",
+        concurrency: int | None = None,
+        rate: str | None = None,
+        keep_result: bool = True,
+        topic: str | None = None,
+        group: str | None = None,
+        **retries: Unpack[RetryOptions],
     ) -> Any:
         """Declare a function that is called later, at least once: `await send_mail.enqueue("ada")`.
 
-        Its arguments are JSON or have declared types. Failures are tried again as for a consumer.
+        It is called in the node, or unchanged in `mainspring worker` processes. Its arguments are JSON or have declared
+        types; a parameter with the type hint `TaskContext` is given what the task knows about itself. A call that fails
+        is tried again as `RetryOptions` says, with 5 attempts, a `backoff` of 1 s and a `max_backoff` of 5 minutes
+        unless given. In each process at most `concurrency` calls run at a time, and they start no faster than `rate`
+        ("100/s", "30/m"). What it returns is kept for a day, unless `keep_result` is False. Its calls are events of
+        `tasks.<app>.<name>` for the group `<app>`, unless `topic` and `group` say otherwise.
         """
         names = sys._getframe(1).f_locals
+        if concurrency is not None and concurrency < 1:
+            raise CapabilityError("the concurrency of a task is 1 or more")
 
         def decorate(function: Callable[P, R]) -> Task[P, R]:
+            known = name or function.__name__
             declared = Task(
-                self,
+                self.tasks,
                 function,
-                name=name or function.__name__,
-                local_names=names,
+                known,
+                hints=hints_of(function, f"the task {known!r}", names),
+                topic=topic,
+                group=group,
+                retries=checked_retries(f"the task {known!r}", {**TASK_RETRIES, **retries}),
+                keep_result=keep_result,
                 concurrency=concurrency,
-                max_inflight=concurrency,
-                retries=Retries(Backoff(duration_ms(backoff), duration_ms(max_backoff)), max_attempts),
+                rate=starts_per_second(rate),
             )
-            self.consumers.append(declared.consumer)
+            self.tasks.add(declared)
             return declared
 
         return decorate if function is None else decorate(function)
+
+    def use(self, client: Client | SyncClient) -> None:
+        """Enqueue tasks through this client from now on: in a web program, a script, wherever no node serves the app.
+
+        Given a `SyncClient`, `enqueue` and the verbs of its handle wait for their results.
+        """
+        self.tasks.use_client(client)
 
     def pages(self, path: str, folder: str | Path, *, policy: str | None = None) -> None:
         """Serve the files of a folder to browsers, below `path` of the node's port; `index.html` for the folder itself.
@@ -543,7 +582,8 @@ class App:
         taken = name in reserved or any(capability.id == name for capability in self.low_level)
         if taken and answers:
             raise CapabilityError(
-                f"{answers[0].kind} {answers[0].type}: the first segment {name!r} belongs to another capability",
+                f"{answers[0].kind} {answers[0].type} ({place_of(answers[0].function)}): "
+                f"the first segment {name!r} belongs to another capability",
                 remedy="use a first segment of your own",
             )
         return Capability(
@@ -579,6 +619,7 @@ class App:
 
         def decorate(function: F) -> F:
             handler = handler_from(kind, type, function, local_names=names, may_block=True, **options)
+            check_types(f"the handler of {kind} {type}", {"the data": handler.input, "the reply": handler.output})
             self.handlers.append(Declared(handler, **said))
             self.order.append(type.partition(".")[0])
             return function

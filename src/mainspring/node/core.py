@@ -40,8 +40,10 @@ from mainspring.node.declarations import (
     schedule_consumers,
 )
 from mainspring.node.patterns import PatternConsuming
+from mainspring.node.tasks import NodePort
 from mainspring.runs import Runtime
 from mainspring.settings import Settings
+from mainspring.tasks import Worker, install_effects
 from mainspring.telemetry import tracing, with_causation
 
 logger: logging.Logger = logging.getLogger("mainspring.node")
@@ -94,6 +96,7 @@ class Core:
         self.threads: HandlerThreads = HandlerThreads(settings.handler_threads)  # for plain functions of the program
         self.app = app
         self.consuming: list[Consuming | PatternConsuming] = []
+        self.task_worker: Worker | None = None
         self.declarations: Declarations | None = None
         self._engine = engine
         self._source = source
@@ -160,6 +163,8 @@ class Core:
     async def _finish(self) -> None:
         """Handlers and consumers first: what they say on their last steps must still find the bus open."""
         finishing = [self.runtime.finish(), *(each.finish() for each in self.consuming)]
+        if self.task_worker is not None:
+            finishing.append(self.task_worker.finish())
         await asyncio.gather(self.kernel.drain(self.settings.drain_ms), *finishing)
         await self.threads.idle()
         await self.bus.drain()
@@ -230,6 +235,8 @@ class Core:
         self.kernel.trace_more = RunTraces(self.runtime)
         port = TracedPort(self.bus, self.kernel, self.versions)
         self.runtime.connect(ask=KernelPort(self.kernel), publish=port, events=port)
+        if app is not None:
+            install_effects(self.runtime, app.tasks, port)
         self.heartbeat: Heartbeat = self._heartbeat()
         self.kernel.register(
             *kernel_capabilities(self.kernel),
@@ -334,6 +341,25 @@ class Core:
     def _serve_tasks(self, app: App) -> None:
         app.publisher = self._publish
         self._undo.callback(setattr, app, "publisher", None)
+        self.tasks_port: NodePort = NodePort(
+            bus=self.bus,
+            log=self.log,
+            kernel=self.kernel,
+            runtime=self.runtime,
+            publish=self._publish,
+            new_id=self._new_id,
+            random=self._source.random if self._source else random.random,
+        )
+        app.tasks.use(self.tasks_port)
+        self._undo.push_async_callback(self.tasks_port.close)
+        self._undo.callback(app.tasks.use, None)
+
+    async def _start_tasks(self, app: App) -> None:
+        if not app.tasks or not self.settings.run_tasks:
+            return
+        self.task_worker = Worker(app.tasks, concurrency=self.settings.task_concurrency, threads=self.threads)
+        self._undo.push_async_callback(self.task_worker.stop, 0.0)
+        await self.task_worker.start()
 
     async def _start_beats(self) -> None:
         programs = None if self.declarations is None else self.declarations.programs
@@ -361,6 +387,8 @@ class Core:
         refuse_former_groups([each.declared for each in self.consuming], self.bus)
         for each in self.consuming:
             await self._undo_later(each.start, each.stop)
+        if self.app is not None:
+            await self._start_tasks(self.app)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -14,9 +14,9 @@ from __future__ import annotations
 import logging
 import sys
 import types
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, TypeVarTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, TypeVarTuple, overload
 
 from mainspring.durations import Duration, duration_text
 from mainspring.retries import Errors
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from mainspring.runs.runtime import Runtime
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 P = ParamSpec("P")
 Ts = TypeVarTuple("Ts")
 
@@ -51,6 +52,21 @@ logger: logging.Logger = logging.getLogger("mainspring.runs")
 
 Overlap = Literal["serial", "concurrent", "skip", "buffer-one"]
 OVERLAPS: tuple[Overlap, ...] = ("serial", "concurrent", "skip", "buffer-one")
+
+
+class TaskInRun(Protocol[T_co]):
+    """A task that a run has enqueued."""
+
+    async def result(self) -> T_co:
+        """Wait until it is done; what it returned."""
+
+
+class RunnableTask(Protocol[P, T_co]):
+    """A task as a run sees it: `mainspring.tasks.Task`."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co: ...
+
+    def in_run(self, perform: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
 
 
 class Perform:
@@ -116,6 +132,33 @@ class Perform:
         effect = step_of(function, args, given, given.pop("name", None), attempts)
         self._runtime.know_step(type(effect))
         return self(effect)
+
+    @overload
+    def task(
+        self, task: RunnableTask[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Awaitable[T]: ...
+
+    @overload
+    def task(self, task: RunnableTask[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]: ...
+
+    async def task(self, task: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Have a task done by whoever runs tasks, the node or a worker, and wait for its result.
+
+        It is enqueued once, whatever happens to the run. When it failed for good, `EffectFailed` is raised here.
+        """
+        return await (await self.enqueue(task, *args, **kwargs)).result()
+
+    @overload
+    def enqueue(
+        self, task: RunnableTask[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Awaitable[TaskInRun[T]]: ...
+
+    @overload
+    def enqueue(self, task: RunnableTask[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[TaskInRun[T]]: ...
+
+    def enqueue(self, task: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Have a task done while the run goes on; `await started.result()` waits for it."""
+        return task.in_run(self, args, kwargs)
 
     def version(self, name: str, newest: int = 2) -> Awaitable[int]:
         """Which version of a change this run follows: `if await perform.version("fees") >= 2: ...`.

@@ -1,33 +1,47 @@
-"""A task queue on topics: enqueue, run, retry, cancel, repeat.
+"""Tasks: functions of a program that are called later, at least once, in the node or in worker processes.
 
-- `queue`: `TaskQueue`; `queue_topics`: the topics behind it, and the headers of a task
-- `task`: a declared task, its retries, and what it knows about itself while it runs
+- `task`: a declared task, its parameters, and what it knows about itself while it runs
+- `topics`: the topics behind the tasks of a program, and the headers of a task
 - `worker`: takes tasks, runs them, reports what became of them
 - `results`: what became of tasks, and the handle that waits for it
-- `dead_tasks`: tasks that failed for good
+- `in_runs`: tasks that a durable run starts and waits for
+- `ports`: how tasks reach a node
 - `errors`: how a task can end badly
 """
 
 from __future__ import annotations
 
-from mainspring.tasks.dead_tasks import DeadTask
-from mainspring.tasks.errors import NotBound, TaskCancelled, TaskError, TaskFailed, UnknownTask
-from mainspring.tasks.queue import TaskQueue
-from mainspring.tasks.results import TaskHandle
-from mainspring.tasks.task import DeclaredTask, Retry, TaskContext
-from mainspring.tasks.worker import Worker
+from typing import TYPE_CHECKING, Final
 
-__all__ = [
-    "DeadTask",
-    "DeclaredTask",
-    "NotBound",
-    "Retry",
-    "TaskCancelled",
-    "TaskContext",
-    "TaskError",
-    "TaskFailed",
-    "TaskHandle",
-    "TaskQueue",
-    "UnknownTask",
-    "Worker",
-]
+from mainspring.lazy_imports import lazy_imports
+
+if TYPE_CHECKING:
+    from mainspring.tasks.errors import NotServed as NotServed
+    from mainspring.tasks.errors import TaskCancelled as TaskCancelled
+    from mainspring.tasks.errors import TaskError as TaskError
+    from mainspring.tasks.errors import TaskExpired as TaskExpired
+    from mainspring.tasks.errors import TaskFailed as TaskFailed
+    from mainspring.tasks.in_runs import StartedTask as StartedTask
+    from mainspring.tasks.in_runs import install_effects as install_effects
+    from mainspring.tasks.ports import NewCall as NewCall
+    from mainspring.tasks.ports import Report as Report
+    from mainspring.tasks.ports import Then as Then
+    from mainspring.tasks.results import TaskHandle as TaskHandle
+    from mainspring.tasks.task import BadTask as BadTask
+    from mainspring.tasks.task import Task as Task
+    from mainspring.tasks.task import TaskContext as TaskContext
+    from mainspring.tasks.task import TaskRegistry as TaskRegistry
+    from mainspring.tasks.task import starts_per_second as starts_per_second
+    from mainspring.tasks.topics import LEASE_MS as LEASE_MS
+    from mainspring.tasks.worker import Worker as Worker
+
+_HOMES: Final = {
+    "mainspring.tasks.errors": "NotServed TaskCancelled TaskError TaskExpired TaskFailed",
+    "mainspring.tasks.in_runs": "StartedTask install_effects",
+    "mainspring.tasks.ports": "NewCall Report Then",
+    "mainspring.tasks.results": "TaskHandle",
+    "mainspring.tasks.task": "BadTask Task TaskContext TaskRegistry starts_per_second",
+    "mainspring.tasks.topics": "LEASE_MS",
+    "mainspring.tasks.worker": "Worker",
+}
+__getattr__ = lazy_imports(globals(), _HOMES)

@@ -1,4 +1,4 @@
-"""How a task can end badly, as seen by who waits for its result."""
+"""What can go wrong with tasks, as seen by who enqueues them or waits for their results."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class TaskCancelled(TaskError):
     code = "task_cancelled"
 
 
-class UnknownTask(TaskError):
-    """No task of this name is declared in this queue."""
+class TaskExpired(TaskError):
+    """The task was not started within its `ttl`."""
 
-    code = "unknown_task"
+    code = "task_expired"
 
 
-class NotBound(TaskError):
-    """The queue has no connection yet."""
+class NotServed(TaskError):
+    """No node serves the program here and no client is in use, so nothing can be enqueued."""
 
-    code = "not_bound"
+    code = "not_served"

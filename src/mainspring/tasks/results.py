@@ -1,4 +1,4 @@
-"""What became of tasks: records on `<queue>.results`, and how to wait for them.
+"""What became of tasks: records on a results topic, and how to wait for them.
 
 A record is keyed by its task's id, and the topic is compacted: of each task the newest record stays, until it expires.
 Who waits follows the topic from a place before the task was enqueued, so no result can slip by, however quick the task
@@ -14,17 +14,24 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from mainspring.client import Client, EventEnvelope, TimedOut, decoder
+from mainspring.client import TimedOut
+from mainspring.data_types import json_encoder
 from mainspring.durations import Duration, seconds
-from mainspring.loop import wake
-from mainspring.tasks.errors import TaskCancelled, TaskFailed
+from mainspring.errors import MainspringError
+from mainspring.loop import blocking_verb, wake
+from mainspring.tasks.errors import TaskCancelled, TaskExpired, TaskFailed
+from mainspring.tasks.ports import NewCall, StoredReport, TaskPort
 
 if TYPE_CHECKING:
-    from mainspring.tasks.queue import TaskQueue
+    from mainspring.tasks.task import Task
 
-State = Literal["progress", "retrying", "done", "failed", "cancelled"]
-FINAL: Final = frozenset({"done", "failed", "cancelled"})
+State = Literal["progress", "retrying", "done", "failed", "cancelled", "expired"]
+FINAL: Final = frozenset({"done", "failed", "cancelled", "expired"})
 REMEMBERED: Final = 10_000
+
+
+class NotStorable(MainspringError, code="not_storable"):
+    """What a task returned or reported cannot be written as JSON."""
 
 
 class TaskRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -40,65 +47,81 @@ class TaskRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     def final(self) -> bool:
         return self.state in FINAL
 
+    def outcome(self, id: str) -> Any:
+        """The result's JSON text. Raises TaskFailed, TaskCancelled or TaskExpired."""
+        if self.state == "done":
+            return self.value
+        if self.state == "cancelled":
+            raise TaskCancelled(f"task {id} was cancelled", task_id=id)
+        if self.state == "expired":
+            raise TaskExpired(f"task {id} expired before it was started", task_id=id)
+        raise TaskFailed(f"task {id} failed: {self.error}", remedy="it is a dead letter of its topic", task_id=id)
+
 
 _decode: Final = msgspec.json.Decoder(TaskRecord).decode
+_encode: Final = json_encoder().encode
 
 
-def read_record(envelope: EventEnvelope) -> TaskRecord | None:
+def read_record(report: StoredReport) -> TaskRecord | None:
     """The record of an event; None for what is none."""
     try:
-        return _decode(envelope.payload)
+        return _decode(report.payload)
     except msgspec.MsgspecError:
         return None
 
 
-class TaskRecords:
-    """The records of one queue, as far as this process has an interest in them."""
+def encode_record(state: State, name: str, attempt: int, value: Any = None, error: str = "") -> bytes:
+    """A record's payload. Raises NotStorable for a value that JSON cannot say."""
+    try:
+        raw = msgspec.Raw(b"null" if value is None else _encode(value))
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise NotStorable(f"it cannot be written as JSON: {problem}", remedy="return what JSON has") from None
+    return msgspec.json.encode(TaskRecord(state, name, attempt, raw, error))
 
-    def __init__(self, bus: Client, topic: str) -> None:
-        self.bus = bus
+
+class TaskRecords:
+    """The records of one results topic, as far as this process has an interest in them."""
+
+    def __init__(self, port: TaskPort, topic: str) -> None:
+        self._port = port
         self._topic = topic
-        self._begin: str | None = None  # a cursor from before the first task of this process
+        self._begin: Any = None  # a position from before the first task of this process
         self._seen: OrderedDict[str, TaskRecord] = OrderedDict()
         self._forgot = False
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
         self._following: asyncio.Task[None] | None = None
 
-    async def mark(self) -> None:
-        """Remember this place: what is enqueued from now on has its records behind it."""
+    async def mark(self) -> Any:
+        """Remember this place: what is enqueued from now on has its records behind it. Gives the place."""
         if self._begin is None:
-            self._begin = await self.bus.insist(lambda: self.bus.http.last_cursor(self._topic))
+            self._begin = await self._port.position(self._topic)
+        return self._begin
 
-    async def latest(self, id: str) -> TaskRecord | None:
-        """The newest record of a task that is stored now."""
-        return await self.bus.insist(lambda: self._latest(id))
-
-    async def _latest(self, id: str) -> TaskRecord | None:
+    async def latest(self, id: str, after: Any = None) -> TaskRecord | None:
+        """The newest record of a task that is stored now; looked for after a position, where that is known."""
         found = None
-        async for page in self.bus.http.read(self._topic, params={}):
-            for envelope in page:
-                if envelope.key == id:
-                    found = read_record(envelope) or found
+        async for report in self._port.stored(self._topic, after):
+            if report.key == id:
+                found = read_record(report) or found
         return found
 
-    async def wait(self, id: str, *, mine: bool, timeout: Duration | None) -> TaskRecord:
+    async def wait(self, id: str, *, mine: bool, timeout: float | None = None, after: Any = None) -> TaskRecord:
         """The task's final record. `mine`: it was enqueued here, so its records lie behind the mark."""
-        limit_s = None if timeout is None else seconds(timeout)
         try:
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout(timeout):
                 record = None
                 while record is None or not record.final:
-                    record = await self.changed(id, record, mine=mine)
+                    record = await self.changed(id, record, mine=mine, after=after)
                 return record
         except TimeoutError:
-            raise TimedOut(f"task {id} did not end within {limit_s:g} s", remedy="wait longer, or cancel it") from None
+            raise TimedOut(f"task {id} did not end within {timeout} s", remedy="wait longer, or cancel it") from None
 
-    async def changed(self, id: str, known: TaskRecord | None, *, mine: bool) -> TaskRecord:
+    async def changed(self, id: str, known: TaskRecord | None, *, mine: bool, after: Any = None) -> TaskRecord:
         """The task's newest record, as soon as it is another one than `known`."""
         waiter: asyncio.Future[None] | None = None
         await self._follow()
         if known is None and id not in self._seen and (self._forgot or not mine):
-            found = await self.latest(id)
+            found = await self.latest(id, after)
             if found is not None and id not in self._seen:
                 self._remember(id, found)
         try:
@@ -115,16 +138,20 @@ class TaskRecords:
 
     async def _follow(self) -> None:
         if self._following is None:
-            await self.mark()
-            self._following = self.bus.run(self._read(self._begin or ""), "results")
+            begin = await self.mark()
+            if self._following is None:
+                self._following = self._port.run(self._read(begin), "results")
 
-    async def _read(self, cursor: str) -> None:
-        async for envelope in self.bus.envelopes(self._topic, {"cursor": cursor}):
-            record = read_record(envelope)
-            if record is not None and envelope.key is not None:
-                self._remember(envelope.key, record)
+    async def _read(self, begin: Any) -> None:
+        async for report in self._port.follow(self._topic, begin):
+            record = read_record(report)
+            if record is not None and report.key is not None:
+                self._remember(report.key, record)
 
     def _remember(self, id: str, record: TaskRecord) -> None:
+        known = self._seen.get(id)
+        if known is not None and known.final and not record.final:
+            return  # a report that was late
         self._seen[id] = record
         self._seen.move_to_end(id)
         if len(self._seen) > REMEMBERED:
@@ -134,59 +161,76 @@ class TaskRecords:
             wake(waiter)
 
 
-def encode_record(state: State, name: str, attempt: int, value: Any = None, error: str = "") -> dict[str, Any]:
-    """A record's payload."""
-    told: dict[str, Any] = {"state": state, "name": name, "attempt": attempt}
-    if value is not None:
-        told["value"] = value
-    if error:
-        told["error"] = error
-    return told
-
-
 class TaskHandle:
-    """One task by its id. Cheap; nothing is asked of the node until a verb is used."""
+    """One call of a task by its id. Cheap; nothing is asked of the node until a verb is used.
 
-    __slots__ = ("_mine", "_queue", "id")
+    The verbs are awaited, but not in plain functions and not where the app uses a `SyncClient`.
+    """
 
-    def __init__(self, queue: TaskQueue, id: str, *, mine: bool) -> None:
+    __slots__ = ("_mine", "_task", "id")
+
+    def __init__(self, task: Task[..., Any], id: str, *, mine: bool) -> None:
         self.id: str = id
-        self._queue = queue
+        self._task = task
         self._mine = mine
 
-    async def result(self, timeout: Duration | None = None, type: Any = None) -> Any:
-        """What the task returned, decoded into `type`.
+    @blocking_verb
+    def result(self, timeout: Duration | None = None) -> Any:
+        """What the task returned, in the type that its function declares.
 
-        Raises TaskFailed when it is a dead letter, TaskCancelled when it was cancelled, and TimedOut. A task declared
-        without results, and one whose result has expired, is waited for in vain.
+        Raises TaskFailed when it is a dead letter, TaskCancelled, TaskExpired, and TimedOut. A task declared without
+        results, and one whose result has expired, is waited for in vain.
         """
-        record = await self._queue.records.wait(self.id, mine=self._mine, timeout=timeout)
-        if record.state == "done":
-            return decoder(type)(record.value)
-        if record.state == "cancelled":
-            raise TaskCancelled(f"task {self.id} was cancelled", task_id=self.id)
-        raise TaskFailed(f"task {self.id} failed: {record.error}", remedy="see `dead` and `redrive`", task_id=self.id)
+        return self._port.call(self._result(timeout), for_ever=timeout is None)
 
-    async def status(self) -> str:
-        """The newest that is known: waiting, progress, retrying, done, failed or cancelled."""
-        record = await self._queue.records.latest(self.id)
-        return "waiting" if record is None else record.state
+    @blocking_verb
+    def state(self) -> Any:
+        """The newest that is known: waiting, progress, retrying, done, failed, cancelled or expired."""
+        return self._port.call(self._state())
 
     async def progress(self) -> AsyncIterator[Any]:
         """What the task reports while it works; ends when the task does."""
         seen: TaskRecord | None = None
         while seen is None or not seen.final:
-            record = await self._queue.records.changed(self.id, seen, mine=self._mine)
-            if record.state == "progress":
-                yield msgspec.json.decode(record.value)
-            seen = record
+            seen = await self._port.call(self._changed(seen), for_ever=True)
+            if seen is not None and seen.state == "progress":
+                yield msgspec.json.decode(seen.value)
 
-    async def cancel(self, reason: str = "") -> None:
+    @blocking_verb
+    def cancel(self, reason: str = "") -> Any:
         """Ask for the task to end: it will not be started, or is interrupted where it waits. Durable when it returns.
 
         A task that has already ended stays as it is.
         """
-        await self._queue.cancel(self.id, reason)
+        return self._port.call(self._cancel(reason))
+
+    async def _result(self, timeout: Duration | None) -> Any:
+        task = self._task
+        await task.registry.ready(task)
+        limit = None if timeout is None else seconds(timeout)
+        record = await task.registry.records(task).wait(self.id, mine=self._mine, timeout=limit)
+        return task.decode_result(record.outcome(self.id))
+
+    async def _state(self) -> str:
+        task = self._task
+        await task.registry.ready(task)
+        record = await task.registry.records(task).latest(self.id)
+        return "waiting" if record is None else record.state
+
+    async def _changed(self, known: TaskRecord | None) -> TaskRecord:
+        task = self._task
+        await task.registry.ready(task)
+        return await task.registry.records(task).changed(self.id, known, mine=self._mine)
+
+    async def _cancel(self, reason: str) -> None:
+        task, port = self._task, self._port
+        await task.registry.ready(task)
+        call = NewCall(port.new_id(), {"cancel": self.id, "reason": reason}, self.id)
+        await port.publish(task.topics.control, call)
+
+    @property
+    def _port(self) -> TaskPort:
+        return self._task.registry.port
 
     def __await__(self) -> Any:
         return self.result().__await__()

@@ -1,75 +1,82 @@
-"""A declared task: a function, and what was said about it.
+"""A declared task: a function of the program that is called later, at least once, in the node or in a worker.
 
-The function takes the payload, or the payload and a `TaskContext`, or nothing. The payload is decoded into the type of
-its parameter. An ordinary function runs in a thread; a coroutine function runs on the worker's event loop.
+Its arguments are JSON or have declared types. A parameter whose type hint is `TaskContext` is not an argument: it gets
+what the task knows about itself. A plain function runs in a thread, an `async def` one on the event loop.
 """
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import typing
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack
 
-from mainspring.client import BadArgument, decoder
-from mainspring.durations import Duration, seconds
+import msgspec
+
+from mainspring.backoff import Backoff
+from mainspring.data_types import USABLE, decoder_of, json_encoder
+from mainspring.durations import Duration, duration_ms
+from mainspring.errors import MainspringError
+from mainspring.loop import HandlerThreads, blocking_verb, identifies_work, runs_in_thread
+from mainspring.retries import Retries, retries_of
+from mainspring.tasks.errors import NotServed
+from mainspring.tasks.topics import EXPIRES, NAME, PRIORITIES, RESERVED, RETRY, TIMEOUT, Priority, TaskTopics
 
 if TYPE_CHECKING:
-    from mainspring.tasks.queue import TaskQueue
-    from mainspring.tasks.results import TaskHandle
+    from mainspring.client import Client, SyncClient
+    from mainspring.runs import Perform
+    from mainspring.tasks.ports import NewCall, TaskPort
+    from mainspring.tasks.results import TaskHandle, TaskRecords
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+CELERY: Final = {"delay": "enqueue(...)", "apply_async": 'options(delay="1m").enqueue(...)'}
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
-    """How often a task is tried, and how long it waits in between.
-
-    After attempt k it waits `first * factor**(k-1)`, at most `longest`, shortened at random by up to `jitter`
-    of it. After `attempts` deliveries it is a dead letter. The policy travels with the task, in a header, so that a
-    task keeps the promise it was enqueued with, whichever worker gets it. The node counts the attempts and does the
-    waiting: a worker that stops loses nothing.
-    """
-
-    attempts: int = 5
-    first: Duration = 1.0
-    factor: float = 2.0
-    longest: Duration = 600.0
-    jitter: float = 0.5
-
-    def __post_init__(self) -> None:
-        seconds(self.first)  # refused where it is said
-        seconds(self.longest)
-        if self.attempts < 1 or self.factor < 1 or not 0 <= self.jitter <= 1:
-            raise BadArgument(f"{self} makes no sense", remedy="attempts >= 1, factor >= 1, jitter 0 to 1")
-
-    def delay(self, attempt: int, random: Callable[[], float]) -> float:
-        """Seconds to wait after this attempt failed."""
-        full = min(seconds(self.first) * self.factor ** min(attempt - 1, 64), seconds(self.longest))
-        return full * (1 - self.jitter * random())
-
-    def header(self) -> str:
-        """As it travels with a task."""
-        first, longest = seconds(self.first), seconds(self.longest)
-        return f"{self.attempts} {first:g} {self.factor:g} {longest:g} {self.jitter:g}"
-
-    @classmethod
-    def from_header(cls, text: str | None, default: Retry) -> Retry:
-        """The policy of a task; a header that makes no sense counts as none."""
-        if not text:
-            return default
-        try:
-            attempts, first, factor, longest, jitter = text.split(" ")
-            return cls(int(attempts), float(first), float(factor), float(longest), float(jitter))
-        except (ValueError, BadArgument):
-            return default
+class BadTask(MainspringError, code="bad_task"):
+    """A task, or a call of it, that cannot be."""
 
 
-NEVER = Retry(attempts=1)
+class BadArguments(MainspringError, code="bad_arguments"):
+    """The stored arguments do not fit the function."""
+
+
+class Call(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """The payload of a task's event."""
+
+    args: list[msgspec.Raw] = []
+    kwargs: dict[str, msgspec.Raw] = {}
+
+
+_decode_call: Final = msgspec.json.Decoder(Call).decode
+_decode_any: Final = msgspec.json.Decoder().decode
+_encode: Final = json_encoder().encode
+
+
+def retries_header(retries: Retries) -> str:
+    """As it travels with a call that was given its own: attempts, first pause, factor, longest pause, jitter."""
+    backoff = retries.backoff
+    return f"{retries.max_attempts} {backoff.first_ms / 1000:g} 2 {backoff.longest_ms / 1000:g} 0.5"
+
+
+def retries_from(header: str | None, declared: Retries) -> Retries:
+    """Those of a call; a header that makes no sense counts as none."""
+    if not header:
+        return declared
+    try:
+        attempts, first, _, longest, _ = header.split(" ")
+        backoff = Backoff(duration_ms(float(first)), duration_ms(float(longest)))
+        return replace(declared, max_attempts=max(1, int(attempts)), backoff=backoff)
+    except (ValueError, MainspringError):
+        return declared
 
 
 class TaskContext:
-    """Handed to a task that takes two arguments."""
+    """What a task knows about itself: given to the parameter with this type hint."""
 
     __slots__ = ("_report", "attempt", "cancelled", "enqueued_ms", "headers", "id", "key", "name")
 
@@ -93,79 +100,407 @@ class TaskContext:
         self.cancelled: bool = False  # for functions that run in a thread: nothing else can interrupt them
         self._report = report
 
+    @classmethod
+    def current(cls) -> TaskContext:
+        """That of the task that runs now, for code that it calls. Raises LookupError outside a task."""
+        return running_task.get()
+
     def progress(self, value: Any) -> None:
-        """Report progress: any JSON, for instance `{"done": 3, "of": 10}`. Does not wait; works from a thread, too."""
+        """Report progress: any JSON, for instance `{"done": 3, "of": 10}`. Works from a thread, too."""
         self._report(self, value)
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
+running_task: ContextVar[TaskContext] = ContextVar("mainspring task that runs now")
 
 
-@dataclass(frozen=True, slots=True)
-class TaskSchedule:
-    """When a task enqueues itself: five fields in UTC, or an interval."""
+class TaskParameters:
+    """The parameters of a function, and how stored arguments become theirs."""
 
-    cron: str | None
-    every: Duration | None
-    payload: Any
+    def __init__(self, function: Callable[..., Any], name: str, hints: Mapping[str, Any]) -> None:
+        self._name = name
+        signature = inspect.signature(function)
+        own = [each for each in signature.parameters.values() if hints.get(each.name) is TaskContext]
+        if len(own) > 1 or any(each.kind is each.POSITIONAL_ONLY for each in own):
+            raise BadTask(f"task {name!r} takes its TaskContext once, and not positional-only")
+        self._context: str = own[0].name if own else ""
+        rest = [each for each in signature.parameters.values() if each not in own]
+        self.signature: inspect.Signature = signature.replace(parameters=rest)
+        positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        in_order = [each.name for each in signature.parameters.values() if each.kind in positional]
+        self._context_at: int = in_order.index(self._context) if self._context in in_order else -1
+        self._by_place = [self._decoder(each, hints) for each in rest if each.kind in positional]
+        self._by_name = {each.name: self._decoder(each, hints) for each in rest if each.kind not in (each.VAR_KEYWORD,)}
+        # So many positional arguments alone are always taken; what else there is, the signature judges.
+        needed = [each for each in rest if each.default is each.empty and each.kind in (*positional, each.KEYWORD_ONLY)]
+        self._least: int = len(needed) if all(each.kind in positional for each in needed) else len(rest) + 1
+        self._most: int = len(self._by_place)
+        self._more = self._rest_decoder(inspect.Parameter.VAR_POSITIONAL, rest, hints)
+        self._named = self._rest_decoder(inspect.Parameter.VAR_KEYWORD, rest, hints)
+
+    def _decoder(self, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Callable[[Any], Any]:
+        hint = hints.get(parameter.name, Any)
+        try:
+            return decoder_of(hint)
+        except TypeError as error:
+            raise BadTask(
+                f"task {self._name!r}: the argument {parameter.name!r} of type {hint!r} cannot be stored: {error}",
+                remedy=USABLE,
+            ) from None
+
+    def _rest_decoder(
+        self, kind: Any, parameters: Iterable[inspect.Parameter], hints: Mapping[str, Any]
+    ) -> Callable[[Any], Any]:
+        """Of `*args` or `**kwargs`: their hint is that of each."""
+        found = next((each for each in parameters if each.kind is kind), None)
+        return _decode_any if found is None else self._decoder(found, hints)
+
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> msgspec.Raw:
+        """A call as it is stored. Raises TypeError when the function does not take these arguments."""
+        if kwargs or not self._least <= len(args) <= self._most:
+            self.signature.bind(*args, **kwargs)
+        if kwargs:
+            return msgspec.Raw(b'{"args":%b,"kwargs":%b}' % (_encode(args), _encode(kwargs)))
+        return msgspec.Raw(b'{"args":%b}' % _encode(args))
+
+    def decode(self, raw: bytes, context: TaskContext) -> tuple[list[Any], dict[str, Any]]:
+        """What to call the function with. A payload that is no call is its one argument. Raises BadArguments."""
+        try:
+            call = _decode_call(raw)
+        except msgspec.ValidationError:
+            call = Call([] if raw == b"null" and not self._by_place else [msgspec.Raw(raw)])
+        places, more = self._by_place, self._more
+        try:
+            args = [(places[n] if n < len(places) else more)(value) for n, value in enumerate(call.args)]
+            kwargs = {name: self._by_name.get(name, self._named)(value) for name, value in call.kwargs.items()}
+        except msgspec.ValidationError as error:
+            raise BadArguments(f"the arguments do not fit: {error}") from error
+        if self._context:
+            if 0 <= self._context_at <= len(args):
+                args.insert(self._context_at, context)
+            else:
+                kwargs[self._context] = context
+        return args, kwargs
+
+    def fit(self, raw: bytes, context: TaskContext) -> str:
+        """Why these arguments cannot be passed; "" when they can."""
+        args, kwargs = self.decode(raw, context)
+        if self._context:
+            args = [each for each in args if each is not context]
+            kwargs.pop(self._context, None)
+        try:
+            self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            return str(error)
+        return ""
 
 
-class DeclaredTask(Generic[P, R]):
-    """Made by `@queue.task`. Still callable as the function it is; `enqueue` puts it on the queue."""
+class CallOptions(TypedDict, total=False):
+    """What `Task.options` takes; see there."""
+
+    delay: Duration
+    at: datetime
+    priority: Priority
+    key: str
+    unique: str
+    ttl: Duration
+    max_attempts: int
+    backoff: Duration
+    max_backoff: Duration
+    timeout: Duration
+    headers: Mapping[str, str]
+
+
+class Task(Generic[P, R]):
+    """A declared task. Calling it calls the function here and now; `enqueue` has it called later."""
 
     def __init__(
         self,
-        queue: TaskQueue,
+        registry: TaskRegistry,
         function: Callable[P, R],
         name: str,
         *,
-        retry: Retry | None,
-        timeout: Duration | None,
+        hints: Mapping[str, Any],
+        topic: str | None,
+        group: str | None,
+        retries: Retries,
         keep_result: bool,
-        cron: TaskSchedule | None,
+        concurrency: int | None,
+        rate: float | None,
     ) -> None:
-        self.queue = queue
-        self.function = function
         self.name = name
-        self.retry = retry
-        self.timeout: float | None = None if timeout is None else seconds(timeout)
+        self.function = function
+        self.registry = registry
+        shared = topic or f"tasks.{registry.app}"
+        self.topics: TaskTopics = TaskTopics(topic or f"{shared}.{name}", shared)
+        self.topic: str = self.topics.normal
+        self.group: str = group or registry.app
+        self.retries = retries
         self.keep_result = keep_result
-        self.cron = cron
-        self.is_async: bool = inspect.iscoroutinefunction(function)
-        parameters = [
-            each
-            for each in inspect.signature(function).parameters.values()
-            if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
-        ]
-        if len(parameters) > 2:
-            raise BadArgument(
-                f"task {name!r} takes {len(parameters)} arguments", remedy="take the payload, and a TaskContext"
-            )
-        self._arguments = len(parameters)
-        self._decode = decoder(_type_of(function, parameters[0].name) if parameters else None)
+        self.concurrency = concurrency
+        self.rate = rate
+        self.in_thread: bool = runs_in_thread(function)
+        self.decode_result: Callable[[Any], Any] = _result_decoder(hints.get("return", Any))
+        self.parameters: TaskParameters = TaskParameters(function, name, hints)
         self.__doc__ = function.__doc__
         self.__name__ = name
 
-    def __call__(self, *arguments: P.args, **named: P.kwargs) -> R:
-        return self.function(*arguments, **named)
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
 
-    async def enqueue(self, payload: Any = None, **options: Any) -> TaskHandle:
-        """`TaskQueue.enqueue` for this task."""
-        return await self.queue.enqueue(self, payload, **options)
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in CELERY:
+            raise AttributeError(
+                f"a task has no {name!r}: write `await {self.__dict__.get('name', 'task')}.{CELERY[name]}`"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    def call(self, raw: Any, context: TaskContext) -> Awaitable[Any]:
-        """Begin to run it. Raises what decoding raises when the payload does not fit."""
-        payload = self._decode(raw)
-        arguments = (payload, context)[: self._arguments]
-        function: Any = self.function
-        return function(*arguments) if self.is_async else asyncio.to_thread(function, *arguments)
+    @blocking_verb
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Have it done soon; gives its `TaskHandle`. Durable when it returns. Awaited, but not in plain functions."""
+        return EnqueueOptions(self, {}).enqueue(*args, **kwargs)
+
+    @blocking_verb
+    def enqueue_many(self, calls: Iterable[tuple[Any, ...]]) -> Any:
+        """Have many calls done, each given by a tuple of its arguments; their handles. Durable when it returns."""
+        return EnqueueOptions(self, {}).enqueue_many(calls)
+
+    def options(self, **options: Unpack[CallOptions]) -> EnqueueOptions[P]:
+        """How the next calls are enqueued: `await send_mail.options(delay="1h").enqueue("ada")`.
+
+        `delay` or `at` hold a call back. Calls of a higher `priority` are started first. Calls with the same `key` are
+        done one after the other, in order. A second call with the same `unique` text within the node's dedupe window
+        is not enqueued, and its handle is that of the first. A call that was not started within `ttl` never is.
+        `max_attempts`, `backoff`, `max_backoff` and `timeout` override what the task was declared with.
+        """
+        return EnqueueOptions(self, options)
+
+    def handle(self, id: str) -> TaskHandle:
+        """The handle of a call that was enqueued elsewhere."""
+        from mainspring.tasks.results import TaskHandle
+
+        return TaskHandle(self, id, mine=False)
+
+    def payload(self, *args: P.args, **kwargs: P.kwargs) -> msgspec.Raw:
+        """What to publish to `topic` to have it done: with a reply (`ctx.publish`) or an acknowledgement."""
+        return self.parameters.encode(args, kwargs)
+
+    def in_run(self, perform: Perform, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`Perform.enqueue`: have it done by a durable run."""
+        from mainspring.tasks.in_runs import start
+
+        return start(self, perform, self.parameters.encode(args, kwargs))
+
+    @property
+    def own_headers(self) -> dict[str, str] | None:
+        """The headers of a call without options: its name, where other tasks have the same topic."""
+        return {NAME: self.name} if self.registry.shares_topic(self) else None
+
+    @identifies_work(lambda known: ("task", known["self"].name))
+    async def run(self, raw: bytes, context: TaskContext, threads: HandlerThreads) -> Any:
+        """Call the function with stored arguments. Raises BadArguments when they do not fit."""
+        args, kwargs = self.parameters.decode(raw, context)
+        try:
+            if self.in_thread:
+                function: Callable[..., Any] = partial(self.function, **kwargs) if kwargs else self.function
+                return await threads.call(function, *args)
+            return await self.function(*args, **kwargs)  # type: ignore[misc]
+        except TypeError as error:
+            if wrong := self.parameters.fit(raw, context):
+                raise BadArguments(f"the arguments do not fit: {wrong}") from error
+            raise
 
 
-def _type_of(function: Callable[..., Any], parameter: str) -> Any:
+class EnqueueOptions(Generic[P]):
+    """A task together with how its next calls are enqueued. Made by `Task.options`."""
+
+    def __init__(self, task: Task[P, Any], options: CallOptions) -> None:
+        unknown = options.keys() - CallOptions.__annotations__.keys()
+        if unknown:
+            raise BadTask(
+                f"calls of a task have no option {sorted(unknown)[0]!r}",
+                remedy=f"choose from {', '.join(CallOptions.__annotations__)}",
+            )
+        priority = options.get("priority", "normal")
+        if priority not in PRIORITIES:
+            raise BadTask(f"{priority!r} is not a priority", remedy=f"choose from {', '.join(PRIORITIES)}")
+        if "key" in options and priority != "normal":
+            raise BadTask("calls with a key are kept in order, so they have no priority", remedy="give one of them")
+        self._task = task
+        self._options = options
+        self._priority = priority
+
+    @blocking_verb
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """`Task.enqueue` with these options."""
+        call = self._task.parameters.encode(args, kwargs)
+        port = self._task.registry.port
+        return port.call(self._enqueue(port, call))
+
+    @blocking_verb
+    def enqueue_many(self, calls: Iterable[tuple[Any, ...]]) -> Any:
+        """`Task.enqueue_many` with these options."""
+        port = self._task.registry.port
+        return port.call(self._enqueue_many(port, calls))
+
+    async def _enqueue(self, port: TaskPort, call: msgspec.Raw) -> TaskHandle:
+        from mainspring.tasks.results import TaskHandle
+
+        task, options = self._task, self._options
+        await task.registry.ready(task)
+        topic = task.topics.lane(self._priority, options.get("key"))
+        unique = options.get("unique")
+        id = port.new_id() if unique is None else f"{task.name}:{unique}"
+        await port.publish(topic, self._new_call(port, id, call, self._headers(port)))
+        return TaskHandle(task, id, mine=True)
+
+    async def _enqueue_many(self, port: TaskPort, calls: Iterable[tuple[Any, ...]]) -> list[TaskHandle]:
+        from mainspring.tasks.results import TaskHandle
+
+        task = self._task
+        await task.registry.ready(task)
+        handles: list[TaskHandle] = []
+        headers = self._headers(port)
+
+        def each() -> Iterator[NewCall]:
+            for args in calls:
+                id = port.new_id()
+                handles.append(TaskHandle(task, id, mine=True))
+                yield self._new_call(port, id, task.parameters.encode(args, {}), headers)
+
+        await port.publish_many(task.topics.lane(self._priority, self._options.get("key")), each())
+        return handles
+
+    def _new_call(self, port: TaskPort, id: str, call: msgspec.Raw, headers: dict[str, str] | None) -> NewCall:
+        from mainspring.tasks.ports import NewCall
+
+        options = self._options
+        at = options.get("at")
+        return NewCall(
+            id,
+            call,
+            options.get("key"),
+            headers,
+            duration_ms(options.get("delay", 0)),
+            0 if at is None else round(at.timestamp() * 1000),
+        )
+
+    def _headers(self, port: TaskPort) -> dict[str, str] | None:
+        task, options = self._task, self._options
+        if not options:
+            return task.own_headers
+        headers = {**options.get("headers", {}), NAME: task.name}
+        if options.keys() & {"max_attempts", "backoff", "max_backoff"}:
+            declared = task.retries.backoff
+            headers[RETRY] = retries_header(
+                retries_of(
+                    {
+                        "max_attempts": options.get("max_attempts", task.retries.max_attempts),
+                        "backoff": options.get("backoff", declared.first_ms / 1000),
+                        "max_backoff": options.get("max_backoff", declared.longest_ms / 1000),
+                    }
+                )
+            )
+        if "timeout" in options:
+            headers[TIMEOUT] = f"{duration_ms(options['timeout']) / 1000:g}"
+        if "ttl" in options:
+            headers[EXPIRES] = str(port.wall_ms() + duration_ms(options["ttl"]))
+        return headers
+
+
+def _result_decoder(hint: Any) -> Callable[[Any], Any]:
     try:
-        return typing.get_type_hints(function).get(parameter)
-    except NameError as error:
-        raise BadArgument(
-            f"the type of {parameter!r} is not known here: {error}", remedy="define it before the task, at module level"
-        ) from error
+        return decoder_of(hint)
+    except TypeError:  # a type of the program's own: whoever waits gets what JSON says
+        return _decode_any
+
+
+def starts_per_second(rate: str | None) -> float | None:
+    """`"100/s"`, `"30/m"` or `"10/h"` as a number. Raises BadTask."""
+    if rate is None:
+        return None
+    count, slash, unit = rate.partition("/")
+    seconds = {"s": 1, "m": 60, "h": 3_600}.get(unit.strip())
+    try:
+        found = float(count) / (seconds or 0)
+    except (ValueError, ZeroDivisionError):
+        found = 0.0
+    if not (slash and 0 < found < float("inf")):
+        raise BadTask(f"{rate!r} is not a rate", remedy='write "100/s", "30/m" or "10/h"')
+    return found
+
+
+class TaskRegistry:
+    """The tasks of one program, by name, and how they reach a node."""
+
+    def __init__(self, app: str) -> None:
+        self.app = app
+        self._tasks: dict[str, Task[..., Any]] = {}
+        self._topics: dict[str, int] = {}  # how many tasks have this topic
+        self._port: TaskPort | None = None
+        self._ready: set[str] = set()
+        self._records: dict[str, TaskRecords] = {}
+
+    def add(self, task: Task[..., Any]) -> None:
+        """Raises BadTask when the name is taken."""
+        if task.name in self._tasks:
+            raise BadTask(f"app {self.app!r} already has a task {task.name!r}", remedy="give it another name")
+        if task.name in RESERVED:
+            raise BadTask(f"a task cannot be named {task.name!r}", remedy="give it another name")
+        for other in self._tasks.values():
+            if other.topic == task.topic and other.group != task.group:
+                raise BadTask(f"tasks {other.name!r} and {task.name!r} have one topic, so they need one group")
+        self._tasks[task.name] = task
+        self._topics[task.topic] = self._topics.get(task.topic, 0) + 1
+
+    def __iter__(self) -> Iterator[Task[..., Any]]:
+        return iter(self._tasks.values())
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def get(self, name: str) -> Task[..., Any] | None:
+        """The task of this name."""
+        return self._tasks.get(name)
+
+    def shares_topic(self, task: Task[..., Any]) -> bool:
+        """Whether other tasks have the same topic."""
+        return self._topics[task.topic] > 1
+
+    @property
+    def port(self) -> TaskPort:
+        """How tasks reach a node now. Raises NotServed."""
+        if self._port is None:
+            raise NotServed(
+                f"the program {self.app!r} is not served here",
+                remedy=f"enqueue from inside a node, or give {self.app} a client: app.use(client)",
+            )
+        return self._port
+
+    def use(self, port: TaskPort | None) -> None:
+        """Reach the node like this from now on; None: not at all."""
+        self._port = port
+        self._ready.clear()
+        self._records.clear()
+
+    def use_client(self, client: Client | SyncClient) -> None:
+        """Reach the node through a client from now on."""
+        from mainspring.client import SyncClient
+        from mainspring.tasks.ports import ClientPort, SyncClientPort
+
+        self.use(SyncClientPort(client) if isinstance(client, SyncClient) else ClientPort(client))
+
+    async def ready(self, task: Task[..., Any]) -> None:
+        """Make sure that the task's topics exist; done once per connection."""
+        if task.name not in self._ready:
+            await self.port.prepare(task.topics.settings())
+            await self.records(task).mark()
+            self._ready.add(task.name)
+
+    def records(self, task: Task[..., Any]) -> TaskRecords:
+        """What is known of the task's calls."""
+        from mainspring.tasks.results import TaskRecords
+
+        topic = task.topics.results
+        if topic not in self._records:
+            self._records[topic] = TaskRecords(self.port, topic)
+        return self._records[topic]

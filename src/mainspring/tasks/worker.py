@@ -1,4 +1,4 @@
-"""A worker: takes tasks, runs them, says what became of them.
+"""A worker: takes tasks, runs them, says what became of them. In a process of its own or in the node.
 
 So many loops as `concurrency` says take the next task each: the most urgent that may start now. What becomes of a task
 is decided by `Outcomes`. Whatever a worker holds is under a lease that it extends; if it dies, others get its tasks.
@@ -15,36 +15,23 @@ import bisect
 import contextlib
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-import msgspec
-
-from mainspring.client import (
-    BadPayload,
-    Client,
-    ClientError,
-    Closed,
-    Event,
-    EventEnvelope,
-    Outgoing,
-    Subscription,
-    describe,
-    encode_event,
-)
-from mainspring.durations import Duration, seconds
-from mainspring.loop import wake
-from mainspring.tasks.dead_tasks import REDRIVEN, letter_headers
-from mainspring.tasks.errors import UnknownTask
-from mainspring.tasks.queue import TaskQueue
-from mainspring.tasks.queue_topics import NAME as TASK_NAME
-from mainspring.tasks.queue_topics import RETRY, TASK_ID, TIMEOUT
-from mainspring.tasks.results import State, encode_record
-from mainspring.tasks.task import DeclaredTask, Retry, TaskContext
+from mainspring.backoff import Backoff
+from mainspring.client import BadPayload, ClientError, Closed, describe
+from mainspring.errors import MainspringError
+from mainspring.loop import HandlerThreads, blocking_verb, wake
+from mainspring.retries import Reject, Retries
+from mainspring.tasks.ports import Delivery, Report, StoredReport, TaskLane, TaskPort
+from mainspring.tasks.results import NotStorable, State, encode_record
+from mainspring.tasks.task import BadArguments, Task, TaskContext, TaskRegistry, retries_from, running_task
+from mainspring.tasks.topics import EXPIRES, PRIORITIES, RETRY, TASK_ID, TIMEOUT
+from mainspring.tasks.topics import NAME as TASK_NAME
 from mainspring.telemetry import CORRELATION, handling
 
-E = TypeVar("E", bound=Event[Any])
+E = TypeVar("E", bound=Delivery)
 
 
 class KeyOrder(Generic[E]):
@@ -119,158 +106,198 @@ class KeyOrder(Generic[E]):
 
 logger: logging.Logger = logging.getLogger("mainspring.tasks")
 
-Then = Callable[[ClientError | None], None]
+REDRIVEN: Final = "x-redriven"  # of a task that was sent again: where its letter was
+UNANSWERED: Final = 10  # deliveries beyond max_attempts that ended without an answer, before a task counts as deadly
+
+
+UNKNOWN: Final = Retries(Backoff(1_000, 300_000), 5)  # of a task that is not declared here
 
 
 class Release(Protocol):
     """Told when a task is no longer this worker's; `retrying`: it waits at the node for its next try."""
 
-    def __call__(self, event: Event[Any], *, retrying: bool = False) -> None: ...
+    def __call__(self, event: Delivery, *, retrying: bool = False) -> None: ...
 
 
-class _Reported(Outgoing):
-    """A result or dead letter on its way."""
+@dataclass(slots=True)
+class _Taken:
+    """A task that a worker took: what it is and where what becomes of it is stored."""
 
-    __slots__ = ("_then",)
-
-    def __init__(self, id: str, event: bytes, then: Then) -> None:
-        super().__init__(id, event)
-        self._then = then
-
-    def placed(self, partition: int, offset: int) -> None:
-        self._then(None)
-
-    def failed(self, error: ClientError) -> None:
-        self._then(error)
+    event: Delivery
+    id: str
+    name: str
+    results: str
+    keep: bool = True
 
 
 class Outcomes:
     """Reports what became of a task that ran: its result, its next try, or its dead letter; then acknowledges it.
 
-    A result or a dead letter is published like any event, and the task is acknowledged when that is durable. A worker
-    that dies in between runs the task again and reports the same once more. Nothing waits meanwhile: the loop that ran
-    the task takes the next one.
+    A result or a dead letter is an event, and the task is acknowledged when that is durable: in one commit in the node,
+    afterwards in a worker process. A worker that dies in between runs the task again and reports the same once more.
+    Nothing waits meanwhile: the loop that ran the task takes the next one.
     """
 
-    def __init__(self, queue: TaskQueue, release: Release) -> None:
+    def __init__(self, port: TaskPort, release: Release) -> None:
         self.failures: int = 0
-        self._bus = queue.bus
-        self._results = queue.layout.results
-        self._pause = queue.lease / 3  # before a task comes again whose outcome could not be stored
+        self.pause: float = 10.0  # seconds before a task comes again whose outcome could not be stored
+        self._port = port
         self._release = release
+        self._loop = asyncio.get_running_loop()
 
-    def failed(self, event: Event[Any], id: str, name: str, policy: Retry, reason: str, *, keep: bool) -> None:
+    def failed(self, taken: _Taken, policy: Retries, reason: str, *, again: bool = True) -> None:
         """Again later, or never again."""
         self.failures += 1
-        if event.attempt >= policy.attempts:
-            self.bury(event, id, name, reason, keep=keep)
+        event = taken.event
+        if not again or event.attempt >= (policy.max_attempts or 1):
+            self.give_up(taken, reason)
             return
-        if keep:
-            self._put(id, encode_record("retrying", name, event.attempt, None, reason), lambda _: None)
-        self.refuse(event, policy.delay(event.attempt, self._bus.random), reason)
+        if taken.keep:
+            record = encode_record("retrying", taken.name, event.attempt, None, reason)
+            self._port.put(Report(taken.results, self._port.new_id(), record, taken.id))
+        self.refuse(event, policy.backoff.delay_ms(event.attempt, self._port.random) / 1000, reason)
 
-    def tell(
-        self, event: Event[Any], id: str, state: State, name: str, *, value: Any = None, error: str = "", keep: bool
-    ) -> None:
+    def ended(self, taken: _Taken, state: State, *, value: Any = None, error: str = "") -> None:
         """Store how the task ended; then acknowledge it."""
-        if not keep:
-            self._settle(event)
+        if not taken.keep:
+            self._settle(taken, ())
             return
-
-        def then(failure: ClientError | None) -> None:
-            if failure is None:
-                self._settle(event)
-            else:
-                self.refuse(event, self._pause, describe(failure))
-
         try:
-            self._put(id, encode_record(state, name, event.attempt, value, error), then)
-        except ClientError as unsaid:
-            self.bury(event, id, name, f"its result cannot be stored: {unsaid.message}", keep=True)
+            self._settle(taken, (self._record(taken, state, value, error),))
+        except (NotStorable, ClientError) as unsaid:
+            self.give_up(taken, f"its result cannot be stored: {unsaid.message}")
 
-    def bury(self, event: Event[Any], id: str, name: str, reason: str, *, keep: bool) -> None:
-        """Write the dead letter, then the record, then acknowledge."""
-        logger.error("task %s %s is dead: %s", name, id, reason)
+    def give_up(self, taken: _Taken, reason: str) -> None:
+        """Write the dead letter and the record; then acknowledge."""
+        event = taken.event
+        logger.error("task %s %s is dead: %s", taken.name, taken.id, reason)
         life = event.headers.get(REDRIVEN, "")  # a task that was sent back may die once more
         letter_id = f"dead:{event.topic}:{event.partition}:{event.offset}:{life}".rstrip(":")
-        headers = letter_headers(event, id, reason)
-        letter = encode_event(letter_id, event.delivered.envelope.payload, event.key, headers)
+        headers = letter_headers(event, taken.id, reason)
+        letter = Report(f"{event.topic}.DLQ", letter_id, event.raw_payload, event.key, headers)
+        record = (self._record(taken, "failed", None, reason),) if taken.keep else ()
+        self._settle(taken, (letter, *record))
 
-        def then(failure: ClientError | None) -> None:
-            if failure is None:
-                self.tell(event, id, "failed", name, error=reason, keep=keep)
-            else:
-                self.refuse(event, self._pause, reason)
-
-        self._bus.put(f"{event.topic}.DLQ", _Reported(letter_id, letter, then))
-
-    def refuse(self, event: Event[Any], delay: float, reason: str) -> None:
+    def refuse(self, event: Delivery, delay: float, reason: str) -> None:
         """Again later. If its lease was lost meanwhile, another copy is here or elsewhere already."""
         self._release(event, retrying=event.refuse(delay, reason))
 
-    def report(self, context: TaskContext, value: Any) -> None:
-        """Progress, perhaps from a thread. What JSON cannot say is raised where it was reported."""
-        told = self._record(context.id, encode_record("progress", context.name, context.attempt, value))
-        self._bus.event_loop.call_soon_threadsafe(self._bus.put, self._results, told)
+    @blocking_verb
+    def report(self, results: str, context: TaskContext, value: Any) -> None:
+        """Progress, also from a thread. What JSON cannot say is raised where it was reported."""
+        record = encode_record("progress", context.name, context.attempt, value)
+        report = Report(results, self._port.new_id(), record, context.id)
+        if asyncio._get_running_loop() is self._loop:
+            self._port.put(report)  # at once: it must come before the result
+        else:  # a thread of the program's own
+            self._loop.call_soon_threadsafe(self._port.put, report)
 
-    def _settle(self, event: Event[Any]) -> None:
-        event.accept()
-        self._release(event)
+    def _record(self, taken: _Taken, state: State, value: Any, error: str) -> Report:
+        record = encode_record(state, taken.name, taken.event.attempt, value, error)
+        return Report(taken.results, self._port.new_id(), record, taken.id)
 
-    def _put(self, id: str, record: dict[str, Any], then: Then) -> None:
-        self._bus.put(self._results, self._record(id, record, then))
+    def _settle(self, taken: _Taken, reports: tuple[Report, ...]) -> None:
+        def then(failure: MainspringError | None) -> None:
+            if failure is None:
+                self._release(taken.event)
+            else:
+                self.refuse(taken.event, self.pause, describe(failure))
 
-    def _record(self, id: str, record: dict[str, Any], then: Then = lambda _: None) -> _Reported:
-        record_id = self._bus.new_id()
-        return _Reported(record_id, encode_event(record_id, record, id, None), then)
+        self._port.settle(taken.event, reports, then)
+
+
+def letter_headers(event: Delivery, task_id: str, reason: str) -> dict[str, str]:
+    """The headers of a dead letter, in the node's form: the task's own, and its story."""
+    return {
+        **event.headers,
+        TASK_ID: task_id,
+        "x-original-topic": event.topic,
+        "x-original-partition": str(event.partition),
+        "x-original-offset": str(event.offset),
+        "x-original-id": event.id,
+        "x-original-ts": str(event.ts),
+        "x-group": event.group,
+        "x-attempts": str(event.attempt),
+        "x-reason": reason[:1_000],
+    }
 
 
 REMEMBERED: Final = 100_000
 
 
 class Cancellations:
-    """Ids of cancelled tasks, from `<queue>.control`; `on_cancel` is called with new ones.
+    """Ids of cancelled tasks, from control topics; `on_cancel` is called with new ones.
 
     Every worker reads the topic from its beginning before it takes its first task, so a task that was cancelled while
     no worker ran is never started. Nothing is acknowledged and no group is left behind: each worker reads for itself.
     """
 
-    def __init__(self, bus: Client, topic: str, on_cancel: Callable[[str], None]) -> None:
-        self._bus = bus
-        self._topic = topic
+    def __init__(self, port: TaskPort, on_cancel: Callable[[str], None]) -> None:
+        self._port = port
         self._on_cancel = on_cancel
         self._ids: OrderedDict[str, None] = OrderedDict()
 
     def __contains__(self, id: str) -> bool:
         return id in self._ids
 
-    async def load(self) -> asyncio.Task[None]:
+    async def load(self, topic: str) -> asyncio.Task[None]:
         """Everything cancelled so far; then a task that follows."""
-        cursor = await self._bus.insist(self._read)
-        return self._bus.run(self._follow(cursor), "cancellations")
+        position = await self._port.position(topic)
+        async for report in self._port.stored(topic):
+            self._take(report)
+        return self._port.run(self._follow(topic, position), "cancellations")
 
-    async def _read(self) -> str:
-        cursor = await self._bus.http.last_cursor(self._topic)
-        async for page in self._bus.http.read(self._topic, params={}):
-            for envelope in page:
-                self._take(envelope)
-        return cursor
+    async def _follow(self, topic: str, position: Any) -> None:
+        async for report in self._port.follow(topic, position):
+            self._take(report)
 
-    async def _follow(self, cursor: str) -> None:
-        async for envelope in self._bus.envelopes(self._topic, {"cursor": cursor}):
-            self._take(envelope)
-
-    def _take(self, envelope: EventEnvelope) -> None:
-        if envelope.key is None:
+    def _take(self, report: StoredReport) -> None:
+        if report.key is None:
             return
-        self._ids[envelope.key] = None
+        self._ids[report.key] = None
         if len(self._ids) > REMEMBERED:
             self._ids.popitem(last=False)
-        self._on_cancel(envelope.key)
+        self._on_cancel(report.key)
+
+
+class TaskLimit:
+    """How many calls of a task may run at a time here, and how many may start per second."""
+
+    def __init__(self, task: Task[..., Any]) -> None:
+        self._most = task.concurrency
+        self._interval = 1 / task.rate if task.rate else 0.0
+        self._running = 0
+        self._next = 0.0
+
+    def wait(self, now: float) -> float | None:
+        """Seconds until a call may start; 0: now. None: when one of them has ended."""
+        if self._most is not None and self._running >= self._most:
+            return None
+        return max(0.0, self._next - now)
+
+    def begin(self, now: float) -> None:
+        self._running += 1
+        self._next = max(now, self._next) + self._interval
+
+    def end(self) -> None:
+        self._running -= 1
+
+
+@dataclass(eq=False)
+class _Lane:
+    """The tasks of one topic that were delivered and not started."""
+
+    source: TaskLane
+    tasks: dict[str | None, Task[..., Any]]  # by name; None: of a task that does not say
+    level: int
+    results: str
+    ordered: bool = False
+    limited: bool = False
+    waiting: deque[Delivery] = field(default_factory=deque)
+    listed: bool = False  # whether it is among those that have something to start
 
 
 ORDERED: Final = 1_000  # tasks with keys a worker may hold; most stand in line, and one that comes again needs room
-UNANSWERED: Final = 10  # deliveries beyond the policy that ended without an answer, before a task counts as deadly
 
 
 @dataclass(slots=True)
@@ -283,28 +310,49 @@ class _Running:
 
 
 class Worker:
-    """Runs tasks of one queue until `stop`. Use it with `async with`, or `run` it."""
+    """Runs tasks of a program until `stop`. Use it with `async with`, or `run` it.
 
-    def __init__(self, queue: TaskQueue, *, concurrency: int = 16, prefetch: int | None = None) -> None:
-        self.queue = queue
+    `concurrency` tasks at a time; `only` some of the tasks, by name. Plain functions run in `threads`.
+    """
+
+    def __init__(
+        self,
+        tasks: TaskRegistry,
+        *,
+        concurrency: int = 16,
+        only: Iterable[str] = (),
+        threads: HandlerThreads | None = None,
+        port: TaskPort | None = None,
+    ) -> None:
+        self.tasks: list[Task[..., Any]] = [task for task in tasks if not only or task.name in set(only)]
         self.done: int = 0
-        self._bus = queue.bus
+        self._port = port or tasks.port
+        self._store_attempt = self._port.store_attempt
+        self._threads = threads or HandlerThreads(concurrency)
         self._concurrency = concurrency
-        self._prefetch = prefetch or 2 * concurrency
+        self._prefetch = 2 * concurrency
         self._ordered_window = max(ORDERED, self._prefetch)
-        self._lanes: list[tuple[Subscription[Any], deque[Event[Any]]]] = []
-        self._order: KeyOrder[Event[Any]] = KeyOrder()
-        self._ordered: Subscription[Any] | None = None
-        self._held: dict[Event[Any], None] = {}
-        self._started: dict[str, set[Event[Any]]] = {}  # by topic, until they are settled
+        self._lease = 30.0
+        self._lanes: dict[str, _Lane] = {}
+        self._levels: list[deque[_Lane]] = [deque() for _ in PRIORITIES]  # lanes that have something to start
+        self._limits = {
+            each.name: TaskLimit(each) for each in self.tasks if each.concurrency is not None or each.rate is not None
+        }
+        self._orders: dict[str, KeyOrder[Delivery]] = {}  # by topic
+        self._held: dict[Delivery, None] = {}
+        self._started: dict[str, set[Delivery]] = {}  # by topic, until they are settled
         self._quiet: dict[str, asyncio.Event] = {}  # by topic: nothing is started any more
         self._running: dict[str, _Running] = {}
         self._idle: deque[asyncio.Future[None]] = deque()
         self._loops: list[asyncio.Task[None]] = []
         self._others: list[asyncio.Task[None]] = []
+        self._keeping: asyncio.TimerHandle | None = None
         self._stopping = False
-        self._outcomes = Outcomes(queue, self._release)
-        self._cancelled = Cancellations(self._bus, queue.layout.control, self._cancel)
+        self._stopped = False
+        self._leaving: asyncio.Future[Any] | None = None
+        self._time = asyncio.get_running_loop().time
+        self._outcomes = Outcomes(self._port, self._release)
+        self._cancelled = Cancellations(self._port, self._cancel)
 
     @property
     def failed(self) -> int:
@@ -315,68 +363,88 @@ class Worker:
 
     async def start(self) -> None:
         """Take tasks from now on."""
-        await self.queue.ready()
-        self._others.append(await self._cancelled.load())
-        await self.queue.schedule_repeated()
-        layout = self.queue.layout
-        for topic in layout.lanes:
-            ordered = topic == layout.ordered
-            lane = self._bus.subscribe(
-                topic,
-                group=self.queue.group,
-                from_="beginning",
-                max_inflight=self._ordered_window if ordered else self._prefetch,
-                sticky=ordered,
-            )
-            waiting = self._order.ready if ordered else deque[Event[Any]]()
-            if ordered:
-                self._ordered = lane
-            self._lanes.append((lane, waiting))
-            lane.on_arrival = self._arrived
-            lane.on_lost = self._lost
-        await asyncio.gather(*(lane.confirmed() for lane, _ in self._lanes))
+        topics = {name: wanted for task in self.tasks for name, wanted in task.topics.settings().items()}
+        self._lease = await self._port.prepare(topics) / 1000
+        self._outcomes.pause = self._lease / 3
+        for control in dict.fromkeys(task.topics.control for task in self.tasks):
+            self._others.append(await self._cancelled.load(control))
+        for task in self.tasks:
+            for topic, priority in task.topics.lanes().items():
+                lane = self._lanes.get(topic) or self._open(topic, task, PRIORITIES.index(priority))
+                lane.tasks[task.name] = task
+                lane.tasks[None] = task
+                lane.limited = lane.limited or task.name in self._limits
+        for lane in self._lanes.values():
+            if len(lane.tasks) > 2:
+                del lane.tasks[None]  # several tasks: each call says of which
+        await asyncio.gather(*(lane.source.confirmed() for lane in self._lanes.values()))
         self._loops = [asyncio.create_task(self._work()) for _ in range(self._concurrency)]
-        self._others.append(self._bus.run(self._keep_leases(), "leases of tasks"))
 
-    async def stop(self, timeout: Duration = 30.0) -> None:
-        """Take no more tasks; let running ones finish for `timeout`; give back the rest. Idempotent."""
-        if self._stopping:
+    def _open(self, topic: str, task: Task[..., Any], level: int) -> _Lane:
+        ordered = topic == task.topics.ordered
+        window = self._ordered_window if ordered else self._prefetch
+        if topic == task.topic and task.concurrency is not None:
+            window = min(window, 2 * task.concurrency)
+        source = self._port.subscribe(topic, task.group, window, sticky=ordered)
+        lane = self._lanes[topic] = _Lane(source, {}, level, task.topics.results, ordered)
+        if ordered:
+            order = self._orders[topic] = KeyOrder()
+            lane.waiting = order.ready
+        source.on_arrival = self._arrived
+        source.on_lost = self._lost
+        return lane
+
+    async def finish(self) -> None:
+        """Take no more tasks, give back those that were not started, and wait for those that run."""
+        if self._leaving is None:
+            self._stopping = True
+            for waiter in self._idle:
+                wake(waiter)
+            self._leaving = asyncio.gather(*(self._leave(lane) for lane in self._lanes.values()))
+        await asyncio.wait([self._leaving])
+
+    async def stop(self, timeout: float = 30.0) -> None:
+        """`finish`, for at most `timeout` seconds; then interrupt what runs and give it back. Idempotent."""
+        if self._stopped:
             return
-        self._stopping = True
-        for waiter in self._idle:
-            wake(waiter)
-        leaving = asyncio.gather(*(self._leave(lane, waiting) for lane, waiting in self._lanes))
-        await asyncio.wait([leaving], timeout=seconds(timeout))
+        self._stopped = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self.finish()
         for running in list(self._running.values()):
             running.interrupted = "the worker stopped"
             running.loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
         with contextlib.suppress(TimeoutError):  # results and dead letters that are on their way
-            async with asyncio.timeout(seconds(timeout)):
-                await self._bus.flush()
-        leaving.cancel()
-        await asyncio.gather(leaving, return_exceptions=True)
+            async with asyncio.timeout(timeout):
+                await self._port.flush()
+        if self._leaving is not None:
+            self._leaving.cancel()
+            await asyncio.gather(self._leaving, return_exceptions=True)
+        if self._keeping is not None:
+            self._keeping.cancel()
         for task in self._others:
             task.cancel()
-        await asyncio.gather(*(lane.close() for lane, _ in self._lanes))
+        await asyncio.gather(*(lane.source.close() for lane in self._lanes.values()))
 
-    async def _leave(self, lane: Subscription[Any], waiting: deque[Event[Any]]) -> None:
+    async def _leave(self, lane: _Lane) -> None:
         """Give back what was not started, wait for what was, then leave.
 
         What is given back must not come straight back, which would count as one more attempt: so first the node is told
         that there is no room here, and where nothing runs, leaving gives it back.
         """
-        started = self._started.setdefault(lane.topic, set())
+        topic, waiting = lane.source.topic, lane.waiting
+        started = self._started.setdefault(topic, set())
         if started:
-            await lane.resize(1)
-            for event in [*waiting, *(self._order.drain() if lane is self._ordered else ())]:
+            await lane.source.resize(1)
+            for event in [*waiting, *(self._orders[topic].drain() if lane.ordered else ())]:
                 event.refuse(0.0, "the worker stopped")
                 self._held.pop(event, None)
             waiting.clear()
-            quiet = self._quiet[lane.topic] = asyncio.Event()
+            quiet = self._quiet[topic] = asyncio.Event()
             if started:
                 await quiet.wait()
-        await lane.close()
+        await lane.source.close()
 
     async def run(self) -> None:
         """Work until `stop`. Raises what ends it otherwise: a node that does not let this client in, for instance."""
@@ -386,7 +454,7 @@ class Worker:
     async def wait(self) -> None:
         """Until it was stopped. Raises what ends it otherwise: the node refuses a subscription, for instance."""
         working = asyncio.gather(*self._loops)
-        lanes = [asyncio.ensure_future(lane.ended()) for lane, _ in self._lanes]
+        lanes = [asyncio.ensure_future(lane.source.ended()) for lane in self._lanes.values()]
         try:
             watched: list[asyncio.Future[Any]] = [working, *lanes]
             await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
@@ -407,55 +475,85 @@ class Worker:
 
     # -- taking tasks
 
-    def _arrived(self, lane: Subscription[Any]) -> None:
+    def _arrived(self, source: TaskLane) -> None:
         """Everything that was delivered comes here at once, so that leases of waiting tasks are kept, too."""
-        waiting = next(found for one, found in self._lanes if one is lane)
-        while (event := lane.get_nowait()) is not None:
+        lane = self._lanes[source.topic]
+        order = self._orders.get(source.topic)
+        while (event := source.get_nowait()) is not None:
             self._held[event] = None
-            if lane is self._ordered:
-                self._order.arrived(event)
+            if order is not None:
+                order.arrived(event)
             else:
-                waiting.append(event)
-        if lane is self._ordered:
-            self._make_room()
-        self._wake_loops()
+                lane.waiting.append(event)
+        if self._keeping is None and self._held:
+            self._keeping = asyncio.get_running_loop().call_later(self._lease / 3, self._keep_leases)
+        if order is not None:
+            self._make_room(lane, order)
+        self._wake_loops(lane)
 
-    def _lost(self, lane: Subscription[Any]) -> None:
+    def _lost(self, source: TaskLane) -> None:
         """The connection is gone: what waits here will be delivered again. What runs, runs on."""
-        for event in [each for each in self._held if each.topic == lane.topic]:
+        lane = self._lanes[source.topic]
+        for event in [each for each in self._held if each.topic == source.topic]:
             del self._held[event]
-        for one, waiting in self._lanes:
-            if one is lane:
-                waiting.clear()
-        if lane is self._ordered:
-            self._order.lost({one.context.key for one in self._running.values() if one.context and one.context.key})
+        lane.waiting.clear()
+        if lane.ordered:
+            running = {one.context.key for one in self._running.values() if one.context and one.context.key}
+            self._orders[source.topic].lost(running)
 
-    def _wake_loops(self) -> None:
-        ready = sum(len(waiting) for _, waiting in self._lanes)
+    def _wake_loops(self, lane: _Lane) -> None:
+        if lane.waiting and not lane.listed:
+            lane.listed = True
+            self._levels[lane.level].append(lane)
+        ready = len(lane.waiting)
         while self._idle and ready > 0:
             wake(self._idle.popleft())
             ready -= 1
 
-    def _next(self) -> Event[Any] | None:
-        for _, waiting in self._lanes:
-            if waiting:
-                return waiting.popleft()
+    def _next(self) -> tuple[_Lane, Delivery] | None:
+        """The most urgent task that may start now; lanes that are as urgent take turns."""
+        for level in self._levels:
+            while level:
+                lane = level.popleft()
+                lane.listed = False
+                event = self._take_limited(lane) if lane.limited else lane.waiting.popleft() if lane.waiting else None
+                if event is not None:
+                    if lane.waiting:
+                        lane.listed = True
+                        level.append(lane)
+                    return lane, event
+        return None
+
+    def _take_limited(self, lane: _Lane) -> Delivery | None:
+        """The first whose task may start now. When it is only a matter of time, the lane comes again by itself."""
+        now, soonest = self._time(), float("inf")
+        for place, event in enumerate(lane.waiting):
+            task = lane.tasks.get(event.headers.get(TASK_NAME))
+            limit = None if task is None else self._limits.get(task.name)
+            pause = 0.0 if limit is None else limit.wait(now)
+            if pause == 0.0:
+                del lane.waiting[place]
+                return event
+            soonest = min(soonest, float("inf") if pause is None else pause)
+        if soonest != float("inf"):
+            asyncio.get_running_loop().call_later(soonest, self._wake_loops, lane)
         return None
 
     async def _work(self) -> None:
         myself = asyncio.current_task()
         assert myself is not None
         while not self._stopping:
-            event = self._next()
-            if event is None:
+            found = self._next()
+            if found is None:
                 waiter = asyncio.get_running_loop().create_future()
                 self._idle.append(waiter)
                 await waiter
                 continue
+            lane, event = found
             running = _Running(myself)
             self._started.setdefault(event.topic, set()).add(event)
             try:
-                await self._handle(event, running)
+                await self._handle(lane, event, running)
             except asyncio.CancelledError:
                 if not running.interrupted:
                     raise
@@ -463,30 +561,44 @@ class Worker:
 
     # -- one task
 
-    async def _handle(self, event: Event[Any], running: _Running) -> None:
-        id = event.headers.get(TASK_ID) or event.id
-        name = event.headers.get(TASK_NAME)
-        policy = Retry.from_header(event.headers.get(RETRY), self.queue.retry)
-        try:
-            task = self.queue.find(name)
-        except UnknownTask as error:
-            self._outcomes.failed(event, id, name or "", policy, describe(error), keep=True)
+    async def _handle(self, lane: _Lane, event: Delivery, running: _Running) -> None:
+        headers = event.headers
+        id, name = headers.get(TASK_ID) or event.id, headers.get(TASK_NAME)
+        task = lane.tasks.get(name) or lane.tasks.get(None)
+        if task is None or (name is not None and name != task.name):
+            reason = f"UnknownTask: no task {name!r} is declared here"
+            taken = _Taken(event, id, name or "", lane.results)
+            self._outcomes.failed(taken, retries_from(headers.get(RETRY), UNKNOWN), reason)
             return
+        policy = retries_from(headers.get(RETRY), task.retries)
+        taken = _Taken(event, id, task.name, lane.results, task.keep_result)
         if id in self._cancelled:
-            self._outcomes.tell(event, id, "cancelled", task.name, keep=task.keep_result)
-            return
-        if event.attempt > policy.attempts + UNANSWERED:
+            self._outcomes.ended(taken, "cancelled")
+        elif EXPIRES in headers and event.attempt == 1 and self._port.wall_ms() >= _number(headers[EXPIRES], 0):
+            self._outcomes.ended(taken, "expired")
+        elif event.attempt > (policy.max_attempts or 1) + UNANSWERED:
             reason = f"delivered {event.attempt} times without an answer: its workers died"
-            self._outcomes.bury(event, id, task.name, reason, keep=task.keep_result)
-            return
-        if id in self._running:  # an older copy whose lease was lost still runs here
-            self._outcomes.refuse(event, self.queue.lease / 3, "still running")
-            return
-        await self._run_task(event, id, task, policy, running)
+            self._outcomes.give_up(taken, reason)
+        elif id in self._running:  # an older copy whose lease was lost still runs here
+            self._outcomes.refuse(event, self._lease / 3, "still running")
+        else:
+            if self._store_attempt is not None and not await self._store_attempt(event):
+                self._release(event)
+                return
+            limit = self._limits.get(task.name)
+            if limit is not None:
+                limit.begin(self._time())
+            try:
+                await self._run_task(taken, task, policy, running)
+            finally:
+                if limit is not None:
+                    limit.end()
+                    for each in self._lanes.values():
+                        if each.limited:
+                            self._wake_loops(each)
 
-    async def _run_task(
-        self, event: Event[Any], id: str, task: DeclaredTask[..., Any], policy: Retry, running: _Running
-    ) -> None:
+    async def _run_task(self, taken: _Taken, task: Task[..., Any], policy: Retries, running: _Running) -> None:
+        event, id = taken.event, taken.id
         context = running.context = TaskContext(
             id=id,
             name=task.name,
@@ -494,68 +606,73 @@ class Worker:
             key=event.key,
             headers=event.headers,
             enqueued_ms=event.ts,
-            report=self._outcomes.report,
+            report=lambda context, value: self._outcomes.report(taken.results, context, value),
         )
         self._running[id] = running
+        running_task.set(context)
         handling.set((event.id, event.headers.get(CORRELATION)))
-        limit_s = _seconds(event.headers.get(TIMEOUT)) or task.timeout
+        limit_s = _number(event.headers.get(TIMEOUT), (task.retries.timeout_ms or 0) / 1000)
         limit = asyncio.timeout(limit_s) if limit_s else None
         try:
             with event.span.current() if event.span is not None else contextlib.nullcontext():
                 if limit is None:
-                    value = await task.call(event.delivered.envelope.payload, context)
+                    value = await task.run(event.raw_payload, context, self._threads)
                 else:
                     async with limit:
-                        value = await task.call(event.delivered.envelope.payload, context)
+                        value = await task.run(event.raw_payload, context, self._threads)
         except asyncio.CancelledError:
             context.cancelled = True
             if running.interrupted == "cancelled":
-                self._outcomes.tell(event, id, "cancelled", task.name, keep=task.keep_result)
+                self._outcomes.ended(taken, "cancelled")
             elif running.interrupted:
                 pass  # leaving the lane gives it back
             elif asyncio.current_task().cancelling():  # type: ignore[union-attr]
                 raise
             else:  # the task cancelled itself
-                self._outcomes.failed(event, id, task.name, policy, "CancelledError", keep=task.keep_result)
+                self._outcomes.failed(taken, policy, "CancelledError")
                 return
             raise
-        except (msgspec.ValidationError, BadPayload) as error:
-            self._outcomes.bury(event, id, task.name, f"the payload does not fit: {error}", keep=task.keep_result)
+        except (BadArguments, BadPayload) as error:
+            self._outcomes.give_up(taken, error.message)
         except Exception as error:
             context.cancelled = True
             timed_out = limit is not None and limit.expired()
-            reason = f"took longer than {limit_s:g} s" if timed_out else describe(error)
-            if not timed_out:
+            if timed_out:
+                self._outcomes.failed(taken, policy, f"took longer than {limit_s:g} s")
+            else:
                 logger.warning("task %s %s failed", task.name, id, exc_info=error)
-            self._outcomes.failed(event, id, task.name, policy, reason, keep=task.keep_result)
+                reason = error.message if isinstance(error, Reject) else describe(error)
+                self._outcomes.failed(taken, policy, reason, again=policy.allow_another(error))
         else:
             self.done += 1
-            self._outcomes.tell(event, id, "done", task.name, value=value, keep=task.keep_result)
+            self._outcomes.ended(taken, "done", value=value)
         finally:
             self._running.pop(id, None)
 
     # -- when it is no longer ours
 
-    def _release(self, event: Event[Any], *, retrying: bool = False) -> None:
+    def _release(self, event: Delivery, *, retrying: bool = False) -> None:
         """The task is no longer ours; with a key, the next of its line may start, or waits for this one's return."""
         self._held.pop(event, None)
         started = self._started[event.topic]
         started.discard(event)
         if not started and event.topic in self._quiet:
             self._quiet[event.topic].set()
-        if self._ordered is None or event.topic != self._ordered.topic:
+        order = self._orders.get(event.topic)
+        if order is None:
             return
         if retrying and not self._stopping:
-            self._order.retrying(event)
+            order.retrying(event)
         else:
-            self._order.ended(event)
-        self._make_room()
-        self._wake_loops()
+            order.ended(event)
+        lane = self._lanes[event.topic]
+        self._make_room(lane, order)
+        self._wake_loops(lane)
 
-    def _make_room(self) -> None:
+    def _make_room(self, lane: _Lane, order: KeyOrder[Delivery]) -> None:
         """What was delivered and must wait fills the window; the task it waits for needs a place in it."""
-        if self._ordered is not None and not self._stopping:
-            self._ordered.resize(self._ordered_window + self._order.blocked)
+        if not self._stopping:
+            lane.source.resize(self._ordered_window + order.blocked)
 
     def _cancel(self, id: str) -> None:
         running = self._running.get(id)
@@ -565,15 +682,21 @@ class Worker:
                 running.context.cancelled = True
             running.loop.cancel()
 
-    async def _keep_leases(self) -> None:
-        while True:
-            await asyncio.sleep(self.queue.lease / 3)
-            for event in list(self._held):
-                await event.extend(self.queue.lease)
+    def _keep_leases(self) -> None:
+        """Extend the leases of everything that is held, as long as something is."""
+        self._keeping = None
+        if self._held:
+            self._others = [task for task in self._others if not task.done()]
+            self._others.append(self._port.run(self._extend(list(self._held)), "leases of tasks"))
+            self._keeping = asyncio.get_running_loop().call_later(self._lease / 3, self._keep_leases)
+
+    async def _extend(self, held: list[Delivery]) -> None:
+        for event in held:
+            await event.extend(self._lease)
 
 
-def _seconds(text: str | None) -> float | None:
+def _number(text: str | None, default: float) -> float:
     try:
-        return float(text) if text else None
+        return float(text) if text else default
     except ValueError:
-        return None
+        return default

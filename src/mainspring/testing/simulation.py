@@ -191,6 +191,7 @@ class Simulation:
         self.core.kernel.observe(self.world.messages.append)
         self._publish = self.app.publisher
         self.app.publisher = self._publish_from_anywhere
+        self.core.tasks_port.caller = self.process.call
 
     async def _publish_from_anywhere(self, topic: str, payload: Any, **options: Any) -> Any:
         """`task.enqueue` in a handler is on the node's loop already; in a test the node has to run meanwhile."""

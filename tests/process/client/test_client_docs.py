@@ -14,7 +14,7 @@ from tests.support.paths import ROOT
 from tests.support.serving import clean_environment
 
 DOCS = ROOT / "docs"
-PAGES = ("reference/client.md", "how-to/consume.md", "how-to/task-queue.md")
+PAGES = ("reference/client.md", "how-to/consume.md")
 PROGRAMS = [
     pytest.param(program, id=f"{page}-{number}")
     for page in PAGES

@@ -1,8 +1,9 @@
-"""A task queue with real processes: a node, workers that are started, stopped and killed, and who enqueues."""
+"""Tasks with real processes: a node, workers that are started, stopped and killed, and who enqueues."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -12,12 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.client import Client, connect
-from mainspring.tasks import Retry, TaskCancelled, TaskFailed, TaskQueue
+from mainspring import App, SyncClient, TaskContext
+from mainspring.client import Client, DeadEvent, connect
+from mainspring.tasks import TaskCancelled, TaskFailed, Worker
 from tests.support import task_app
 from tests.support.client_node import Node, eventually
 from tests.support.paths import ROOT
 from tests.support.serving import clean_environment
+
+EMPTY = App("empty")
 
 
 class Workers:
@@ -34,7 +38,7 @@ class Workers:
             "-m",
             "mainspring",
             "worker",
-            "tests.support.task_app:queue",
+            "tests.support.task_app:app",
             "--url",
             self._url,
             *arguments,
@@ -64,10 +68,13 @@ async def bus(own_node: Node) -> Client:
         yield client
 
 
-@pytest.fixture
-def queue(bus: Client) -> TaskQueue:
-    """The queue as a program sees it that only enqueues: it has none of the functions."""
-    return TaskQueue("jobs", bus, retry=Retry(attempts=4, first=0.05, jitter=0), lease=1.0)
+@pytest.fixture(autouse=True)
+def used(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The program as it is where tasks are only enqueued: with a client and no node."""
+    if "bus" in request.fixturenames:
+        task_app.app.use(request.getfixturevalue("bus"))
+    yield
+    task_app.app.tasks.use(None)
 
 
 @pytest.fixture
@@ -79,18 +86,16 @@ def told(paper: Path, text: str = "x") -> task_app.Note:
     return {"path": str(paper), "text": text}
 
 
-async def test_tasks_enqueued_before_the_first_worker_are_done(queue: TaskQueue, workers: Workers, paper: Path) -> None:
-    handles = [await queue.enqueue("note", told(paper, f"n{n}")) for n in range(20)]
+async def test_tasks_enqueued_before_the_first_worker_are_done(bus: Client, workers: Workers, paper: Path) -> None:
+    handles = [await task_app.note.enqueue(told(paper, f"n{n}")) for n in range(20)]
     workers.start()
     assert [await handle.result(30) for handle in handles] == [2] * 10 + [3] * 10
     assert sorted(task_app.lines(paper)) == sorted(f"n{n}" for n in range(20))
 
 
-async def test_a_worker_killed_at_work_leaves_its_tasks_to_others(
-    queue: TaskQueue, workers: Workers, paper: Path
-) -> None:
+async def test_a_worker_killed_at_work_leaves_its_tasks_to_others(bus: Client, workers: Workers, paper: Path) -> None:
     first = workers.start("--concurrency", "2")
-    handles = [await queue.enqueue("slow_note", told(paper, f"n{n}")) for n in range(6)]
+    handles = [await task_app.slow_note.enqueue(told(paper, f"n{n}")) for n in range(6)]
 
     async def begun() -> bool:
         return bool(task_app.lines(paper))
@@ -102,10 +107,10 @@ async def test_a_worker_killed_at_work_leaves_its_tasks_to_others(
 
 
 async def test_a_task_that_kills_its_worker_is_tried_again_elsewhere(
-    queue: TaskQueue, workers: Workers, paper: Path
+    bus: Client, workers: Workers, paper: Path
 ) -> None:
     first = workers.start()
-    handle = await queue.enqueue("deadly", told(paper))
+    handle = await task_app.deadly.enqueue(told(paper))
     assert first.wait(30) == 9
     workers.start()
     assert await handle.result(30) == "survived"
@@ -113,10 +118,10 @@ async def test_a_task_that_kills_its_worker_is_tried_again_elsewhere(
 
 
 async def test_a_worker_told_to_stop_finishes_what_runs_and_leaves_the_rest(
-    queue: TaskQueue, workers: Workers, paper: Path
+    bus: Client, workers: Workers, paper: Path
 ) -> None:
     first = workers.start("--concurrency", "1")
-    handles = [await queue.enqueue("slow_note", told(paper, f"n{n}")) for n in range(3)]
+    handles = [await task_app.slow_note.enqueue(told(paper, f"n{n}")) for n in range(3)]
 
     async def begun() -> bool:
         return bool(task_app.lines(paper))
@@ -131,11 +136,11 @@ async def test_a_worker_told_to_stop_finishes_what_runs_and_leaves_the_rest(
 
 
 async def test_a_node_killed_under_a_queue_loses_no_task(
-    own_node: Node, queue: TaskQueue, workers: Workers, paper: Path
+    own_node: Node, bus: Client, workers: Workers, paper: Path
 ) -> None:
     workers.start()
     workers.start()
-    handles = await queue.enqueue_many("note", [told(paper, f"n{n}") for n in range(300)])
+    handles = await task_app.note.enqueue_many([(told(paper, f"n{n}"),) for n in range(300)])
     own_node.kill()
     own_node.restart()
     for handle in handles:
@@ -144,9 +149,9 @@ async def test_a_node_killed_under_a_queue_loses_no_task(
 
 
 async def test_a_worker_waits_for_a_node_that_is_not_there_yet(
-    own_node: Node, queue: TaskQueue, workers: Workers, paper: Path
+    own_node: Node, bus: Client, workers: Workers, paper: Path
 ) -> None:
-    handle = await queue.enqueue("note", told(paper))
+    handle = await task_app.note.enqueue(told(paper))
     own_node.kill()
     workers.start()
     await asyncio.sleep(1.5)
@@ -154,11 +159,9 @@ async def test_a_worker_waits_for_a_node_that_is_not_there_yet(
     assert await handle.result(60) == 1
 
 
-async def test_a_running_task_is_cancelled_from_another_process(
-    queue: TaskQueue, workers: Workers, paper: Path
-) -> None:
+async def test_a_running_task_is_cancelled_from_another_process(bus: Client, workers: Workers, paper: Path) -> None:
     workers.start()
-    handle = await queue.enqueue("endless", told(paper))
+    handle = await task_app.endless.enqueue(told(paper))
 
     async def begun() -> bool:
         return "begin" in task_app.lines(paper)
@@ -171,11 +174,11 @@ async def test_a_running_task_is_cancelled_from_another_process(
 
 
 async def test_a_task_cancelled_before_a_worker_comes_is_never_started(
-    queue: TaskQueue, workers: Workers, paper: Path
+    bus: Client, workers: Workers, paper: Path
 ) -> None:
-    handle = await queue.enqueue("note", told(paper, "never"))
+    handle = await task_app.note.enqueue(told(paper, "never"))
     await handle.cancel()
-    after = await queue.enqueue("note", told(paper, "after"))
+    after = await task_app.note.enqueue(told(paper, "after"))
     workers.start()
     with pytest.raises(TaskCancelled):
         await handle.result(30)
@@ -184,38 +187,43 @@ async def test_a_task_cancelled_before_a_worker_comes_is_never_started(
 
 
 async def test_a_failing_task_is_tried_as_often_as_it_was_promised_then_buried_and_redriven(
-    queue: TaskQueue, workers: Workers, paper: Path
+    bus: Client, workers: Workers, paper: Path
 ) -> None:
     workers.start()
-    handle = await queue.enqueue("failing", told(paper, "boom"), retry=Retry(attempts=3, first=0.01))
+    handle = await task_app.failing.options(max_attempts=3, backoff="10ms").enqueue(told(paper, "boom"))
     with pytest.raises(TaskFailed, match="boom"):
         await handle.result(30)
     assert task_app.lines(paper) == ["attempt 1", "attempt 2", "attempt 3"]
-    (dead,) = await queue.dead()
-    assert (dead.id, dead.name, dead.attempts, dead.reason) == (handle.id, "failing", 3, "RuntimeError: boom")
-    assert dead.payload == told(paper, "boom")
-    assert await queue.redrive([dead]) == 1
+    topic = task_app.failing.topic
+
+    async def dead() -> list[DeadEvent]:
+        return [letter async for letter in bus.dead_letters(topic)]
+
+    (letter,) = await dead()
+    assert (letter.original_id, letter.attempts, letter.reason) == (handle.id, 3, "RuntimeError: boom")
+    assert letter.payload == {"args": [told(paper, "boom")]}
+    assert await bus.redrive(topic) == 1
 
     async def again() -> bool:
-        return len(task_app.lines(paper)) == 6 and len(await queue.dead()) == 1
+        return len(task_app.lines(paper)) == 6 and len(await dead()) == 1
 
     await eventually(again)
-    (dead,) = await queue.dead()
-    assert (dead.id, dead.attempts) == (handle.id, 3)
-    assert await queue.drop_dead() == 1
-    assert await queue.dead() == []
+    (letter,) = await dead()
+    assert (letter.original_id, letter.attempts) == (handle.id, 3)
+    assert await bus.drop_dead_letters(topic, all=True) == 1
+    assert await dead() == []
 
 
-async def test_functions_in_threads_and_their_progress(queue: TaskQueue, workers: Workers, paper: Path) -> None:
-    handle = await queue.enqueue("threaded", told(paper, "abc"))
+async def test_functions_in_threads_and_their_progress(bus: Client, workers: Workers, paper: Path) -> None:
+    handle = await task_app.threaded.enqueue(told(paper, "abc"))
     workers.start()
     assert [each async for each in handle.progress()] == [{"at": "half"}]
     assert await handle.result(30) == "ABC"
 
 
-async def test_a_time_limit_ends_a_task(queue: TaskQueue, workers: Workers, paper: Path) -> None:
+async def test_a_time_limit_ends_a_task(bus: Client, workers: Workers, paper: Path) -> None:
     workers.start()
-    handle = await queue.enqueue("limited", told(paper), retry=Retry(attempts=1))
+    handle = await task_app.limited.enqueue(told(paper))
     with pytest.raises(TaskFailed, match=r"longer than 0\.2 s"):
         await handle.result(30)
 
@@ -232,13 +240,13 @@ def test_a_worker_that_waits_for_its_node_can_be_stopped(tmp_path: Path) -> None
         workers.end()
 
 
-def test_a_worker_without_a_queue_says_what_to_write(tmp_path: Path) -> None:
+def test_a_worker_without_tasks_says_what_to_write(tmp_path: Path) -> None:
     for program, said in (
-        ("tests.support.task_app:nothing", "holds the TaskQueue"),
-        ("tests.support.task_app:App", "holds the TaskQueue"),
-        ("os:sep", "no TaskQueue"),
-        ("nowhere:queue", "no module"),
-        ("x", "MODULE:QUEUE"),
+        ("tests.support.task_app:nothing", "holds the App"),
+        ("tests.support.task_app:App", "is not an App"),
+        ("tests.process.tasks.test_tasks_processes:EMPTY", "declares no tasks"),
+        ("nowhere:app", "no module"),
+        ("x", "MODULE:APP"),
     ):
         done = subprocess.run(
             [sys.executable, "-m", "mainspring", "worker", program],
@@ -251,3 +259,78 @@ def test_a_worker_without_a_queue_says_what_to_write(tmp_path: Path) -> None:
         assert done.returncode == 1
         assert said in done.stderr
         assert "Traceback" not in done.stderr
+
+
+async def test_processes_share_the_work_and_one_that_is_killed_is_replaced(
+    bus: Client, workers: Workers, paper: Path
+) -> None:
+    """Nothing is lost, and nothing is done twice except what the process that died had not acknowledged."""
+    parent = workers.start("--processes", "3", "--concurrency", "4")
+    handles = await task_app.where.enqueue_many([(str(paper), 0.02) for _ in range(150)])
+
+    async def begun() -> bool:
+        return len(set(task_app.lines(paper))) == 3
+
+    await eventually(begun)
+    victim = int(task_app.lines(paper)[0])
+    os.kill(victim, signal.SIGKILL)
+    done = [await handle.result(60) for handle in handles]
+    assert len(done) == 150
+    assert 150 <= len(task_app.lines(paper)) <= 150 + 8  # what one process may hold
+
+    late = [await task_app.where.enqueue(str(paper)) for _ in range(40)]
+    assert set(await asyncio.gather(*(handle.result(60) for handle in late))) - {victim}
+    parent.send_signal(signal.SIGTERM)
+    assert parent.wait(30) == 0
+    assert "ended with -9" in (paper.parent / "worker.txt").read_text()
+
+
+async def test_processes_end_when_their_parent_is_gone(bus: Client, workers: Workers, paper: Path) -> None:
+    parent = workers.start("--processes", "2")
+    await (await task_app.where.enqueue(str(paper))).result(60)
+    child = int(task_app.lines(paper)[0])
+    parent.kill()
+
+    async def gone() -> bool:
+        try:
+            os.kill(child, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    await eventually(gone)
+
+
+def test_a_program_without_an_event_loop_enqueues_and_waits(own_node: Node, workers: Workers, paper: Path) -> None:
+    workers.start()
+    with SyncClient(own_node.url) as client:
+        task_app.app.use(client)
+        handle = task_app.note.enqueue(told(paper, "abc"))
+        assert handle.result("60s") == 3
+        assert handle.state() == "done"
+
+
+async def test_tasks_of_the_queue_of_the_version_before_are_done(own_node: Node, bus: Client, paper: Path) -> None:
+    """A `TaskQueue("mails")` had one topic for all its tasks, each named by a header, and bare payloads."""
+    for name in ("send", "count"):
+        headers = {"x-task": name, "x-retry": "5 1 2 600 0.5"}
+        await bus.publish("mails", {"to": "ada"}, headers=headers, id=f"old-{name}")
+    await bus.publish("mails.high", {"to": "bob"}, headers={"x-task": "send"}, id="old-high")
+    app, done = App("shop"), []
+
+    @app.task(topic="mails", group="workers")
+    async def send(mail: dict[str, str]) -> None:
+        done.append(("send", mail["to"]))
+
+    @app.task(topic="mails", group="workers")
+    async def count(mail: dict[str, str], task: TaskContext) -> str:
+        done.append(("count", mail["to"]))
+        return task.id
+
+    app.use(bus)
+    async with Worker(app.tasks):
+        assert await count.handle("old-count").result(30) == "old-count"
+        await send.handle("old-send").result(30)
+        await send.handle("old-high").result(30)
+        assert await (await count.enqueue({"to": "eve"})).result(30)
+    assert sorted(done) == [("count", "ada"), ("count", "eve"), ("send", "ada"), ("send", "bob")]

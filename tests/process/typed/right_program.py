@@ -33,7 +33,7 @@ from mainspring import (
     RestartPolicy,
     Sleep,
     SyncClient,
-    TaskQueue,
+    TaskContext,
     WaitEvent,
     WaitSignal,
     connect,
@@ -43,7 +43,7 @@ from mainspring.beats import RETRY, Stage
 from mainspring.client import Event as Received
 from mainspring.client import NodeRefused, Place, Subscription
 from mainspring.client.sync_client import SyncEvent
-from mainspring.tasks import Retry, TaskContext, TaskHandle
+from mainspring.tasks import TaskHandle
 from mainspring.testing import simulate
 
 
@@ -206,8 +206,9 @@ def plain(n: int) -> int:
 
 
 async def enqueue() -> None:
-    assert_type(await send_mail.enqueue(Order("a", 1), urgent=True), str)
-    assert_type(await send_mail.enqueue_in("1h", Order("b", plain(1))), str)
+    handle: TaskHandle = await send_mail.enqueue(Order("a", 1), urgent=True)
+    assert_type(handle.id, str)
+    await send_mail.options(delay="1h", priority="low").enqueue(Order("b", plain(1)))
     assert_type(await send_mail(Order("a", 1)), int)
 
 
@@ -264,18 +265,18 @@ def without_a_loop() -> None:
             assert_type(stored.offset, int)
 
 
-queue = TaskQueue("mail", retry=Retry(attempts=3))
+@app.task(rate="10/s", timeout="30s", retry_on=OSError)
+async def deliver(address: str) -> int:
+    return TaskContext.current().attempt
 
 
-@queue.task
-async def deliver(address: str, ctx: TaskContext) -> int:
-    return ctx.attempt
-
-
-async def deliveries() -> None:
-    handle = await deliver.enqueue("ada@example.org")
-    assert_type(handle, TaskHandle)
-    assert_type(await handle.status(), str)
+@app.run
+async def deliver_all(addresses: list[str], perform: Perform) -> int:
+    started = [await perform.enqueue(deliver, address) for address in addresses]
+    attempts = [await each.result() for each in started]
+    assert_type(attempts, list[int])
+    assert_type(await perform.task(plain, 3), int)
+    return sum(attempts)
 
 
 # Tests

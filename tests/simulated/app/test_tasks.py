@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mainspring import App, Event
-from mainspring.app import NotServed
+from mainspring.tasks import NotServed
 from mainspring.testing import simulate
 
 
@@ -29,11 +29,11 @@ def program() -> tuple[App, list[Any], Any]:
 
     @app.command("Mail.Send")
     async def mail(data: dict, ctx: Any) -> str:
-        return await send.enqueue(Mail(data["to"]))
+        return (await send.enqueue(Mail(data["to"]))).id
 
     @app.command("Mail.Later")
     async def later(data: dict, ctx: Any) -> str:
-        return await send.enqueue_in("1h", Mail(data["to"]))
+        return (await send.options(delay="1h").enqueue(Mail(data["to"]))).id
 
     @app.command("Mail.Durably", durable=True)
     async def durably(data: dict, ctx: Any) -> None:

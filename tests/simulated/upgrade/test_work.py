@@ -50,7 +50,7 @@ def new() -> App:
 
     @app.command("Mail.Send")
     async def send(data: dict[str, Any], ctx: Any) -> str:
-        return await mail.enqueue(data["to"])
+        return str((await mail.enqueue(data["to"])).id)
 
     @app.command("Stock.Reserve", durable=True)
     async def reserve(data: dict[str, Any], ctx: Any) -> str:

@@ -1,63 +1,171 @@
-"""`mainspring worker`: runs the tasks of a queue until it is told to stop."""
+"""`mainspring worker`: runs the tasks of a program until it is told to stop, in one process or several.
+
+With `--processes` the program is imported once and the process forks: the children run tasks, and the parent starts a
+new one for each that dies. It runs no event loop and no threads, so it can fork at any time.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Annotated, Final
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Annotated, Any, Final
 
 import typer
 
+from mainspring.app import App
+from mainspring.backoff import Backoff
 from mainspring.cli.support.node_options import NodeAddress
-from mainspring.cli.support.output import CommandFailed, on_change
+from mainspring.cli.support.output import CommandFailed
 from mainspring.cli.support.settings import load_all
 from mainspring.cli.support.stopping import stop_signals, unless_stopped
 from mainspring.client import connect
 from mainspring.import_path import find_object
-from mainspring.loop import new_event_loop
-from mainspring.tasks import TaskQueue, Worker
+from mainspring.loop import HandlerThreads, new_event_loop
+from mainspring.tasks import Worker
 from mainspring.telemetry import configure_logging
 
 logger: logging.Logger = logging.getLogger("mainspring.tasks")
-_STATES: Final = {"open": "connected", "waiting": "the node does not answer; trying again"}
+
+_AGAIN: Final = Backoff(500, 30_000)  # before a process that died is replaced
+_HEALTHY_S: Final = 10.0  # one that lived longer than that did not die of starting
 
 
 def worker(
-    program: Annotated[str, typer.Argument(metavar="MODULE:QUEUE", help="Where the TaskQueue is, or a list of them.")],
+    program: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The program whose tasks are run.")],
     *,
     at: NodeAddress,
-    concurrency: Annotated[int, typer.Option(min=1, help="Tasks at a time, of each queue.")] = 16,
+    processes: Annotated[int, typer.Option(min=1, help="Processes that run tasks, for several processors.")] = 1,
+    concurrency: Annotated[int, typer.Option(min=1, help="Tasks at a time in each process.")] = 16,
     grace: Annotated[float, typer.Option(min=0, help="Seconds for running tasks to finish when stopping.")] = 30.0,
 ) -> None:
-    """Run the tasks of a queue.
+    """Run the tasks of a program.
+
+    The same `@app.task` functions that the node runs: plain ones in threads, `async def` ones on the event loop. The
+    node may run them, too; `mainspring serve --no-tasks` leaves them all to workers.
 
     SIGTERM or Ctrl-C stops in order: no new tasks, running ones finish, the rest goes to other workers. A second one
     ends at once; what ran then is run again elsewhere. MAINSPRING_LOG_LEVEL and MAINSPRING_LOG_FORMAT say how it logs.
     """
     configure_logging(load_all().settings)
-    queues = find_queues(program)
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(_work(queues, at, concurrency, grace))
+    app = _find_app(program)
+
+    def work(parent: int | None = None) -> None:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(_work(app, at, concurrency, grace, parent))
+
+    if processes == 1:
+        work()
+    else:
+        raise typer.Exit(_Processes(work, processes).run())
 
 
-def find_queues(program: str) -> list[TaskQueue]:
-    """The queues that `MODULE:QUEUE` names."""
-    found = find_object(program, "TaskQueue", "MODULE:QUEUE, like shop.tasks:queue")
-    queues = found if isinstance(found, (list, tuple)) else [found]
-    if not queues or not all(isinstance(queue, TaskQueue) for queue in queues):
-        raise CommandFailed(f"{program} is no TaskQueue", remedy='write `queue = TaskQueue("name")` there')
-    return list(queues)
+def _find_app(program: str) -> App:
+    app = find_object(program)
+    if not isinstance(app, App):
+        raise CommandFailed(f"{program} is not an App", remedy='write `app = App("name")` there')
+    if not app.tasks:
+        raise CommandFailed(f"{program} declares no tasks", remedy="write @app.task above a function")
+    return app
 
 
-async def _work(queues: list[TaskQueue], at: NodeAddress, concurrency: int, grace: float) -> None:
+async def _work(app: App, at: NodeAddress, concurrency: int, grace: float, parent: int | None) -> None:
     stopping = stop_signals(logger)
-    async with connect(at.address, at.token, connect_timeout=0, on_state=on_change(logger.info, _STATES)) as bus:
-        workers = [Worker(queue.use(bus), concurrency=concurrency) for queue in queues]
-        if await unless_stopped(stopping, asyncio.gather(*(one.start() for one in workers))) is None:
+    if parent is not None:  # readable when the parent is gone
+        asyncio.get_running_loop().add_reader(parent, stopping.set)
+    threads = HandlerThreads(concurrency)
+    async with connect(at.address, at.token, connect_timeout=0, on_state=_report()) as bus, AsyncExitStack() as undo:
+        app.use(bus)
+        await app.hooks.enter(app, undo, threads)
+        worker = Worker(app.tasks, concurrency=concurrency, threads=threads)
+        if await unless_stopped(stopping, asyncio.ensure_future(_started(worker))) is None:
             return
-        names = ", ".join(f"{queue.name} ({len(queue.tasks)} tasks)" for queue in queues)
-        logger.info("working on %s at %s", names, bus.url)
+        logger.info("process %d works on %d tasks of %s at %s", os.getpid(), len(app.tasks), app.name, bus.url)
         try:
-            await unless_stopped(stopping, asyncio.gather(*(one.wait() for one in workers)))
+            await unless_stopped(stopping, asyncio.ensure_future(worker.wait()))
         finally:
-            await asyncio.gather(*(one.stop(grace) for one in workers))
+            await worker.stop(grace)
+
+
+async def _started(worker: Worker) -> bool:
+    await worker.start()
+    return True
+
+
+class _Processes:
+    """The parent of worker processes."""
+
+    def __init__(self, work: Callable[[int], None], count: int) -> None:
+        self._work = work
+        self._count = count
+        self._children: dict[int, float] = {}  # by process id: when it was started
+        self._stopping = False
+        self._lifeline = os.pipe()  # children read the end of it when the parent is gone
+
+    def run(self) -> int:
+        """Until all of them have ended; the exit code."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        pauses = _AGAIN.series()
+        for _ in range(self._count):
+            self._fork()
+        while self._children:
+            pid, status = os.wait()
+            lived_s = time.monotonic() - self._children.pop(pid, 0.0)
+            if self._stopping:
+                continue
+            code = os.waitstatus_to_exitcode(status)
+            logger.error("worker process %d ended with %d; its tasks go to others, and a new one starts", pid, code)
+            if lived_s > _HEALTHY_S:
+                pauses.succeeded()
+            else:
+                time.sleep(pauses.failed() / 1000)
+            if not self._stopping:
+                self._fork()
+        return 0
+
+    def _fork(self) -> None:
+        pid = os.fork()
+        if pid:
+            self._children[pid] = time.monotonic()
+            return
+        code = 1
+        try:
+            os.setpgid(0, 0)  # Ctrl-C at the terminal is for the parent, which tells its children
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_DFL)
+            os.close(self._lifeline[1])
+            self._work(self._lifeline[0])
+            code = 0
+        except BaseException:
+            logger.exception("the worker process ends")
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def _on_signal(self, number: int, _: Any) -> None:
+        if self._stopping:
+            number = signal.SIGKILL
+        self._stopping = True
+        for pid in self._children:
+            os.kill(pid, number)
+
+
+def _report() -> Callable[[str], None]:
+    """Says when the connection is there and when it is not, once each time."""
+    texts = {"open": "connected", "waiting": "the node does not answer; trying again"}
+    said = ""
+
+    def on_state(state: str) -> None:
+        nonlocal said
+        if state in texts and texts[state] != said:
+            said = texts[state]
+            logger.info("%s", said)
+
+    return on_state

@@ -44,6 +44,9 @@ class ServeOptions:
     loop_socket: Annotated[
         Path | None, typer.Option(help="Path of the socket of sys/loop.  [default: loop.sock in the data directory]")
     ] = None
+    run_tasks: Annotated[
+        bool | None, typer.Option("--tasks/--no-tasks", help="Run the program's tasks here, or leave them to workers.")
+    ] = None
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.  [default: info]")] = None
     log_format: Annotated[str | None, typer.Option(help="text or json.  [default: text]")] = None
 
