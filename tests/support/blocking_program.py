@@ -28,12 +28,7 @@ def block() -> None:
     assert _reported.wait(PATIENCE_S)
 
 
-class Charge(Effect[None]):
-    """Its handler is an ordinary function."""
-
-
-class Refund(Effect[None]):
-    """Its handler is a coroutine function."""
+class Charge(Effect[None]): ...
 
 
 app = App("shop")
@@ -45,13 +40,13 @@ async def place(data: Any, ctx: Any) -> None:
 
 
 @app.query("Order.Count")
-def count(data: Any, ctx: Any) -> int:
+async def count(data: Any, ctx: Any) -> int:
     block()
     return 1
 
 
 @app.on("Order.Placed")
-def hear(data: Any, ctx: Any) -> None:
+async def hear(data: Any, ctx: Any) -> None:
     block()
 
 
@@ -79,19 +74,14 @@ _swept = threading.Event()
 
 
 @app.every("1s", name="sweep")
-def sweep() -> None:
+async def sweep() -> None:
     if not _swept.is_set():
         _swept.set()
         block()
 
 
 @app.handles(Charge)
-def charge(effect: Charge) -> None:
-    block()
-
-
-@app.handles(Refund)
-async def refund(effect: Refund) -> None:
+async def charge(effect: Charge) -> None:
     block()
 
 
@@ -101,18 +91,13 @@ async def pay(perform: Any) -> None:
 
 
 @app.run
-async def give_back(perform: Any) -> None:
-    await perform(Refund())
-
-
-@app.run
 async def compute(perform: Any) -> None:
     block()
 
 
 @app.consumer("payments")
 async def start(event: Event[Any]) -> None:
-    event.start_run({"pay": pay, "give_back": give_back, "compute": compute}[event.payload])
+    event.start_run({"pay": pay, "compute": compute}[event.payload])
 
 
 @app.enzyme("/topics/parcels", match="prefix")

@@ -27,7 +27,6 @@ CASES = [
     ("schedule", "sweep", None, "in sweep"),
     ("run", "compute", ("event", "payments", "compute"), "in compute"),
     ("effect", "Charge", ("event", "payments", "pay"), "in charge"),
-    ("effect", "Refund", ("event", "payments", "give_back"), "in refund"),
     ("enzyme", "pack", ("event", "parcels", {}), "in pack"),
 ]
 
