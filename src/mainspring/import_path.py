@@ -11,8 +11,11 @@ import os
 import sys
 import traceback
 from types import ModuleType
+from typing import Final
 
 from mainspring.errors import BootError
+
+_PACKAGE: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 
 
 def find_object(place: str, what: str = "App", form: str = "MODULE:APP, like shop:app") -> object:
@@ -57,8 +60,10 @@ def _imported(name: str) -> ModuleType:
 
 
 def _line(error: BaseException) -> str:
-    """Where it happened; a syntax error says so by itself."""
+    """Where it happened; a syntax error says so by itself. A refused declaration happened where the program made it."""
     if isinstance(error, SyntaxError):
         return ""
-    *_, last = traceback.extract_tb(error.__traceback__)
-    return f" ({os.path.basename(last.filename)}, line {last.lineno})"
+    frames = traceback.extract_tb(error.__traceback__)
+    declared = (number for number, frame in enumerate(frames) if number and frame.filename.startswith(_PACKAGE))
+    place = frames[next(declared, len(frames)) - 1]  # the first frame is the import itself
+    return f" ({os.path.basename(place.filename)}, line {place.lineno})"

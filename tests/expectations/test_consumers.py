@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 
-from mainspring import App, Event
+import pytest
+from aiohttp import ClientSession
+
+from mainspring import App, BlockingEvent, Context, Event, connect
+from mainspring.testing import serving, simulate
 from tests.expectations.conftest import Start
 
 
@@ -55,3 +61,63 @@ async def test_what_never_works_is_a_dead_letter_that_says_why_and_can_be_redriv
         assert await node.redrive("orders") == 1
         await node.comes("bills", "o-1")
         assert attempts == [1, 2, 3, 1]
+
+
+def blocking_shop() -> App:
+    app = App("shop")
+
+    @app.consumer("orders", concurrency=4)
+    def bill(event: Event[int]) -> None:
+        event.publish("bills", event.payload)
+
+    return app
+
+
+async def test_what_a_plain_function_publishes_is_stored_once_over_a_crash(start: Start) -> None:
+    async with start(blocking_shop) as node:
+        await node.publish_many("orders", range(20))
+        await node.crash()
+        await node.comes("bills", *range(20))
+
+
+async def test_the_lease_of_a_plain_function_is_kept_as_long_as_it_runs() -> None:
+    app, attempts = App("shop"), []
+
+    @app.query("Slow.Get")
+    async def slow(data: Any, ctx: Context) -> None:
+        await asyncio.sleep(3_600)
+
+    @app.consumer("orders")
+    def bill(event: BlockingEvent[int]) -> None:
+        attempts.append(event.attempt)
+        event.ask("query", "Slow.Get", timeout="2h")
+        event.publish("bills", event.payload)
+
+    async with simulate(app) as world:
+        await world.publish("orders", 1)
+        await world.until(lambda: world.events("bills"))
+        assert attempts == [1]
+
+
+@pytest.mark.process
+async def test_a_plain_function_that_blocks_holds_up_nobody() -> None:
+    app, go_on = App("shop"), threading.Event()
+
+    @app.consumer("orders")
+    def bill(event: Event[int]) -> None:
+        go_on.wait()
+        event.publish("bills", event.payload)
+
+    @app.consumer("orders")
+    async def note(event: Event[int]) -> None:
+        event.publish("notes", event.payload)
+
+    async with serving(app) as node, connect(node.url) as bus, ClientSession() as http:
+        await bus.publish("orders", 1)
+        async with bus.subscribe("notes", group="test") as notes:
+            assert (await notes.get()).payload == 1
+        async with http.get(f"{node.http}/healthz") as healthy:
+            assert healthy.status == 200
+        go_on.set()
+        async with bus.subscribe("bills", group="test") as bills:
+            assert (await bills.get()).payload == 1

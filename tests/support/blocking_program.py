@@ -1,4 +1,7 @@
-"""A program in which everything that can block the loop does so, until the node has said it."""
+"""A program in which everything that can block the loop does so, until the node has said it.
+
+Plain functions run in threads and block nothing; what can block are coroutine functions, runs and enzymes.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,8 @@ def block() -> None:
     assert _reported.wait(PATIENCE_S)
 
 
-class Charge(Effect[None]): ...
+class Refund(Effect[None]):
+    pass
 
 
 app = App("shop")
@@ -80,14 +84,14 @@ async def sweep() -> None:
         block()
 
 
-@app.handles(Charge)
-async def charge(effect: Charge) -> None:
+@app.handles(Refund)
+async def refund(effect: Refund) -> None:
     block()
 
 
 @app.run
-async def pay(perform: Any) -> None:
-    await perform(Charge())
+async def give_back(perform: Any) -> None:
+    await perform(Refund())
 
 
 @app.run
@@ -97,7 +101,7 @@ async def compute(perform: Any) -> None:
 
 @app.consumer("payments")
 async def start(event: Event[Any]) -> None:
-    event.start_run({"pay": pay, "compute": compute}[event.payload])
+    event.start_run({"give_back": give_back, "compute": compute}[event.payload])
 
 
 @app.enzyme("/topics/parcels", match="prefix")

@@ -30,9 +30,11 @@ from mainspring.app.declared import (
     Hooks,
     Lifespan,
     answer_from,
+    check_types,
     checked_retries,
     consumer_from,
     hints_of,
+    place_of,
     program_from,
     refuse_bare,
     schedule_from,
@@ -337,6 +339,8 @@ class App:
         """
 
         def decorate(given: T) -> T:
+            if not isinstance(given, dict | bool):
+                check_types(f"the schema of {topic!r}", {"the payload": given})
             self.payloads.schemas.append(DeclaredSchema(topic, given, compatibility))
             return given
 
@@ -578,7 +582,8 @@ class App:
         taken = name in reserved or any(capability.id == name for capability in self.low_level)
         if taken and answers:
             raise CapabilityError(
-                f"{answers[0].kind} {answers[0].type}: the first segment {name!r} belongs to another capability",
+                f"{answers[0].kind} {answers[0].type} ({place_of(answers[0].function)}): "
+                f"the first segment {name!r} belongs to another capability",
                 remedy="use a first segment of your own",
             )
         return Capability(
@@ -614,6 +619,7 @@ class App:
 
         def decorate(function: F) -> F:
             handler = handler_from(kind, type, function, local_names=names, may_block=True, **options)
+            check_types(f"the handler of {kind} {type}", {"the data": handler.input, "the reply": handler.output})
             self.handlers.append(Declared(handler, **said))
             self.order.append(type.partition(".")[0])
             return function

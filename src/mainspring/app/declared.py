@@ -17,12 +17,13 @@ from mainspring.app.event import BlockingEvent, Event
 from mainspring.bus import BusError, Compatibility, Overlap, Schedule, Start, TopicConfig
 from mainspring.bus.access import Pattern
 from mainspring.bus.topics import topic_from
+from mainspring.data_types import USABLE, decoder_of
 from mainspring.durations import Duration, duration_ms, per_second
 from mainspring.errors import MainspringError
-from mainspring.kernel import CapabilityError, Handler, Isolation, RestartPolicy
+from mainspring.kernel import Blob, CapabilityError, Handler, Isolation, RestartPolicy
 from mainspring.loop import HandlerThreads, runs_in_thread
 from mainspring.retries import ALWAYS, Retries, RetryOptions, retries_of
-from mainspring.runs import Effect, Runtime
+from mainspring.runs import Effect, Runtime, answer_type
 
 
 def refuse_bare(decorator: str, given: object, example: str) -> None:
@@ -184,7 +185,19 @@ def _payload_of(hint: Any, where: str, *, in_list: bool) -> Any:
     if typing.get_origin(found) not in (Event, BlockingEvent):
         raise CapabilityError(f"{where} gets {wanted}, not {hint!r}", remedy=f"write events: {wanted}")
     (payload,) = typing.get_args(found)
+    check_types(where, {"the payload": payload})
     return payload
+
+
+def check_types(where: str, types: Mapping[str, Any]) -> None:
+    """Refuse a type of which no value could ever come or go, by what it is the type of. Raises CapabilityError."""
+    for what, hint in types.items():
+        if hint in (Blob, typing.NoReturn, typing.Never):
+            continue
+        try:
+            decoder_of(hint)
+        except (TypeError, NameError) as error:
+            raise CapabilityError(f"{where}: {what} has an unusable type: {error}", remedy=USABLE) from None
 
 
 def checked_retries(where: str, given: RetryOptions) -> Retries:
@@ -251,7 +264,17 @@ def program_from(function: Any, name: str | None) -> DeclaredProgram:
             f"{where}: a run is started with positional arguments, so it cannot take `{others[0].name}`",
             remedy=f"write {example}",
         )
+    hints = _known_hints(function)
+    check_types(where, {each: hint for each, hint in hints.items() if each != positional[-1].name})
     return DeclaredProgram(function, name)
+
+
+def _known_hints(given: Any) -> dict[str, Any]:
+    """The type hints of a function or class; none when one of them exists only for type checkers."""
+    try:
+        return typing.get_type_hints(given)
+    except Exception:
+        return {}
 
 
 def answer_from(effect: type[Effect[Any]], function: Callable[..., Any], **options: Any) -> DeclaredAnswer:
@@ -261,6 +284,10 @@ def answer_from(effect: type[Effect[Any]], function: Callable[..., Any], **optio
     except (TypeError, ValueError, MainspringError) as error:
         name = getattr(effect, "__name__", effect)
         raise CapabilityError(f"@app.handles({name}) ({place_of(function)}): {error}") from None
+    where = f"@app.handles({effect.__name__}) ({place_of(function)})"
+    hints = _known_hints(effect)
+    fields = {each: hints.get(each, Any) for each in effect.__struct_fields__}
+    check_types(where, {**fields, "the answer": answer_type(effect)})
     return DeclaredAnswer(effect, function, options)
 
 

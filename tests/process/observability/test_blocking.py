@@ -26,7 +26,7 @@ CASES = [
     ("task", "post", ("message", "command", "Letter.Post"), "in post"),
     ("schedule", "sweep", None, "in sweep"),
     ("run", "compute", ("event", "payments", "compute"), "in compute"),
-    ("effect", "Charge", ("event", "payments", "pay"), "in charge"),
+    ("effect", "Refund", ("event", "payments", "give_back"), "in refund"),
     ("enzyme", "pack", ("event", "parcels", {}), "in pack"),
 ]
 
