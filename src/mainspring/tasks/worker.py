@@ -119,7 +119,7 @@ class Release(Protocol):
     def __call__(self, event: Delivery, *, retrying: bool = False) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Taken:
     """A task that a worker took: what it is and where what becomes of it is stored."""
 
