@@ -118,6 +118,9 @@ class SyncEvent(Event[T]):
     def nack(self, *, delay: Duration = 0, reason: str = "") -> bool:  # type: ignore[override]
         return self._thread.wait(super().nack(delay=delay, reason=reason))
 
+    def reject(self, reason: str = "") -> bool:  # type: ignore[override]
+        return self._thread.wait(super().reject(reason))
+
     def extend(self, lease: Duration) -> bool:  # type: ignore[override]
         return self._thread.wait(super().extend(lease))
 
