@@ -185,6 +185,8 @@ class SyncClient:
     signal = blocking(Client.signal)
     cancel = blocking(Client.cancel)
     run_info = blocking(Client.run_info)
+    query_run = blocking(Client.query_run)
+    update_run = blocking(Client.update_run)
     retry_run = blocking(Client.retry_run)
     change_runs = blocking(Client.change_runs)
     runs = iterating(Client.runs)
