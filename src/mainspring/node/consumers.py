@@ -175,7 +175,6 @@ class Consuming:
         careful = self._is_careful()
         self._member = self._new_member(self._given_carefully if careful else self._given)
         self._member.window = min(declared.max_inflight, FEW) if careful else declared.max_inflight
-        self._member.sticky = declared.one_node
         self._settlement = Settlement(bus, self._log, self.runtime, self._group, self._member)
         self._group.join(self._member)
         bus.delivery.wake(self._group)
@@ -189,7 +188,8 @@ class Consuming:
             member: _LocalMember = paced
         else:
             member = _LocalMember(declared.topic, declared.group, take)
-        member.sticky, member.key_window = bool(limits.key_concurrency), limits.key_concurrency
+        member.sticky = declared.one_node or bool(limits.key_concurrency)
+        member.key_window = limits.key_concurrency
         return member
 
     def _has_room_again(self) -> None:
