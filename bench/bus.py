@@ -9,6 +9,8 @@ share the machine. Goals stand beside the ratios; no time is ever asserted.
 - `load`: 1,000 events per second to ten consumers, as one group and as ten; milliseconds from send to receive.
 - `alone`: one publisher that waits for each answer, against one fsync of this disk.
 - `idle`: publishing while 10,000 other subscriptions are idle, against publishing without them.
+- `schedules`: 20 schedules that fire every 500 ms, alone and among 100,000 that fire daily: how many of those that are
+  due in ten seconds fired, and milliseconds of a publisher that waits for each answer meanwhile.
 - `audit`: publishing with the audit topic on, against off.
 - `backlog` (`--long`): memory of the node and cost per publish with a long backlog that nobody reads.
 """
@@ -344,6 +346,49 @@ async def measure_idle(count: int) -> Result:
     return {"cost_ratio": ratio(pairs)}
 
 
+async def measure_schedules(others: int, seconds: int) -> Result:
+    result: Result = {}
+    for name, count in (("alone", 0), (f"among_{others}", others)):
+        async with peers.node() as node:
+            result[name] = await schedules_ours(node.port, count, seconds)
+    return result
+
+
+async def schedules_ours(port: int, others: int, seconds: int) -> Result:
+    client, confirmed, fired, waits = await BusClient.connect(port), 0, 0, []
+
+    def take(text: bytes) -> None:
+        nonlocal confirmed, fired
+        confirmed += text.startswith(b'{"type":"OK"')
+        fired += text.startswith(b'{"type":"MESSAGE"')
+
+    async def come(count: int) -> None:
+        for _ in range(60_000):
+            if confirmed >= count:
+                break
+            await asyncio.sleep(0.001)
+
+    client.on_frame = take
+    client.send(b'{"type":"SUBSCRIBE","topic":"fired","group":"g","max_inflight":1000}')
+    for n in range(others + 20):
+        name, every = (f"daily{n}", 86_400_000) if n < others else (f"often{n}", 500)
+        frame = {"type": "SCHEDULE", "name": name, "topic": "fired", "payload": 1, "every": every}
+        client.send(json.dumps(frame).encode())
+        if n % 1_000 == 999:
+            await come(n)
+    await come(others + 21)
+    publisher, fired, end = await BusClient.connect(port), 0, time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter_ns()
+        publisher.publish("other", PAYLOAD)
+        await publisher.drained()
+        waits.append(time.perf_counter_ns() - start)
+        await asyncio.sleep(0.005)
+    publisher.close()
+    client.close()
+    return {"fired": fired, "due": 20 * 2 * seconds, **percentiles(waits)}
+
+
 async def measure_audit(count: int) -> Result:
     async with peers.node() as audited, peers.node(MAINSPRING_AUDIT="false") as silent:
         pairs = [(await publish_ours(audited.port, count), await publish_ours(silent.port, count)) for _ in range(5)]
@@ -385,6 +430,7 @@ async def main(*, quick: bool, long: bool) -> Result:
         "load": lambda: measure_load(30 if long else 1 if quick else 8),
         "alone": measure_alone,
         "idle": lambda: measure_idle(count),
+        "schedules": lambda: measure_schedules(2_000 if quick else 100_000, 2 if quick else 10),
         "audit": lambda: measure_audit(count),
     }
     if long:

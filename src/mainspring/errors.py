@@ -52,10 +52,10 @@ _CODES_OF_STATUS: Final = {
     401: "unauthorized",
     403: "forbidden",
     404: "not_found unknown_topic unknown_group unknown_event unknown_schedule unknown_schema unknown_run "
-    "unknown_program unknown_beat",
+    "unknown_question unknown_program unknown_beat",
     405: "method_not_allowed",
     406: "not_acceptable",
-    409: "conflict schema_incompatible already_subscribed run_conflict past_beat beat_running line_exists",
+    409: "not_executed conflict schema_incompatible already_subscribed run_conflict past_beat beat_running line_exists",
     413: "too_large",
     415: "unsupported_media_type",
     422: "bad_payload bad_schema schema_mismatch",

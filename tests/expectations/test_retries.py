@@ -195,3 +195,26 @@ async def test_a_step_of_a_run_is_rejected_at_once_too(start: Start) -> None:
         outcome = await node.outcome(await node.start_run(checkout))
         assert "no such card" in outcome.value
         assert attempts == [1]
+
+
+async def test_a_client_rejects_events_too(start: Start) -> None:
+    async with start(App("shop")) as node:
+        await node.publish_many("orders", [1, 2])
+
+        async def bill(event: Any) -> None:
+            if event.payload == 1:
+                raise Reject("no such customer")
+            await event.reject("sold out")
+
+        consumer = node.bus.consume("orders", bill, group="billing", policy="manual")
+        letters = await node.until(lambda: _both(node.dead_letters("orders")))
+        await consumer.stop()
+        assert {(letter["reason"], letter["attempts"]) for letter in letters} == {
+            ("no such customer", 1),
+            ("sold out", 1),
+        }
+
+
+async def _both(found: Any) -> list[Any]:
+    letters = list(await found)
+    return letters if len(letters) == 2 else []

@@ -8,7 +8,7 @@ here waits for a run, because a capability answers one message after the other.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -40,6 +40,10 @@ KeepMember = Annotated[
     Literal["all", "fitting", "nothing"],
     about("Of the journal: all; what fits the program, of a blocked run; or nothing, to begin anew."),
 ]
+
+
+QuestionName = Annotated[str, about("The name of the function that the program declared.")]
+QuestionArguments = Annotated[list[Any], about("Its arguments, in order.")]
 
 
 class ChangedRuns(msgspec.Struct):
@@ -177,6 +181,16 @@ class _RunMessages:
                 changed.refused[record.id] = error.message
         return changed
 
+    @message("query", "Run.Query", "QueryRun", gives="RunAnswer.value")
+    async def query(self, id: RunId, name: QuestionName, args: QuestionArguments = []) -> Any:  # noqa: B006
+        """Ask a live run what its program declared with `perform.query`."""
+        return await _asked(self._durable.questions.query(id, name, args))
+
+    @message("command", "Run.Update", "UpdateRun", gives="RunAnswer.value")
+    async def update(self, id: RunId, name: QuestionName, args: QuestionArguments = []) -> Any:  # noqa: B006
+        """Change a live run through what its program declared with `perform.update`; stored when answered."""
+        return await _asked(self._durable.questions.update(id, name, args))
+
     @message("query", "Run.Programs", gives="RunPrograms.programs")
     async def programs(self) -> list[str]:
         """The programs that runs can be started of: those of all living nodes."""
@@ -202,6 +216,15 @@ def _announce(kernel: Kernel, ended: Run[Any], outcome: Outcome[Any]) -> None:
     elif not isinstance(outcome, Value):
         data["reason"] = reason_json(outcome.reason)
     kernel.emit(_EVENTS[ended.state], data, causation=ended.id)
+
+
+async def _asked(answer: Awaitable[Any]) -> Any:
+    try:
+        return await answer
+    except MainspringError:
+        raise
+    except Exception as error:  # of the program's function: its caller's
+        raise Fail(422, f"{type(error).__name__}: {error}") from None
 
 
 def _announce_blocked(kernel: Kernel, blocked: Run[Any], why: ReplayMismatch) -> None:

@@ -132,6 +132,7 @@ class AckFrame(LeaseFrame, tag="ACK", frozen=True, gc=False, kw_only=True):
 class NackFrame(LeaseFrame, tag="NACK", frozen=True, gc=False, kw_only=True):
     reason: str | None = None
     delay_ms: Offset | None = None
+    reject: bool = False
 
 
 class ExtendFrame(LeaseFrame, tag="EXTEND", frozen=True, gc=False, kw_only=True):

@@ -355,8 +355,8 @@ class Session:
 
     def _nack(self, frame: NackFrame, size: int) -> None:
         group, member = self._held(frame)
-        now = self._bus.clock.now_ms()
-        if group.nack(member, frame.partition, frame.offset, frame.reason or "", frame.delay_ms or 0, now):
+        now, delay_ms = self._bus.clock.now_ms(), None if frame.reject else frame.delay_ms or 0
+        if group.nack(member, frame.partition, frame.offset, frame.reason or "", delay_ms, now):
             self._bus.counters.nacks += 1
             self._bus.delivery.wake(group)
 

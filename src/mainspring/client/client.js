@@ -78,6 +78,11 @@ export class Event {
     return this.#settle("NACK", { ...(delayMs > 0 && { delay_ms: delayMs }), ...(reason && { reason }) });
   }
 
+  /** Given up: it is a dead letter at once, without further attempts. */
+  reject(reason = "") {
+    return this.#settle("NACK", { reject: true, ...(reason && { reason }) });
+  }
+
   /** The lease ends `ms` from now instead. */
   extend(ms) {
     return !this.settled && this.#subscription.say("EXTEND", this, this.#epoch, { ms });

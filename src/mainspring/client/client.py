@@ -482,6 +482,24 @@ class Client(ClientConnection):
                 yield info
             asked["after"] = page[-1].id
 
+    async def query_run(self, run: str | StartedRun[Any], query: str, /, *args: Any, reply: Any = None) -> Any:
+        """Ask a live run what its program declared with `perform.query`; decoded into the type `reply`.
+
+        Raises Fail: 404 when there is no such run or query, 409 when the run is over or blocked.
+        """
+        asked = {"id": str(run), "name": query, "args": list(args)}
+        value = (await self.query("Run.Query", asked))["value"]
+        return value if reply is None else msgspec.convert(value, reply)
+
+    async def update_run(self, run: str | StartedRun[Any], update: str, /, *args: Any, reply: Any = None) -> Any:
+        """Change a live run through what its program declared with `perform.update`; what that gives, once stored.
+
+        Raises Fail like `query_run`, and with 422 what the program's function raised.
+        """
+        asked = {"id": str(run), "name": update, "args": list(args)}
+        value = (await self.command("Run.Update", asked))["value"]
+        return value if reply is None else msgspec.convert(value, reply)
+
     async def change_runs(
         self,
         action: Literal["retry", "cancel", "fail"],

@@ -5,9 +5,10 @@
     await consumer.stop()
 
 A handler that raises refuses its event with the error's text; it comes again after `retry_delay`, and ends as a dead
-letter when the topic's attempts are used up. A payload that does not fit the type is refused the same way. A handler
-that takes longer than `timeout` is cancelled and counts as failed. While a handler runs, its lease is extended; a
-program that hangs as a whole (nothing on its event loop runs) extends nothing, and others get its events.
+letter when the topic's attempts are used up, or at once when it raises `Reject`. A payload that does not fit the type
+is refused the same way. A handler that takes longer than `timeout` is cancelled and counts as failed. While a handler
+runs, its lease is extended; a program that hangs as a whole (nothing on its event loop runs) extends nothing, and
+others get its events.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Final, Generic, Literal, TypeVar
 from mainspring.client.errors import Closed
 from mainspring.client.subscription import Event, Subscription
 from mainspring.durations import Duration, seconds
+from mainspring.retries import Reject
 from mainspring.telemetry import CORRELATION, handling
 
 CHECK_MS: Final = 30_000
@@ -156,6 +158,10 @@ class Consumer(Generic[T]):
         except asyncio.CancelledError:
             await event.nack(reason="the consumer stopped")
             raise
+        except Reject as error:
+            self.failures += 1
+            logger.warning("%s %d:%d rejected: %s", event.topic, event.partition, event.offset, error)
+            await event.reject(str(error))
         except Exception as error:
             self.failures += 1
             reason = f"took longer than {self._timeout} s" if limit.expired() else describe(error)

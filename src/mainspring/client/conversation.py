@@ -198,13 +198,14 @@ class Conversation:
         return True
 
     def nack(
-        self, held: SubscriptionRequest, partition: int, offset: int, epoch: int, delay_ms: int, reason: str
+        self, held: SubscriptionRequest, partition: int, offset: int, epoch: int, delay_ms: int | None, reason: str
     ) -> bool:
+        """Refuse an event. `delay_ms` None: it is not to come again."""
         if epoch != held.epoch:
             return False
         self.flush_acks(held)
-        more = b""
-        if delay_ms > 0:
+        more = b',"reject":true' if delay_ms is None else b""
+        if delay_ms:
             more += b',"delay_ms":%d' % delay_ms
         if reason:
             more += b',"reason":%b' % encode(reason[:1_000].encode("utf-8", "replace").decode())

@@ -137,6 +137,13 @@ class Event(Generic[T]):
             await self.subscription.relieved()
         return done
 
+    async def reject(self, reason: str = "") -> bool:
+        """Give it up: it is a dead letter at once, without further attempts."""
+        done = self.subscription.nack(self, None, reason)
+        if self.subscription.congested:
+            await self.subscription.relieved()
+        return done
+
     async def extend(self, lease: Duration) -> bool:
         """The lease ends so long from now instead."""
         done = self.subscription.extend(self, max(1, duration_ms(lease)))
@@ -386,7 +393,7 @@ class Subscription(Generic[T]):
             event.span.end()
         return self._conversation.ack(self.held, event.partition, event.offset, event.epoch)
 
-    def nack(self, event: Event[Any], delay_ms: int, reason: str) -> bool:
+    def nack(self, event: Event[Any], delay_ms: int | None, reason: str) -> bool:
         """`Event.nack` without waiting for room on the connection. False: the lease was gone already."""
         if event.settled:
             return False

@@ -118,6 +118,9 @@ class SyncEvent(Event[T]):
     def nack(self, *, delay: Duration = 0, reason: str = "") -> bool:  # type: ignore[override]
         return self._thread.wait(super().nack(delay=delay, reason=reason))
 
+    def reject(self, reason: str = "") -> bool:  # type: ignore[override]
+        return self._thread.wait(super().reject(reason))
+
     def extend(self, lease: Duration) -> bool:  # type: ignore[override]
         return self._thread.wait(super().extend(lease))
 
@@ -182,6 +185,8 @@ class SyncClient:
     signal = blocking(Client.signal)
     cancel = blocking(Client.cancel)
     run_info = blocking(Client.run_info)
+    query_run = blocking(Client.query_run)
+    update_run = blocking(Client.update_run)
     retry_run = blocking(Client.retry_run)
     change_runs = blocking(Client.change_runs)
     runs = iterating(Client.runs)

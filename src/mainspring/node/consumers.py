@@ -63,7 +63,7 @@ class _Envelope(msgspec.Struct):
     headers: dict[str, str] | None = None
 
 
-decode_envelope = msgspec.json.Decoder(_Envelope).decode
+decode_envelope: Callable[[bytes], _Envelope] = msgspec.json.Decoder(_Envelope).decode
 
 
 class _Pace:
@@ -409,7 +409,7 @@ class EventWork:
 
     def __init__(self, consuming: Consuming) -> None:
         self._consuming = consuming
-        self.together = Together()
+        self.together: Together = Together()
 
     def done(self, attempt: int) -> None:
         """The function returned; the event is about to be settled in a commit of its own."""

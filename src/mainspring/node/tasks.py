@@ -49,8 +49,8 @@ class LeasedTask:
     __slots__ = ("_envelope", "_ready", "attempt", "lane", "position", "span")
 
     def __init__(self, lane: NodeLane, position: Position, ready: ReadyEvent, attempt: int) -> None:
-        self.lane = lane
-        self.position = position
+        self.lane: NodeLane = lane
+        self.position: Position = position
         self.attempt: int = attempt
         self.span: Any = None
         self._ready = ready
@@ -137,7 +137,7 @@ class NodeLane(Member):
         super().__init__(topic, group, Gate(), lambda _frame: None)
         self.topic: str = topic
         self.group_name: str = group
-        self.port = port
+        self.port: NodePort = port
         self.window: int = window
         self.ack_each: bool = True
         self.sticky: bool = sticky

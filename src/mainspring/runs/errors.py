@@ -116,6 +116,18 @@ class RunCancelled(RunError):
 # -- errors of which only the text is kept
 
 
+class UnknownQuestion(RunError):
+    """The run's program declares no query or update of this name."""
+
+    code = "unknown_question"
+
+
+class NotExecuted(RunError):
+    """The run is over, blocked, waits for its program, or is executed by another node: it cannot be asked here."""
+
+    code = "not_executed"
+
+
 class FailedByHand(RunError):
     """An operator let the run fail."""
 

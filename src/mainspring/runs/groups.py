@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, Ty
 
 from mainspring.durations import Duration, duration_text
 from mainspring.retries import Errors
+from mainspring.runs.durable.questions import Answering
 from mainspring.runs.effects import (
     Effect,
     GroupEnd,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from mainspring.runs.runtime import Runtime
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 T_co = TypeVar("T_co", covariant=True)
 P = ParamSpec("P")
 Ts = TypeVarTuple("Ts")
@@ -167,6 +169,41 @@ class Perform:
         before the change was made gets 1.
         """
         return self(Version(name, newest))
+
+    def query(self, function: F) -> F:
+        """Declare a function that tells others about a durable run: `client.query_run(run, "status")`.
+
+        It reads the program's variables, is called while the program waits for an effect, and is kept nowhere.
+        """
+        self._declare("query", function, None)
+        return function
+
+    @overload
+    def update(self, function: F, /) -> F: ...
+
+    @overload
+    def update(self, /, *, validate: Callable[..., object]) -> Callable[[F], F]: ...
+
+    def update(self, function: Any = None, /, *, validate: Callable[..., object] | None = None) -> Any:
+        """Declare a function that changes a durable run for others: `client.update_run(run, "add_item", item)`.
+
+        It changes the program's variables while the program waits for an effect, and its caller gets what it returns
+        or raises. It is stored, and applied at the same place when the program is executed again. `validate` is called
+        with the same arguments first; what it raises refuses the update, and nothing is stored.
+        """
+
+        def declare(given: F) -> F:
+            self._declare("update", given, validate)
+            return given
+
+        return declare if function is None else declare(function)
+
+    def _declare(self, kind: str, function: Callable[..., Any], validate: Callable[..., object] | None) -> None:
+        state = self._run.durable
+        if state is not None:
+            if state.answering is None:
+                state.answering = Answering()
+            state.answering.declare(kind, function, validate)
 
     def progress(self, value: Any) -> Awaitable[None]:
         """Publish a JSON value about this run, such as how far it is. Everybody who may look at the run sees it."""

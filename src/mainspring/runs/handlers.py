@@ -522,6 +522,11 @@ class EffectContext:
             self._release()
         self._scheduler.effect_failed(self._run, handler.name, error)
 
+    @property
+    def performing(self) -> bool:
+        """Whether the answer of an effect is awaited."""
+        return self._asked is not None
+
     def interrupt(self, error: Exception) -> bool:
         """Let the effect that is being performed fail with this error; False when there is none."""
         if self._asked is None:

@@ -14,7 +14,7 @@ import msgspec
 from mainspring.log import add_prepared
 from mainspring.runs import Effect, EffectContext, PublishPort, Runtime
 from mainspring.tasks.results import TaskRecords
-from mainspring.tasks.task import Call, Task, TaskRegistry
+from mainspring.tasks.task import Task, TaskRegistry
 from mainspring.tasks.topics import NAME
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ class StartedTask(Generic[R]):
         return result
 
 
-async def start(task: Task[..., R], perform: Perform, call: Call) -> StartedTask[R]:
+async def start(task: Task[..., R], perform: Perform, call: msgspec.Raw) -> StartedTask[R]:
     """Enqueue it in the run."""
-    started = await perform(EnqueueTask(task.name, msgspec.to_builtins(msgspec.json.decode(msgspec.json.encode(call)))))
+    started = await perform(EnqueueTask(task.name, msgspec.json.decode(call)))
     return StartedTask(perform, task, started["id"], started["after"])
 
 

@@ -130,6 +130,10 @@ class TaskParameters:
         self._context_at: int = in_order.index(self._context) if self._context in in_order else -1
         self._by_place = [self._decoder(each, hints) for each in rest if each.kind in positional]
         self._by_name = {each.name: self._decoder(each, hints) for each in rest if each.kind not in (each.VAR_KEYWORD,)}
+        # So many positional arguments alone are always taken; what else there is, the signature judges.
+        needed = [each for each in rest if each.default is each.empty and each.kind in (*positional, each.KEYWORD_ONLY)]
+        self._least: int = len(needed) if all(each.kind in positional for each in needed) else len(rest) + 1
+        self._most: int = len(self._by_place)
         self._more = self._rest_decoder(inspect.Parameter.VAR_POSITIONAL, rest, hints)
         self._named = self._rest_decoder(inspect.Parameter.VAR_KEYWORD, rest, hints)
 
@@ -150,13 +154,13 @@ class TaskParameters:
         found = next((each for each in parameters if each.kind is kind), None)
         return _decode_any if found is None else self._decoder(found, hints)
 
-    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> msgspec.Raw:
         """A call as it is stored. Raises TypeError when the function does not take these arguments."""
-        self.signature.bind(*args, **kwargs)
-        return Call(
-            [msgspec.Raw(_encode(value)) for value in args],
-            {name: msgspec.Raw(_encode(value)) for name, value in kwargs.items()},
-        )
+        if kwargs or not self._least <= len(args) <= self._most:
+            self.signature.bind(*args, **kwargs)
+        if kwargs:
+            return msgspec.Raw(b'{"args":%b,"kwargs":%b}' % (_encode(args), _encode(kwargs)))
+        return msgspec.Raw(b'{"args":%b}' % _encode(args))
 
     def decode(self, raw: bytes, context: TaskContext) -> tuple[list[Any], dict[str, Any]]:
         """What to call the function with. A payload that is no call is its one argument. Raises BadArguments."""
@@ -276,7 +280,7 @@ class Task(Generic[P, R]):
 
         return TaskHandle(self, id, mine=False)
 
-    def payload(self, *args: P.args, **kwargs: P.kwargs) -> Call:
+    def payload(self, *args: P.args, **kwargs: P.kwargs) -> msgspec.Raw:
         """What to publish to `topic` to have it done: with a reply (`ctx.publish`) or an acknowledgement."""
         return self.parameters.encode(args, kwargs)
 
@@ -338,7 +342,7 @@ class EnqueueOptions(Generic[P]):
         port = self._task.registry.port
         return port.call(self._enqueue_many(port, calls))
 
-    async def _enqueue(self, port: TaskPort, call: Call) -> TaskHandle:
+    async def _enqueue(self, port: TaskPort, call: msgspec.Raw) -> TaskHandle:
         from mainspring.tasks.results import TaskHandle
 
         task, options = self._task, self._options
@@ -366,7 +370,7 @@ class EnqueueOptions(Generic[P]):
         await port.publish_many(task.topics.lane(self._priority, self._options.get("key")), each())
         return handles
 
-    def _new_call(self, port: TaskPort, id: str, call: Call, headers: dict[str, str] | None) -> NewCall:
+    def _new_call(self, port: TaskPort, id: str, call: msgspec.Raw, headers: dict[str, str] | None) -> NewCall:
         from mainspring.tasks.ports import NewCall
 
         options = self._options

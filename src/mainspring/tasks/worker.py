@@ -14,6 +14,7 @@ import asyncio
 import bisect
 import contextlib
 import logging
+import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -119,7 +120,7 @@ class Release(Protocol):
     def __call__(self, event: Delivery, *, retrying: bool = False) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Taken:
     """A task that a worker took: what it is and where what becomes of it is stored."""
 
@@ -144,6 +145,7 @@ class Outcomes:
         self._port = port
         self._release = release
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()  # the loop's
 
     def failed(self, taken: _Taken, policy: Retries, reason: str, *, again: bool = True) -> None:
         """Again later, or never again."""
@@ -187,7 +189,7 @@ class Outcomes:
         """Progress, also from a thread. What JSON cannot say is raised where it was reported."""
         record = encode_record("progress", context.name, context.attempt, value)
         report = Report(results, self._port.new_id(), record, context.id)
-        if asyncio._get_running_loop() is self._loop:
+        if threading.get_ident() == self._thread:
             self._port.put(report)  # at once: it must come before the result
         else:  # a thread of the program's own
             self._loop.call_soon_threadsafe(self._port.put, report)

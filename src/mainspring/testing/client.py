@@ -95,7 +95,7 @@ class SimulatedSubscription(Subscription[Any]):
     def ack(self, event: Delivery[Any]) -> bool:
         return self.process.at_once(lambda: super(SimulatedSubscription, self).ack(event))
 
-    def nack(self, event: Delivery[Any], delay_ms: int, reason: str) -> bool:
+    def nack(self, event: Delivery[Any], delay_ms: int | None, reason: str) -> bool:
         return self.process.at_once(lambda: super(SimulatedSubscription, self).nack(event, delay_ms, reason))
 
     def extend(self, event: Delivery[Any], ms: int) -> bool:

@@ -50,7 +50,7 @@ async def test_a_node_that_stops_is_not_ready_from_the_first_moment(running: Run
         seen.append(answer.status)
     stopping = asyncio.ensure_future(running.node.drain())
     await asyncio.sleep(0)
-    observed = running.node._parts()
+    observed = NodeParts(running.node.bus, draining=lambda: running.node.draining)
     assert readiness(observed).reason == "stopping"
     await stopping
     assert seen == [200]

@@ -1,9 +1,8 @@
 """`mainspring runs`: look at durable runs, start and steer them, check journals against a changed program.
 
 `list` and `show` read the log and may run beside a node; the node of that log, if it runs, is asked which programs it
-has. `start`, `signal`, `cancel`, `fail`, `retry` and `fork` ask the running node, because a run needs somebody to
-execute it; `cancel`, `fail` and `retry` change one run, or all that `--state`, `--program` and `--prefix` describe.
-`check` needs neither node nor log.
+has. `check` needs neither node nor log. All others ask the running node, because a run needs somebody to execute it;
+`cancel`, `fail` and `retry` change one run, or all that `--state`, `--program` and `--prefix` describe.
 """
 
 from __future__ import annotations
@@ -182,6 +181,32 @@ def signal(
     """Send a value to a run; durable when the command ends."""
     answer = node.ask("Run.Signal", {"id": run_id, "name": name, "value": _json(value, "VALUE")})
     _done(answer["signalled"], f"{run_id} was signalled", f"run {run_id} is over or unknown")
+
+
+@app.command()
+def query(
+    run_id: IdArgument,
+    name: Annotated[str, typer.Argument(help="A query that the run's program declares.")],
+    args: Annotated[list[str] | None, typer.Argument(metavar="ARG", help="Arguments, each as JSON.")] = None,
+    *,
+    node: WireOptions,
+) -> None:
+    """Ask a live run something; prints the answer as JSON."""
+    asked = {"id": run_id, "name": name, "args": [_json(text, "ARG") for text in args or ()]}
+    typer.echo(msgspec.json.encode(node.ask("Run.Query", asked, "query")["value"]).decode())
+
+
+@app.command()
+def update(
+    run_id: IdArgument,
+    name: Annotated[str, typer.Argument(help="An update that the run's program declares.")],
+    args: Annotated[list[str] | None, typer.Argument(metavar="ARG", help="Arguments, each as JSON.")] = None,
+    *,
+    node: WireOptions,
+) -> None:
+    """Change a live run; prints the answer as JSON. Durable when the command ends."""
+    asked = {"id": run_id, "name": name, "args": [_json(text, "ARG") for text in args or ()]}
+    typer.echo(msgspec.json.encode(node.ask("Run.Update", asked)["value"]).decode())
 
 
 @app.command()

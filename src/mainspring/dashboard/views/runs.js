@@ -103,12 +103,12 @@ class Runs {
   /** The run as it is now; drawn only when something in it has changed, so that nothing moves under a reader. */
   async fetchRun(id) {
     const options = { signal: this.ctx.signal };
-    const [{ run, journal }, now] = await Promise.all([this.ctx.api.ask("Run.History", { id }, options), this.ctx.api.ask("Run.Outcome", { id }, options)]);
-    const seen = JSON.stringify([run.updated, now.state, now.owner, now.waitsFor, journal.map((step) => step.answered)]);
+    const [{ run, journal, progress }, now] = await Promise.all([this.ctx.api.ask("Run.History", { id }, options), this.ctx.api.ask("Run.Outcome", { id }, options)]);
+    const seen = JSON.stringify([run.updated, now.state, now.owner, now.waitsFor, progress, journal.map((step) => step.answered)]);
     if (this.shown !== id || this.seen === seen) return;
     this.seen = seen;
     this.pace = !isOver(now) ? 1 + Math.floor(journal.length / LONG) : 0;
-    this.drawRun({ ...run, state: now.state, owner: now.owner, waitsFor: now.waitsFor }, journal);
+    this.drawRun({ ...run, state: now.state, owner: now.owner, waitsFor: now.waitsFor, progress }, journal);
   }
 
   drawRun(run, journal) {
@@ -138,6 +138,7 @@ class Runs {
         run.retries && ["Retries", count(run.retries)],
       ]), h("div", { class: "acts" }, acts)),
       h("section", { class: "bare" }, h("h3", { text: `Timeline, ${plural(journal.length, "effect")}` }), this.timeline(run, journal, stepDetail), stepDetail),
+      run.progress == null ? null : h("section", {}, h("h3", { text: "Progress" }), tree(run.progress)),
       h("section", {}, h("h3", { text: "Arguments" }), tree(run.args ?? null)),
       outcome(run));
     if (this.drawn?.id === run.id && this.drawn.detail.isConnected) refill(this.drawn.detail, ...detail.childNodes);

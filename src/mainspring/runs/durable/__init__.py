@@ -7,6 +7,7 @@
 - `store`: reading runs: one, many, and everything needed to go on with them
 - `writer`: gathers the writes of all runs into few commits
 - `signals`: signals and requests to cancel, fail or retry, through the log
+- `questions`: queries and updates of live runs
 - `blocked`: runs whose journal does not fit their program
 - `recovery`: going on with unfinished runs, removing old ones
 - `operations`: what people do to runs: retry and fork

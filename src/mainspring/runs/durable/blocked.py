@@ -28,6 +28,7 @@ from mainspring.runs.durable.records import (
     RUNNING,
     RUNS,
     SIGNALS,
+    UPDATES,
     RunRecord,
     decode_record,
     done_key,
@@ -209,6 +210,9 @@ class BlockedRuns:
         async for row in log.scan(JOURNAL, f"{run_id}#"):
             if row.key >= entry_key(run_id, effects):
                 yield Delete(JOURNAL, row.key)
+        async for row in log.scan(UPDATES, f"{run_id}#"):
+            if row.key >= entry_key(run_id, effects):
+                yield Delete(UPDATES, row.key)
         for space in (LIVE, RUNS):
             async for stored in log.scan(space, run_id + CHILD_MARK):
                 if int(stored.key[len(run_id) + 1 :].partition(CHILD_MARK)[0]) <= children:
@@ -219,7 +223,7 @@ class BlockedRuns:
                 yield Delete(PROGRESS, stored.key)
                 if space == RUNS:
                     yield Delete(DONE, done_key(record.updated, record.id))
-                for rows in (JOURNAL, SIGNALS):
+                for rows in (JOURNAL, SIGNALS, UPDATES):
                     async for row in log.scan(rows, f"{stored.key}#"):
                         yield Delete(rows, row.key)
 

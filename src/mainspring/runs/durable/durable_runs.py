@@ -22,6 +22,7 @@ from mainspring.loop import BackgroundTasks, Clock, resolve
 from mainspring.runs.cluster.ownership import Ownership, SharedOwnership
 from mainspring.runs.durable.blocked import BlockedRuns, Keep
 from mainspring.runs.durable.operations import fork, retry
+from mainspring.runs.durable.questions import Questions
 from mainspring.runs.durable.records import (
     BLOCKED,
     RUNS,
@@ -86,6 +87,7 @@ class DurableRuns:
         self.signals: DurableSignals = DurableSignals(self, mailboxes, runs, early_signal_ms)
         self.starting: Starting = Starting(self, runs)
         self.blocked: BlockedRuns = BlockedRuns(self)
+        self.questions: Questions = Questions(self, runs)
         self.recovery: RunRecovery = RunRecovery(self, recovery_ms=recovery_ms, retention_ms=retention_ms)
         self.recovered: int = 0  # runs that went on after a restart or another node's end
         self._runs = runs
@@ -207,7 +209,8 @@ class DurableRuns:
         state = run.durable
         assert state is not None
         state.record = loaded.record
-        state.entries = loaded.entries
+        state.entries, state.updates = loaded.entries, loaded.updates
+        state.updated = sum(map(len, (loaded.updates or {}).values()))
         state.children = loaded.children
         state.version, state.noted = self.ownership.expected(loaded.version), loaded.noted
         self.signals.begin(run, loaded.signals)

@@ -19,6 +19,7 @@ from mainspring.runs.durable.records import (
     JOURNAL,
     LIVE,
     RUNS,
+    UPDATES,
     JournaledEffect,
     RunRecord,
     beginning,
@@ -166,6 +167,11 @@ async def fork(durable: DurableRuns, run_id: str, at: int, new_id: str | None) -
     copies: list[Operation] = []
     for index, entry in enumerate(known[:at]):
         copies.append(Put(JOURNAL, entry_key(new_id, index), encode_record(_renamed(entry, run_id, new_id))))
+    copies += [
+        Put(UPDATES, new_id + row.key[len(run_id) :], row.value)
+        async for row in durable.log.scan(UPDATES, f"{run_id}#")
+        if row.key < entry_key(run_id, at)
+    ]
     if at and history.run.has_children:
         joined, last = _joined(known[:at]), known[at - 1].at
         async for child, _ in durable.store.ended_children(run_id):

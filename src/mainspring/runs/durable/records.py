@@ -1,6 +1,6 @@
 """What a durable run leaves in the log, and how a journal is compared with a program.
 
-Seven spaces of records, all JSON:
+Eight spaces of records, all JSON:
 
     runs/live       id -> RunRecord of an unfinished run, with the node that executes it
     runs            id -> RunRecord of a finished one; a run is in one of the two, never in both
@@ -8,6 +8,7 @@ Seven spaces of records, all JSON:
     journal/runs    id#index -> JournaledEffect: one effect and its answer
     runs/signals    id#name#order -> a signal that was not received yet
     runs/early      id -> EarlySignals of a run that has not started
+    runs/updates    id#index#order -> an update that was made while the effect of that index was performed
     runs/progress   id -> what the run published last about its progress
 
 On a log that several nodes share there are two more rows, both so that a write whose answer got lost can be tried
@@ -37,6 +38,7 @@ JOURNAL: Final = "journal/runs"
 SIGNALS: Final = "runs/signals"
 EARLY: Final = "runs/early"
 PROGRESS: Final = "runs/progress"
+UPDATES: Final = "runs/updates"
 
 NOTE: Final = ".note"
 RECEIVED: Final = b""  # what is left of a signal on a shared log
@@ -168,6 +170,11 @@ def done_key(ended_ms: int, run_id: str) -> str:
 def signal_key(run_id: str, name: str, wall_ms: int, order: int, node: str) -> str:
     """Signals of one name come in the order of their keys; nodes that send in the same millisecond do not meet."""
     return f"{run_id}#{name}#{wall_ms:0{_TIME_DIGITS}d}-{order:09d}-{node}"
+
+
+def update_key(run_id: str, index: int, order: int) -> str:
+    """Updates made during one effect come in the order of their keys."""
+    return f"{entry_key(run_id, index)}#{order:09d}"
 
 
 def child_id(parent: str, number: int) -> str:

@@ -114,7 +114,7 @@ def _check_one(history: History, programs: Programs, records: Mapping[str, RunRe
     kept = msgspec.structs.replace(record)
     unwritten: Any = _Unwritten()
     state = run.durable = DurableState(run, kept, history.journal, unwritten, unwritten)
-    state.opened = True
+    state.opened, state.updates = True, dict(history.updates)
     program = programs.get(record.program)
     try:
         bound = bind(program, decode_arguments(program, record.args), Perform(runtime, run))  # type: ignore[arg-type]

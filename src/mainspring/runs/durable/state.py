@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mainspring.log import ABSENT, ANY_VERSION, Batch, Delete, Operation, Put, Receipt, Refused
+from mainspring.runs.durable.questions import Answering, apply_stored
 from mainspring.runs.durable.records import (
     BLOCKED,
     DONE,
@@ -48,7 +49,7 @@ from mainspring.runs.values import NULL, Raw, decode, encode, usable
 
 if TYPE_CHECKING:
     from mainspring.runs.cluster.ownership import Ownership
-    from mainspring.runs.durable.store import LoadedRun
+    from mainspring.runs.durable.store import LoadedRun, StoredUpdate
     from mainspring.runs.durable.writer import JournalWriter
     from mainspring.runs.handlers import RegisteredHandler
 
@@ -83,6 +84,7 @@ class DurableState:
         "_versions",
         "_writer",
         "after_commit",
+        "answering",
         "attempt",
         "cancelled_by",
         "children",
@@ -95,6 +97,8 @@ class DurableState:
         "position",
         "record",
         "rewriting",
+        "updated",
+        "updates",
         "version",
     )
 
@@ -114,6 +118,9 @@ class DurableState:
         self.position: int = 0  # the index of the next effect
         self.children: dict[str, LoadedRun] = {}  # what the log knew of its children when it was loaded
         self.misfit: ReplayMismatch | None = None  # why it cannot go on with the program as it is
+        self.answering: Answering | None = None  # what others may ask and change
+        self.updates: dict[int, list[StoredUpdate]] | None = None  # to be applied again, by the index of the effect
+        self.updated: int = 0  # updates made so far
         self.rewriting: bool = False  # its record is being written anew: an end waits for that
         self.note: Raw = NULL
         self.attempt: int = 1  # at the effect that is being performed
@@ -196,6 +203,8 @@ class DurableState:
         if self.entries is not None:
             if self._replay(effect, handler.name):
                 return
+            if self.updates is not None:
+                apply_stored(run, self.updates.pop(self.position, []))
             self.entries, most = None, handler.most_begun(effect)  # it may be the one that ended the process
             if self.record.state == BLOCKED:
                 self._scheduler.on_fit(run, None)
@@ -254,6 +263,8 @@ class DurableState:
             self.note, self._at, self.attempt = entry.note, entry.at, entry.attempts + 1
             self._has_note_row = self._ownership.keeps_notes_apart
             return False
+        if self.updates is not None:
+            apply_stored(run, self.updates.pop(self.position, []))
         if entry.error is not None:
             self.position += 1
             if run.family is not None:
@@ -333,7 +344,7 @@ class DurableState:
 
     def begin_anew(self) -> None:
         """Forget what the last execution did: the program is executed again from its first step."""
-        self.position, self.attempt, self.note, self.misfit = 0, 1, NULL, None
+        self.position, self.attempt, self.note, self.misfit, self.answering = 0, 1, NULL, None, None
         self._batch, self._consumed, self._versions, self._has_note_row = None, [], None, False
         self.after_commit.clear()
         family = self._run.family

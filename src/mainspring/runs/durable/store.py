@@ -24,6 +24,7 @@ from mainspring.runs.durable.records import (
     RUNS,
     SIGNALS,
     UNFINISHED,
+    UPDATES,
     JournaledEffect,
     RunRecord,
     child_id,
@@ -38,6 +39,13 @@ CHILD_MARK: Final = child_id("", 0)[:-1]
 _PATIENCE: Final = 64  # rows of others that are read before jumping to the next wanted run
 
 
+class StoredUpdate(msgspec.Struct):
+    """One update, and its arguments as a JSON array."""
+
+    name: str
+    args: Raw
+
+
 class LoadedRun(msgspec.Struct):
     """What the log knows about a run: enough to go on with it."""
 
@@ -46,6 +54,7 @@ class LoadedRun(msgspec.Struct):
     signals: list[tuple[str, str, Any]]  # key of the record, name, value
     children: dict[str, LoadedRun]
     version: int = ANY_VERSION  # of its record
+    updates: dict[int, list[StoredUpdate]] | None = None  # by the index of the effect
     noted: int = ABSENT  # of a note that stands where the answer comes: from a log that was not shared
 
 
@@ -55,6 +64,7 @@ class History(msgspec.Struct):
     run: RunRecord
     journal: list[JournaledEffect]
     progress: Raw = NULL
+    updates: dict[int, list[StoredUpdate]] = {}
 
 
 class RunStore:
@@ -96,7 +106,8 @@ class RunStore:
         return entries
 
     async def history(self, run_id: str) -> History:
-        return History(await self.record(run_id), await self.journal(run_id), await self.progress(run_id))
+        record, journal, progress = await self.record(run_id), await self.journal(run_id), await self.progress(run_id)
+        return History(record, journal, progress, (await self._updates([run_id])).get(run_id, {}))
 
     async def progress(self, run_id: str) -> Raw:
         """What the run published last with `perform.progress`; null when it did not."""
@@ -154,7 +165,17 @@ class RunStore:
         for _, run_id, stored in sorted(signals, key=lambda each: each[0]):  # in the order they came
             name = stored.key.split("#", 2)[1]
             loaded[run_id].signals.append((stored.key, name, msgspec.json.decode(stored.value)))
+        for run_id, updates in (await self._updates(unfinished)).items():
+            loaded[run_id].updates = updates
         return roots
+
+    async def _updates(self, run_ids: Iterable[str]) -> dict[str, dict[int, list[StoredUpdate]]]:
+        """The updates of these runs, by the index of the effect during which each was made."""
+        found: dict[str, dict[int, list[StoredUpdate]]] = {}
+        async for run_id, stored in self._of_runs(UPDATES, run_ids):
+            index, update = int(stored.key.split("#", 2)[1]), msgspec.json.decode(stored.value, type=StoredUpdate)
+            found.setdefault(run_id, {}).setdefault(index, []).append(update)
+        return found
 
     async def _children(self, root: RunRecord) -> AsyncIterator[LoadedRun]:
         for space in (LIVE, RUNS):
@@ -217,7 +238,7 @@ class RunStore:
         if found is not None and record is not None and mark == done_key(record.updated, run_id):
             batch.delete(RUNS, run_id, expect=found.version)
             batch.delete(PROGRESS, run_id)
-            for space in (JOURNAL, SIGNALS):
+            for space in (JOURNAL, SIGNALS, UPDATES):
                 async for entry in self._log.scan(space, f"{run_id}#"):
                     batch.delete(space, entry.key)
         await self._log.commit(batch)
