@@ -22,6 +22,7 @@ A story that needs hours, or says that something does not happen, takes `mainspr
 | `test_durations.py` | everybody | one way to write time |
 | `test_declarations.py` | FastAPI | mistakes are refused when the program is read, with the line |
 | `test_run_clients.py` | Temporal | runs from outside, by their functions |
+| `test_middleware.py` | FastAPI, Celery | code around every handler |
 | `test_pydantic.py` | FastAPI | models wherever a type may stand |
 | `test_run_questions.py` | Temporal | queries and updates of live runs |
 | `test_testing.py` | pytest | what passes in a simulation passes in a node |

@@ -3,6 +3,7 @@
 - `app`: `App` with its decorators
 - `declared`: what decorators leave behind, as plain data
 - `event`: what a consumer gets
+- `middleware`: functions around every call of a handler
 
 Tasks are declared here and are `mainspring.tasks`
 """
@@ -20,6 +21,7 @@ from mainspring.app.declared import (
     refuse_shared_groups,
 )
 from mainspring.app.event import BlockingEvent, Event
+from mainspring.app.middleware import HandlerCall, Next
 
 __all__ = [
     "App",
@@ -30,6 +32,8 @@ __all__ = [
     "DeclaredSchema",
     "DeclaredTopic",
     "Event",
+    "HandlerCall",
+    "Next",
     "place_of",
     "refuse_shared_groups",
 ]

@@ -9,7 +9,7 @@ and `Stock.Count` take turns, `Order.Place` waits for neither. Declarations are 
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -39,6 +39,7 @@ from mainspring.app.declared import (
     refuse_bare,
     schedule_from,
 )
+from mainspring.app.middleware import Middleware, MiddlewareStack
 from mainspring.beats import BeatsProgram, TargetOf
 from mainspring.builtin import kernel_capabilities
 from mainspring.bus import LATEST, Checker, Compatibility, Overlap, Start, TopicConfig
@@ -57,6 +58,7 @@ TASK_RETRIES: RetryOptions = {"max_attempts": 5, "backoff": "1s", "max_backoff":
 P = ParamSpec("P")
 R = TypeVar("R")
 Publish = Callable[..., Awaitable[Any]]
+M = TypeVar("M", bound=Middleware)
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
@@ -92,6 +94,7 @@ class App:
     folders: list[DeclaredPages] = field(default_factory=list, repr=False)
     payloads: DeclaredSchemas = field(default_factory=DeclaredSchemas, repr=False)
     hooks: Hooks = field(default_factory=Hooks, repr=False)
+    middlewares: MiddlewareStack = field(default_factory=MiddlewareStack, repr=False)
     replaced_steps: dict[str, Callable[..., Any]] = field(default_factory=dict, repr=False)
     tasks: TaskRegistry = field(init=False, repr=False)
     publisher: Publish | None = field(default=None, repr=False)  # while a node serves it
@@ -435,6 +438,23 @@ class App:
         """
         self.folders.append(DeclaredPages(path, Path(folder), policy))
 
+    # Around handlers
+
+    def middleware(self, function: M) -> M:
+        """Call this async function around every call of a handler: `(call, next)`; it awaits `next(call)`.
+
+        It sees what was given and what is returned or raised, of commands, queries, kernel events, consumers,
+        schedules, tasks, effects and steps, each attempt. The first declared is the outermost. Handlers in processes of
+        their own (`isolation="process"`) have none around them.
+        """
+        self.middlewares.add(function)
+        self.tasks.around = self.middlewares.call
+        return function
+
+    def surrounded(self, consumers: Iterable[DeclaredConsumer]) -> list[DeclaredConsumer]:
+        """These consumers with the middleware around them."""
+        return [replace(each, around=self.middlewares.call) if self.middlewares else each for each in consumers]
+
     # Starting and stopping
 
     def on_start(self, function: F) -> F:
@@ -520,8 +540,12 @@ class App:
 
     def install_runs(self, runtime: Runtime) -> None:
         """Make the declared programs and handlers known to a runtime."""
+        around = self.middlewares.call if self.middlewares else None
         for answer in self.answers:
-            runtime.handle(answer.effect, answer.function, in_thread=runs_in_thread(answer.function), **answer.options)
+            threaded = runs_in_thread(answer.function)
+            runtime.handle(answer.effect, answer.function, in_thread=threaded, around=around, **answer.options)
+        if around is not None:
+            runtime.surround_steps(around)
         for program in self.programs:
             runtime.register(program.function, program.name or program.function.__name__)
         runtime.replace_steps(self.replaced_steps)
@@ -578,6 +602,8 @@ class App:
         isolation: Isolation = _agreed(name, "isolation", [each.isolation for each in declared]) or "task"
         concurrency = self.concurrency if isolation == "task" else 1
         handlers = [_in_order(each.handler) if concurrency > 1 else each.handler for each in declared]
+        if self.middlewares and isolation == "task":
+            handlers = [replace(handler, around=self.middlewares.call) for handler in handlers]
         answers = [handler for handler in handlers if handler.kind != "event"]
         taken = name in reserved or any(capability.id == name for capability in self.low_level)
         if taken and answers:

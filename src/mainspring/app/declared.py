@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,6 +95,7 @@ class DeclaredConsumer:
     one_node: bool = False  # one node at a time takes events of the group
     place: str = ""  # the file and line of the function
     app: str = ""  # the app's name, where `group` was not given and is made from it
+    around: Callable[..., Awaitable[Any]] | None = None  # the app's middleware
 
     @property
     def is_pattern(self) -> bool:

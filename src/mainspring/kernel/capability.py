@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -56,6 +56,7 @@ class Handler:
     in_thread: bool = False
     concurrency: int | None = None
     key: Callable[[Any], Any] | None = None
+    around: Callable[..., Awaitable[Any]] | None = None  # called with kind, type, data, ctx and what does the work
 
 
 @dataclass(frozen=True)

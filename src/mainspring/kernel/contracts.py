@@ -20,7 +20,8 @@ import dataclasses
 import re
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, Any, Final, Literal, NamedTuple, Union, get_args, get_origin
 
 import msgspec
@@ -185,6 +186,8 @@ class CapabilityPlan:
             name = f"{where}, {handler.kind} {handler.type}"
             shapes = Shape(handler.input, where=name), Shape(handler.output, where=name)
             function = in_thread(handler.function, self._threads) if handler.in_thread else handler.function
+            if handler.around is not None:
+                function = _surrounded(function, partial(handler.around, handler.kind, handler.type))
             own = handler.concurrency or 0, handler.key
             contract = Contract(handler.kind, handler.type, description, *shapes, function, *own)
             if handler.kind == "event":
@@ -215,6 +218,13 @@ class CapabilityPlan:
         for name in capability.subscribes:
             contract = Contract("event", name, capability.description, events.get(name, anything), anything)
             self.listeners[name] = [contract]
+
+
+def _surrounded(function: HandlerFunction, around: Callable[..., Awaitable[Any]]) -> HandlerFunction:
+    async def call(value: Any, ctx: Any) -> Any:
+        return await around(value, ctx, partial(function, value, ctx))
+
+    return call
 
 
 def _check_settings(capability: Capability, where: str) -> None:

@@ -366,7 +366,17 @@ def _caller(declared: DeclaredConsumer, threads: HandlerThreads) -> Callable[...
         call = partial(threads.call, function, limit_ms=retries.timeout_ms)
     elif retries.timeout_ms is not None:
         call = partial(in_time, retries.timeout_ms, function)
+    if declared.around is not None:
+        call = partial(_surround, declared, declared.around, call)
     return call if retries.takes_every_error else partial(_judge, call, retries)
+
+
+async def _surround(
+    declared: DeclaredConsumer, around: Callable[..., Awaitable[Any]], call: Callable[..., Any], *args: Any
+) -> None:
+    kind = "schedule" if declared.schedule else "consumer"
+    name = declared.schedule.rpartition("/")[2] or declared.group  # a schedule of the log is app/<app>/<name>
+    await around(kind, name, args[0] if args else None, None, partial(call, *args))
 
 
 async def _judge(call: Callable[..., Awaitable[Any]], retries: Retries, *args: Any) -> None:

@@ -326,7 +326,7 @@ class Core:
         self.kernel.register(*app.capabilities(self.kernel.ids_taken))
         parts: dict[str, Any] = {"bus": self.bus, "log": self.log, "loop": self.loop, "kernel": self.kernel}
         parts |= {"runtime": self.runtime, "versions": self.versions, "threads": self.threads, "random": self._random}
-        consumers = (*app.consumers, *schedule_consumers(app))
+        consumers = app.surrounded((*app.consumers, *schedule_consumers(app)))
         refuse_shared_groups(consumers)
 
         def consuming(declared: DeclaredConsumer) -> Consuming:

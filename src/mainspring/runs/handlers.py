@@ -274,6 +274,16 @@ def _with_two_arguments(handler: Handler) -> Handler:
     return handler
 
 
+def surrounded(handler: Handler, around: Callable[..., Awaitable[Any]]) -> Handler:
+    """The handler with something around each call: that is called with the effect, `ctx` and what makes the call."""
+    inner = _with_two_arguments(handler)
+
+    async def ask(effect: Any, ctx: EffectContext) -> Any:
+        return await around(effect, ctx, partial(inner, effect, ctx))
+
+    return ask
+
+
 def handler_in_thread(handler: Handler, threads: HandlerThreads) -> Handler:
     """A plain function as a handler that runs in a thread; what it is given blocks there."""
 

@@ -23,6 +23,7 @@ A node hosts it on its own loop (`Runtime(loop=loop)`) and passes in what `Ask`,
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 import random as random_module
 from collections.abc import Callable
@@ -38,14 +39,21 @@ from mainspring.runs.durable.durable_runs import DurableRuns
 from mainspring.runs.effects import Ask, Effect, Publish, Signal, Spawn, WaitEvent, WaitSignal, builtin_handlers, resume
 from mainspring.runs.errors import GroupClosed, NotIdle, RunError
 from mainspring.runs.groups import Perform, WatchfulPerform
-from mainspring.runs.handlers import EffectContext, Handler, RegisteredHandler, attempts_of, handler_in_thread
+from mainspring.runs.handlers import (
+    EffectContext,
+    Handler,
+    RegisteredHandler,
+    attempts_of,
+    handler_in_thread,
+    surrounded,
+)
 from mainspring.runs.lineage import of_here
 from mainspring.runs.ports import AskPort, EventPort, PublishPort, ask_handler, publish_handler, wait_event_handler
 from mainspring.runs.programs import Programs, bind, name_of
 from mainspring.runs.run import Outcome, Run
 from mainspring.runs.scheduler import AsyncioHost, FailureSink, LoopHost, Scheduler
 from mainspring.runs.signals import Mailboxes
-from mainspring.runs.steps import Step, StepHandler
+from mainspring.runs.steps import Around, Step, StepHandler
 from mainspring.runs.tree import family_of, root_of
 
 SETTLE_TURNS = 20  # turns of the asyncio loop without anything new before handlers count as waiting
@@ -105,6 +113,7 @@ class Runtime:
             self._scheduler.host = AsyncioHost(self.clock)
         self._threads = threads or HandlerThreads()
         self._replaced_steps: dict[str, Callable[..., Any]] = {}
+        self._around_steps: Around | None = None
         self._perform = WatchfulPerform if contract == "app" else Perform
         self._started = 0
         self._mailboxes = Mailboxes()
@@ -148,12 +157,14 @@ class Runtime:
         max_backoff: Duration = "1m",
         retry_on: Errors = Exception,
         give_up_on: Errors = (),
+        around: Around | None = None,
     ) -> None:
         """Answer this effect class with `handler(effect, ctx)`, a function or a coroutine; replaces the one before.
 
         `strict` demands resume, tail or end. One that raises is asked again, up to `max_attempts` times, after
         `backoff`, which doubles up to `max_backoff`; then the effect fails. `timeout` is for one attempt. Only errors
         of `retry_on` are tried again, and none of `give_up_on`. `in_thread` is for plain functions that block.
+        `around` is called in place of each attempt, with "effect", the name, the effect, `ctx` and what makes it.
         """
         attempts = attempts_of(
             max_attempts=max_attempts,
@@ -165,6 +176,8 @@ class Runtime:
             counts_deaths=self._scheduler.raises,
         )
         call = handler_in_thread(handler, self._threads) if in_thread else handler
+        if around is not None:
+            call = surrounded(call, functools.partial(around, "effect", effect.__name__))
         self._scheduler.handlers[effect] = RegisteredHandler(effect, call, strict=strict, attempts=attempts)
 
     def _handle_builtin(self, effect: type[Effect[Any]], handler: Handler) -> None:
@@ -173,7 +186,11 @@ class Runtime:
     def know_step(self, step: type[Step]) -> None:
         """Be able to perform a step; for `perform.step`."""
         if step not in self._scheduler.handlers:
-            self._scheduler.handlers[step] = StepHandler(step, self._threads, self._replaced_steps)
+            self._scheduler.handlers[step] = StepHandler(step, self._threads, self._replaced_steps, self._around_steps)
+
+    def surround_steps(self, around: Around) -> None:
+        """Call this in place of each attempt at a step, with "step", its name, its arguments, `ctx` and the attempt."""
+        self._around_steps = around
 
     def replace_steps(self, functions: dict[str, Callable[..., Any]]) -> None:
         """Call these functions in place of those of steps, by the names of the steps; for tests."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextvars
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar
 
 from mainspring.loop import HandlerThreads, runs_in_thread
@@ -20,6 +20,9 @@ from mainspring.runs.errors import RunError
 from mainspring.runs.handlers import Attempts, EffectContext, RegisteredHandler, try_until_it_succeeds
 from mainspring.runs.programs import type_hints_of
 from mainspring.runs.values import Raw, encode, usable
+
+Around = Callable[..., Awaitable[Any]]
+"""Called in place of an attempt: with its kind, its name, its value, its context and what makes the attempt."""
 
 _key: contextvars.ContextVar[str] = contextvars.ContextVar("mainspring_step_key")
 _classes: dict[tuple[Any, ...], type[Step]] = {}
@@ -46,13 +49,20 @@ class Step(Effect[Any]):
 class StepHandler(RegisteredHandler):
     """Calls the function of a step, as often as that step may be tried."""
 
-    __slots__ = ("_replaced", "_threads")
+    __slots__ = ("_around", "_replaced", "_threads")
 
-    def __init__(self, step: type[Step], threads: HandlerThreads, replaced: Mapping[str, Callable[..., Any]]) -> None:
+    def __init__(
+        self,
+        step: type[Step],
+        threads: HandlerThreads,
+        replaced: Mapping[str, Callable[..., Any]],
+        around: Around | None = None,
+    ) -> None:
         """`replaced` has functions that stand in for those of steps in a test, by the names of the steps."""
         super().__init__(step, self._call)
         self._threads = threads
         self._replaced = replaced
+        self._around = around
 
     def most_begun(self, effect: Step) -> int | None:
         return effect.attempts.most_begun
@@ -62,6 +72,8 @@ class StepHandler(RegisteredHandler):
         _key.set(ctx.key)
         called = functools.partial(function, *effect.args, **effect.kwargs)
         once = functools.partial(self._threads.call, called) if runs_in_thread(function) else called
+        if self._around is not None:
+            once = functools.partial(self._around, "step", self.name, effect.args, ctx, once)
         return try_until_it_succeeds(once, effect.attempts, ctx, self.name)
 
 

@@ -7,7 +7,7 @@ what the task knows about itself. A plain function runs in a thread, an `async d
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import datetime
@@ -299,11 +299,11 @@ class Task(Generic[P, R]):
     async def run(self, raw: bytes, context: TaskContext, threads: HandlerThreads) -> Any:
         """Call the function with stored arguments. Raises BadArguments when they do not fit."""
         args, kwargs = self.parameters.decode(raw, context)
+        function: Callable[..., Any] = partial(self.function, **kwargs) if kwargs else self.function
+        go = partial(threads.call, function, *args) if self.in_thread else partial(function, *args)
+        around = self.registry.around
         try:
-            if self.in_thread:
-                function: Callable[..., Any] = partial(self.function, **kwargs) if kwargs else self.function
-                return await threads.call(function, *args)
-            return await self.function(*args, **kwargs)  # type: ignore[misc]
+            return await (go() if around is None else around("task", self.name, (args, kwargs), context, go))
         except TypeError as error:
             if wrong := self.parameters.fit(raw, context):
                 raise BadArguments(f"the arguments do not fit: {wrong}") from error
@@ -434,6 +434,7 @@ class TaskRegistry:
 
     def __init__(self, app: str) -> None:
         self.app = app
+        self.around: Callable[..., Awaitable[Any]] | None = None  # the app's middleware
         self._tasks: dict[str, Task[..., Any]] = {}
         self._topics: dict[str, int] = {}  # how many tasks have this topic
         self._port: TaskPort | None = None
