@@ -63,7 +63,6 @@ CANNOT = [
     ("runs show nope --data log", "no durable run"),
     ("runs start nope", "no program named 'nope'"),
     ("runs start nope x", "not JSON"),
-    ("runs signal nope a", "over or unknown"),
     ("runs cancel nope", "over or unknown"),
     ("runs list", "there is no log at data"),
     ("beats show 1 --data log", "no details of beat 1"),

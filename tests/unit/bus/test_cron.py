@@ -1,6 +1,6 @@
 """Cron lines: when they fire, in UTC and where clocks are set forward and back.
 
-The rules are those of Debian's cron. Compared with `cronsim`, which has the same rules, over eleven time zones.
+The rules are those of Debian's cron.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def trace(
         typer.echo("... (more followed; the tree does not fit one answer)")
 
 
-actors: typer.Typer = Commands("Show the capabilities of a node and how they do; start one that was given up.")
+actors: typer.Typer = Commands("List capabilities; start one again.")
 
 
 @actors.command("list")
