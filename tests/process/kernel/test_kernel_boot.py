@@ -134,19 +134,17 @@ async def test_declarations_that_do_not_hold_together_fail_the_boot(clock: Virtu
     assert caught.value.message
 
 
-@virtual
-async def test_a_type_hint_no_schema_can_have_fails_the_boot(clock: VirtualClock) -> None:
+def test_a_type_hint_no_schema_can_have_is_refused_where_it_is_declared() -> None:
     """Checklist 120."""
     app = App("broken")
 
     class Opaque:
         def __init__(self, value: int) -> None: ...
 
-    @app.command("Bad.Do")
-    async def do(data: list[Opaque] | set[int], ctx: Any) -> None: ...
-
     with pytest.raises(CapabilityError, match=r"Bad\.Do"):
-        await app.kernel(clock=clock).start()
+
+        @app.command("Bad.Do")
+        async def do(data: list[Opaque] | set[int], ctx: Any) -> None: ...
 
 
 @virtual

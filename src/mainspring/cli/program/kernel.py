@@ -137,7 +137,7 @@ actors: typer.Typer = Commands("List capabilities; start one again.")
 
 @actors.command("list")
 def list_actors(*, node: WireOptions, as_json: JsonOption = False) -> None:
-    """Every capability with its state, its restarts, and how many messages are open and wait."""
+    """Every capability: its state, restarts, and open messages."""
     found = node.ask("Syscall.Actors", {}, "query")["actors"]
     for each in sorted(found, key=lambda each: each["id"] in BUILT_IN):
         if as_json:
