@@ -19,7 +19,7 @@ from mainspring.cli.support.output import compact, listing, safe, say, say_done,
 from mainspring.client import NodeConnection, path
 from mainspring.loop import MonotonicClock
 
-app: typer.Typer = Commands("List, show, send back and drop dead letters: what groups gave up on.")
+app: typer.Typer = Commands("List, send back and drop what groups gave up on.")
 
 _PAGE: Final = 500
 

@@ -154,7 +154,7 @@ def restart(
     node: WireOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Start a capability again that is unhealthy because it failed too often. Needs the scope admin.
+    """Start a capability again that failed too often. Needs the scope admin.
 
     Example: `actors restart Order`.
     """

@@ -220,7 +220,7 @@ def cancel(
     *,
     node: WireOptions,
 ) -> None:
-    """Cancel a run, or all that the options describe, wherever they are executed."""
+    """Cancel a run, or all that the options describe."""
     try:
         given = read_value(reason, "the reason")
     except JsonRefused:
@@ -243,7 +243,7 @@ def fail(
     *,
     node: WireOptions,
 ) -> None:
-    """Let a run fail, or all that the options describe, wherever they are executed."""
+    """Let a run fail, or all that the options describe."""
     if run_id is None:
         _bulk(node, "fail", "failed", state, program, prefix, as_json, reason=why or None)
         return
@@ -265,7 +265,7 @@ def retry(
     *,
     node: WireOptions,
 ) -> None:
-    """Go on with a run that failed, was cancelled or is blocked, or with all that the options describe.
+    """Go on with a run, or with all that the options describe.
 
     The program is the one that the node has now. `mainspring runs retry --state blocked --program checkout`
     """
