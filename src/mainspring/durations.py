@@ -15,10 +15,8 @@ _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_40
 _PART: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*", re.ASCII)
 
 
-class BadDuration(MainspringError):
+class BadDuration(MainspringError, code="bad_duration"):
     """The text or number is not a duration."""
-
-    code = "bad_duration"
 
 
 def duration_ms(given: Duration) -> int:

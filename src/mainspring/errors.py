@@ -6,17 +6,22 @@ next. Texts never contain payloads or secrets: they end up in logs and on other 
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 
 class MainspringError(Exception):
     """Something a user can act on.
 
-    `code` is part of the public face: it does not change between releases. Subclasses give the code; the message says
-    what happened, and the remedy, where there is one, what to do about it.
+    `code` is part of the public face: it does not change between releases. Subclasses give the code, as an argument of
+    the class; the message says what happened, and the remedy, where there is one, what to do about it.
     """
 
     code: str = "error"
+
+    def __init_subclass__(cls, *, code: str | None = None, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if code is not None:
+            cls.code = code
 
     def __init__(self, message: str, *, remedy: str = "", code: str | None = None) -> None:
         super().__init__(message)
@@ -29,68 +34,34 @@ class MainspringError(Exception):
         return f"{self.message} ({self.remedy})" if self.remedy else self.message
 
 
-class SettingError(MainspringError):
+class SettingError(MainspringError, code="bad_setting"):
     """A setting is unknown, or its value does not fit."""
 
-    code = "bad_setting"
 
-
-class BootError(MainspringError):
+class BootError(MainspringError, code="boot_failed"):
     """The node could not start; nothing is left listening."""
 
-    code = "boot_failed"
 
-
-class MissingExtra(MainspringError):
+class MissingExtra(MainspringError, code="missing_extra"):
     """A part needs a package that is not installed."""
 
-    code = "missing_extra"
 
-
-STATUS_OF_CODE: Final[dict[str, int]] = {
-    "bad_json": 400,
-    "bad_frame": 400,
-    "bad_query": 400,
-    "bad_name": 400,
-    "bad_offset": 400,
-    "not_subscribed": 400,
-    "bad_cursor": 400,
-    "bad_cloudevent": 400,
-    "bad_handshake": 400,
-    "unknown_type": 400,
-    "unauthorized": 401,
-    "forbidden": 403,
-    "not_found": 404,
-    "unknown_topic": 404,
-    "unknown_group": 404,
-    "unknown_event": 404,
-    "unknown_schedule": 404,
-    "unknown_schema": 404,
-    "unknown_run": 404,
-    "unknown_program": 404,
-    "unknown_beat": 404,
-    "method_not_allowed": 405,
-    "not_acceptable": 406,
-    "conflict": 409,
-    "schema_incompatible": 409,
-    "already_subscribed": 409,
-    "run_conflict": 409,
-    "past_beat": 409,
-    "beat_running": 409,
-    "line_exists": 409,
-    "too_large": 413,
-    "unsupported_media_type": 415,
-    "bad_payload": 422,
-    "bad_schema": 422,
-    "schema_mismatch": 422,
-    "rate_limited": 429,
-    "internal": 500,
-    "damaged": 500,
-    "limit_reached": 503,
-    "unavailable": 503,
-    "log_unavailable": 503,
-    "in_doubt": 503,
-    "line_busy": 503,
-    "not_leading": 503,
+_CODES_OF_STATUS: Final = {
+    400: "bad_json bad_frame bad_query bad_name bad_offset not_subscribed bad_cursor bad_cloudevent bad_handshake "
+    "unknown_type",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found unknown_topic unknown_group unknown_event unknown_schedule unknown_schema unknown_run "
+    "unknown_program unknown_beat",
+    405: "method_not_allowed",
+    406: "not_acceptable",
+    409: "conflict schema_incompatible already_subscribed run_conflict past_beat beat_running line_exists",
+    413: "too_large",
+    415: "unsupported_media_type",
+    422: "bad_payload bad_schema schema_mismatch",
+    429: "rate_limited",
+    500: "internal damaged",
+    503: "limit_reached unavailable log_unavailable in_doubt line_busy not_leading",
 }
+STATUS_OF_CODE: Final = {code: status for status, codes in _CODES_OF_STATUS.items() for code in codes.split()}
 """The HTTP status of an error code, so that one refusal means the same on every face of a node."""

@@ -51,10 +51,8 @@ _TEXTS_IN_STEPS: Final = re.compile(rb'"[^"]*(?:"|\Z)')
 _read = msgspec.json.Decoder().decode
 
 
-class JsonRefused(MainspringError):
+class JsonRefused(MainspringError, code="bad_json"):
     """The text is not JSON (`bad_json`), or JSON that cannot be taken (`bad_frame`)."""
-
-    code = "bad_json"
 
 
 def check_json(text: bytes, what: str = "the payload", *, levels: int = MAX_DEPTH) -> None:

@@ -52,16 +52,12 @@ _as_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _as_text = msgspec.json.Decoder(str).decode
 
 
-class NotJson(MainspringError):
+class NotJson(MainspringError, code="invalid_json"):
     """The text is not JSON. The message starts with the fixed words clients look for."""
 
-    code = "invalid_json"
 
-
-class NotAMessage(MainspringError):
+class NotAMessage(MainspringError, code="invalid_message"):
     """The JSON is not a message. `id` is the sender's id when it could be read."""
-
-    code = "invalid_message"
 
     def __init__(self, message: str, *, id: str | None = None, type: str | None = None) -> None:
         super().__init__(message)
@@ -69,10 +65,8 @@ class NotAMessage(MainspringError):
         self.type = type
 
 
-class NotEncodable(MainspringError):
+class NotEncodable(MainspringError, code="not_json"):
     """A value has no JSON form (NaN, infinity, an object without a schema, half a surrogate pair)."""
-
-    code = "not_json"
 
 
 # Absent is None, but a null that was sent is refused: the decoder sees types without None, people read them with it.

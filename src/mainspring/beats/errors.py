@@ -5,94 +5,64 @@ from __future__ import annotations
 from mainspring.errors import MainspringError
 
 
-class InvalidPath(MainspringError):
+class InvalidPath(MainspringError, code="invalid_path"):
     """A path is malformed, reserved, or has a wildcard where only literal paths stand."""
 
-    code = "invalid_path"
 
-
-class InvalidImpulse(MainspringError):
+class InvalidImpulse(MainspringError, code="invalid_impulse"):
     """A signal names neither what nor where, or a beat that is not a number."""
 
-    code = "invalid_impulse"
 
-
-class InvalidValue(MainspringError):
+class InvalidValue(MainspringError, code="invalid_value"):
     """A value that JSON cannot hold exactly."""
 
-    code = "invalid_value"
 
-
-class InvalidRegistration(MainspringError):
+class InvalidRegistration(MainspringError, code="invalid_registration"):
     """An enzyme's name, match policy, dependencies or function do not fit."""
 
-    code = "invalid_registration"
 
-
-class RegistrationConflict(MainspringError):
+class RegistrationConflict(MainspringError, code="registration_conflict"):
     """The same name and query were registered before with another match policy or other dependencies."""
 
-    code = "registration_conflict"
 
-
-class PastBeat(MainspringError):
+class PastBeat(MainspringError, code="past_beat"):
     """A signal for a beat that has begun or is over."""
 
-    code = "past_beat"
 
-
-class UnknownBeat(MainspringError):
+class UnknownBeat(MainspringError, code="unknown_beat"):
     """A beat that has not happened yet, or whose details are past their retention."""
 
-    code = "unknown_beat"
 
-
-class BeatRunning(MainspringError):
+class BeatRunning(MainspringError, code="beat_running"):
     """The operation needs a heartbeat at rest, and a beat is under way."""
 
-    code = "beat_running"
 
-
-class RunningLoop(MainspringError):
+class RunningLoop(MainspringError, code="running_loop"):
     """`beat()` met an async enzyme while an asyncio loop runs in this thread. The beat was rolled back."""
 
-    code = "running_loop"
 
-
-class StageClosed(MainspringError):
+class StageClosed(MainspringError, code="stage_closed"):
     """A stage was used after its enzyme had ended."""
 
-    code = "stage_closed"
 
-
-class LineBusy(MainspringError):
+class LineBusy(MainspringError, code="line_busy"):
     """Another process has written this line of beats since it was opened here."""
 
-    code = "line_busy"
 
-
-class NotLeading(MainspringError):
+class NotLeading(MainspringError, code="not_leading"):
     """Another node runs the beats of this line."""
 
-    code = "not_leading"
 
-
-class LineExists(MainspringError):
+class LineExists(MainspringError, code="line_exists"):
     """A fork may not replace a line: history is never rewritten."""
 
-    code = "line_exists"
 
-
-class MissingEnzyme(MainspringError):
+class MissingEnzyme(MainspringError, code="missing_enzyme"):
     """A recorded beat called an enzyme this program does not have."""
 
-    code = "missing_enzyme"
 
-
-class DamagedJournal(MainspringError):
+class DamagedJournal(MainspringError, code="damaged_journal"):
     """The journal of a beat does not fit its digest."""
-
-    code = "damaged_journal"
 
     def __init__(self, beat: int, message: str) -> None:
         super().__init__(
@@ -102,7 +72,5 @@ class DamagedJournal(MainspringError):
         self.beat = beat
 
 
-class NotOpen(MainspringError):
+class NotOpen(MainspringError, code="not_open"):
     """The heartbeat's log was not read yet, or needs a loop."""
-
-    code = "not_open"

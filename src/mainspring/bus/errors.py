@@ -14,26 +14,21 @@ from mainspring.errors import MainspringError
 from mainspring.json_text import JsonRefused
 
 
-class BusError(MainspringError):
+class BusError(MainspringError, code="internal"):
     """A request the bus answers with an error; nothing of it was stored.
 
     `details` are further members of the answer, for programs.
     """
 
-    code = "internal"
     details: Mapping[str, Any] = MappingProxyType({})
 
 
-class BadJson(BusError):
+class BadJson(BusError, code="bad_json"):
     """The text is not JSON."""
 
-    code = "bad_json"
 
-
-class BadFrame(BusError):
+class BadFrame(BusError, code="bad_frame"):
     """A field is missing, has the wrong type, or a value that does not fit."""
-
-    code = "bad_frame"
 
 
 def bad_text(refused: JsonRefused) -> BusError:
@@ -42,116 +37,83 @@ def bad_text(refused: JsonRefused) -> BusError:
     return error(refused.message, remedy=refused.remedy)
 
 
-class UnknownType(BusError):
+class UnknownType(BusError, code="unknown_type"):
     """The frame's `type` is none of the protocol's."""
 
-    code = "unknown_type"
 
-
-class Forbidden(BusError):
+class Forbidden(BusError, code="forbidden"):
     """The caller may not do this to this topic."""
 
-    code = "forbidden"
 
-
-class NotSubscribed(BusError):
+class NotSubscribed(BusError, code="not_subscribed"):
     """The connection holds no subscription for this topic and group."""
 
-    code = "not_subscribed"
 
-
-class BadOffset(BusError):
+class BadOffset(BusError, code="bad_offset"):
     """The offset was never delivered to this group."""
-
-    code = "bad_offset"
 
 
 class ExpectationFailed(BadOffset):
     """`expect` is not the partition's last offset; someone else published first."""
 
 
-class TooLarge(BusError):
+class TooLarge(BusError, code="too_large"):
     """The frame or event is larger than the node accepts."""
 
-    code = "too_large"
 
-
-class RateLimited(BusError):
+class RateLimited(BusError, code="rate_limited"):
     """The connection or the topic takes no more events for now; `retry_after_ms` is when it would take these."""
 
-    code = "rate_limited"
     retry_after_ms: int | None = None
 
 
-class LimitReached(BusError):
+class LimitReached(BusError, code="limit_reached"):
     """A connection, or the node, holds as many of these as it may."""
 
-    code = "limit_reached"
 
-
-class Unavailable(BusError):
+class Unavailable(BusError, code="unavailable"):
     """The log cannot be written now, or the node is stopping. Nothing was stored; try again."""
 
-    code = "unavailable"
 
-
-class UnknownTopic(BusError):
+class UnknownTopic(BusError, code="unknown_topic"):
     """No such topic."""
 
-    code = "unknown_topic"
 
-
-class UnknownGroup(BusError):
+class UnknownGroup(BusError, code="unknown_group"):
     """No such group of this topic."""
 
-    code = "unknown_group"
 
-
-class UnknownEvent(BusError):
+class UnknownEvent(BusError, code="unknown_event"):
     """No event at this place: never given, removed, or damaged."""
 
-    code = "unknown_event"
 
-
-class UnknownSchedule(BusError):
+class UnknownSchedule(BusError, code="unknown_schedule"):
     """No schedule of this name."""
 
-    code = "unknown_schedule"
 
-
-class SchemaMismatch(BusError):
+class SchemaMismatch(BusError, code="schema_mismatch"):
     """The payload does not fit the schema of its topic; `details` has the path of the fault."""
-
-    code = "schema_mismatch"
 
     def __init__(self, message: str, *, remedy: str = "", **details: Any) -> None:
         super().__init__(message, remedy=remedy)
         self.details: Mapping[str, Any] = details
 
 
-class BadSchema(BusError, ValueError):
+class BadSchema(BusError, ValueError, code="bad_schema"):
     """This is no JSON Schema, or one that cannot be used here."""
 
-    code = "bad_schema"
 
-
-class SchemaIncompatible(BusError):
+class SchemaIncompatible(BusError, code="schema_incompatible"):
     """The new schema breaks what the topic's compatibility promises; `details` has the differences."""
-
-    code = "schema_incompatible"
 
     def __init__(self, message: str, *, remedy: str = "", differences: list[str]) -> None:
         super().__init__(message, remedy=remedy)
         self.details: Mapping[str, Any] = {"differences": differences}
 
 
-class UnknownSchema(BusError):
+class UnknownSchema(BusError, code="unknown_schema"):
     """The topic has no schema, or not this version of it."""
 
-    code = "unknown_schema"
 
-
-class Conflict(BusError):
+class Conflict(BusError, code="conflict"):
     """The request contradicts what is there: partitions would shrink, a group still has members."""
-
-    code = "conflict"

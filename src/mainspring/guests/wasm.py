@@ -39,16 +39,12 @@ _U32 = 0xFFFFFFFF
 _SMALLEST_BLOCK = 16  # bytes, and the alignment of every block
 
 
-class GuestFailed(MainspringError):
+class GuestFailed(MainspringError, code="guest_failed"):
     """A module could not be loaded, or stopped with a trap."""
 
-    code = "guest_failed"
 
-
-class GuestLimit(MainspringError):
+class GuestLimit(MainspringError, code="guest_limit"):
     """A guest used up what it was given."""
-
-    code = "guest_limit"
 
 
 @dataclass(frozen=True, slots=True)

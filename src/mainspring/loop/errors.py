@@ -5,31 +5,21 @@ from __future__ import annotations
 from mainspring.errors import MainspringError
 
 
-class ClockError(MainspringError, ValueError):
+class ClockError(MainspringError, ValueError, code="bad_time"):
     """A clock was asked to go backwards, or to a time that is not a number."""
 
-    code = "bad_time"
 
-
-class DuplicateTimer(MainspringError, ValueError):
+class DuplicateTimer(MainspringError, ValueError, code="duplicate_timer"):
     """A timer with this id is already pending."""
 
-    code = "duplicate_timer"
 
-
-class LoopLimit(MainspringError, RuntimeError):
+class LoopLimit(MainspringError, RuntimeError, code="loop_limit"):
     """The loop was still busy after the number of turns its caller allowed."""
 
-    code = "loop_limit"
 
-
-class LoopStalled(MainspringError, RuntimeError):
+class LoopStalled(MainspringError, RuntimeError, code="loop_stalled"):
     """The loop waits for something that can no longer happen."""
 
-    code = "loop_stalled"
 
-
-class LoopBusy(MainspringError, RuntimeError):
+class LoopBusy(MainspringError, RuntimeError, code="loop_busy"):
     """The loop was driven from inside one of its own turns, or attached to two hosts."""
-
-    code = "loop_busy"

@@ -31,10 +31,8 @@ _AWAY_S = 0.5  # between two tries while the log cannot be reached
 _TRIES = 5  # a settlement is refused when a run exists already, or when the node's lease was lost
 
 
-class LeaseLost(MainspringError):
+class LeaseLost(MainspringError, code="lease_lost"):
     """The event is no longer leased to this consumer, so it was not settled; it comes again."""
-
-    code = "lease_lost"
 
 
 @dataclass

@@ -43,10 +43,8 @@ _LIFETIME: Final = re.compile(r"(\d{1,6})([smhdw])")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
-class BadToken(SettingError):
+class BadToken(SettingError, code="bad_token"):
     """A line of the tokens, or a part of one, cannot be understood."""
-
-    code = "bad_token"
 
 
 class Scopes:

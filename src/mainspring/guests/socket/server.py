@@ -48,10 +48,8 @@ LONGEST_SLEEP_S = 86_400.0  # a later deadline is looked at again after a day
 _DESCRIPTOR_BYTES = socket.CMSG_SPACE(253 * array.array("i").itemsize)  # 253 is what one message can carry
 
 
-class SocketTaken(MainspringError):
+class SocketTaken(MainspringError, code="socket_taken"):
     """The path of the socket is in use, or cannot be used."""
-
-    code = "socket_taken"
 
 
 class LoopSocketServer:

@@ -5,29 +5,21 @@ from __future__ import annotations
 from mainspring.runs import RunError
 
 
-class GuestRefused(RunError):
+class GuestRefused(RunError, code="guest_refused"):
     """A module that does not fit the protocol; nothing of it was run."""
 
-    code = "guest_refused"
 
-
-class GuestProtocolError(RunError):
+class GuestProtocolError(RunError, code="guest_protocol"):
     """Host and guest do not understand each other: a bad status, frame or value. Fails the run."""
 
-    code = "guest_protocol"
 
-
-class GuestTrap(RunError):
+class GuestTrap(RunError, code="guest_trap"):
     """The guest stopped itself; `panic` is what it said, if it said anything."""
-
-    code = "guest_trap"
 
     def __init__(self, message: str, panic: str = "") -> None:
         super().__init__(f"{message}: {panic}" if panic else message)
         self.panic = panic
 
 
-class GuestFailure(RunError):
+class GuestFailure(RunError, code="guest_failure"):
     """The guest reported a failure as its completion."""
-
-    code = "guest_failure"
