@@ -16,7 +16,6 @@ import itertools
 import os
 import socket
 from pathlib import Path
-from typing import Protocol
 
 from mainspring.guests.errors import NotAttachable, RequestRefused, StreamClosed
 from mainspring.guests.guest import Guest
@@ -29,61 +28,47 @@ from mainspring.guests.protocol.operations import Op, Poll
 _DESCRIPTORS_PER_MESSAGE = 250  # the kernel's limit is 253
 
 
-class Channel(Protocol):
-    """How requests of a client travel."""
-
-    def exchange(self, request: bytes) -> zcl1.Zcl1Frame: ...
-
-    def attach(self, thing: HasFileno | int) -> int: ...
-
-    def end(self, handle: int) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class GuestClient:
     """One open loop. Refused requests raise `RequestRefused`; the loop goes on as before."""
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+    def __init__(self) -> None:
         self._rids = itertools.count(1)
 
     def attach(self, thing: HasFileno | int) -> int:
         """The handle of a descriptor. The loop gets its own copy: this one may be closed at any time."""
-        return self._channel.attach(thing)
+        raise NotImplementedError
 
     def end(self, handle: int) -> None:
         """Closes the loop's copy of a descriptor and removes the watches on it."""
-        self._channel.end(handle)
+        raise NotImplementedError
 
     def watch(self, handle: int, events: int, watch_id: int) -> None:
         """Asks for READY events with some of these bits, from now on and as long as they are true."""
-        self._request(Op.WATCH, ops.WATCH.pack(handle, events, watch_id, 0))
+        self._request(Op.WATCH, handle, events, watch_id, 0)
 
     def unwatch(self, watch_id: int) -> None:
         """Removes a watch."""
-        self._request(Op.UNWATCH, ops.ID.pack(watch_id))
+        self._request(Op.UNWATCH, watch_id)
 
     def arm(self, timer_id: int, due_ns: int, *, interval_ns: int = 0, absolute: bool = False) -> None:
         """Arms a timer `due_ns` from now, or at that instant of the monotonic clock; again every `interval_ns`.
 
         A timer with the same id is replaced.
         """
-        flags = 0 if absolute else ops.RELATIVE
-        self._request(Op.TIMER_ARM, ops.TIMER_ARM.pack(timer_id, due_ns, interval_ns, flags))
+        self._request(Op.TIMER_ARM, timer_id, due_ns, interval_ns, 0 if absolute else ops.RELATIVE)
 
     def cancel(self, timer_id: int) -> None:
         """Removes a timer. One that has fired for the last time is gone already."""
-        self._request(Op.TIMER_CANCEL, ops.ID.pack(timer_id))
+        self._request(Op.TIMER_CANCEL, timer_id)
 
     def poll(self, max_events: int = 1024, timeout_ms: int | None = None) -> Poll:
         """Waits for events, at most `timeout_ms`; None waits for ever, 0 not at all."""
         timeout = ops.FOREVER if timeout_ms is None else min(timeout_ms, ops.FOREVER - 1)
-        return ops.decode_poll(self._request(Op.POLL, ops.POLL.pack(max_events, timeout)))
+        return ops.decode_poll(self._request(Op.POLL, max_events, timeout))
 
     def close(self) -> None:
         """Ends the loop and everything attached through this client."""
-        self._channel.close()
+        raise NotImplementedError
 
     def __enter__(self) -> GuestClient:
         return self
@@ -91,20 +76,21 @@ class GuestClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _request(self, op: Op, payload: bytes) -> bytes:
+    def _request(self, op: Op, *fields: int) -> bytes:
+        """The payload of the answer."""
         rid = next(self._rids) & 0xFFFFFFFF
-        answer = self._channel.exchange(zcl1.encode(op, rid, payload))
-        return _payload_of(answer, op)
+        answer = self._exchange(zcl1.encode(op, rid, ops.LAYOUTS[op].pack(*fields)))
+        if answer.status != zcl1.OK:
+            raise RequestRefused(zcl1.decode_error(answer.payload).message, remedy=f"check the arguments of {op.name}")
+        return answer.payload
+
+    def _exchange(self, request: bytes) -> zcl1.Zcl1Frame:
+        raise NotImplementedError
 
 
-def _payload_of(answer: zcl1.Zcl1Frame, op: Op) -> bytes:
-    if answer.status != zcl1.OK:
-        raise RequestRefused(zcl1.decode_error(answer.payload).message, remedy=f"check the arguments of {op.name}")
-    return answer.payload
-
-
-class _SocketChannel:
+class _SocketClient(GuestClient):
     def __init__(self, path: Path | str) -> None:
+        super().__init__()
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._sock.connect(str(path))
@@ -119,14 +105,15 @@ class _SocketChannel:
 
     def attach(self, thing: HasFileno | int) -> int:
         if len(self._outgoing_descriptors) == _DESCRIPTORS_PER_MESSAGE:
-            self.exchange(zcl1.encode(Op.UNWATCH, 0, ops.ID.pack(0)))  # there is no watch 0: this only carries
+            with contextlib.suppress(RequestRefused):
+                self.unwatch(0)  # there is no watch 0: this only carries
         self._outgoing_descriptors.append(copied(thing))
         return next(self._handles)
 
     def end(self, handle: int) -> None:
-        _payload_of(self.exchange(zcl1.encode(Op.HANDLE_END, 0, ops.HANDLE_END.pack(handle))), Op.HANDLE_END)
+        self._request(Op.HANDLE_END, handle)
 
-    def exchange(self, request: bytes) -> zcl1.Zcl1Frame:
+    def _exchange(self, request: bytes) -> zcl1.Zcl1Frame:
         try:
             if self._outgoing_descriptors:
                 sent = socket.send_fds(self._sock, [request], self._outgoing_descriptors)
@@ -160,8 +147,9 @@ class _SocketChannel:
         self._outgoing_descriptors.clear()
 
 
-class _GuestChannel:
+class _LocalClient(GuestClient):
     def __init__(self, guest: Guest) -> None:
+        super().__init__()
         self._guest = guest
         self._handle = guest.open("sys", "loop")
         if self._handle < 0:
@@ -181,7 +169,7 @@ class _GuestChannel:
         with contextlib.suppress(ValueError):
             self._attached.remove(handle)
 
-    def exchange(self, request: bytes) -> zcl1.Zcl1Frame:
+    def _exchange(self, request: bytes) -> zcl1.Zcl1Frame:
         self._guest.write(self._handle, request)
         answer = self._guest.read(self._handle, zcl1.MAX_FRAME)
         frame = zcl1.next_frame(answer, 0) if isinstance(answer, bytes) else None
@@ -196,9 +184,9 @@ class _GuestChannel:
 
 def connect(path: Path | str) -> GuestClient:
     """A loop of the node that listens at `path`. Raises `StreamClosed` when none does."""
-    return GuestClient(_SocketChannel(path))
+    return _SocketClient(path)
 
 
 def open_loop(guest: Guest) -> GuestClient:
     """A loop of a guest in this process."""
-    return GuestClient(_GuestChannel(guest))
+    return _LocalClient(guest)

@@ -12,6 +12,7 @@ import os
 import select
 import socket
 import stat
+from collections.abc import Callable
 from typing import Protocol
 
 from mainspring.guests.errors import NotAttachable
@@ -38,12 +39,6 @@ def copied(thing: HasFileno | int) -> int:
         return os.dup(thing if isinstance(thing, int) else thing.fileno())
     except (OSError, ValueError, OverflowError, AttributeError, TypeError) as error:
         raise NotAttachable(f"cannot attach: {error}", remedy="give an open descriptor or file object") from error
-
-
-class Watcher(Protocol):
-    """A loop that may have watches on handles of the table."""
-
-    def forget(self, descriptor: int) -> None: ...
 
 
 class Attached:
@@ -124,7 +119,7 @@ class HandleTable:
         self._most = most
         self._highest = highest
         self._next = FIRST
-        self._watchers: set[Watcher] = set()
+        self._on_end: set[Callable[[int], None]] = set()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -157,12 +152,12 @@ class HandleTable:
         entry = self._entries.get(number)
         return entry.descriptor if entry is not None and entry.watchable and number >= FIRST else None
 
-    def join(self, watcher: Watcher) -> None:
-        """From now on this loop is called when a handle ends."""
-        self._watchers.add(watcher)
+    def join(self, on_end: Callable[[int], None]) -> None:
+        """From now on this is called with the descriptor of a handle that ends; by loops that may watch it."""
+        self._on_end.add(on_end)
 
-    def leave(self, watcher: Watcher) -> None:
-        self._watchers.discard(watcher)
+    def leave(self, on_end: Callable[[int], None]) -> None:
+        self._on_end.discard(on_end)
 
     def end(self, number: int) -> int:
         """Closes a handle; watches on it, in whatever loop of this guest, are removed with it."""
@@ -170,8 +165,8 @@ class HandleTable:
         if entry is None:
             return Code.NOSYS
         if entry.descriptor is not None:
-            for watcher in self._watchers:
-                watcher.forget(entry.descriptor)
+            for on_end in self._on_end:
+                on_end(entry.descriptor)
         entry.close()
         return Code.OK
 

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from mainspring.errors import MainspringError, MissingExtra
 from mainspring.guests.guest import Guest
@@ -86,10 +86,11 @@ def run_module(
     Raises `GuestLimit` when a limit stopped it, `GuestFailed` for a trap or a bad module, and `MissingExtra` without
     wasmtime.
     """
-    return _Run(_wasmtime(), guest, limits or Limits(), telemetry).run(module)
+    return _Run(wasmtime_library(), guest, limits or Limits(), telemetry).run(module)
 
 
-def _wasmtime() -> Any:
+def wasmtime_library() -> Any:
+    """The package, which is optional."""
     try:
         import wasmtime
     except ImportError as error:
@@ -99,8 +100,8 @@ def _wasmtime() -> Any:
     return wasmtime
 
 
-class _LinearMemory:
-    """A guest's memory as the ABI sees it. It may move and grow between any two calls."""
+class LinearMemory:
+    """A guest's memory. It may move and grow between any two calls."""
 
     def __init__(self, memory: wasmtime.Memory, store: wasmtime.Store) -> None:
         self._memory = memory
@@ -110,6 +111,7 @@ class _LinearMemory:
         return self._memory.data_len(self._store)
 
     def grow_to(self, size: int) -> bool:
+        """Whether the memory has at least this many bytes now."""
         missing = size - self.size()
         if missing > 0:
             try:
@@ -122,7 +124,8 @@ class _LinearMemory:
         return bytes(self._memory.read(self._store, start, start + count))
 
     def write(self, start: int, data: bytes) -> None:
-        self._memory.write(self._store, data, start)
+        if data:
+            self._memory.write(self._store, data, start)
 
 
 class _Run:
@@ -150,7 +153,7 @@ class _Run:
             memory = exports.get("memory")
             if not isinstance(memory, self._lib.Memory):
                 raise GuestFailed("the module exports no memory", remedy='add (export "memory" (memory 0))')
-            linear = _LinearMemory(memory, self._store)
+            linear = LinearMemory(memory, self._store)
             self._abi = Abi(self._guest, linear, Heap(linear, self._heap_base(exports, linear)), self._telemetry)
             return self._call_main(exports)
         except self._lib.Trap as trap:
@@ -187,7 +190,7 @@ class _Run:
     def _burn(self, fuel: int) -> None:
         self._store.set_fuel(max(self._store.get_fuel() - fuel, 0))
 
-    def _heap_base(self, exports: Any, memory: _LinearMemory) -> int:
+    def _heap_base(self, exports: Any, memory: LinearMemory) -> int:
         base = exports.get("__heap_base")
         return int(base.value(self._store)) if isinstance(base, self._lib.Global) else memory.size()
 
@@ -261,7 +264,7 @@ def _last_line(text: str) -> str:
 class Abi:
     """The calls of one guest with one memory."""
 
-    def __init__(self, guest: Guest, memory: Memory, heap: Heap, telemetry: Callable[[str, str], None]) -> None:
+    def __init__(self, guest: Guest, memory: LinearMemory, heap: Heap, telemetry: Callable[[str, str], None]) -> None:
         self._guest = guest
         self._memory = memory
         self._heap = heap
@@ -359,19 +362,6 @@ class Abi:
         return self._memory.read(start, count) if self._inside(start, count) else None
 
 
-class Memory(Protocol):
-    """The linear memory of a guest."""
-
-    def size(self) -> int: ...
-
-    def grow_to(self, size: int) -> bool:
-        """Whether the memory has at least this many bytes now."""
-
-    def read(self, start: int, count: int) -> bytes: ...
-
-    def write(self, start: int, data: bytes) -> None: ...
-
-
 class Heap:
     """Blocks in a guest's memory from `base` on, in sizes of powers of two.
 
@@ -379,7 +369,7 @@ class Heap:
     the simplest thing that reuses what was freed is enough: one list of free blocks per size, and the end of the heap.
     """
 
-    def __init__(self, memory: Memory, base: int) -> None:
+    def __init__(self, memory: LinearMemory, base: int) -> None:
         self._memory = memory
         self._end = -(-base // _SMALLEST_BLOCK) * _SMALLEST_BLOCK
         self._sizes: dict[int, int] = {}  # of the blocks in use

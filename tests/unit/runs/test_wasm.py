@@ -15,11 +15,46 @@ from mainspring.guests import load_wasm
 from mainspring.guests.voyd import GuestFailure, GuestProtocolError, GuestRefused, GuestTrap, VoydGuest
 from mainspring.guests.voyd.frames import decode, invocation
 from mainspring.guests.voyd.machine import to_binary
-from mainspring.guests.voyd.module import effect_hash, export_id, parse_table, signature_hash
+from mainspring.guests.voyd.module import export_id, parse_table
 from mainspring.guests.voyd.schema import SchemaReader, fingerprint_of
 from mainspring.log import Log
 from mainspring.runs import Cancelled, Effect, Failed, Value, end, resume, tail
 from tests.support.runs import World, memory_log
+
+
+def effect_hash(effect_id: str) -> int:
+    """FNV-1a 64 over the UTF-8 bytes."""
+    value = 0xCBF29CE484222325
+    for byte in effect_id.encode():
+        value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    return value
+
+
+def signature_hash(parameters: list[str], result: str) -> int:
+    """MurmurHash3 x86-32, seed 0, of `(dto:FP,dto:FP)->dto:FP`; arguments are fingerprints."""
+    text = f"({','.join(f'dto:{each}' for each in parameters)})->dto:{result}"
+    return _murmur3(text.encode())
+
+
+def _murmur3(data: bytes) -> int:
+    value = 0
+    whole = len(data) // 4 * 4
+    for (block,) in struct.iter_unpack("<I", data[:whole]):
+        value ^= _scrambled(block)
+        value = (value << 13 | value >> 19) & 0xFFFFFFFF
+        value = (value * 5 + 0xE6546B64) & 0xFFFFFFFF
+    value ^= _scrambled(int.from_bytes(data[whole:], "little"))
+    value ^= len(data)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
+        value = (value ^ value >> shift) * factor & 0xFFFFFFFF
+    return value
+
+
+def _scrambled(block: int) -> int:
+    block = block * 0xCC9E2D51 & 0xFFFFFFFF
+    block = (block << 15 | block >> 17) & 0xFFFFFFFF
+    return block * 0x1B873593 & 0xFFFFFFFF
+
 
 ADDER = Path(__file__).parent / "guests" / "adder.wat"
 BINARY = to_binary(ADDER.read_bytes())

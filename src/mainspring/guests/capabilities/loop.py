@@ -28,11 +28,11 @@ from __future__ import annotations
 
 import errno
 import select
-import struct
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple, cast
+from typing import ClassVar, NamedTuple, cast
 
 from mainspring.guests.errors import NeedsLinux, RequestRefused
 from mainspring.guests.handles import HandleTable
@@ -72,7 +72,7 @@ class LoopCapability(GuestCapability):
         self._clock = clock
         self._handles = handles
         self._ready = ReadySet()
-        self._handles.join(self)
+        self._handles.join(self._ready.forget)
         self._timers = GuestTimers()
         self._pending: _Pending | None = None
         self._interrupted = False
@@ -82,22 +82,16 @@ class LoopCapability(GuestCapability):
     # --- requests ---
 
     def answer(self, op: int, rid: int, payload: bytes, room: int) -> bytes | None:
-        if op == Op.POLL:
-            return self._poll(payload, room)
-        if op == Op.WATCH:
-            self._watch(payload)
-        elif op == Op.UNWATCH:
-            self._unwatch(payload)
-        elif op == Op.TIMER_ARM:
-            self._arm(payload)
-        elif op == Op.TIMER_CANCEL:
-            self._cancel(payload)
-        else:
+        carry_out = self.operations.get(op)
+        if carry_out is None:
             raise RequestRefused("unknown op")
-        return b""
+        layout = ops.LAYOUTS[Op(op)]
+        if len(payload) != layout.size:
+            raise RequestRefused(f"bad {Op(op).name} payload")
+        carry_out(self, *layout.unpack(payload))
+        return b"" if self._pending is None else self.resume(room)
 
-    def _watch(self, payload: bytes) -> None:
-        handle, events, ident, flags = fields_of(payload, ops.WATCH, "WATCH")
+    def _watch(self, handle: int, events: int, ident: int, flags: int) -> None:
         if flags:
             raise RequestRefused("flags must be 0")
         descriptor = self._handles.watchable(handle)
@@ -108,31 +102,35 @@ class LoopCapability(GuestCapability):
         except OSError as error:  # the kernel's own limits, or an epoll that would watch itself
             raise RequestRefused("watch failed") from error
 
-    def _unwatch(self, payload: bytes) -> None:
-        if not self._ready.remove(*fields_of(payload, ops.ID, "UNWATCH")):
+    def _unwatch(self, ident: int) -> None:
+        if not self._ready.remove(ident):
             raise RequestRefused("unknown watch_id")
 
-    def _arm(self, payload: bytes) -> None:
-        ident, due, interval, flags = fields_of(payload, ops.TIMER_ARM, "TIMER_ARM")
+    def _arm(self, ident: int, due: int, interval: int, flags: int) -> None:
         full = len(self._timers) >= MAX_TIMERS and ident not in self._timers
         if not ident or flags & ~ops.RELATIVE or full:
             raise RequestRefused("timer arm failed")
         self._timers.arm(ident, due + self._clock.now_ns() if flags else due, interval)
 
-    def _cancel(self, payload: bytes) -> None:
-        if not self._timers.cancel(*fields_of(payload, ops.ID, "TIMER_CANCEL")):
+    def _cancel(self, ident: int) -> None:
+        if not self._timers.cancel(ident):
             raise RequestRefused("unknown timer_id")
 
-    def _poll(self, payload: bytes, room: int) -> bytes | None:
-        max_events, timeout_ms = fields_of(payload, ops.POLL, "POLL")
+    def _poll(self, max_events: int, timeout_ms: int) -> None:
         if not max_events:
             raise RequestRefused("max_events must be >= 1")
-        now = self._clock.now_ns()
-        deadline = None if timeout_ms == ops.FOREVER else now + timeout_ms * _MS
+        deadline = None if timeout_ms == ops.FOREVER else self._clock.now_ns() + timeout_ms * _MS
         self.polls += 1
         self._pending = _Pending(max_events, deadline)
         self._interrupted = False
-        return self._collect(now, room)
+
+    operations: ClassVar[dict[int, Callable[..., None]]] = {
+        Op.WATCH: _watch,
+        Op.UNWATCH: _unwatch,
+        Op.TIMER_ARM: _arm,
+        Op.TIMER_CANCEL: _cancel,
+        Op.POLL: _poll,
+    }
 
     # --- waiting ---
 
@@ -149,14 +147,8 @@ class LoopCapability(GuestCapability):
         return pending.deadline if due is None else min(due, pending.deadline)
 
     def resume(self, room: int) -> bytes | None:
-        return self._collect(self._clock.now_ns(), room)
-
-    def interrupt(self) -> None:
-        self._interrupted = True
-
-    def _collect(self, now: int, room: int) -> bytes | None:
         """The payload that answers the pending POLL, or None to go on waiting."""
-        pending = self._pending
+        now, pending = self._clock.now_ns(), self._pending
         assert pending is not None
         most = min(pending.max_events, ops.MAX_EVENTS, (room - ops.POLL_OVERHEAD) // ops.EVENT.size)
         self._ready.refresh()
@@ -174,24 +166,15 @@ class LoopCapability(GuestCapability):
         self._pending = None
         return ops.encode_poll(_entries(watches, timers, now), len(watches) + len(timers), more)
 
-    # --- handles ---
-
-    def forget(self, descriptor: int) -> None:
-        """A handle ends: its watches go with it."""
-        self._ready.forget(descriptor)
+    def interrupt(self) -> None:
+        self._interrupted = True
 
     def close(self) -> None:
-        self._handles.leave(self)
+        self._handles.leave(self._ready.forget)
         self._ready.close()
 
 
-def fields_of(payload: bytes, layout: struct.Struct, op: str) -> tuple[int, ...]:
-    if len(payload) != layout.size:
-        raise RequestRefused(f"bad {op} payload")
-    return layout.unpack(payload)
-
-
-def _entries(watches: list[tuple[HandleWatch, int]], timers: list[Due], now: int) -> list[bytes]:
+def _entries(watches: list[tuple[HandleWatch, int]], timers: list[TimerEntry], now: int) -> list[bytes]:
     pack = ops.EVENT.pack
     ready = [pack(ops.READY, bits, watch.handle, 0, watch.id, 0) for watch, bits in watches]
     return ready + [pack(ops.TIMER, 0, 0, 0, due.id, now) for due in timers]
@@ -386,13 +369,6 @@ def _ask_kernel(sources: list[_Source]) -> dict[int, int]:
 # --- timers ---
 
 
-class Due(NamedTuple):
-    """A timer whose deadline has come."""
-
-    id: int
-    deadline: int
-
-
 class GuestTimers:
     """One-shot and repeating timers of a guest: a table of ids over a timer wheel that counts in nanoseconds.
 
@@ -431,20 +407,21 @@ class GuestTimers:
     def has_due(self, now: int) -> bool:
         return self._wheel.has_ready(now)
 
-    def take(self, most: int, now: int) -> list[Due]:
+    def take(self, most: int, now: int) -> list[TimerEntry]:
         """Up to `most` due timers, which are no longer armed: `settle` them when the answer is complete."""
-        due: list[Due] = []
+        due: list[TimerEntry] = []
         while len(due) < most and (entry := self._wheel.pop_ready(now)) is not None:
-            due.append(Due(cast(int, entry.id), entry.deadline))
+            due.append(entry)
         return due
 
-    def settle(self, delivered: list[Due], now: int) -> None:
+    def settle(self, delivered: list[TimerEntry], now: int) -> None:
         """Forgets delivered one-shot timers, arms repeating ones again: once per answer, however short the interval."""
-        for ident, deadline in delivered:
+        for entry in delivered:
+            ident = cast(int, entry.id)
             interval = self._intervals[ident]
             if interval:
-                missed = (now - deadline) // interval
-                self._schedule(ident, deadline + (missed + 1) * interval)
+                missed = (now - entry.deadline) // interval
+                self._schedule(ident, entry.deadline + (missed + 1) * interval)
             else:
                 del self._intervals[ident]
 

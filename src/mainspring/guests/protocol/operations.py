@@ -36,11 +36,14 @@ MORE = 0x1  # the one flag of a POLL response
 FOREVER = 0xFFFFFFFF  # the POLL timeout that never elapses
 MAX_U64 = 2**64 - 1  # where deadlines saturate: some 584 years
 
-WATCH = struct.Struct("<IIQI")  # handle, events, watch id, flags
-ID = struct.Struct("<Q")  # UNWATCH and TIMER_CANCEL
-TIMER_ARM = struct.Struct("<QQQI")  # timer id, due, interval, flags
-POLL = struct.Struct("<II")  # max events, timeout in ms
-HANDLE_END = struct.Struct("<I")  # handle
+LAYOUTS = {  # of the payloads of requests
+    Op.WATCH: struct.Struct("<IIQI"),  # handle, events, watch id, flags
+    Op.UNWATCH: struct.Struct("<Q"),  # watch id
+    Op.TIMER_ARM: struct.Struct("<QQQI"),  # timer id, due, interval, flags
+    Op.TIMER_CANCEL: struct.Struct("<Q"),  # timer id
+    Op.POLL: struct.Struct("<II"),  # max events, timeout in ms
+    Op.HANDLE_END: struct.Struct("<I"),  # handle
+}
 POLL_HEAD = struct.Struct("<IIII")  # version, flags, count, reserved
 EVENT = struct.Struct("<IIIIQQ")  # kind, events, handle, reserved, id, data
 

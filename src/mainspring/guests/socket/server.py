@@ -31,7 +31,7 @@ from mainspring.guests.capabilities.loop import require_epoll
 from mainspring.guests.socket.session import GuestSession, close_received
 from mainspring.guests.socket.wakeups import Wakeups
 from mainspring.loop import Clock
-from mainspring.unix_socket import Identity, identity_of, listen_at, remove_socket
+from mainspring.unix_socket import identity_of, listen_at, remove_socket
 
 logger: logging.Logger = logging.getLogger("mainspring.wire.loop_socket")
 
@@ -68,10 +68,7 @@ class LoopSocketServer:
         self.clock = clock
         self._max_guests = max_guests
         self._connections: dict[int, _Connection] = {}
-        self._listener: socket.socket | None = None
-        self._identity: Identity | None = None
-        self._hangups: select.epoll | None = None
-        self._wakeups: Wakeups | None = None
+        self._listening = False
         self._starved = False  # of descriptors; logged once until it is over
         self.accepted: int = 0  # guests since the start
         self._ended_polls = 0
@@ -94,14 +91,16 @@ class LoopSocketServer:
         self._identity = identity_of(self.path)
         self._hangups = select.epoll()
         self._wakeups = Wakeups()
+        self._listening = True
         loop = asyncio.get_running_loop()
         loop.add_reader(self._hangups.fileno(), self._on_hangups)
         loop.add_reader(self._listener.fileno(), self._on_connection)
 
     async def stop(self) -> None:
         """Ends every connection, waiting or not, and removes the socket file."""
-        if self._listener is None or self._hangups is None or self._wakeups is None:
+        if not self._listening:
             return
+        self._listening = False
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._listener.fileno())
         self._listener.close()
@@ -110,13 +109,9 @@ class LoopSocketServer:
         loop.remove_reader(self._hangups.fileno())
         self._hangups.close()
         self._wakeups.close()
-        self._listener = self._hangups = self._wakeups = None
         remove_socket(self.path, self._identity)
 
     def _on_connection(self) -> None:
-        assert self._listener is not None
-        assert self._hangups is not None
-        assert self._wakeups is not None
         try:
             sock, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
@@ -143,7 +138,6 @@ class LoopSocketServer:
 
     def _pause_accepting(self, error: OSError) -> None:
         """Without this the pending connection would wake the loop again at once, for ever."""
-        assert self._listener is not None
         if not self._starved:
             logger.warning("cannot accept a guest: %s", error)
             self._starved = True
@@ -152,11 +146,10 @@ class LoopSocketServer:
         loop.call_later(ACCEPT_PAUSE_S, self._accept_again)
 
     def _accept_again(self) -> None:
-        if self._listener is not None:
+        if self._listening:
             asyncio.get_running_loop().add_reader(self._listener.fileno(), self._on_connection)
 
     def _on_hangups(self) -> None:
-        assert self._hangups is not None
         for descriptor, _ in self._hangups.poll(0):
             connection = self._connections.get(descriptor)
             if connection is not None:
@@ -164,7 +157,7 @@ class LoopSocketServer:
 
     def is_own(self, descriptor: int) -> bool:
         """Whether a descriptor is the other end of a connection to this socket."""
-        if self._listener is None or not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+        if not self._listening or not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
             return False
         borrowed = socket.socket(fileno=descriptor)
         try:
@@ -176,7 +169,6 @@ class LoopSocketServer:
 
     def forget(self, descriptor: int) -> None:
         """A connection is about to close its socket."""
-        assert self._hangups is not None
         self._hangups.unregister(descriptor)
         self._ended_polls += self._connections.pop(descriptor).polls
 
@@ -330,20 +322,18 @@ class _Connection:
     # --- registrations ---
 
     def _read_when(self, wanted: bool) -> None:
-        if wanted != self._reading:
-            self._reading = wanted
-            if wanted:
-                self._loop.add_reader(self._sock.fileno(), self._on_readable)
-            else:
-                self._loop.remove_reader(self._sock.fileno())
+        if wanted and not self._reading:
+            self._loop.add_reader(self._sock.fileno(), self._on_readable)
+        elif self._reading and not wanted:
+            self._loop.remove_reader(self._sock.fileno())
+        self._reading = wanted
 
     def _write_when(self, wanted: bool) -> None:
-        if wanted != self._writing:
-            self._writing = wanted
-            if wanted:
-                self._loop.add_writer(self._sock.fileno(), self._on_progress)
-            else:
-                self._loop.remove_writer(self._sock.fileno())
+        if wanted and not self._writing:
+            self._loop.add_writer(self._sock.fileno(), self._on_progress)
+        elif self._writing and not wanted:
+            self._loop.remove_writer(self._sock.fileno())
+        self._writing = wanted
 
     def _wake_when(self, wanted: bool) -> None:
         """While waiting only: an epoll descriptor nobody empties would wake the node over and over."""

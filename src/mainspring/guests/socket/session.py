@@ -13,11 +13,11 @@ import struct
 import threading
 from collections.abc import Callable, Iterable
 
-from mainspring.guests.capabilities.loop import LoopCapability, fields_of
+from mainspring.guests.capabilities.loop import LoopCapability
 from mainspring.guests.errors import RequestRefused
 from mainspring.guests.handles import MAX_HANDLES, Attached, HandleTable
-from mainspring.guests.protocol import operations as ops
 from mainspring.guests.protocol.codes import Code
+from mainspring.guests.protocol.operations import Op
 from mainspring.guests.protocol.stream import Stream
 from mainspring.loop import Clock
 
@@ -27,12 +27,11 @@ _LINGER = struct.Struct("ii")  # on or off, seconds
 class _RemoteLoop(LoopCapability):
     """The loop of a connection, with one more operation: a remote guest has no `zi_end` to end a handle with."""
 
-    def answer(self, op: int, rid: int, payload: bytes, room: int) -> bytes | None:
-        if op != ops.Op.HANDLE_END:
-            return super().answer(op, rid, payload, room)
-        if self._handles.end(*fields_of(payload, ops.HANDLE_END, "HANDLE_END")) != Code.OK:
+    def _end_handle(self, handle: int) -> None:
+        if self._handles.end(handle) != Code.OK:
             raise RequestRefused("unknown handle")
-        return b""
+
+    operations = {**LoopCapability.operations, Op.HANDLE_END: _end_handle}  # noqa: RUF012
 
 
 class _Received(Attached):

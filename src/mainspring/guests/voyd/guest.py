@@ -108,7 +108,7 @@ class VoydGuest:
         start, count = 2 * self._buffer_bytes, len(self.operations)
         try:
             self._machine.require(start + 4 * count)
-            self._machine.write(start, struct.pack(f"<{count}I", *range(count)))
+            self._machine.memory.write(start, struct.pack(f"<{count}I", *range(count)))
             self._machine.call("init_effects", start, result=False)
         except (GuestProtocolError, GuestTrap) as error:
             raise GuestRefused(f"the module cannot be initialised: {error.message}", remedy=error.remedy) from None
@@ -139,7 +139,7 @@ class VoydGuest:
     @property
     def memory_bytes(self) -> int:
         """How much memory the guest has now."""
-        return self._machine.memory_size()
+        return self._machine.memory.size()
 
     # -- a run
 
@@ -153,19 +153,19 @@ class VoydGuest:
         try:
             frame = frames.invocation(export.id, export.parameters, args)
             self._fits(frame)
-            self._machine.write(0, frame)
+            self._machine.memory.write(0, frame)
             result = self._called(held, f"{name}_effectful", 0, len(frame), buffer, self._buffer_bytes)
             while (request := self._requested(result, buffer)) is not None:
                 continuation = self._called(held, "effect_cont", result)
                 self._drop(held, result)
                 answer = yield self._effect(request)
                 frame = self._answer(request, answer)
-                self._machine.write(buffer, frame)
+                self._machine.memory.write(buffer, frame)
                 arguments = (buffer, len(frame), self._buffer_bytes, _EXPORT_COMPLETION, export.id)
                 result = self._called(held, "resume_effectful", continuation, *arguments)
                 self._drop(held, continuation)
             length = self._machine.call("effect_len", result)
-            return frames.completion(frames.decode(self._machine.read(buffer, length)), export.id, export.result)
+            return frames.completion(frames.decode(self._machine.memory.read(buffer, length)), export.id, export.result)
         finally:
             for ref in held:
                 ref.release()
@@ -195,7 +195,7 @@ class VoydGuest:
             )
         if status == _VALUE:
             return None
-        return self._checked(frames.request(frames.decode(self._machine.read(buffer, length))))
+        return self._checked(frames.request(frames.decode(self._machine.memory.read(buffer, length))))
 
     def _checked(self, request: frames.Request) -> frames.Request:
         """A request must be what the table says about its operation."""

@@ -16,27 +16,18 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Final
 
-from mainspring.errors import MissingExtra
 from mainspring.guests.voyd.errors import GuestProtocolError, GuestRefused, GuestTrap
+from mainspring.guests.wasm import LinearMemory, wasmtime_library
 
-PAGE: Final = 65_536
 _I32: Final = 0  # the kind of a number in wasmtime_val_t; everything else the protocol returns is a reference
 NO_PANIC: Final = -1
-
-
-def _wasmtime() -> Any:
-    try:
-        import wasmtime
-    except ImportError:
-        raise MissingExtra("wasm guests need wasmtime", remedy="pip install 'mainspring[wasm]'") from None
-    return wasmtime
 
 
 def to_binary(source: bytes) -> bytes:
     """A wasm binary from itself, or from WAT text."""
     if source[:4] == b"\0asm":
         return source
-    wasmtime = _wasmtime()
+    wasmtime = wasmtime_library()
     try:
         return bytes(wasmtime.wat2wasm(source.decode()))
     except (wasmtime.WasmtimeError, UnicodeDecodeError) as error:
@@ -66,7 +57,7 @@ class Machine:
     """One instance of a module, with its limits."""
 
     def __init__(self, module: bytes, *, max_memory_bytes: int, fuel_per_call: int) -> None:
-        wasmtime = _wasmtime()
+        wasmtime = wasmtime_library()
         from wasmtime import _ffi
 
         self._wasmtime = wasmtime
@@ -92,33 +83,12 @@ class Machine:
         memory = exports.get("memory")
         if not isinstance(memory, wasmtime.Memory):
             raise GuestRefused("the module exports no memory", remedy="export it as `memory`")
-        self._memory = memory
-
-    # -- memory
+        self.memory: LinearMemory = LinearMemory(memory, self._store)
 
     def require(self, size: int) -> None:
         """Grow the memory to at least `size` bytes."""
-        missing = size - self._memory.data_len(self._store)
-        if missing <= 0:
-            return
-        try:
-            self._memory.grow(self._store, -(-missing // PAGE))
-        except self._wasmtime.WasmtimeError:
-            raise GuestProtocolError(
-                "the guest's memory cannot grow further", remedy="raise max_memory_bytes"
-            ) from None
-
-    def memory_size(self) -> int:
-        return int(self._memory.data_len(self._store))
-
-    def write(self, start: int, data: bytes) -> None:
-        if data:
-            self._memory.write(self._store, data, start)
-
-    def read(self, start: int, length: int) -> bytes:
-        return bytes(self._memory.read(self._store, start, start + length))
-
-    # -- calls
+        if not self.memory.grow_to(size):
+            raise GuestProtocolError("the guest's memory cannot grow further", remedy="raise max_memory_bytes")
 
     def has(self, name: str) -> bool:
         return name in self._functions
@@ -179,6 +149,6 @@ class Machine:
         start, size = pointer.value(self._store), length.value(self._store)
         pointer.set_value(self._store, NO_PANIC)
         length.set_value(self._store, 0)
-        if start < 0 or size <= 0 or start + size > self.memory_size():
+        if start < 0 or size <= 0 or start + size > self.memory.size():
             return ""
-        return self.read(start, size).decode(errors="replace")
+        return self.memory.read(start, size).decode(errors="replace")

@@ -21,13 +21,11 @@ from mainspring.guests.voyd.errors import GuestRefused
 
 MAGIC: Final = b"\0asm\1\0\0\0"
 _CUSTOM, _IMPORT, _EXPORT = 0, 2, 7
-_FUNCTION, _TABLE, _MEMORY, _GLOBAL, _TAG = range(5)
 _LONGEST_VARUINT32: Final = 5
 
 EFFECT_TABLE: Final = "__voyd_effect_table"
 _ENTRY_WORDS: Final = {2: 7, 3: 8}
 _KINDS: Final[dict[int, Literal["resume", "tail"]]] = {0: "resume", 1: "tail"}
-_FNV64_OFFSET, _FNV64_PRIME = 0xCBF29CE484222325, 0x100000001B3
 _FNV32_OFFSET, _FNV32_PRIME = 0x811C9DC5, 0x01000193
 
 
@@ -173,14 +171,6 @@ def _shown(label: str) -> str:
     return f"{effect}::{op}" if dot else label
 
 
-def effect_hash(effect_id: str) -> int:
-    """FNV-1a 64 over the UTF-8 bytes."""
-    value = _FNV64_OFFSET
-    for byte in effect_id.encode():
-        value = (value ^ byte) * _FNV64_PRIME & 0xFFFFFFFFFFFFFFFF
-    return value
-
-
 def export_id(name: str) -> int:
     """FNV-1a 32 over the UTF-16 code units, shifted right by one bit."""
     value = _FNV32_OFFSET
@@ -188,29 +178,3 @@ def export_id(name: str) -> int:
     for (unit,) in struct.iter_unpack("<H", text):
         value = (value ^ unit) * _FNV32_PRIME & 0xFFFFFFFF
     return value >> 1
-
-
-def signature_hash(parameters: list[str], result: str) -> int:
-    """MurmurHash3 x86-32, seed 0, of `(dto:FP,dto:FP)->dto:FP`; arguments are fingerprints."""
-    text = f"({','.join(f'dto:{each}' for each in parameters)})->dto:{result}"
-    return _murmur3(text.encode())
-
-
-def _murmur3(data: bytes) -> int:
-    value = 0
-    whole = len(data) // 4 * 4
-    for (block,) in struct.iter_unpack("<I", data[:whole]):
-        value ^= _scrambled(block)
-        value = (value << 13 | value >> 19) & 0xFFFFFFFF
-        value = (value * 5 + 0xE6546B64) & 0xFFFFFFFF
-    value ^= _scrambled(int.from_bytes(data[whole:], "little"))
-    value ^= len(data)
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
-        value = (value ^ value >> shift) * factor & 0xFFFFFFFF
-    return value
-
-
-def _scrambled(block: int) -> int:
-    block = block * 0xCC9E2D51 & 0xFFFFFFFF
-    block = (block << 15 | block >> 17) & 0xFFFFFFFF
-    return block * 0x1B873593 & 0xFFFFFFFF
