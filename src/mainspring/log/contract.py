@@ -34,14 +34,18 @@ their order for ever, and a new one is added at the end, with a default.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
 from mainspring.errors import MainspringError
 from mainspring.loop import Clock
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 ANY_VERSION: Final = -1
 ABSENT: Final = 0  # the version of a record that does not exist
@@ -587,23 +591,17 @@ def bad_text() -> Refused:
     return Refused("a text holds a lone surrogate", remedy="send well-formed Unicode", code="bad_text")
 
 
-def not_storable(item: Append | Put) -> Refused | None:
-    """Why an operation can never be stored, whatever the state of the log; None when it can."""
+def not_storable(event: Append) -> Refused | None:
+    """Why an event can never be stored, whatever the state of the log; None when it can."""
     try:
-        if isinstance(item, Put):
-            item.space.encode()
-            item.key.encode()
-            if not item.space or not item.key:
-                return Refused("a record needs a space and a key", remedy="give both at least one character")
-            return None
-        for text in (item.topic, item.id, item.key, item.dedupe):
+        for text in (event.topic, event.id, event.key, event.dedupe):
             if text is not None:
                 text.encode()
     except UnicodeEncodeError:
         return bad_text()
-    if not 0 <= item.partition <= MAX_PARTITION:
-        return Refused(f"partition {item.partition} is out of range", remedy="use 0 or more", code="bad_partition")
-    for time in (item.ts, item.dedupe_until):
+    if not 0 <= event.partition <= MAX_PARTITION:
+        return Refused(f"partition {event.partition} is out of range", remedy="use 0 or more", code="bad_partition")
+    for time in (event.ts, event.dedupe_until):
         if not MIN_INT <= time <= MAX_INT:
             return Refused(f"the time {time} is out of range", remedy="use epoch milliseconds", code="bad_time")
     return None
@@ -619,13 +617,113 @@ def are_well_formed(*texts: str) -> bool:
     return True
 
 
-def refusal_for(error: Exception) -> Refused:
-    """The refusal of a batch whose operations made the engine raise this."""
-    if isinstance(error, Refused):
-        return error
-    if isinstance(error, UnicodeEncodeError):
-        return bad_text()
-    return Refused(f"an operation holds a value of the wrong type: {error}", code="bad_operation")
+Place = tuple[str, str]  # (space, key) of a record, or (topic, dedupe) of a mark
+
+
+def lookups_for(batches: Iterable[Batch], *, of_marks: bool = True) -> tuple[dict[Place, None], dict[Place, None]]:
+    """What must be known before the batches can be decided: records whose version matters, and marks that may exist.
+
+    Texts that no engine can hold are left out; deciding refuses them.
+    """
+    versions: dict[Place, None] = {}
+    marks: dict[Place, None] = {}
+    for batch in batches:
+        for operation in batch.operations:
+            if type(operation) is Append:
+                if of_marks and operation.dedupe is not None and are_well_formed(operation.topic, operation.dedupe):
+                    marks[operation.topic, operation.dedupe] = None
+            elif isinstance(operation, Guard | Put | Delete):
+                matters = isinstance(operation, Guard) or operation.expect != ANY_VERSION
+                if matters and are_well_formed(operation.space, operation.key):
+                    versions[operation.space, operation.key] = None
+    return versions, marks
+
+
+class BatchPlanner:
+    """Decides batches one after the other, each entirely or not at all: its operations act in their order.
+
+    An engine says how its state changes. Whatever it changes goes with a step of `_undo` that takes it back: when an
+    operation is refused, what the batch did before it is undone, last step first.
+    """
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], object]] = []
+
+    def _append(self, event: Append) -> tuple[int, int, bool]:
+        """Give the event an offset: what a receipt says of it. Raises `Refused`."""
+        raise NotImplementedError
+
+    def _remove(self, remove: Remove) -> None:
+        raise NotImplementedError
+
+    def _version_of(self, space: str, key: str) -> int:
+        """Of the record as it is now, after the operations before."""
+        raise NotImplementedError
+
+    def _write(self, space: str, key: str, value: bytes | None) -> int:
+        """Write the record, or delete it (None); gives its version. Raises `UnicodeEncodeError`."""
+        raise NotImplementedError
+
+    def add(self, batch: Batch) -> Result:
+        """The batch's receipt, or why nothing of it happens."""
+        offsets: list[tuple[int, int, bool]] = []
+        versions: list[int] = []
+        self._undo.clear()
+        try:
+            for operation in batch.operations:
+                if type(operation) is Append:
+                    offsets.append(self._append(operation))
+                elif type(operation) is Put:
+                    versions.append(self._put(operation))
+                elif type(operation) is Delete:
+                    self._delete(operation)
+                elif type(operation) is Guard:
+                    self._check_version(operation.space, operation.key, operation.version)
+                elif type(operation) is Remove:
+                    self._remove(operation)
+                else:
+                    raise Refused(f"{type(operation).__name__} is not an operation of the log", code="bad_operation")
+        except (Refused, UnicodeEncodeError, TypeError, AttributeError) as error:
+            self._take_back()
+            if isinstance(error, Refused):
+                return error
+            if isinstance(error, UnicodeEncodeError):
+                return bad_text()
+            return Refused(f"an operation holds a value of the wrong type: {error}", code="bad_operation")
+        return Receipt(tuple(offsets), tuple(versions))
+
+    def _take_back(self) -> None:
+        for step in reversed(self._undo):
+            step()
+
+    def _put(self, put: Put) -> int:
+        if not put.space or not put.key:
+            raise Refused("a record needs a space and a key", remedy="give both at least one character")
+        self._check_version(put.space, put.key, put.expect)
+        return self._write(put.space, put.key, put.value)
+
+    def _delete(self, delete: Delete) -> None:
+        delete.space.encode()
+        delete.key.encode()
+        self._check_version(delete.space, delete.key, delete.expect)
+        self._write(delete.space, delete.key, None)
+
+    def _check_version(self, space: str, key: str, expect: int) -> None:
+        if expect != ANY_VERSION and (actual := self._version_of(space, key)) != expect:
+            raise version_conflict(space, key, expect, actual)
+
+    def _set(self, held: dict[K, V], place: K, value: V) -> None:
+        """Set an entry of a dictionary, and note how to take that back."""
+        before = {place: held[place]} if place in held else None
+        held[place] = value
+
+        def restore() -> None:
+            if before is None:
+                del held[place]
+            else:
+                held.update(before)
+
+        self._undo.append(restore)
 
 
 def change_of(batch: Batch, receipt: Receipt, *, own: bool) -> Change:
@@ -654,6 +752,25 @@ def extend_appended(appended: list[Appended], topic: str, partition: int, offset
         appended[-1] = Appended(topic, partition, last.first, offset)
     else:
         appended.append(Appended(topic, partition, offset, offset))
+
+
+class Watched:
+    """An engine that reports what is committed (`SharedEngine`)."""
+
+    def __init__(self) -> None:
+        self._watchers: list[Callable[[Change], None]] = []
+
+    def watch(self, seen: Callable[[Change], None]) -> None:
+        self._watchers.append(seen)
+
+    def _report(self, change: Change) -> None:
+        """A watcher that fails is reported to the loop; the others learn of the change all the same."""
+        for seen in self._watchers:
+            try:
+                seen(change)
+            except Exception as error:
+                context = {"message": f"a watcher of the log failed: {seen!r}", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
 
 
 class ReadThrough:

@@ -1,9 +1,7 @@
 """The log in this process's memory: for tests, for trying things out, and as the plainest reading of the contract.
 
 Everything lives in dictionaries and sorted lists, so what a method does can be checked by eye; the other engines must
-behave exactly like it. A batch is applied operation by operation and remembers how to take each one back; when an
-expectation fails, what was done is undone in reverse. That is simpler than checking first, and it makes the rule
-"operations act in their order" true by construction.
+behave exactly like it. A batch is applied operation by operation, and undone in reverse when an expectation fails.
 
 Nothing survives the process. An acknowledgement of this engine means "in memory".
 
@@ -19,20 +17,19 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from functools import partial
+from typing import Final
 
-from mainspring.errors import MainspringError, SettingError
+from mainspring.errors import SettingError
 from mainspring.log.contract import (
     ABSENT,
-    ANY_VERSION,
     Append,
     Batch,
+    BatchPlanner,
     Bounds,
     Change,
-    Delete,
     Durability,
     EngineSetup,
-    Guard,
     InDoubt,
     Inspection,
     KeptRecord,
@@ -40,7 +37,6 @@ from mainspring.log.contract import (
     LogUnavailable,
     Mark,
     Outline,
-    Put,
     ReadThrough,
     Receipt,
     Record,
@@ -49,18 +45,14 @@ from mainspring.log.contract import (
     Restorable,
     Result,
     StoredEvent,
+    Watched,
     change_of,
     event_bytes,
     not_storable,
     outline_of,
     tail_conflict,
-    version_conflict,
     within_bytes,
 )
-
-Undo = Callable[[], object]
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 @dataclass(slots=True, eq=False)
@@ -96,12 +88,13 @@ class _Partition:
 _DURABILITY: Final = Durability(False, "memory: nothing survives the process")
 
 
-class MemoryEngine:
+class MemoryEngine(BatchPlanner):
     """An engine without a disk. Use it where losing everything with the process is fine."""
 
     name = "memory"
 
     def __init__(self) -> None:
+        super().__init__()
         self._topics: dict[str, dict[int, _Partition]] = {}
         self._records: dict[str, dict[str, Record]] = {}
         self._marks: dict[tuple[str, str], Mark] = {}
@@ -119,40 +112,18 @@ class MemoryEngine:
     # -- writing
 
     async def commit(self, batches: Sequence[Batch]) -> list[Result]:
-        return [self._apply(batch) for batch in batches]
+        return [self.add(batch) for batch in batches]
 
     def submit(self, batches: Sequence[Batch], done: Callable[[list[Result]], None]) -> None:
-        done([self._apply(batch) for batch in batches])
+        done([self.add(batch) for batch in batches])
 
-    def _apply(self, batch: Batch) -> Result:
-        undo: list[Undo] = []
-        offsets: list[tuple[int, int, bool]] = []
-        versions: list[int] = []
-        try:
-            for operation in batch.operations:
-                if isinstance(operation, Append):
-                    offsets.append(self._append(operation, undo))
-                elif isinstance(operation, Put):
-                    versions.append(self._put(operation, undo))
-                elif isinstance(operation, Delete):
-                    self._delete(operation, undo)
-                elif isinstance(operation, Guard):
-                    self._check_version(operation.space, operation.key, operation.version)
-                else:
-                    self._remove(operation, undo)
-        except MainspringError as error:
-            for step in reversed(undo):
-                step()
-            return error
-        return Receipt(tuple(offsets), tuple(versions))
-
-    def _append(self, event: Append, undo: list[Undo]) -> tuple[int, int, bool]:
+    def _append(self, event: Append) -> tuple[int, int, bool]:
         if fault := not_storable(event):
             raise fault
         mark = self._marks.get((event.topic, event.dedupe)) if event.dedupe is not None else None
         if mark is not None and mark.until >= event.ts:
             return mark.partition, mark.offset, True
-        partition = self._partition(event.topic, event.partition, undo)
+        partition = self._partition(event.topic, event.partition)
         if event.expect is not None and event.expect != partition.tail:
             raise tail_conflict(event, partition.tail)
         offset = partition.tail + 1
@@ -161,56 +132,44 @@ class MemoryEngine:
                 event.topic, event.partition, offset, event.id, event.ts, event.payload, event.key, event.headers
             )
         )
-        undo.append(partition.take_back)
+        self._undo.append(partition.take_back)
         if event.dedupe is not None:
-            place = (event.topic, event.dedupe)
-            self._marks[place] = Mark(event.topic, event.dedupe, event.partition, offset, event.dedupe_until)
-            undo.append(_restorer(self._marks, place, mark))
+            mark = Mark(event.topic, event.dedupe, event.partition, offset, event.dedupe_until)
+            self._set(self._marks, (event.topic, event.dedupe), mark)
         return event.partition, offset, False
 
-    def _partition(self, topic: str, number: int, undo: list[Undo]) -> _Partition:
-        partitions = self._topics.get(topic)
-        if partitions is None:
-            partitions = self._topics[topic] = {}
-            undo.append(lambda: self._topics.pop(topic))
-        partition = partitions.get(number)
+    def _partition(self, topic: str, number: int) -> _Partition:
+        partition = self._topics.get(topic, {}).get(number)
         if partition is None:
-            partition = partitions[number] = _Partition()
-            undo.append(lambda: partitions.pop(number))
+            if topic not in self._topics:
+                self._set(self._topics, topic, {})
+            partition = _Partition()
+            self._set(self._topics[topic], number, partition)
         return partition
 
-    def _check_version(self, space: str, key: str, expect: int) -> None:
-        if expect == ANY_VERSION:
-            return
+    def _version_of(self, space: str, key: str) -> int:
         record = self._records.get(space, {}).get(key)
-        actual = record.version if record else ABSENT
-        if actual != expect:
-            raise version_conflict(space, key, expect, actual)
+        return record.version if record else ABSENT
 
-    def _put(self, put: Put, undo: list[Undo]) -> int:
-        if fault := not_storable(put):
-            raise fault
-        self._check_version(put.space, put.key, put.expect)
-        records = self._records.setdefault(put.space, {})
-        undo.append(_restorer(records, put.key, records.get(put.key)))
+    def _write(self, space: str, key: str, value: bytes | None) -> int:
+        records = self._records.setdefault(space, {})
+        if value is None:
+            if key in records:
+                self._undo.append(partial(records.__setitem__, key, records.pop(key)))
+            return ABSENT
+        f"{space}{key}".encode()
         self._version += 1
-        records[put.key] = Record(put.key, put.value, self._version)
+        self._set(records, key, Record(key, value, self._version))
         return self._version
 
-    def _delete(self, delete: Delete, undo: list[Undo]) -> None:
-        self._check_version(delete.space, delete.key, delete.expect)
-        records = self._records.get(delete.space, {})
-        if delete.key in records:
-            undo.append(_restorer(records, delete.key, records.pop(delete.key)))
-
-    def _remove(self, remove: Remove, undo: list[Undo]) -> None:
+    def _remove(self, remove: Remove) -> None:
         partition = self._topics.get(remove.topic, {}).get(remove.partition)
         if partition is None:
             return
         before = partition.events
         gone = set(remove.offsets)
         partition.keep([event for event in before if event.offset >= remove.below and event.offset not in gone])
-        undo.append(lambda: partition.keep(before))
+        self._undo.append(lambda: partition.keep(before))
 
     async def forget_dedupe(self, now: int) -> int:
         due = [place for place, mark in self._marks.items() if mark.until < now]
@@ -226,10 +185,10 @@ class MemoryEngine:
             elif isinstance(item, Mark):
                 self._marks[item.topic, item.dedupe] = item
             elif isinstance(item, KeptTail):
-                partition = self._partition(item.topic, item.partition, [])
+                partition = self._partition(item.topic, item.partition)
                 partition.tail = max(partition.tail, item.tail)
             else:
-                partition = self._partition(item.topic, item.partition, [])
+                partition = self._partition(item.topic, item.partition)
                 if item.offset <= partition.tail:
                     raise Refused(f"offset {item.offset} of {item.topic!r} is not above the tail {partition.tail}")
                 partition.add(item)
@@ -282,16 +241,6 @@ class MemoryEngine:
             yield mark
 
 
-def _restorer(of: dict[K, V], key: K, value: V | None) -> Undo:
-    def restore() -> None:
-        if value is None:
-            of.pop(key, None)
-        else:
-            of[key] = value
-
-    return restore
-
-
 class MemoryFactory:
     """The engine `memory`. See `EngineFactory`."""
 
@@ -327,16 +276,16 @@ class SharedMemory:
         return engine
 
 
-class SharedMemoryEngine(ReadThrough):
+class SharedMemoryEngine(ReadThrough, Watched):
     """One node's engine."""
 
     name = "shared memory"
 
     def __init__(self, shared: SharedMemory) -> None:
-        super().__init__(shared.state)
+        ReadThrough.__init__(self, shared.state)
+        Watched.__init__(self)
         self._shared = shared
         self._state = shared.state
-        self._watchers: list[Callable[[Change], None]] = []
         self._unreported: deque[Change] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.cut_off: bool = False
@@ -352,16 +301,13 @@ class SharedMemoryEngine(ReadThrough):
         self._watchers.clear()
         self._unreported.clear()
 
-    def watch(self, seen: Callable[[Change], None]) -> None:
-        self._watchers.append(seen)
-
     async def durability(self) -> Durability:
         return Durability(durable=False, statement="memory of this process: nothing survives it")
 
     def join_again(self) -> None:
         """End a cut; what was committed meanwhile is reported now."""
         self.cut_off = False
-        self._report()
+        self._report_waiting()
 
     # -- writing
 
@@ -373,7 +319,7 @@ class SharedMemoryEngine(ReadThrough):
             if isinstance(result, Receipt):
                 for engine in self._shared.engines:
                     engine.committed(change_of(batch, result, own=engine is self))
-        self._report()
+        self._report_waiting()
         if self.lose_answers:
             return [InDoubt("the answer was lost") for _ in batches]
         return results
@@ -382,13 +328,11 @@ class SharedMemoryEngine(ReadThrough):
         """A batch was committed by some node. Reported in a later turn of this node's loop, in the log's order."""
         if self._loop is not None:
             self._unreported.append(change)
-            self._loop.call_soon(self._report)
+            self._loop.call_soon(self._report_waiting)
 
-    def _report(self) -> None:
+    def _report_waiting(self) -> None:
         while self._unreported and not self.cut_off:
-            change = self._unreported.popleft()
-            for seen in self._watchers:
-                seen(change)
+            self._report(self._unreported.popleft())
 
     async def forget_dedupe(self, now: int) -> int:
         return await self._state.forget_dedupe(now)

@@ -2,11 +2,10 @@
 
 | module | what it is |
 |---|---|
-| engine | `MongoEngine`: commits, reads, looking at the database and preparing it |
+| engine | `MongoEngine`: plan, store, plan again when another node was faster; reads; preparing a database |
 | connection | the address, the driver's client, what its errors mean, retrying |
 | journal | every commit is one document: storing entries, reading them, following them |
 | plan | deciding a commit in memory: what this node holds of the log, offsets, versions, refusals |
-| committer | plan, try to store, plan again when another node was faster |
 | applier | putting entries in place in the collections, whose turn it is, deleting old ones |
 | reader | answering reads from the collections |
 | documents | events, records, marks and counters as documents, and back |

@@ -21,7 +21,7 @@ from pymongo import ReplaceOne
 from pymongo.errors import BulkWriteError, PyMongoError
 
 from mainspring.log.contract import LogUnavailable
-from mainspring.log.engines.mongo.connection import is_duplicate
+from mainspring.log.engines.mongo.connection import MongoAddress, is_duplicate
 from mainspring.log.engines.mongo.documents import (
     Document,
     counter_document,
@@ -43,7 +43,6 @@ from mainspring.log.engines.mongo.schema import (
     TOPIC_CONFIGS,
     event_id,
 )
-from mainspring.loop import Clock
 
 _BAD_VALUE: Final = frozenset((2, 9, 16, 40, 51, 52, 55, 56, 57))  # bad value, not parsed, bad names
 _MOST_TOGETHER: Final = 1_024  # events and records; more would hold up the next commits on some servers
@@ -244,20 +243,20 @@ _STUCK: Final = 3  # times the usual patience is enough, also with one that show
 class Placing:
     """The entries between the journal and the collections."""
 
-    def __init__(
-        self, node: str, log_state: MongoLogState, journal: Journal, applier: Applier, clock: Clock, takeover_ms: int
-    ) -> None:
-        self._node = node
-        self._log_state = log_state
+    def __init__(self, journal: Journal, log_state: MongoLogState, applier: Applier, address: MongoAddress) -> None:
         self._journal = journal
+        self._node = journal.node
+        self._clock = journal.clock
+        self._log_state = log_state
         self._applier = applier
-        self._clock = clock
-        self._takeover_ms = takeover_ms * (8 + int(node[-1], 16) % 8) // 8  # not all nodes in the same moment
+        self._patience_ms = address.patience_ms
+        # Not all nodes in the same moment.
+        self._takeover_ms = address.takeover_ms * (8 + int(journal.node[-1], 16) % 8) // 8
         self._waiting: deque[JournalEntry] = deque()
         self._more = asyncio.Event()
         self._urged = asyncio.Event()
         self._moved: set[asyncio.Event] = set()
-        self._since_ms: int = clock.now_ms()  # since when the one whose turn it is gives no sign of life
+        self._since_ms: int = self._clock.now_ms()  # since when the one whose turn it is gives no sign of life
         self._stuck_since_ms: int = self._since_ms  # and since when nothing moves, whatever the reason
         self.taken_over: int = 0  # entries of other nodes that this one put in place
 
@@ -354,26 +353,28 @@ class Placing:
 
     # -- waiting for it
 
-    async def room(self, patience_ms: int) -> None:
+    async def room(self) -> None:
         """Wait until not too much is waiting."""
         if len(self._waiting) > _MOST_WAITING:
-            await self.reached(self._waiting[-_MOST_WAITING].number, patience_ms)
+            await self.reached(self._waiting[-_MOST_WAITING].number)
 
-    async def standing(self, state: MongoPartition, patience_ms: int) -> PartitionStanding:
+    async def standing(self, state: MongoPartition) -> PartitionStanding:
         """How the partition stands, once the collections know that too."""
         at = state.standing
-        await self.reached(state.commit, patience_ms)
+        await self.reached(state.commit)
         return at
 
-    async def reached(self, number: int, patience_ms: int) -> None:
-        """Wait until the entry of this number is in place. Raises `LogUnavailable`."""
+    async def reached(self, number: int | None = None) -> None:
+        """Wait until the entry of this number (None: of the newest) is in place. Raises `LogUnavailable`."""
+        if number is None:
+            number = self._log_state.position
         if self._log_state.applied >= number:
             return
         moved = asyncio.Event()
         self._moved.add(moved)
         self._urged.set()
         try:
-            async with asyncio.timeout((patience_ms + self._takeover_ms) / 1000):
+            async with asyncio.timeout((self._patience_ms + self._takeover_ms) / 1000):
                 while self._log_state.applied < number:
                     moved.clear()
                     await moved.wait()
@@ -401,13 +402,11 @@ _DAY_MS: Final = 86_400_000
 class JournalTrimmer:
     """`keep_ms` is how long entries stay for nodes that fell behind."""
 
-    def __init__(
-        self, log_state: MongoLogState, journal: Journal, applier: Applier, clock: Clock, keep_ms: int
-    ) -> None:
-        self._log_state = log_state
+    def __init__(self, journal: Journal, log_state: MongoLogState, applier: Applier, keep_ms: int) -> None:
         self._journal = journal
+        self._clock = journal.clock
+        self._log_state = log_state
         self._applier = applier
-        self._clock = clock
         self._keep_ms = keep_ms
         self._ages: deque[tuple[int, int, int]] = deque()  # monotonic ms, and the position and version of that time
 

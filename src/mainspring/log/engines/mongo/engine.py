@@ -14,16 +14,16 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import islice
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from bson import ObjectId
 from pymongo.errors import PyMongoError
 
 from mainspring.errors import MainspringError
 from mainspring.log.contract import (
+    ABSENT,
     Batch,
     Bounds,
-    Change,
     Durability,
     FormatError,
     Inspection,
@@ -31,15 +31,20 @@ from mainspring.log.contract import (
     Mark,
     MissedTooMuch,
     Outline,
+    Place,
+    Receipt,
     Record,
+    Remove,
     Restorable,
     Result,
     StoredEvent,
+    Watched,
+    event_bytes,
+    lookups_for,
     outline_of,
 )
 from mainspring.log.engines.mongo import schema
 from mainspring.log.engines.mongo.applier import Applier, JournalTrimmer, Placing
-from mainspring.log.engines.mongo.committer import Committer, groups_of
 from mainspring.log.engines.mongo.connection import (
     DEFAULT_DATABASE,
     MongoAddress,
@@ -51,19 +56,29 @@ from mainspring.log.engines.mongo.connection import (
     translated,
 )
 from mainspring.log.engines.mongo.documents import record_of
-from mainspring.log.engines.mongo.journal import Journal, JournalEntry, JournalFollower, PartitionStanding
-from mainspring.log.engines.mongo.plan import RECENT_BYTES, MongoLogState, MongoPartition
+from mainspring.log.engines.mongo.journal import Body, Journal, JournalEntry, JournalFollower
+from mainspring.log.engines.mongo.plan import (
+    RECENT_BYTES,
+    EntryPlan,
+    MongoLogState,
+    MongoPartition,
+    Partition,
+    Present,
+    groups_of,
+    restoring,
+)
 from mainspring.log.engines.mongo.reader import PAGE, MongoReader
 from mainspring.loop import BackgroundTasks, Clock, MonotonicClock
+
+T = TypeVar("T")
+
+_RIVALRY: Final = 8  # entries after which another node's last one is forgotten
+_MOST_POLITE_MS: Final = 20
 
 _logger = logging.getLogger(__name__)
 
 
-def _ignore(_: str) -> None:
-    pass
-
-
-class MongoEngine:
+class MongoEngine(Watched):
     """The log at an address `mongodb://...`. Several engines, in any number of processes, may have it open at once.
 
     `recent_bytes` is how much of the newest events is kept in memory for readers. `step` is for tests: it gets the
@@ -78,31 +93,30 @@ class MongoEngine:
         *,
         database: str = DEFAULT_DATABASE,
         clock: Clock | None = None,
-        step: Callable[[str], object] = _ignore,
+        step: Callable[[str], object] = lambda _: None,
         recent_bytes: int = RECENT_BYTES,
     ) -> None:
+        super().__init__()
         self.address: MongoAddress = parse_address(url, database)
         self._clock = clock or MonotonicClock()
         self._patience = Patience(self.address, self._clock)
         self._step = step
         self._recent_bytes = recent_bytes
-        self._watchers: list[Callable[[Change], None]] = []
         self._client: Any = None
         self._database: Any = None
         self._tasks = BackgroundTasks(_logger, "the MongoDB engine")
         self._fault: MainspringError | None = None  # why this engine is of no use any more
         self._committing = asyncio.Lock()
         self._looking = asyncio.Lock()
+        self.losses: int = 0  # plans that found their place in the journal taken, and were made again
+        self._rival_at = -_RIVALRY  # the last entry of another node
+        self._append_ms = 0  # how long the last own entry took
+        self._appended_at_ms = 0
 
     @property
     def reconnects(self) -> int:
         """How often the server was found again since the log was opened."""
         return 0 if self._client is None else self._follower.reconnects
-
-    @property
-    def losses(self) -> int:
-        """How often a commit found its place in the journal taken and was planned again."""
-        return 0 if self._client is None else self._committer.losses
 
     # -- opening and closing
 
@@ -130,18 +144,12 @@ class MongoEngine:
         position, version = max(await self._journal.applied(), await self._journal.floor())
         self._log_state = MongoLogState(position, version, await self._reader.standings(), self._recent_bytes)
         applier = Applier(database, self._step)
-        self._placing = Placing(
-            self._node, self._log_state, self._journal, applier, self._clock, self.address.takeover_ms
-        )
-        self._committer = Committer(
-            self._log_state, self._journal, self._placing, self._reader, self, self._patience, self._clock
-        )
-        self._follower = JournalFollower(database, self._clock, self.address.poll_ms, self.look)
-        while await self.look():
+        self._placing = Placing(self._journal, self._log_state, applier, self.address)
+        self._follower = JournalFollower(self._journal, self.address.poll_ms, self._look)
+        self.losses, self._rival_at = 0, -_RIVALRY
+        while await self._look():
             pass
-        self.tidying: JournalTrimmer = JournalTrimmer(
-            self._log_state, self._journal, applier, self._clock, self.address.keep_ms
-        )
+        self.tidying: JournalTrimmer = JournalTrimmer(self._journal, self._log_state, applier, self.address.keep_ms)
         works = (self._follower.poll, self._follower.listen, self._placing.run, self.tidying.run)
         for work in works:
             self._tasks.start(self._keep(work), work.__name__)
@@ -154,7 +162,7 @@ class MongoEngine:
             client = self._client
             if client is not None:
                 with suppress(MainspringError):
-                    await self._all_in_place()
+                    await self._placing.reached()
                 self._watchers.clear()
                 await self._stop(client)
 
@@ -187,24 +195,21 @@ class MongoEngine:
 
     # -- what other nodes do
 
-    def watch(self, seen: Callable[[Change], None]) -> None:
-        self._watchers.append(seen)
-
     async def durability(self) -> Durability:
         self._check()
         hello = await self._patience(lambda: self._client.admin.command("hello"))
         return describe(hello, self._client.write_concern.document)
 
-    async def look(self) -> bool:
+    async def _look(self) -> bool:
         """Take in what is new in the journal; whether there was something."""
         position = self._log_state.position
         async with self._looking:
             if self._log_state.position == position:
                 for entry in await self._journal.after(position):
-                    self.absorb(entry)
+                    self._absorb(entry)
         return self._log_state.position != position
 
-    def absorb(self, entry: JournalEntry) -> None:
+    def _absorb(self, entry: JournalEntry) -> None:
         """Take in one entry of the journal, and tell who watches."""
         if entry.number != self._log_state.position + 1:
             return  # it came another way meanwhile
@@ -214,15 +219,9 @@ class MongoEngine:
         if own:
             self._follower.note_activity()
         else:
-            self._committer.rival_at = entry.number
+            self._rival_at = entry.number
         for effects in entry.body.batches:
-            change = effects.change(own)
-            for seen in self._watchers:
-                try:
-                    seen(change)
-                except Exception as error:
-                    context = {"message": f"a watcher of the log failed: {seen!r}", "exception": error}
-                    asyncio.get_running_loop().call_exception_handler(context)
+            self._report(effects.change(own))
 
     # -- writing
 
@@ -232,7 +231,7 @@ class MongoEngine:
             for group in groups_of(batches):
                 try:
                     self._check()
-                    results += await self._committer.commit(group)
+                    results += await self._commit(group)
                 except MainspringError as error:
                     self._note(error)
                     if not results:
@@ -240,18 +239,143 @@ class MongoEngine:
                     return results + [error] * (len(batches) - len(results))
         return results
 
+    async def _commit(self, group: Sequence[Batch]) -> list[Result]:
+        """Of batches that fit into one entry."""
+
+        def planned(present: Present) -> tuple[Body | None, list[Result]]:
+            plan = EntryPlan(self._log_state, present)
+            results = [plan.add(batch) for batch in group]
+            return plan.body(), results
+
+        if not any(batch.operations for batch in group):
+            return [Receipt() for _ in group]
+        return await self._decide(group, planned)
+
     async def restore(self, items: Sequence[Restorable]) -> None:
         async with self._committing:
             self._check()
-            await self._committer.restore(items)
+            await self._decide((), lambda _: (restoring(self._log_state, items), None))
 
     async def forget_dedupe(self, now: int) -> int:
         self._check()
-        await self._all_in_place()
+        await self._placing.reached()
         self._log_state.forget_marks(now)
         marks = self._database[schema.MARKS]
         result = await self._patience(lambda: marks.delete_many({"until": {"$lt": now}}))
         return int(result.deleted_count)
+
+    # -- deciding: plan, try to store the plan as the journal's next entry, plan again when another node was faster
+    #
+    # What a plan needs to know and this node does not is asked of the server first. The answers stay right while other
+    # nodes go on committing, because this node follows the journal: an entry that changes what was asked brings the new
+    # value with it. So a commit never has to ask twice only because others are busy.
+
+    async def _decide(self, group: Sequence[Batch], plan: Callable[[Present], tuple[Body | None, T]]) -> T:
+        deadline = self._patience.deadline_ms()
+        await self._be_polite()
+        while True:
+            await self._placing.room()
+            present = await self._ask(group)
+            position = self._log_state.position
+            body, results = plan(present)
+            if body is None:
+                # Nothing to store, so nothing proves that this node knows the newest: ask.
+                if not await self._patience(self._look):
+                    return results
+                continue
+            entry = await self._append(position + 1, body, deadline)
+            if entry is not None:
+                self._absorb(entry)
+                return results
+            self.losses += 1
+            await self._catch_up(position, deadline)
+
+    async def _append(self, number: int, body: Body, deadline: int) -> JournalEntry | None:
+        start = self._clock.now_ms()
+        try:
+            return await self._journal.append(number, body, deadline)
+        finally:
+            self._appended_at_ms = self._clock.now_ms()
+            self._append_ms = self._appended_at_ms - start
+
+    async def _be_polite(self) -> None:
+        """Who has just stored an entry, with others after the same places, lets them go first.
+
+        They must read that entry before they can plan theirs; without a pause the last winner would win again.
+        """
+        if self._log_state.position - self._rival_at < _RIVALRY:
+            since = self._clock.now_ms() - self._appended_at_ms
+            pause = min(self._append_ms, _MOST_POLITE_MS) - since
+            if pause > 0:
+                await asyncio.sleep(pause / 1000)
+
+    async def _catch_up(self, position: int, deadline: int) -> None:
+        """Wait until this node knows what took the place behind `position`."""
+        while self._log_state.position == position:
+            if not await self._patience(self._look) and self._log_state.position == position:
+                if self._clock.now_ms() >= deadline:
+                    raise LogUnavailable("the server does not show what another node committed", remedy="try again")
+                await asyncio.sleep(0.002)
+
+    async def _ask(self, group: Sequence[Batch]) -> Present:
+        """Know what the batches depend on; of partitions to remove from, the events that may be hit."""
+        known = self._log_state
+        places, marked = lookups_for(group)
+        removals: dict[Partition, list[Remove]] = {}
+        for batch in group:
+            for operation in batch.operations:
+                if isinstance(operation, Remove):
+                    removals.setdefault((operation.topic, operation.partition), []).append(operation)
+        present: Present | None = None if removals else {}
+        while True:
+            new_places = [place for place in places if place not in known.versions]
+            new_marks = [place for place in marked if place not in known.marks]
+            if new_places or new_marks:
+                await self._learn(new_places, new_marks)
+                present = None if removals else {}
+            elif present is None:
+                present = await self._present(removals)
+            else:
+                return present
+
+    async def _learn(self, places: list[Place], marked: list[Place]) -> None:
+        """Ask for versions and marks; in vain when what is known was shortened meanwhile."""
+        known = self._log_state
+        forgotten = known.forgotten
+        versions = await self._patience(lambda: self._reader.versions(places))
+        marks = await self._patience(lambda: self._reader.marks(marked))
+        if known.forgotten == forgotten:
+            for place in places:
+                known.versions.setdefault(place, versions.get(place, ABSENT))
+            for place in marked:
+                known.marks.setdefault(place, marks.get(place))
+
+    async def _present(self, removals: dict[Partition, list[Remove]]) -> Present | None:
+        """None when a partition was changed meanwhile in a way that must be asked for again."""
+        asked: list[tuple[Partition, MongoPartition, int, int]] = []
+        present: Present = {}
+        for place, removes in removals.items():
+            state = self._log_state.partitions.get(place)
+            if state is None:
+                continue
+            asked.append((place, state, state.standing.tail, state.removals))
+            present[place] = await self._hit_by(state, removes)
+        for place in removals:
+            if place in self._log_state.partitions and place not in present:
+                return None
+            present.setdefault(place, {})
+        for place, state, tail, count in asked:
+            newer = state.held(tail + 1)
+            if state.removals != count or newer is None:
+                return None
+            present[place] |= {event.offset: event_bytes(event) for event in newer}
+        return present
+
+    async def _hit_by(self, state: MongoPartition, removes: Sequence[Remove]) -> dict[int, int]:
+        if (held := state.held(1)) is not None:
+            return {event.offset: event_bytes(event) for event in held}
+        at = await self._placing.standing(state)
+        return await self._patience(lambda: self._reader.hit_by(removes, at))
 
     # -- reading
 
@@ -262,7 +386,7 @@ class MongoEngine:
         found = self._log_state.recent(topic, partition, start, limit, max_bytes)
         if found is not None:
             return found
-        at = await self._in_place(self._log_state.partitions[topic, partition])
+        at = await self._placing.standing(self._log_state.partitions[topic, partition])
         return await self._patience(lambda: self._reader.events(start, limit, max_bytes, at))
 
     async def outline(self, topic: str, partition: int, start: int, limit: int) -> list[Outline]:
@@ -272,7 +396,7 @@ class MongoEngine:
             return []
         if (held := state.held(start)) is not None:
             return [outline_of(event) for event in islice(held, limit)]
-        at = await self._in_place(state)
+        at = await self._placing.standing(state)
         return await self._patience(lambda: self._reader.outline(start, limit, at))
 
     async def topics(self) -> list[str]:
@@ -289,7 +413,7 @@ class MongoEngine:
         if (head := state.head()) is not None:
             now = state.standing
             return Bounds(partition, head, now.tail, now.events, now.bytes)
-        at = await self._in_place(state)
+        at = await self._placing.standing(state)
         return await self._patience(lambda: self._reader.bounds(at))
 
     async def offset_at(self, topic: str, partition: int, ts: int) -> int:
@@ -299,7 +423,7 @@ class MongoEngine:
             return 1
         if (held := state.held(1)) is not None:
             return next((event.offset for event in held if event.ts >= ts), state.standing.tail + 1)
-        at = await self._in_place(state)
+        at = await self._placing.standing(state)
         return await self._patience(lambda: self._reader.offset_at(ts, at))
 
     async def get(self, space: str, key: str) -> Record | None:
@@ -312,7 +436,7 @@ class MongoEngine:
     async def scan(self, space: str, prefix: str = "", after: str = "") -> AsyncIterator[Record]:
         self._check()
         while True:
-            await self._all_in_place()
+            await self._placing.reached()
             page = await self._patience(lambda last=after: self._reader.page(space, prefix, last))  # type: ignore[misc]
             for document in page:
                 yield record_of(document)
@@ -322,13 +446,13 @@ class MongoEngine:
 
     async def spaces(self) -> list[str]:
         self._check()
-        await self._all_in_place()
+        await self._placing.reached()
         return await self._patience(self._reader.spaces)
 
     async def marks(self) -> AsyncIterator[Mark]:
         self._check()
         last: Mark | None = None
-        await self._all_in_place()
+        await self._placing.reached()
         while True:
             page = await self._patience(lambda after=last: self._reader.mark_page(after))  # type: ignore[misc]
             for mark in page:
@@ -336,12 +460,6 @@ class MongoEngine:
             if len(page) < PAGE:
                 return
             last = page[-1]
-
-    def _in_place(self, state: MongoPartition) -> Awaitable[PartitionStanding]:
-        return self._placing.standing(state, self._patience.ms)
-
-    async def _all_in_place(self) -> None:
-        await self._placing.reached(self._log_state.position, self._patience.ms)
 
 
 async def init(url: str, *, database: str = DEFAULT_DATABASE) -> list[str]:

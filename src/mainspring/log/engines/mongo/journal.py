@@ -49,11 +49,11 @@ class Journal:
     """`step` gets the name of each write before it happens; tests stop the process there."""
 
     def __init__(self, database: Any, node: str, shown: str, clock: Clock, step: Callable[[str], object]) -> None:
-        self._commits = database[COMMITS]
+        self.commits = database[COMMITS]
         self._meta = database[META]
-        self._node = node
+        self.node = node
         self._shown = shown
-        self._clock = clock
+        self.clock = clock
         self._step = step
         self._tries = 0
         self._ahead = 1
@@ -66,7 +66,7 @@ class Journal:
         Raises `LogUnavailable` when it is certainly not stored, `InDoubt` when that is not known, `MissedTooMuch`.
         """
         self._tries += 1
-        entry = JournalEntry(number, self._node, f"{self._node}:{self._tries}", self._clock.wall_ms(), body)
+        entry = JournalEntry(number, self.node, f"{self.node}:{self._tries}", self.clock.wall_ms(), body)
         document = {
             "_id": commit_id(number),
             "node": entry.node,
@@ -88,7 +88,7 @@ class Journal:
                     return None
             except PyMongoError as error:
                 sent = sent or (may_pass(error) and not never_sent(error))
-                if not may_pass(error) or self._clock.now_ms() >= deadline_ms:
+                if not may_pass(error) or self.clock.now_ms() >= deadline_ms:
                     raise self._given_up(error, sent) from error
             await asyncio.sleep(pauses.failed() / 1000)
 
@@ -96,12 +96,12 @@ class Journal:
         """Whether it is stored; None when that cannot be seen yet."""
         try:
             self._step("journal")
-            await self._commits.insert_one(document)
+            await self.commits.insert_one(document)
             return True
         except DuplicateKeyError:
             if not again:
                 return False
-        found = await self._commits.find_one({"_id": document["_id"]}, {"token": 1})
+        found = await self.commits.find_one({"_id": document["_id"]}, {"token": 1})
         if found is None:
             return None
         if found["token"] != document["token"]:
@@ -133,7 +133,7 @@ class Journal:
         return entries
 
     async def _read(self, number: int) -> JournalEntry | None:
-        found = await self._commits.find_one({"_id": commit_id(number)})
+        found = await self.commits.find_one({"_id": commit_id(number)})
         if found is None:
             return None
         body = decode_body(found["body"], found["format"])
@@ -162,7 +162,7 @@ class Journal:
         self._step("floor")
         await self._raise("floor", number, version)
         self._step("purge")
-        await self._commits.delete_many({"_id": {"$lte": commit_id(number)}})
+        await self.commits.delete_many({"_id": {"$lte": commit_id(number)}})
 
     async def _raise(self, name: str, number: int, version: int) -> None:
         await self._meta.update_one({"_id": name}, {"$max": {"number": number, "version": version}}, upsert=True)
@@ -312,9 +312,9 @@ _LOST_MS: Final = 500  # between tries while the server is away
 class JournalFollower:
     """Calls `look`, which says whether there was a new entry. Errors of the server are waited out; others end it."""
 
-    def __init__(self, database: Any, clock: Clock, poll_ms: int, look: Callable[[], Awaitable[bool]]) -> None:
-        self._commits = database[COMMITS]
-        self._clock = clock
+    def __init__(self, journal: Journal, poll_ms: int, look: Callable[[], Awaitable[bool]]) -> None:
+        self._commits = journal.commits
+        self._clock = journal.clock
         self._poll_ms = poll_ms
         self._look = look
         self._wake = asyncio.Event()

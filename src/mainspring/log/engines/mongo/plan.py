@@ -6,7 +6,7 @@ for once, up to date by itself. When the server has moved on meanwhile, a plan's
 taken and is planned again: the state may be old, it cannot be wrong. Records and events of entries that are not yet in
 their collections are kept here too, and given to readers.
 
-Everything a batch may expect is known before (the state, and what `Lookups` asked the server for), so planning is one
+Everything a batch may expect is known before (the state, and what the server was asked for), so planning is one
 pass without waiting. A batch that is refused is taken back, and its neighbours do not notice. Whether the plan may
 happen is decided by the journal: it was made for one position, and its entry has only that one place to go.
 """
@@ -15,25 +15,23 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
 from mainspring.log.contract import (
     ABSENT,
-    ANY_VERSION,
     Append,
     Batch,
-    Delete,
-    Guard,
+    BatchPlanner,
     KeptRecord,
     KeptTail,
     Mark,
-    Operation,
+    Place,
     Put,
     Receipt,
     Refused,
@@ -41,12 +39,9 @@ from mainspring.log.contract import (
     Restorable,
     Result,
     StoredEvent,
-    are_well_formed,
     event_bytes,
     not_storable,
-    refusal_for,
     tail_conflict,
-    version_conflict,
     within_bytes,
 )
 from mainspring.log.engines.mongo.journal import (
@@ -59,11 +54,6 @@ from mainspring.log.engines.mongo.journal import (
     JournalRemoval,
     PartitionStanding,
 )
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-Place = tuple[str, str]  # (space, key) of a record, or (topic, dedupe) of a mark
 
 RECENT_BYTES: Final = 24 << 20  # of events kept for readers at the end of a partition
 OVERHEAD_BYTES: Final = 400  # what a kept event takes beside its own bytes
@@ -233,17 +223,18 @@ def _forget_oldest(known: dict[Place, int] | dict[Place, Mark | None]) -> bool:
 # -- planning
 
 
-class EntryPlan:
+class EntryPlan(BatchPlanner):
     """Made for one commit at one position, then thrown away."""
 
     def __init__(self, log_state: MongoLogState, present: Present) -> None:
+        super().__init__()
         self._log_state = log_state
         self._present = present
         self._drafts: dict[Partition, PartitionStanding] = {}  # partitions as they will stand
         self._versions: dict[Place, int] = {}
         self._marks: dict[Place, JournalMark] = {}
         self._version = log_state.version
-        self._undo: list[Callable[[], object]] = []
+        self._effects = Effects()  # of the batch under way
         self.batches: list[Effects] = []
 
     def body(self) -> Body | None:
@@ -256,41 +247,24 @@ class EntryPlan:
 
     def add(self, batch: Batch) -> Result:
         """The batch's receipt once the entry is stored, or why it takes no part in it."""
-        effects = Effects([], [], [], [])
-        offsets: list[tuple[int, int, bool]] = []
-        versions: list[int] = []
-        self._undo.clear()
+        self._effects = Effects()
         before = self._version
-        try:
-            for operation in batch.operations:
-                if isinstance(operation, Append):
-                    offsets.append(self._append(operation, effects))
-                elif isinstance(operation, Put):
-                    versions.append(self._put(operation, effects))
-                elif isinstance(operation, Delete):
-                    self._delete(operation, effects)
-                elif isinstance(operation, Guard):
-                    self._check_version((operation.space, operation.key), operation.version)
-                elif isinstance(operation, Remove):
-                    self._remove(operation, effects)
-                else:
-                    raise Refused(f"{type(operation).__name__} is not an operation of the log", code="bad_operation")
-            _check_size(effects)
-        except (Refused, UnicodeEncodeError, TypeError, AttributeError) as error:
-            for step in reversed(self._undo):
-                step()
+        result = super().add(batch)
+        if isinstance(result, Receipt) and (fault := _too_large(self._effects)):
+            self._take_back()
+            result = fault
+        if not isinstance(result, Receipt):
             self._version = before
-            return refusal_for(error)
-        if effects:
-            self.batches.append(effects)
-        return Receipt(tuple(offsets), tuple(versions))
+        elif self._effects:
+            self.batches.append(self._effects)
+        return result
 
     # -- events
 
     def _draft(self, place: Partition) -> PartitionStanding:
         return self._drafts.get(place) or self._log_state.standing(place)
 
-    def _append(self, event: Append, effects: Effects) -> tuple[int, int, bool]:
+    def _append(self, event: Append) -> tuple[int, int, bool]:
         if fault := not_storable(event):
             raise fault
         if event.dedupe is not None:
@@ -304,22 +278,22 @@ class EntryPlan:
         if event.expect is not None and event.expect != tail:
             raise tail_conflict(event, tail)
         offset, size = tail + 1, event_bytes(event)
-        _set(self._drafts, place, _with_event(draft, offset, size), self._undo)
+        self._set(self._drafts, place, _with_event(draft, offset, size))
         if (present := self._present.get(place)) is not None:
             present[offset] = size
             self._undo.append(lambda: present.pop(offset))
-        effects.events.append(
+        self._effects.events.append(
             JournalEvent(
                 event.topic, event.partition, offset, event.id, event.ts, event.payload, event.key, event.headers
             )
         )
         if event.dedupe is not None:
             marked = JournalMark(event.topic, event.dedupe, event.partition, offset, event.dedupe_until)
-            _set(self._marks, (event.topic, event.dedupe), marked, self._undo)
-            effects.marks.append(marked)
+            self._set(self._marks, (event.topic, event.dedupe), marked)
+            self._effects.marks.append(marked)
         return event.partition, offset, False
 
-    def _remove(self, remove: Remove, effects: Effects) -> None:
+    def _remove(self, remove: Remove) -> None:
         place = (remove.topic, remove.partition)
         if place not in self._log_state.partitions and place not in self._drafts:
             return
@@ -332,49 +306,32 @@ class EntryPlan:
             return
         events, size = draft.events - len(hit), draft.bytes - sum(hit.values())
         left = PartitionStanding(*place, draft.tail, events, size, max(draft.below, below))
-        _set(self._drafts, place, left, self._undo)
+        self._set(self._drafts, place, left)
         self._undo.append(lambda: present.update(hit))
         for offset in hit:
             del present[offset]
         kept = tuple(offset for offset in offsets if offset in hit)
-        effects.removed.append(JournalRemoval(remove.topic, remove.partition, below, kept))
+        self._effects.removed.append(JournalRemoval(remove.topic, remove.partition, below, kept))
 
     # -- records
 
-    def _check_version(self, place: Place, expect: int) -> None:
-        if expect == ANY_VERSION:
-            return
-        actual = self._versions.get(place)
-        if actual is None:
-            actual = self._log_state.versions.get(place, ABSENT)
-        if actual != expect:
-            raise version_conflict(place[0], place[1], expect, actual)
+    def _version_of(self, space: str, key: str) -> int:
+        return self._versions.get((space, key), self._log_state.versions.get((space, key), ABSENT))
 
-    def _put(self, put: Put, effects: Effects) -> int:
-        if fault := not_storable(put):
-            raise fault
-        place = (put.space, put.key)
-        self._check_version(place, put.expect)
+    def _write(self, space: str, key: str, value: bytes | None) -> int:
+        place = (space, key)
+        f"{space}{key}".encode()
+        if value is None and self._versions.get(place, self._log_state.versions.get(place)) == ABSENT:
+            return ABSENT  # nothing to delete
         self._version += 1
-        _set(self._versions, place, self._version, self._undo)
-        effects.records.append(JournalRecord(put.space, put.key, self._version, bytes(put.value)))
+        self._set(self._versions, place, ABSENT if value is None else self._version)
+        self._effects.records.append(JournalRecord(space, key, self._version, None if value is None else bytes(value)))
         return self._version
-
-    def _delete(self, delete: Delete, effects: Effects) -> None:
-        place = (delete.space, delete.key)
-        delete.space.encode()
-        delete.key.encode()
-        self._check_version(place, delete.expect)
-        if self._versions.get(place, self._log_state.versions.get(place)) == ABSENT:
-            return  # nothing to delete
-        self._version += 1
-        _set(self._versions, place, ABSENT, self._undo)
-        effects.records.append(JournalRecord(delete.space, delete.key, self._version, None))
 
 
 def restoring(log_state: MongoLogState, items: Sequence[Restorable]) -> Body:
     """The entry that stores what another engine gave out. Raises `Refused`."""
-    effects = Effects([], [], [], [])
+    effects = Effects()
     drafts: dict[Partition, PartitionStanding] = {}
     version = log_state.version
     for item in items:
@@ -385,7 +342,8 @@ def restoring(log_state: MongoLogState, items: Sequence[Restorable]) -> Body:
             effects.marks.append(JournalMark(*msgspec.structs.astuple(item)))
         else:
             _restore_into(log_state, drafts, item, effects)
-    _check_size(effects)
+    if fault := _too_large(effects):
+        raise fault
     return Body([effects], list(drafts.values()), version)
 
 
@@ -407,38 +365,21 @@ def _restore_into(
     effects.events.append(JournalEvent(*msgspec.structs.astuple(item)))
 
 
-class Lookups:
-    """What must be asked of the server before a plan can be made."""
-
-    def __init__(self, log_state: MongoLogState, batches: Iterable[Batch], *, removals: bool = True) -> None:
-        """Without `removals` those are left out: what they hit has been asked for."""
-        self._with_removals = removals
-        self.records: dict[Place, None] = {}
-        self.marks: dict[Place, None] = {}
-        self.removals: dict[Partition, list[Remove]] = {}
-        for batch in batches:
-            for operation in batch.operations:
-                self._ask(log_state, operation)
-
-    def __bool__(self) -> bool:
-        return bool(self.records or self.marks or self.removals)
-
-    def _ask(self, log_state: MongoLogState, operation: Operation) -> None:
-        if isinstance(operation, Append):
-            if operation.dedupe is not None:
-                place = (operation.topic, operation.dedupe)
-                if place not in log_state.marks and are_well_formed(*place):
-                    self.marks[place] = None
-        elif isinstance(operation, Remove):
-            if self._with_removals:
-                self.removals.setdefault((operation.topic, operation.partition), []).append(operation)
-        elif isinstance(operation, Guard) or (isinstance(operation, Put | Delete) and operation.expect != ANY_VERSION):
-            place = (operation.space, operation.key)
-            if place not in log_state.versions and are_well_formed(*place):
-                self.records[place] = None
+def groups_of(batches: Sequence[Batch]) -> list[Sequence[Batch]]:
+    """Batches that go into one entry each time: in order, and not larger than a document may be."""
+    groups: list[Sequence[Batch]] = []
+    first = size = 0
+    for at, batch in enumerate(batches):
+        more = _size_of(batch)
+        if size and size + more > MOST_BYTES:
+            groups.append(batches[first:at])
+            first, size = at, 0
+        size += more
+    groups.append(batches[first:])
+    return groups
 
 
-def size_of(batch: Batch) -> int:
+def _size_of(batch: Batch) -> int:
     """Roughly the bytes it takes in the journal."""
     size = 0
     for operation in batch.operations:
@@ -452,30 +393,18 @@ def size_of(batch: Batch) -> int:
     return size
 
 
-def _check_size(effects: Effects) -> None:
+def _too_large(effects: Effects) -> Refused | None:
     size = sum(map(event_bytes, effects.events))
     size += sum(len(record.value or b"") + len(record.key) for record in effects.records)
-    if size > MOST_BYTES:
-        raise Refused(
-            f"a batch of {size} bytes is too large: this engine takes {MOST_BYTES}",
-            remedy="send smaller payloads, or fewer in one batch",
-            code="too_large",
-        )
+    if size <= MOST_BYTES:
+        return None
+    return Refused(
+        f"a batch of {size} bytes is too large: this engine takes {MOST_BYTES}",
+        remedy="send smaller payloads, or fewer in one batch",
+        code="too_large",
+    )
 
 
 def _with_event(now: PartitionStanding, offset: int, size: int) -> PartitionStanding:
     """The partition with one more event at its end."""
     return PartitionStanding(now.topic, now.partition, offset, now.events + 1, now.bytes + size, now.below)
-
-
-def _set(held: dict[K, V], place: K, value: V, undo: list[Callable[[], object]]) -> None:
-    before = held.get(place)
-    held[place] = value
-
-    def restore() -> None:
-        if before is None:
-            del held[place]
-        else:
-            held[place] = before
-
-    undo.append(restore)

@@ -14,6 +14,7 @@ from mainspring.log.contract import (
     DamagedEvent,
     Mark,
     Outline,
+    Place,
     Record,
     Remove,
     StoredEvent,
@@ -29,7 +30,6 @@ from mainspring.log.engines.mongo.documents import (
     stored_event,
 )
 from mainspring.log.engines.mongo.journal import PartitionStanding
-from mainspring.log.engines.mongo.plan import Place
 from mainspring.log.engines.mongo.schema import (
     COUNTERS,
     EVENTS,

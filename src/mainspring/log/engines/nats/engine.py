@@ -22,7 +22,6 @@ from nats.nuid import NUID
 from mainspring.errors import MainspringError
 from mainspring.log.contract import (
     Batch,
-    Change,
     Durability,
     FormatError,
     InDoubt,
@@ -31,6 +30,7 @@ from mainspring.log.contract import (
     Refused,
     Restorable,
     Result,
+    Watched,
 )
 from mainspring.log.engines.nats import encoding, stream
 from mainspring.log.engines.nats.address import NatsAddress, parse
@@ -50,7 +50,7 @@ STORAGE_PAUSE = 0.5  # seconds, when the replica's disk takes nothing
 _logger = logging.getLogger(__name__)
 
 
-class JetStreamEngine(ReadThrough):
+class JetStreamEngine(ReadThrough, Watched):
     """A log that several nodes share. `replica` is the file of this node's copy; it can be removed at any time."""
 
     name = "nats"
@@ -60,7 +60,8 @@ class JetStreamEngine(ReadThrough):
     ) -> None:
         self.address: NatsAddress = parse(address) if isinstance(address, str) else address
         self.replica: Replica = Replica(replica)
-        super().__init__(self.replica)
+        ReadThrough.__init__(self, self.replica)
+        Watched.__init__(self)
         self._trimming_rules = trimming_rules
         self._connection: NatsConnection | None = None
         self._sender: Sender | None = None
@@ -70,7 +71,6 @@ class JetStreamEngine(ReadThrough):
         self._waiting: deque[StreamMessage] = deque()
         self._waiting_bytes = 0
         self._applying = False
-        self._watchers: list[Callable[[Change], None]] = []
         self._fault: MainspringError | None = None
         self._on_failure: list[Callable[[MainspringError], object]] = []
         self._caught_up: asyncio.Future[None] | None = None
@@ -159,9 +159,6 @@ class JetStreamEngine(ReadThrough):
         if link is None:
             raise LogUnavailable("there is no connection to a NATS server now", remedy="try again")
         return link
-
-    def watch(self, seen: Callable[[Change], None]) -> None:
-        self._watchers.append(seen)
 
     def on_failure(self, callback: Callable[[MainspringError], object]) -> None:
         """Call with the reason when this node can follow the log no further; at once if that is so already.
@@ -283,14 +280,6 @@ class JetStreamEngine(ReadThrough):
             self._trimmer.look()
         if self._caught_up is not None and self.applied >= self._goal:
             wake(self._caught_up)
-
-    def _report(self, change: Change) -> None:
-        for seen in self._watchers:
-            try:
-                seen(change)
-            except Exception as error:
-                assert self._loop is not None
-                self._loop.call_exception_handler({"message": f"a watcher failed: {seen!r}", "exception": error})
 
     def _failed(self, error: MainspringError) -> None:
         """This node cannot go on. Reads are still answered; nothing is written any more."""

@@ -20,31 +20,24 @@ marks is noted once, not by a closure for each event.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mainspring.log.contract import (
     ABSENT,
-    ANY_VERSION,
     MAX_INT,
     MIN_INT,
     Append,
     Batch,
+    BatchPlanner,
     Bounds,
-    Delete,
-    Guard,
-    Operation,
-    Put,
-    Receipt,
+    Place,
     Refused,
     Remove,
     Result,
-    are_well_formed,
     event_bytes,
     not_storable,
-    refusal_for,
     tail_conflict,
-    version_conflict,
 )
 from mainspring.log.engines.sqlite.schema import (
     MAX_OFFSET,
@@ -56,7 +49,6 @@ from mainspring.log.engines.sqlite.schema import (
 
 VERSIONS_PER_RESERVATION = 1 << 16  # versions are reserved in the file by the block: one row write per 65,536 of them
 
-Place = tuple[str, str]  # (space, key) of a record, or (topic, dedupe) of a mark
 StoredMark = tuple[int, int]  # of a mark: pos, until
 
 
@@ -156,7 +148,7 @@ class UnknownMarks(Exception):
     """A batch would be refused, but perhaps only because the plan assumed its marks to be new."""
 
 
-class CommitPlan:
+class CommitPlan(BatchPlanner):
     """What one commit will do. Made for one commit, then thrown away."""
 
     def __init__(self, log_state: LogState, versions: dict[Place, int], marks: dict[Place, StoredMark] | None) -> None:
@@ -165,6 +157,7 @@ class CommitPlan:
         Without `marks` the plan assumes that the file has none of them. The writer must then insert marks
         so that it fails if there is one, and must be ready for `UnknownMarks`.
         """
+        super().__init__()
         self._log_state = log_state
         self._versions = versions
         self.assumes_new_marks: bool = marks is None
@@ -178,44 +171,23 @@ class CommitPlan:
         self._values_before = 0  # the length of `event_values` when the batch under way began
         self._before: list[tuple[PartitionState, int, int, int | None]] = []  # what it found in its partitions
         self._marks_before: list[tuple[Place, StoredMark | None]] = []  # and among the marks
-        self._undo: list[Callable[[], object]] = []  # and how to take back the rest of it
         self._version_before = log_state.version
 
     def add(self, batch: Batch) -> Result:
         """The batch's receipt once the commit is durable, or why it takes no part in it."""
-        offsets: list[tuple[int, int, bool]] = []
-        versions: list[int] = []
         self._before.clear()
         self._marks_before.clear()
-        self._undo.clear()
         self._values_before = len(self.event_values)
         self._version_before = self._log_state.version
-        try:
-            for operation in batch.operations:
-                if type(operation) is Append:
-                    offsets.append(self._append(operation))
-                elif type(operation) is Put:
-                    versions.append(self._put(operation))
-                elif type(operation) is Delete:
-                    self._delete(operation)
-                elif type(operation) is Guard:
-                    self._check_version((operation.space, operation.key), operation.version)
-                elif type(operation) is Remove:
-                    self._remove(operation)
-                else:
-                    raise Refused(f"{type(operation).__name__} is not an operation of the log", code="bad_operation")
-        except (Refused, UnicodeEncodeError, TypeError, AttributeError) as error:
-            self._take_back()
-            if self.assumes_new_marks and _has_marks(batch):
-                raise UnknownMarks from error
-            return refusal_for(error)
-        return Receipt(tuple(offsets), tuple(versions))
+        result = super().add(batch)
+        if self.assumes_new_marks and type(result) is Refused and _has_marks(batch):
+            raise UnknownMarks from result
+        return result
 
     def _take_back(self) -> None:
         """Undo the batch under way. Its events are the last ones of the lists."""
         self._log_state.version = self._version_before
-        for step in reversed(self._undo):
-            step()
+        super()._take_back()
         for place, found in reversed(self._marks_before):
             if found is None:
                 del self.marks[place]
@@ -321,45 +293,20 @@ class CommitPlan:
 
     # -- records
 
-    def _check_version(self, place: Place, expect: int) -> None:
-        if expect == ANY_VERSION:
-            return
-        if place in self.records:
-            record = self.records[place]
-            actual = ABSENT if record is None else record[0]
-        else:
-            actual = self._versions.get(place, ABSENT)
-        if actual != expect:
-            raise version_conflict(place[0], place[1], expect, actual)
+    def _version_of(self, space: str, key: str) -> int:
+        if (space, key) in self.records:
+            record = self.records[space, key]
+            return ABSENT if record is None else record[0]
+        return self._versions.get((space, key), ABSENT)
 
-    def _write(self, place: Place, record: tuple[int, int, bytes] | None) -> None:
-        had, before = place in self.records, self.records.get(place)
-        self.records[place] = record
-
-        def undo() -> None:
-            if had:
-                self.records[place] = before
-            else:
-                del self.records[place]
-
-        self._undo.append(undo)
-
-    def _put(self, put: Put) -> int:
-        if not put.space or not put.key:
-            raise not_storable(put) or Refused("a record needs a space and a key")
-        place = (put.space, put.key)
-        self._check_version(place, put.expect)
+    def _write(self, space: str, key: str, value: bytes | None) -> int:
+        if value is None:
+            self._set(self.records, (space, key), None)
+            return ABSENT
         version = self._log_state.version + 1
-        self._write(place, (version, record_checksum(put.space, put.key, version, put.value), put.value))
+        self._set(self.records, (space, key), (version, record_checksum(space, key, version, value), value))
         self._log_state.version = version
         return version
-
-    def _delete(self, delete: Delete) -> None:
-        place = (delete.space, delete.key)
-        delete.space.encode()
-        delete.key.encode()
-        self._check_version(place, delete.expect)
-        self._write(place, None)
 
     def record_values(self) -> tuple[list[object], dict[str, list[str]]]:
         """Flat values, five for each record to write; and by space the keys to delete."""
@@ -375,30 +322,3 @@ class CommitPlan:
 
 def _has_marks(batch: Batch) -> bool:
     return any(isinstance(operation, Append) and operation.dedupe is not None for operation in batch.operations)
-
-
-def lookups_for(batches: Sequence[Batch], *, of_marks: bool) -> tuple[dict[Place, None], dict[Place, None]]:
-    """What must be known of the file before planning: records whose version matters, and marks that may exist.
-
-    Texts that no file can hold are left out; planning refuses them.
-    """
-    versions: dict[Place, None] = {}
-    marks: dict[Place, None] = {}
-    for batch in batches:
-        for operation in batch.operations:
-            if type(operation) is Append:
-                if of_marks and operation.dedupe is not None and are_well_formed(operation.topic, operation.dedupe):
-                    marks[operation.topic, operation.dedupe] = None
-            else:
-                place = _place_that_matters(operation)
-                if place is not None and are_well_formed(*place):
-                    versions[place] = None
-    return versions, marks
-
-
-def _place_that_matters(operation: Operation) -> Place | None:
-    if isinstance(operation, Guard):
-        return operation.space, operation.key
-    if isinstance(operation, Put | Delete) and operation.expect != ANY_VERSION:
-        return operation.space, operation.key
-    return None

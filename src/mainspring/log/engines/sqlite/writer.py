@@ -30,17 +30,17 @@ from mainspring.errors import MainspringError
 from mainspring.log.contract import (
     Batch,
     LogUnavailable,
+    Place,
     Result,
+    lookups_for,
 )
 from mainspring.log.engines.sqlite.plan import (
     VERSIONS_PER_RESERVATION,
     CommitPlan,
     LogState,
     PartitionState,
-    Place,
     StoredMark,
     UnknownMarks,
-    lookups_for,
 )
 from mainspring.log.engines.sqlite.schema import (
     EVENT_BYTES,
