@@ -38,8 +38,8 @@ from mainspring.log.contract import (
 )
 from mainspring.log.engines.nats import encoding
 from mainspring.log.engines.nats.encoding import Snapshot, StreamEnvelope
-from mainspring.log.engines.sqlite.backup import restore
 from mainspring.log.engines.sqlite.engine import SqliteEngine
+from mainspring.log.engines.sqlite.plan import CommitPlan
 from mainspring.log.engines.sqlite.reader import SqliteReader
 from mainspring.log.engines.sqlite.writer import SqliteWriter, Statement
 
@@ -200,15 +200,10 @@ class ReplicaWriter(SqliteWriter):
             for message, batches in run:
                 results: list[Result] = [b if isinstance(b, Refused) else plan.add(b) for b in batches]
                 outcomes.append(ApplyOutcome(message, results=results))
-            messages = [message for message, _ in run]
-            also = self._bookkeeping(messages)
-            if plan.records:
-                also.append((_KEEP_VERSION, (self.log_state.version,)))
-            self._store(plan, also)
+            self._store_messages(plan, [message for message, _ in run])
         except BaseException:
             plan.abandon()
             raise
-        self._moved(messages)
         if report:
             for outcome, (_, batches) in zip(outcomes, run, strict=True):
                 assert outcome.message.envelope is not None
@@ -219,6 +214,13 @@ class ReplicaWriter(SqliteWriter):
                     if isinstance(batch, Batch) and isinstance(result, Receipt)
                 ]
         return outcomes
+
+    def _store_messages(self, plan: CommitPlan, messages: list[StreamMessage]) -> None:
+        also = self._bookkeeping(messages)
+        if plan.records:
+            also.append((_KEEP_VERSION, (self.log_state.version,)))
+        self._store(plan, also)
+        self._moved(messages)
 
     def _apply_other(self, message: StreamMessage, report: bool) -> list[ApplyOutcome]:
         envelope = message.envelope
@@ -244,15 +246,17 @@ class ReplicaWriter(SqliteWriter):
             (outcome,) = self._apply_commits([(message, encoding.split_batches(envelope.body))], report)
             return outcome
         work = {
-            encoding.FORGET: self._forget,
-            encoding.RESTORE: self._restore,
+            encoding.FORGET: lambda _, body: self.forget_marks(encoding.decode_time(body)),
             encoding.CLAIM: self._claim,
             encoding.SNAPSHOT: self._note_snapshot,
         }.get(envelope.kind)
-        if work is None:
+        if work is None and envelope.kind != encoding.RESTORE:
             self._in_transaction([message], lambda: None)
             return ApplyOutcome(message, passed_over=True)
         try:
+            if work is None:
+                self._store_messages(self._restoring(encoding.decode_restorables(envelope.body)), [message])
+                return ApplyOutcome(message)
             return ApplyOutcome(message, value=self._in_transaction([message], lambda: work(message, envelope.body)))
         except (Refused, msgspec.DecodeError, UnicodeError, OverflowError) as error:
             self._failed(error)
@@ -274,15 +278,6 @@ class ReplicaWriter(SqliteWriter):
         return result
 
     # -- what is not a commit
-
-    def _forget(self, message: StreamMessage, body: bytes) -> int:
-        now = encoding.decode_time(body)
-        return self._connection.execute("DELETE FROM marks WHERE until < ?", (now,)).rowcount
-
-    def _restore(self, message: StreamMessage, body: bytes) -> None:
-        restore(self._connection, self.log_state, encoding.decode_restorables(body))
-        self.log_state.reserved_version = self.log_state.version
-        self._connection.execute(_KEEP_VERSION, (self.log_state.version,))
 
     def _claim(self, message: StreamMessage, body: bytes) -> bool:
         """Granted unless another node is making one. A claim that led to nothing lapses."""

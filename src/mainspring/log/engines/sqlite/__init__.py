@@ -8,7 +8,7 @@
 | reader | answering reads with a connection of its own |
 | schema | tables, formats, checksums, how connections are set up |
 | check | looking at a file: is there a log, and is every row what was written |
-| backup | a copy of a log that is being written; storing what another log gave out |
+| backup | a copy of a log that is being written |
 """
 
 from __future__ import annotations

@@ -32,8 +32,6 @@ from mainspring.log.contract import (
     Result,
     StoredEvent,
 )
-from mainspring.log.engines.sqlite.backup import restore
-from mainspring.log.engines.sqlite.plan import LogState
 from mainspring.log.engines.sqlite.reader import SqliteReader
 from mainspring.log.engines.sqlite.schema import check_format
 from mainspring.log.engines.sqlite.writer import SqliteWriter, unavailable
@@ -126,22 +124,19 @@ class SqliteEngine:
             raise LogUnavailable(f"the log at {self.path} is {why}", remedy="open it for writing")
         return self._writer
 
-    async def _write(self, work: Callable[[sqlite3.Connection, LogState], object]) -> object:
+    async def _write(self, work: Callable[[SqliteWriter], object]) -> object:
         result: object = await _answer_from_thread(lambda done: self._writing().call(work, done))
         if isinstance(result, Exception):
             raise result
         return result
 
     async def forget_dedupe(self, now: int) -> int:
-        def forget(connection: sqlite3.Connection, _: LogState) -> object:
-            return connection.execute("DELETE FROM marks WHERE until < ?", (now,)).rowcount
-
-        count = await self._write(forget)
+        count = await self._write(lambda writer: writer.forget_marks(now))
         assert isinstance(count, int)
         return count
 
     async def restore(self, items: Sequence[Restorable]) -> None:
-        await self._write(lambda connection, log_state: restore(connection, log_state, items))
+        await self._write(lambda writer: writer.restore(items))
 
     # -- reading
 

@@ -31,10 +31,15 @@ from mainspring.log.contract import (
     Batch,
     BatchPlanner,
     Bounds,
+    KeptRecord,
+    KeptTail,
+    Mark,
     Place,
     Refused,
     Remove,
+    Restorable,
     Result,
+    StoredEvent,
     event_bytes,
     not_storable,
     tail_conflict,
@@ -168,6 +173,7 @@ class CommitPlan(BatchPlanner):
         self.removals: list[tuple[PartitionState, int, tuple[int, ...]]] = []  # below, offsets
         self.touched: list[PartitionState] = []
         self.first_version: int = log_state.version
+        self._restores = False  # what another log gave out, also of partitions without an event
         self._values_before = 0  # the length of `event_values` when the batch under way began
         self._before: list[tuple[PartitionState, int, int, int | None]] = []  # what it found in its partitions
         self._marks_before: list[tuple[Place, StoredMark | None]] = []  # and among the marks
@@ -211,14 +217,14 @@ class CommitPlan(BatchPlanner):
         """The commit is on disk: what was planned is now true."""
         for state in self.touched:
             state.saved = None
-            if state.tail:
+            if state.tail or self._restores:
                 state.stored = True
                 state.durable_tail = state.tail
             elif not state.stored:
                 self._log_state.drop(state)  # made for a batch that was refused
 
     def new_partitions(self) -> list[PartitionState]:
-        return [state for state in self.touched if state.tail and not state.stored]
+        return [state for state in self.touched if (state.tail or self._restores) and not state.stored]
 
     # -- events
 
@@ -252,11 +258,11 @@ class CommitPlan(BatchPlanner):
             self._mark(event, dedupe, pos)
         return partition, offset, False
 
-    def _touch(self, event: Append, state: PartitionState | None) -> PartitionState:
+    def _touch(self, item: Append | StoredEvent | KeptTail | Mark, state: PartitionState | None) -> PartitionState:
         if state is None:
-            if fault := not_storable(event):
+            if isinstance(item, Append) and (fault := not_storable(item)):
                 raise fault
-            state = self._log_state.create(event.topic, event.partition)
+            state = self._log_state.create(item.topic, item.partition)
         state.saved = (state.tail, state.total, state.high_ts)
         self.touched.append(state)
         return state
@@ -290,6 +296,43 @@ class CommitPlan(BatchPlanner):
         offsets = tuple(offset for offset in remove.offsets if 0 < offset <= state.tail)
         self.removals.append((state, below, offsets))
         self._undo.append(self.removals.pop)
+
+    # -- what another log gave out, with its offsets and versions
+
+    def restore(self, item: Restorable) -> None:
+        """Raises `Refused` when an offset does not ascend; the state must then be read from the file again."""
+        self._restores = True
+        if isinstance(item, KeptRecord):
+            crc = record_checksum(item.space, item.key, item.version, item.value)
+            self.records[item.space, item.key] = (item.version, crc, item.value)
+            self._log_state.version = max(self._log_state.version, item.version)
+            return
+        state = self._log_state.partitions.get((item.topic, item.partition))
+        if state is None or state.saved is None:
+            state = self._touch(item, state)
+            self.removals.append((state, 0, ()))  # removes nothing, but stores what the partition says of itself
+        if isinstance(item, Mark):
+            self.marks[item.topic, item.dedupe] = (state.base + item.offset, item.until)
+        elif isinstance(item, KeptTail):
+            state.removed += max(0, item.tail - state.tail)
+            state.tail = max(state.tail, item.tail)
+        else:
+            self._restore_event(item, state)
+
+    def _restore_event(self, event: StoredEvent, state: PartitionState) -> None:
+        if event.offset <= state.tail:
+            raise Refused(
+                f"offset {event.offset} of {event.topic!r} partition {event.partition} is not above {state.tail}",
+                remedy="restore into an empty log, events ascending by offset",
+            )
+        state.removed += event.offset - state.tail - 1
+        state.tail = event.offset
+        state.total += event_bytes(event)
+        state.high_ts = event.ts if state.high_ts is None else max(state.high_ts, event.ts)
+        pos = state.base + event.offset
+        crc = event_checksum(pos, event.ts, event.id, event.key, event.headers, event.payload)
+        high = None if state.high_ts == event.ts else state.high_ts
+        self.event_values += (pos, event.ts, state.total, crc, event.id, event.payload, high, event.key, event.headers)
 
     # -- records
 

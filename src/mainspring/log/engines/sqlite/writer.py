@@ -31,6 +31,7 @@ from mainspring.log.contract import (
     Batch,
     LogUnavailable,
     Place,
+    Restorable,
     Result,
     lookups_for,
 )
@@ -84,8 +85,8 @@ class SqliteWriter:
     def submit(self, batches: Sequence[Batch], done: Done) -> None:
         self._jobs.put(lambda: done(self._commit(batches)))
 
-    def call(self, work: Callable[[sqlite3.Connection, LogState], object], done: Callable[[object], None]) -> None:
-        """Do something rarer, in a transaction of its own; `done` gets what it returned, or the error."""
+    def call(self, work: Callable[[SqliteWriter], object], done: Callable[[object], None]) -> None:
+        """Do something rarer; `done` gets what it returned, or the error."""
         self._jobs.put(lambda: done(self._call(work)))
 
     def stop(self) -> None:
@@ -230,16 +231,27 @@ class SqliteWriter:
 
     # -- the rest
 
-    def _call(self, work: Callable[[sqlite3.Connection, LogState], object]) -> object:
+    def _call(self, work: Callable[[SqliteWriter], object]) -> object:
         try:
             self._reopen_if_suspect()
-            self._connection.execute("BEGIN IMMEDIATE")
-            result = work(self._connection, self.log_state)
-            self._connection.execute("COMMIT")
+            return work(self)
         except Exception as error:
             self._suspect = True  # the work may have moved the state
             return self._failed(error)
-        return result
+
+    def forget_marks(self, now: int) -> int:
+        """In this thread: see `call`."""
+        return self._connection.execute("DELETE FROM marks WHERE until < ?", (now,)).rowcount
+
+    def restore(self, items: Iterable[Restorable]) -> None:
+        """In this thread: see `call`. Raises `Refused`."""
+        self._store(self._restoring(items))
+
+    def _restoring(self, items: Iterable[Restorable]) -> CommitPlan:
+        plan = CommitPlan(self.log_state, {}, {})
+        for item in items:
+            plan.restore(item)
+        return plan
 
     def _failed(self, error: Exception) -> MainspringError:
         try:
